@@ -1,0 +1,21 @@
+"""The settings of every process: declared in `sections`, read by `loader`."""
+
+from stepstream.config.loader import (
+    SettingsError,
+    effective,
+    environment_of,
+    load,
+    load_with_origins,
+    variable,
+)
+from stepstream.config.sections import Settings
+
+__all__ = [
+    "Settings",
+    "SettingsError",
+    "effective",
+    "environment_of",
+    "load",
+    "load_with_origins",
+    "variable",
+]

@@ -1,0 +1,252 @@
+"""Every setting of Stepstream, declared once: its name, type, default, unit and a sentence.
+
+A field `bootstrap` of the section `kafka` is `kafka.bootstrap` in a TOML file and
+`STEPSTREAM_KAFKA_BOOTSTRAP` in the environment; `loader.py` says which of them wins.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are refused so that a typing error cannot pass as a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Paths(Section):
+    """Where this installation keeps what it may lose and what it may not."""
+
+    data: Path = Field(Path("var"), description="Folder of all local data, logs and reports.")
+
+
+class Kafka(Section):
+    """The cluster that holds the log."""
+
+    bootstrap: str = Field("127.0.0.1:9092", description="host:port list of the brokers.")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="How clients connect."
+    )
+    sasl_mechanism: str = Field("SCRAM-SHA-512", description="Used when security_protocol has SASL in it.")
+    sasl_username: str = Field("", description="User name for SASL.")
+    sasl_password: SecretStr = Field(SecretStr(""), description="Password for SASL; never printed.")
+    ssl_ca_location: str = Field("", description="File of the certificate authority; empty: the system's.")
+    replication: int = Field(1, ge=1, description="Replicas of each topic that we create; 3 in production.")
+    deadline_s: float = Field(
+        60.0, gt=0, description="Seconds to keep retrying an unreachable broker at start."
+    )
+
+
+class SchemaRegistry(Section):
+    """A Confluent-compatible schema registry."""
+
+    url: str = Field("http://127.0.0.1:8081", description="Base address.")
+    user_info: SecretStr = Field(SecretStr(""), description="user:password for basic auth; never printed.")
+    timeout_s: float = Field(10.0, gt=0, description="Seconds allowed for one call.")
+    deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable registry.")
+
+
+class ClickHouse(Section):
+    """The analytics store, over ClickHouse's HTTP protocol."""
+
+    url: str = Field("http://127.0.0.1:8123", description="Base address.")
+    database: str = Field("stepstream", description="Database that holds our tables and views.")
+    user: str = Field("default", description="User name.")
+    password: SecretStr = Field(SecretStr(""), description="Password; never printed.")
+    deadline_s: float = Field(
+        60.0, gt=0, description="Seconds to keep retrying an unreachable store at start."
+    )
+
+
+class Metrics(Section):
+    """Prometheus: processes that serve HTTP show `/metrics` there, the others on a port of their own."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(0, ge=0, le=65535, description="Port of this process; 0: a free one, which is logged.")
+
+
+class Jobs(Section):
+    """The stream jobs."""
+
+    state: Path | None = Field(None, description="Folder of the jobs' RocksDB state; default: DATA/state.")
+    batch: int = Field(500, ge=1, description="Most records that a job takes at once.")
+    within_s: float = Field(0.01, gt=0, description="Longest wait, in seconds, to fill a batch.")
+    dead_letter_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of dead letters in the last 1,000 records at which a job stops loudly.",
+    )
+
+
+class Govern(Section):
+    """What makes a record safe to learn from."""
+
+    max_event_bytes: int = Field(
+        900_000, ge=1_000, description="Largest record in bytes; larger: dead letter."
+    )
+    max_future_s: float = Field(
+        300.0, ge=0, description="How far ahead of now, in seconds, an event's time may be."
+    )
+
+
+class Label(Section):
+    """Closing and labelling trajectories."""
+
+    idle_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        description="Seconds without a step or feedback after which a trajectory is closed as an event.",
+    )
+    end_grace_s: float = Field(
+        30.0, gt=0, description="Seconds to wait for missing steps after a trajectory's end was told."
+    )
+    reward_spec: Path | None = Field(
+        None, description="TOML file of the reward specification; default: the outcome alone."
+    )
+
+
+class Store(Section):
+    """The job that inserts into ClickHouse, and the embedded store service."""
+
+    host: str = Field("127.0.0.1", description="Address that the embedded store listens on.")
+    port: int = Field(8123, description="Port that the embedded store listens on.")
+    batch_rows: int = Field(10_000, ge=1, description="Most rows in one insert.")
+    batch_s: float = Field(0.5, gt=0, description="Longest wait, in seconds, to fill an insert.")
+
+
+class Registry(Section):
+    """The embedded schema registry service."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8081, description="Port to listen on.")
+
+
+class Broker(Section):
+    """The embedded Kafka broker."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on and to advertise.")
+    port: int = Field(9092, description="Port of the clients' listener.")
+    controller_port: int = Field(9093, description="Port of the KRaft controller's listener.")
+    heap_mb: int = Field(256, ge=128, description="Java heap in MB.")
+
+
+class Gateway(Section):
+    """The OpenAI-compatible gateway."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, description="Port to listen on.")
+    upstreams: list[str] = Field(
+        ["http://127.0.0.1:8000"],
+        description="Base addresses of inference workers; comma-separated in the environment.",
+    )
+    agent: str = Field("agent", description="Agent name of a call that carries no x-stepstream-agent header.")
+    consent: Literal["train", "analyse", "none"] = Field(
+        "train", description="Consent recorded with calls that carry no x-stepstream-consent header."
+    )
+    tenant: str = Field("default", description="Tenant recorded with each call.")
+    context_cache: int = Field(
+        20_000, ge=1, description="Trajectories whose last context is remembered, to store only what is new."
+    )
+
+
+class Inference(Section):
+    """An inference worker."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, description="Port to listen on.")
+    worker_id: str = Field("worker-0", description="Name on the worker-status topic.")
+    engine: Literal["torch", "vllm"] = Field("torch", description="Engine that generates.")
+    model: str = Field("demo", description="Name of the model to serve, as on the checkpoints topic.")
+    max_batch: int = Field(128, ge=1, description="Sequences decoded together (torch engine).")
+    max_model_len: int = Field(512, ge=16, description="Longest context in tokens.")
+    threads: int = Field(1, ge=1, description="CPU threads of the engine.")
+    status_every_s: float = Field(2.0, gt=0, description="Seconds between status events without a change.")
+    vllm_port: int = Field(0, ge=0, description="Port of the vLLM server behind this worker; 0: a free one.")
+    vllm_args: list[str] = Field([], description="More arguments for vLLM's server.")
+
+
+class Learner(Section):
+    """The off-policy learner."""
+
+    model: str = Field("demo", description="Name of the model to train, as on the checkpoints topic.")
+    checkpoints: str = Field("", description="Folder for checkpoints; default: DATA/checkpoints.")
+    groups_per_update: int = Field(16, ge=1, description="Groups consumed by one update.")
+    group_size: int = Field(8, ge=2, description="Attempts in one group.")
+    group_wait_s: float = Field(
+        30.0, gt=0, description="Seconds after which an incomplete group is given up."
+    )
+    updates_per_checkpoint: int = Field(2, ge=1, description="Updates between two published versions.")
+    staleness_bound: int = Field(
+        4, ge=0, description="Largest staleness, in versions, of a trajectory trained on."
+    )
+    advantage: Literal["grpo", "dr_grpo", "rloo"] = Field(
+        "dr_grpo", description="Group-relative advantage rule."
+    )
+    learning_rate: float = Field(1e-3, gt=0, description="AdamW's step size.")
+    warmup_updates: int = Field(5, ge=0, description="Updates over which the rate rises from 0.")
+    decay_updates: int = Field(
+        0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant."
+    )
+    minibatches: int = Field(2, ge=1, description="Gradient steps of one update.")
+    clip_low: float = Field(0.2, gt=0, description="The current policy's ratio is clipped below at 1 - this.")
+    clip_high: float = Field(
+        0.28, gt=0, description="The current policy's ratio is clipped above at 1 + this."
+    )
+    importance_cap: float = Field(2.0, gt=0, description="Cap C of the truncated importance weight.")
+    dual_clip: float = Field(3.0, gt=1, description="Bound c of the dual clip for negative advantages.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    threads: int = Field(1, ge=1, description="CPU threads of the learner.")
+    seed: int = Field(0, description="Seed of everything random in the learner.")
+
+
+class Fleet(Section):
+    """The fleet of agents."""
+
+    gateway_url: str = Field("http://127.0.0.1:8080", description="Base address of the gateway.")
+    environment: str = Field(
+        "stepstream.services.fleet.lookup:Lookup", description="Environment class, as module:name."
+    )
+    agent: str = Field("lookup-agent", description="Agent name in the events.")
+    model: str = Field("demo", description="Model that the agents call.")
+    concurrency: int = Field(64, ge=1, description="Trajectories in flight at once.")
+    group_size: int = Field(8, ge=1, description="Attempts at each training task.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature.")
+    max_tokens: int = Field(24, ge=1, description="Most tokens of one response.")
+    seed: int = Field(0, description="Seed from which tasks are drawn.")
+    max_trajectories: int = Field(
+        0, ge=0, description="Stop after this many trajectories; 0: go on until told."
+    )
+    ledger: Path | None = Field(
+        None, description="File in which the agents say what they sent; default: DATA/fleet/ledger.jsonl."
+    )
+
+
+class Console(Section):
+    """The console."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8088, description="Port to listen on.")
+
+
+class Settings(Section):
+    """Everything, by section."""
+
+    paths: Paths = Paths()
+    kafka: Kafka = Kafka()
+    schema_registry: SchemaRegistry = SchemaRegistry()
+    clickhouse: ClickHouse = ClickHouse()
+    metrics: Metrics = Metrics()
+    jobs: Jobs = Jobs()
+    govern: Govern = Govern()
+    label: Label = Label()
+    store: Store = Store()
+    registry: Registry = Registry()
+    broker: Broker = Broker()
+    gateway: Gateway = Gateway()
+    inference: Inference = Inference()
+    learner: Learner = Learner()
+    fleet: Fleet = Fleet()
+    console: Console = Console()
