@@ -1,0 +1,74 @@
+"""Loads the schema files, with the types that they refer to written out at their first use.
+
+A registry subject holds one self-contained schema, so a reference such as `"Message"` in `Step.avsc` becomes the
+definition of `Message` the first time and stays a name afterwards, as the Avro specification asks.
+"""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+NAMESPACE = "stepstream"
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+
+class SchemaError(Exception):
+    """A schema that does not exist or refers to one that does not."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Names of all types that have a file, sorted."""
+    folder = files(__package__)
+    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".avsc")))
+
+
+@cache
+def source(name: str) -> Any:
+    """One file as parsed JSON, references unresolved. Treat as read-only.
+
+    Raises:
+        SchemaError: there is no such file.
+    """
+    if name not in names():
+        raise SchemaError(f"no schema named {name!r}; there are: {', '.join(names())}")
+    return json.loads((files(__package__) / f"{name}.avsc").read_text(encoding="utf-8"))
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """One self-contained schema as parsed JSON. Treat as read-only.
+
+    Raises:
+        SchemaError: the type, or one that it refers to, has no file.
+    """
+    resolved = _inline(name, set())
+    assert isinstance(resolved, dict)
+    return resolved
+
+
+@cache
+def schema_text(name: str) -> str:
+    """One self-contained schema as JSON text, as it is registered."""
+    return json.dumps(schema(name), ensure_ascii=False)
+
+
+def _inline(node: Any, seen: set[str]) -> Any:
+    if isinstance(node, str):
+        if node in PRIMITIVES:
+            return node
+        if node in seen:
+            return f"{NAMESPACE}.{node}"
+        return _inline(source(node), seen)
+    if isinstance(node, list):
+        return [_inline(branch, seen) for branch in node]
+    kind = node["type"]
+    if kind == "array":
+        return {**node, "items": _inline(node["items"], seen)}
+    if kind == "map":
+        return {**node, "values": _inline(node["values"], seen)}
+    seen.add(node["name"])
+    if kind == "record":
+        return {**node, "fields": [{**f, "type": _inline(f["type"], seen)} for f in node["fields"]]}
+    return dict(node)

@@ -1,0 +1,122 @@
+"""The one catalogue of topics: code creates topics from it, and manifests, ACLs and docs are generated from it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic of the log."""
+
+    name: str
+    key: str
+    schema: str
+    doc: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    partitions: int = 8
+    cleanup: Literal["delete", "compact"] = "delete"
+    retention_ms: int = -1
+    max_message_bytes: int = 1_048_588
+    config: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> str:
+        """How long records stay, in words."""
+        if self.cleanup == "compact":
+            return "newest of each key"
+        return "for ever" if self.retention_ms < 0 else f"{self.retention_ms // DAY_MS} days"
+
+    @property
+    def subject(self) -> str:
+        """Subject of the value's schema in the registry."""
+        return f"{self.name}-value"
+
+    def settings(self) -> dict[str, str]:
+        """The topic's configuration, as Kafka's admin API takes it."""
+        settings = {
+            "cleanup.policy": self.cleanup,
+            "max.message.bytes": str(self.max_message_bytes),
+            **self.config,
+        }
+        if self.cleanup == "delete":
+            settings["retention.ms"] = str(self.retention_ms)
+        return settings
+
+
+AGENTS = ("gateway", "SDK", "any Kafka client")
+
+_ALL = (
+    Topic("steps", "trajectory_id", "Step", "What agents did, as they told it.", AGENTS, ("govern",)),
+    Topic("feedback", "trajectory_id", "Feedback", "Signals about it, as they came.", AGENTS, ("govern",)),
+    Topic(
+        "governed-steps", "trajectory_id", "Step", "Steps that may be used.", ("govern",), ("label", "store")
+    ),
+    Topic(
+        "governed-feedback",
+        "trajectory_id",
+        "Feedback",
+        "Feedback that may be used.",
+        ("govern",),
+        ("label", "store"),
+    ),
+    Topic(
+        "closures",
+        "trajectory_id",
+        "TrajectoryClosed",
+        "Decisions that a trajectory is over.",
+        ("label",),
+        ("label", "store"),
+    ),
+    Topic(
+        "labeled-trajectories",
+        "group_id, else trajectory_id",
+        "LabeledTrajectory",
+        "Closed trajectories with rewards, returns and training sequences.",
+        ("label",),
+        ("measure", "learner", "store"),
+        max_message_bytes=16 * 1_048_576,
+    ),
+    Topic(
+        "trajectory-stats",
+        "key of the statistics",
+        "TrajectoryStats",
+        "Absolute statistics of trajectories and cohorts.",
+        ("measure",),
+        ("store", "control plane"),
+        cleanup="compact",
+    ),
+    Topic(
+        "checkpoints",
+        "model@version",
+        "Checkpoint",
+        "Published versions of models.",
+        ("learner",),
+        ("inference", "learner", "store"),
+        partitions=1,
+        cleanup="compact",
+    ),
+    Topic(
+        "worker-status",
+        "worker_id",
+        "WorkerStatus",
+        "What inference workers serve.",
+        ("inference",),
+        ("store", "console"),
+        partitions=1,
+        cleanup="compact",
+    ),
+    Topic(
+        "dead-letters",
+        "key of the refused record",
+        "DeadLetter",
+        "Records that could not be used, and why.",
+        ("govern", "label", "measure", "store", "learner"),
+        ("store",),
+        retention_ms=90 * DAY_MS,
+    ),
+)
+
+TOPICS = {topic.name: topic for topic in _ALL}
