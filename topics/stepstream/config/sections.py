@@ -131,6 +131,10 @@ class Broker(Section):
     port: int = Field(9092, description="Port of the clients' listener.")
     controller_port: int = Field(9093, description="Port of the KRaft controller's listener.")
     heap_mb: int = Field(256, ge=128, description="Java heap in MB.")
+    home: Path | None = Field(
+        None,
+        description="Folder of Kafka's jars, shared by all data folders; default: the user's cache folder.",
+    )
 
 
 class Gateway(Section):
@@ -231,6 +235,22 @@ class Console(Section):
     port: int = Field(8088, description="Port to listen on.")
 
 
+class Stack(Section):
+    """The embedded stack: all processes on one machine under one supervisor."""
+
+    workers: int = Field(1, ge=0, description="Inference workers; ports count up from inference.port.")
+    metrics_port_base: int = Field(
+        9401, ge=1, le=65535, description="First of the metrics ports; each process gets the next one."
+    )
+    external: list[Literal["broker", "registry", "store"]] = Field(
+        [],
+        description="Parts that run elsewhere although their address is the embedded one; comma-separated.",
+    )
+    start_deadline_s: float = Field(
+        120.0, gt=0, description="Seconds within which everything must be ready."
+    )
+
+
 class Settings(Section):
     """Everything, by section."""
 
@@ -250,3 +270,4 @@ class Settings(Section):
     learner: Learner = Learner()
     fleet: Fleet = Fleet()
     console: Console = Console()
+    stack: Stack = Stack()
