@@ -80,9 +80,7 @@ def effective(settings: Settings, origins: Mapping[tuple[str, str], str]) -> lis
     for section, field, _ in _declared():
         group: Section = getattr(settings, section)
         value = getattr(group, field)
-        shown = (
-            ("********" if value.get_secret_value() else "") if isinstance(value, SecretStr) else _show(value)
-        )
+        shown = ("********" if value.get_secret_value() else "") if isinstance(value, SecretStr) else _show(value)
         description = type(group).model_fields[field].description or ""
         rows.append(Value(f"{section}.{field}", shown, origins.get((section, field), "default"), description))
     return rows
@@ -95,9 +93,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         value = getattr(getattr(settings, section), field)
         if value is None:
             continue
-        variables[variable(section, field)] = (
-            value.get_secret_value() if isinstance(value, SecretStr) else _show(value)
-        )
+        variables[variable(section, field)] = value.get_secret_value() if isinstance(value, SecretStr) else _show(value)
     return variables
 
 

@@ -34,9 +34,7 @@ class Kafka(Section):
     sasl_password: SecretStr = Field(SecretStr(""), description="Password for SASL; never printed.")
     ssl_ca_location: str = Field("", description="File of the certificate authority; empty: the system's.")
     replication: int = Field(1, ge=1, description="Replicas of each topic that we create; 3 in production.")
-    deadline_s: float = Field(
-        60.0, gt=0, description="Seconds to keep retrying an unreachable broker at start."
-    )
+    deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable broker at start.")
 
 
 class SchemaRegistry(Section):
@@ -55,9 +53,7 @@ class ClickHouse(Section):
     database: str = Field("stepstream", description="Database that holds our tables and views.")
     user: str = Field("default", description="User name.")
     password: SecretStr = Field(SecretStr(""), description="Password; never printed.")
-    deadline_s: float = Field(
-        60.0, gt=0, description="Seconds to keep retrying an unreachable store at start."
-    )
+    deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable store at start.")
 
 
 class Metrics(Section):
@@ -84,12 +80,8 @@ class Jobs(Section):
 class Govern(Section):
     """What makes a record safe to learn from."""
 
-    max_event_bytes: int = Field(
-        900_000, ge=1_000, description="Largest record in bytes; larger: dead letter."
-    )
-    max_future_s: float = Field(
-        300.0, ge=0, description="How far ahead of now, in seconds, an event's time may be."
-    )
+    max_event_bytes: int = Field(900_000, ge=1_000, description="Largest record in bytes; larger: dead letter.")
+    max_future_s: float = Field(300.0, ge=0, description="How far ahead of now, in seconds, an event's time may be.")
 
 
 class Label(Section):
@@ -179,26 +171,16 @@ class Learner(Section):
     checkpoints: str = Field("", description="Folder for checkpoints; default: DATA/checkpoints.")
     groups_per_update: int = Field(16, ge=1, description="Groups consumed by one update.")
     group_size: int = Field(8, ge=2, description="Attempts in one group.")
-    group_wait_s: float = Field(
-        30.0, gt=0, description="Seconds after which an incomplete group is given up."
-    )
+    group_wait_s: float = Field(30.0, gt=0, description="Seconds after which an incomplete group is given up.")
     updates_per_checkpoint: int = Field(2, ge=1, description="Updates between two published versions.")
-    staleness_bound: int = Field(
-        4, ge=0, description="Largest staleness, in versions, of a trajectory trained on."
-    )
-    advantage: Literal["grpo", "dr_grpo", "rloo"] = Field(
-        "dr_grpo", description="Group-relative advantage rule."
-    )
+    staleness_bound: int = Field(4, ge=0, description="Largest staleness, in versions, of a trajectory trained on.")
+    advantage: Literal["grpo", "dr_grpo", "rloo"] = Field("dr_grpo", description="Group-relative advantage rule.")
     learning_rate: float = Field(1e-3, gt=0, description="AdamW's step size.")
     warmup_updates: int = Field(5, ge=0, description="Updates over which the rate rises from 0.")
-    decay_updates: int = Field(
-        0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant."
-    )
+    decay_updates: int = Field(0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant.")
     minibatches: int = Field(2, ge=1, description="Gradient steps of one update.")
     clip_low: float = Field(0.2, gt=0, description="The current policy's ratio is clipped below at 1 - this.")
-    clip_high: float = Field(
-        0.28, gt=0, description="The current policy's ratio is clipped above at 1 + this."
-    )
+    clip_high: float = Field(0.28, gt=0, description="The current policy's ratio is clipped above at 1 + this.")
     importance_cap: float = Field(2.0, gt=0, description="Cap C of the truncated importance weight.")
     dual_clip: float = Field(3.0, gt=1, description="Bound c of the dual clip for negative advantages.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
@@ -220,9 +202,7 @@ class Fleet(Section):
     temperature: float = Field(1.0, ge=0, description="Sampling temperature.")
     max_tokens: int = Field(24, ge=1, description="Most tokens of one response.")
     seed: int = Field(0, description="Seed from which tasks are drawn.")
-    max_trajectories: int = Field(
-        0, ge=0, description="Stop after this many trajectories; 0: go on until told."
-    )
+    max_trajectories: int = Field(0, ge=0, description="Stop after this many trajectories; 0: go on until told.")
     ledger: Path | None = Field(
         None, description="File in which the agents say what they sent; default: DATA/fleet/ledger.jsonl."
     )
@@ -246,9 +226,7 @@ class Stack(Section):
         [],
         description="Parts that run elsewhere although their address is the embedded one; comma-separated.",
     )
-    start_deadline_s: float = Field(
-        120.0, gt=0, description="Seconds within which everything must be ready."
-    )
+    start_deadline_s: float = Field(120.0, gt=0, description="Seconds within which everything must be ready.")
 
 
 class Settings(Section):

@@ -51,9 +51,7 @@ AGENTS = ("gateway", "SDK", "any Kafka client")
 _ALL = (
     Topic("steps", "trajectory_id", "Step", "What agents did, as they told it.", AGENTS, ("govern",)),
     Topic("feedback", "trajectory_id", "Feedback", "Signals about it, as they came.", AGENTS, ("govern",)),
-    Topic(
-        "governed-steps", "trajectory_id", "Step", "Steps that may be used.", ("govern",), ("label", "store")
-    ),
+    Topic("governed-steps", "trajectory_id", "Step", "Steps that may be used.", ("govern",), ("label", "store")),
     Topic(
         "governed-feedback",
         "trajectory_id",

@@ -1,0 +1,149 @@
+"""Brings a Kafka cluster and a schema registry to what the catalogue declares."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Schema, SchemaRegistryClient, ServerConfig
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from stepstream.config import Settings
+from stepstream.config.sections import SchemaRegistry
+from stepstream.schemas import schema_text
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.client import admin_client, wait_for_kafka
+
+log = logging.getLogger(__name__)
+
+COMPATIBILITY = ConfigCompatibilityLevel.FULL_TRANSITIVE
+
+
+class RegistryNotReady(Exception):
+    """The registry did not answer within its deadline; the message says which address and what to check."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that was brought to its declared state: `topic` or `subject`, its name, and what was done."""
+
+    kind: str
+    name: str
+    action: str
+
+
+def apply(settings: Settings) -> list[Change]:
+    """Creates or alters every topic and registers every schema; a second call changes nothing.
+
+    Raises:
+        KafkaUnavailable, RegistryNotReady: not reachable within the declared deadlines.
+        KafkaException: the cluster refused a change.
+        SchemaRegistryError: a schema is not compatible with what is registered.
+    """
+    wait_for_kafka(settings.kafka)
+    admin = admin_client(settings.kafka)
+    return [*_apply_topics(admin, settings.kafka.replication), *_apply_subjects(settings.schema_registry)]
+
+
+def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
+    existing = admin.list_topics(timeout=30).topics
+    changes = []
+    missing = [topic for topic in TOPICS.values() if topic.name not in existing]
+    if missing:
+        created = admin.create_topics(
+            [NewTopic(t.name, t.partitions, replication, config=t.settings()) for t in missing], operation_timeout=30
+        )
+        for name, future in created.items():
+            if _done(future):
+                changes.append(Change("topic", name, "created"))
+    for topic in TOPICS.values():
+        present = existing.get(topic.name)
+        if present is not None and len(present.partitions) < topic.partitions:
+            for future in admin.create_partitions([NewPartitions(topic.name, topic.partitions)]).values():
+                future.result()
+            changes.append(Change("topic", topic.name, f"grown to {topic.partitions} partitions"))
+    known = [topic.name for topic in TOPICS.values() if topic.name in existing]
+    return changes + _alter_configs(admin, known)
+
+
+def _alter_configs(admin: AdminClient, names: list[str]) -> list[Change]:
+    changes = []
+    described = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names]) if names else {}
+    for resource, future in described.items():
+        current = future.result()
+        wanted = TOPICS[resource.name].settings()
+        wrong = {key: value for key, value in wanted.items() if current[key].value != value}
+        if not wrong:
+            continue
+        entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in wrong.items()]
+        altered = admin.incremental_alter_configs(
+            [ConfigResource(ResourceType.TOPIC, resource.name, incremental_configs=entries)]
+        )
+        for alteration in altered.values():
+            alteration.result()
+        changes.append(Change("topic", resource.name, "set " + ", ".join(f"{k}={v}" for k, v in wrong.items())))
+    return changes
+
+
+def _done(future: object) -> bool:
+    """Whether the topic was created here; False if another process was first."""
+    try:
+        future.result()  # type: ignore[attr-defined]
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise
+    return True
+
+
+def _apply_subjects(registry: SchemaRegistry) -> list[Change]:
+    client = _registry_client(registry)
+    changes = []
+    for topic in TOPICS.values():
+        schema = Schema(schema_text(topic.schema), "AVRO")
+        if _is_registered(client, topic.subject, schema):
+            continue
+        # Compatibility first: a schema that slipped in under a laxer rule would stay.
+        client.set_config(topic.subject, ServerConfig(compatibility=COMPATIBILITY))
+        schema_id = client.register_schema(topic.subject, schema)
+        changes.append(Change("subject", topic.subject, f"registered schema {schema_id}"))
+    return changes
+
+
+def _is_registered(client: SchemaRegistryClient, subject: str, schema: Schema) -> bool:
+    try:
+        client.lookup_schema(subject, schema)
+    except SchemaRegistryError as error:
+        if error.http_status_code == 404:
+            return False
+        raise
+    return True
+
+
+def _registry_client(registry: SchemaRegistry) -> SchemaRegistryClient:
+    config: dict[str, object] = {"url": registry.url, "timeout": registry.timeout_s}
+    if registry.user_info.get_secret_value():
+        config["basic.auth.user.info"] = registry.user_info.get_secret_value()
+    client = SchemaRegistryClient(config)
+    deadline = time.monotonic() + registry.deadline_s
+    while True:
+        try:
+            client.get_subjects()
+        except Exception as error:  # the client lets its HTTP library's errors through
+            if time.monotonic() >= deadline:
+                raise RegistryNotReady(
+                    f"no schema registry answers at {registry.url} after {registry.deadline_s:g} s ({error!r}): "
+                    "start it, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
+                ) from None
+            time.sleep(0.2)
+        else:
+            return client

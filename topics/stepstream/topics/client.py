@@ -1,0 +1,72 @@
+"""Kafka client configuration from the settings, and waiting for a broker that is not there yet."""
+
+import logging
+import time
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from stepstream.config.sections import Kafka
+
+log = logging.getLogger(__name__)
+
+
+class KafkaUnavailable(Exception):
+    """No broker answered within the declared deadline; the message says which address and what to check."""
+
+
+def client_config(kafka: Kafka) -> dict[str, Any]:
+    """What every confluent-kafka client needs to reach the cluster, security included."""
+    config: dict[str, Any] = {
+        "bootstrap.servers": kafka.bootstrap,
+        "security.protocol": kafka.security_protocol,
+        "error_cb": _log_error,
+        # An embedded broker restarts within seconds: find it again soon.
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "broker.address.family": "v4",
+        "allow.auto.create.topics": False,
+    }
+    if kafka.security_protocol.startswith("SASL"):
+        config["sasl.mechanism"] = kafka.sasl_mechanism
+        config["sasl.username"] = kafka.sasl_username
+        config["sasl.password"] = kafka.sasl_password.get_secret_value()
+    if kafka.ssl_ca_location:
+        config["ssl.ca.location"] = kafka.ssl_ca_location
+    return config
+
+
+def admin_client(kafka: Kafka) -> AdminClient:
+    """An admin client. Keep a reference to it while its futures run."""
+    return AdminClient(client_config(kafka))
+
+
+def wait_for_kafka(kafka: Kafka) -> None:
+    """Blocks until a broker answers.
+
+    Raises:
+        KafkaUnavailable: none did within `kafka.deadline_s` seconds.
+    """
+    admin = admin_client(kafka)
+    deadline = time.monotonic() + kafka.deadline_s
+    told = False
+    while True:
+        try:
+            admin.list_topics(timeout=min(2.0, kafka.deadline_s))
+        except KafkaException as error:
+            if time.monotonic() >= deadline:
+                raise KafkaUnavailable(
+                    f"no Kafka broker answers at {kafka.bootstrap} after {kafka.deadline_s:g} s "
+                    f"({error.args[0].str()}): start it, or set STEPSTREAM_KAFKA_BOOTSTRAP"
+                ) from None
+            if not told:
+                log.warning("waiting for a Kafka broker at %s", kafka.bootstrap)
+                told = True
+        else:
+            return
+
+
+def _log_error(error: Any) -> None:
+    # Connection faults mend themselves and are told once by whoever waits; only a wrong password shows just here.
+    log.log(logging.ERROR if error.fatal() or "AUTHENTICATION" in error.name() else logging.DEBUG, "Kafka: %s", error)

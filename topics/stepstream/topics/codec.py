@@ -1,0 +1,146 @@
+"""Avro in the Confluent wire format: a zero byte, the schema's id as four big-endian bytes, the Avro body.
+
+Writers use the newest schema of this package, which `stepstream topics apply` registers; readers resolve whatever
+schema a record was written with to the one that they know.
+"""
+
+import io
+import json
+import struct
+import time
+from typing import Any, cast
+
+import fastavro
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from fastavro.types import Schema as ParsedSchema
+
+from stepstream.config.sections import SchemaRegistry
+from stepstream.schemas import schema, schema_text
+from stepstream.topics.catalogue import TOPICS
+
+MAGIC = 0
+HEADER = struct.Struct(">bI")
+FORGET_UNKNOWN_S = 30.0
+
+
+class CodecError(Exception):
+    """A record that cannot be read or written; `kind` is the error class of its dead letter."""
+
+    kind = "malformed"
+
+
+class Malformed(CodecError):
+    """Bytes that are not what the wire format and the schema promise."""
+
+
+class UnknownSchema(CodecError):
+    """A schema id that the registry does not know."""
+
+    kind = "unknown_schema"
+
+
+class Unencodable(CodecError):
+    """A record that does not fit its topic's schema."""
+
+    kind = "invalid"
+
+
+class RegistryUnavailable(Exception):
+    """The registry did not answer: the record may be sound, so wait and try again."""
+
+
+class Codec:
+    """Encodes and decodes the records of catalogue topics. Safe to share between threads."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._url = registry.url
+        config: dict[str, Any] = {"url": registry.url, "timeout": registry.timeout_s}
+        if registry.user_info.get_secret_value():
+            config["basic.auth.user.info"] = registry.user_info.get_secret_value()
+        self._client = SchemaRegistryClient(config)
+        self._parsed = {topic.name: fastavro.parse_schema(schema(topic.schema)) for topic in TOPICS.values()}
+        self._ids: dict[str, bytes] = {}
+        self._writers: dict[int, ParsedSchema] = {}
+        self._same: dict[tuple[str, int], bool] = {}
+        self._unknown: dict[int, float] = {}
+
+    def encode(self, topic: str, record: Any) -> bytes:
+        """One record as bytes.
+
+        Raises:
+            Unencodable: it does not fit the schema; the message names the field where known.
+            RegistryUnavailable: the id of the schema is not cached and the registry does not answer.
+        """
+        header = self._ids.get(topic) or self._look_up_id(topic)
+        out = io.BytesIO()
+        out.write(header)
+        try:
+            fastavro.schemaless_writer(out, self._parsed[topic], record)
+        except Exception as error:  # fastavro raises whatever the wrong value provokes
+            raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {error!r}") from error
+        return out.getvalue()
+
+    def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
+        """One record from bytes, in the shape that this package knows, whichever version wrote it.
+
+        Raises:
+            Malformed: not framed, cut off, or not of this topic's type.
+            UnknownSchema: the registry does not know its schema id.
+            RegistryUnavailable: the schema is not cached and the registry does not answer.
+        """
+        if value is None or len(value) < HEADER.size:
+            raise Malformed("shorter than the five-byte header of the wire format")
+        magic, schema_id = HEADER.unpack_from(value)
+        if magic != MAGIC:
+            raise Malformed(f"starts with byte {magic & 0xFF:#04x}, not with 0x00: not in the Confluent wire format")
+        writer = self._writers.get(schema_id) or self._look_up_writer(schema_id)
+        body = io.BytesIO(value)
+        body.seek(HEADER.size)
+        reader = None if self._is_ours(topic, schema_id, writer) else self._parsed[topic]
+        try:
+            record = fastavro.schemaless_reader(body, writer, reader)
+        except Exception as error:  # corrupt bytes provoke any exception
+            raise Malformed(f"schema {schema_id} does not read as {TOPICS[topic].schema}: {error!r}"[:300]) from error
+        if body.tell() != len(value):
+            raise Malformed(f"{len(value) - body.tell()} bytes after the end of the record")
+        return cast(dict[str, Any], record)
+
+    def _is_ours(self, topic: str, schema_id: int, writer: ParsedSchema) -> bool:
+        key = topic, schema_id
+        if key not in self._same:
+            self._same[key] = writer == self._parsed[topic]
+        return self._same[key]
+
+    def _look_up_id(self, topic: str) -> bytes:
+        found = self._ask(
+            lambda: self._client.lookup_schema(TOPICS[topic].subject, Schema(schema_text(TOPICS[topic].schema), "AVRO"))
+        )
+        if found is None:
+            raise RegistryUnavailable(
+                f"the schema of {topic} is not registered at {self._url}: run `stepstream topics apply`"
+            )
+        self._ids[topic] = HEADER.pack(MAGIC, found.schema_id)
+        return self._ids[topic]
+
+    def _look_up_writer(self, schema_id: int) -> ParsedSchema:
+        if time.monotonic() - self._unknown.get(schema_id, -FORGET_UNKNOWN_S) < FORGET_UNKNOWN_S:
+            raise UnknownSchema(f"no schema {schema_id} in the registry")
+        found = self._ask(lambda: self._client.get_schema(schema_id))
+        if found is None:
+            self._unknown[schema_id] = time.monotonic()
+            raise UnknownSchema(f"no schema {schema_id} in the registry")
+        parsed = fastavro.parse_schema(json.loads(found.schema_str))
+        self._writers[schema_id] = parsed
+        return parsed
+
+    def _ask(self, call: Any) -> Any:
+        """The registry's answer; None where it says that there is no such thing."""
+        try:
+            return call()
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                return None
+            raise RegistryUnavailable(f"schema registry at {self._url}: {error}") from error
+        except Exception as error:  # the client lets its HTTP library's connection errors through
+            raise RegistryUnavailable(f"schema registry at {self._url} does not answer: {error!r}") from error

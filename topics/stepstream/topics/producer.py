@@ -1,0 +1,145 @@
+"""Publishes events: idempotent, acknowledged by all in-sync replicas, keyed as the catalogue says."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from stepstream.config.sections import Kafka
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.client import client_config
+from stepstream.topics.codec import Codec
+
+log = logging.getLogger(__name__)
+
+Delivered = Callable[[KafkaError | None, Message], None]
+
+
+class DeliveryFailed(Exception):
+    """Events that Kafka refused for good; the effect must not be taken as durable."""
+
+
+class EventProducer:
+    """Sends records of catalogue topics. Safe to share between threads.
+
+    A broker that cannot be reached is waited for without limit: events stay queued in memory and nothing is given up,
+    so `flush` returns only when all of them are durable.
+    """
+
+    def __init__(self, kafka: Kafka, codec: Codec, source: str, *, linger_ms: float = 5.0) -> None:
+        """Connects lazily; `source` is the `ce_source` of every event, as `gateway/0.1.0`."""
+        self._codec = codec
+        self._source = source.encode()
+        self._failures: list[str] = []
+        self._producer = Producer(
+            client_config(kafka)
+            | {
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": linger_ms,
+                "compression.type": "lz4",
+                "partitioner": "murmur2_random",
+                "message.timeout.ms": 0,
+                "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
+            }
+        )
+
+    def send(
+        self,
+        topic: str,
+        key: str,
+        record: Any,
+        *,
+        headers: Mapping[str, str] | None = None,
+        on_delivery: Delivered | None = None,
+    ) -> None:
+        """Queues one record; returns at once.
+
+        Args:
+            topic: a topic of the catalogue.
+            key: the record's key; keys give order.
+            record: typed dict of the topic's schema, with an `event_id` and `occurred_at_us`.
+            headers: more headers, as `traceparent`.
+            on_delivery: called from `poll` or `flush` when the broker has answered.
+
+        Raises:
+            Unencodable: the record does not fit its schema.
+            RegistryUnavailable: the schema's id is not known yet and the registry does not answer.
+            BufferError: the queue is full; call `poll` and try again.
+        """
+        self.send_encoded(topic, key, self._codec.encode(topic, record), record, headers, on_delivery)
+
+    def send_encoded(
+        self,
+        topic: str,
+        key: str,
+        value: bytes,
+        record: Any,
+        headers: Mapping[str, str] | None = None,
+        on_delivery: Delivered | None = None,
+    ) -> None:
+        """As `send`, with a value that is encoded already."""
+        every = self._envelope(topic, record)
+        if headers:
+            every += [(name, text.encode()) for name, text in headers.items()]
+        self._producer.produce(
+            topic, value=value, key=key.encode(), headers=every, on_delivery=on_delivery or self._note_failure
+        )
+
+    def poll(self, timeout_s: float = 0.0) -> int:
+        """Serves delivery reports; returns how many."""
+        return int(self._producer.poll(timeout_s))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Blocks until everything sent is durable.
+
+        Raises:
+            DeliveryFailed: Kafka refused some of it, or `timeout_s` seconds passed.
+        """
+        left = self._producer.flush() if timeout_s is None else self._producer.flush(timeout_s)
+        if self._failures:
+            failures, self._failures = self._failures, []
+            raise DeliveryFailed(f"{len(failures)} events refused by Kafka, the first: {failures[0]}")
+        if left:
+            raise DeliveryFailed(f"{left} events not acknowledged within {timeout_s} s")
+
+    def __len__(self) -> int:
+        """Events queued or in flight."""
+        return len(self._producer)
+
+    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failures.append(f"{message.topic()}: {error}")
+
+    def _envelope(self, topic: str, record: Any) -> list[tuple[str, str | bytes | None]]:
+        moment = datetime.fromtimestamp(record["occurred_at_us"] / 1e6, UTC)
+        return [
+            ("ce_specversion", b"1.0"),
+            ("ce_id", record["event_id"].encode()),
+            ("ce_type", f"stepstream.{TOPICS[topic].schema}".encode()),
+            ("ce_source", self._source),
+            ("ce_time", moment.isoformat().encode()),
+            ("content-type", b"application/avro"),
+        ]
+
+
+class DeliveryThread:
+    """Serves a producer's delivery reports in the background, for programs that do not poll it themselves."""
+
+    def __init__(self, producer: EventProducer) -> None:
+        self._producer = producer
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="kafka-delivery", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; flush the producer afterwards."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while not self._stopping.is_set():
+            self._producer.poll(0.1)
