@@ -1,0 +1,73 @@
+# Stepstream: `make demo` shows the loop, `make test` proves it. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The lock files are complete: nothing outside them is resolved.
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test test-fast lint format types install locks clean distclean
+
+help: ## Show what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: install ## Run the whole loop on the embedded stack until the policy is clearly better
+	@$(BIN)/stepstream demo
+
+up: install ## Run the same services over the same data, until Ctrl-C
+	@$(BIN)/stepstream up
+
+test: $(VENV)/.dev lint types ## Run every check and every test
+	@echo "== tests"
+	@$(BIN)/pytest
+
+lint: $(VENV)/.dev ## Check style, layering and generated files
+	@echo "== style"
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
+	@echo "== layering"
+	@$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/.dev ## Check types
+	@echo "== types"
+	@$(BIN)/mypy
+
+format: $(VENV)/.dev ## Format the code and regenerate what is generated from the schemas
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format --quiet
+	@$(BIN)/stepstream schemas generate
+
+install: $(VENV)/.demo ## Install what the demo needs: locked packages, the broker's jars, its start-up cache
+	@$(BIN)/stepstream install
+
+locks: $(VENV)/.uv ## Resolve the dependencies again and write the lock files (no addresses in them)
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --extra demo --extra vllm --group dev --group build pyproject.toml -o requirements/dev.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --extra demo --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo.txt
+
+clean: ## Remove all local data: topics, tables, checkpoints, logs, reports
+	rm -rf var
+
+distclean: clean ## Remove the virtual environment and build products too
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.uv: requirements/uv.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Stepstream needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
+	@echo "== virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(VENV)/.demo: requirements/demo.txt pyproject.toml $(VENV)/.uv
+	@echo "== locked packages (about 3 GB the first time, most of it torch)"
+	@$(UV) --require-hashes -r requirements/demo.txt
+	@$(UV) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
+	@echo "== locked packages for development"
+	@$(UV) --require-hashes -r requirements/dev.txt
+	@touch $@
