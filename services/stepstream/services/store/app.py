@@ -1,0 +1,111 @@
+"""The HTTP surface: queries at `/`, and `/ping`, `/replicas_status`, `/metrics`."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from stepstream.services.store import body, metrics, replies
+from stepstream.services.store.errors import BAD_ARGUMENTS, READONLY, StoreError
+from stepstream.services.store.request import authenticate, read
+from stepstream.services.store.run import External, Runner
+from stepstream.services.store.statement import Kind
+
+logger = logging.getLogger(__name__)
+
+
+def build(runner: Runner, user: str, password: str) -> Starlette:
+    """The application; it closes `runner` when it shuts down."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        runner.close()
+
+    async def query(http: HttpRequest) -> Response:
+        if http.method == "GET" and not http.query_params.get("query"):
+            return PlainTextResponse("Ok.\n")
+        query_id = http.query_params.get("query_id", "")
+        try:
+            authenticate(http.query_params, http.headers, user, password)
+            return await _query(runner, http)
+        except StoreError as error:
+            logger.warning("query %s refused: code %d", query_id, error.code)
+            return replies.refusal(error, query_id)
+
+    async def serve_metrics(http: HttpRequest) -> Response:
+        metrics.SESSIONS.set(len(runner.sessions))
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(
+        routes=[
+            Route("/", query, methods=["GET", "POST"]),
+            Route("/ping", _ok),
+            Route("/replicas_status", _ok),
+            Route("/metrics", serve_metrics),
+        ],
+        lifespan=lifespan,
+    )
+
+
+async def _ok(http: HttpRequest) -> Response:
+    return PlainTextResponse("Ok.\n")
+
+
+async def _query(runner: Runner, http: HttpRequest) -> Response:
+    params: Mapping[str, str] = http.query_params
+    pieces: AsyncIterator[bytes] = http.stream()
+    externals: list[External] = []
+    if http.headers.get("content-type", "").startswith("multipart/form-data"):
+        params, externals = await _form(http)
+        pieces = _nothing()
+    request = read(params, http.headers)
+    asked = await body.read(request.sql, pieces, request.content_encoding)
+    statement = asked.statement
+    if http.method == "GET" and not statement.reads_only:
+        raise StoreError(READONLY, "Cannot execute query in readonly mode: GET may only read, use POST")
+    start = time.perf_counter()
+    kind = statement.kind.value
+    try:
+        answer = await runner.run(request, statement, asked.data, externals)
+    except BaseException:
+        metrics.QUERIES.labels(kind, "failed").inc()
+        raise
+    metrics.QUERIES.labels(kind, "done").inc()
+    metrics.SECONDS.labels(kind).observe(time.perf_counter() - start)
+    if statement.kind is Kind.INSERT:
+        metrics.ROWS.inc(answer.result.written_rows)
+    return replies.reply(request, answer, runner.engine.timezone)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    yield b""
+
+
+async def _form(http: HttpRequest) -> tuple[dict[str, str], list[External]]:
+    """Parameters and external tables of a multipart request; the URL's parameters count too."""
+    params = dict(http.query_params)
+    files: list[tuple[str, bytes]] = []
+    async with http.form(max_part_size=1 << 30) as form:
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                files.append((name, await value.read()))
+            else:
+                params[name] = value
+    externals = []
+    for name, data in files:
+        structure = params.pop(f"{name}_structure", None)
+        types = params.pop(f"{name}_types", None)
+        if structure is None and types is not None:
+            structure = ", ".join(f"_{at} {kind}" for at, kind in enumerate(types.split(","), 1))
+        if structure is None:
+            raise StoreError(BAD_ARGUMENTS, f"external table {name} needs {name}_structure or {name}_types")
+        externals.append(External(name, structure, params.pop(f"{name}_format", "TabSeparated"), data))
+    return params, externals

@@ -1,0 +1,118 @@
+"""What one HTTP request asks for, from its URL's parameters and headers. Pure."""
+
+import base64
+import binascii
+import re
+import secrets
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepstream.services.store.codecs import accepted
+from stepstream.services.store.errors import AUTHENTICATION_FAILED, BAD_ARGUMENTS, INVALID_SESSION_TIMEOUT, StoreError
+
+# Parameters of the transport; every other one is a setting of the query, as in ClickHouse.
+_TRANSPORT = frozenset(
+    {"query", "database", "default_format", "user", "password", "session_id", "session_check", "session_timeout"}
+    | {"query_id", "compress", "decompress", "enable_http_compression", "http_zlib_compression_level", "buffer_size"}
+    | {"wait_end_of_query", "client_protocol_version", "send_progress_in_http_headers", "role", "quota_key"}
+    | {"http_headers_progress_interval_ms", "cancel_http_readonly_queries_on_client_close", "stacktrace"}
+    | {"http_write_exception_in_output_format", "add_http_cors_header", "close_session"}
+)
+_NAME = re.compile(r"\w+\Z")
+_LONGEST_SESSION_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """The session that a request belongs to."""
+
+    id: str
+    timeout_s: float
+    must_exist: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """One query's surroundings; the statement itself comes in `sql` (from the URL) and the body."""
+
+    query_id: str
+    sql: bytes = b""
+    database: str | None = None
+    format: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
+    session: Session | None = None
+    content_encoding: str = ""
+    reply_encoding: str | None = None
+    whole: bool = False  # answer only when the query has ended
+
+
+def read(params: Mapping[str, str], headers: Mapping[str, str]) -> Request:
+    """Reads a request; header names are looked up in lower case.
+
+    Raises:
+        StoreError: a parameter that cannot be used.
+    """
+    if params.get("compress") == "1" or params.get("decompress") == "1":
+        raise StoreError(
+            BAD_ARGUMENTS,
+            "ClickHouse's own block compression is not supported: use Content-Encoding and Accept-Encoding",
+        )
+    names = [name for name in params if name not in _TRANSPORT and not name.startswith("param_")]
+    wrong = [name for name in names if not _NAME.match(name)]
+    if wrong:
+        raise StoreError(BAD_ARGUMENTS, f"'{wrong[0]}' is not the name of a setting")
+    packs = params.get("enable_http_compression") in {"1", "true"}
+    return Request(
+        query_id=params.get("query_id") or str(uuid.uuid4()),
+        sql=params.get("query", "").encode(),
+        database=params.get("database") or headers.get("x-clickhouse-database") or None,
+        format=headers.get("x-clickhouse-format") or params.get("default_format") or None,
+        settings={name: params[name] for name in names},
+        parameters={name[6:]: value for name, value in params.items() if name.startswith("param_")},
+        session=_session(params),
+        content_encoding=headers.get("content-encoding", "").strip().lower(),
+        reply_encoding=accepted(headers.get("accept-encoding", "")) if packs else None,
+        whole=params.get("wait_end_of_query") == "1",
+    )
+
+
+def _session(params: Mapping[str, str]) -> Session | None:
+    if not params.get("session_id"):
+        return None
+    try:
+        timeout = float(params.get("session_timeout", "60"))
+    except ValueError:
+        timeout = -1.0
+    if not 0 <= timeout <= _LONGEST_SESSION_S:
+        raise StoreError(INVALID_SESSION_TIMEOUT, f"session_timeout must be 0 to {_LONGEST_SESSION_S:g} seconds")
+    return Session(params["session_id"], timeout, params.get("session_check") == "1")
+
+
+def authenticate(params: Mapping[str, str], headers: Mapping[str, str], user: str, password: str) -> None:
+    """Checks the credentials that a request carries: basic auth, X-ClickHouse-User and -Key, or the URL's.
+
+    Raises:
+        StoreError: they are not `user` and `password`.
+    """
+    given_user, given_password = _credentials(params, headers)
+    right = secrets.compare_digest(given_user.encode(), user.encode())
+    if not (secrets.compare_digest(given_password.encode(), password.encode()) and right):
+        raise StoreError(
+            AUTHENTICATION_FAILED,
+            f"{given_user}: Authentication failed: password is incorrect, or there is no user with such name",
+        )
+
+
+def _credentials(params: Mapping[str, str], headers: Mapping[str, str]) -> tuple[str, str]:
+    scheme, _, rest = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            user, _, password = base64.b64decode(rest, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return "", ""
+        return user, password
+    if "x-clickhouse-user" in headers or "x-clickhouse-key" in headers:
+        return headers.get("x-clickhouse-user", "default"), headers.get("x-clickhouse-key", "")
+    return params.get("user", "default"), params.get("password", "")

@@ -1,0 +1,173 @@
+"""What kind of statement a text is, which format it names, and where an INSERT's data starts. Pure.
+
+Only as much of SQL is read as the HTTP protocol needs: the engine parses the statement itself. Keywords count where
+they stand outside of quotes, comments and brackets.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from stepstream.services.store.errors import SYNTAX_ERROR, StoreError
+
+# Formats whose blocks, written one by one, may simply follow each other: no header, footer or separator around them.
+STREAMABLE = frozenset(
+    {"Native", "TabSeparated", "TSV", "TabSeparatedRaw", "TSVRaw", "CSV", "RowBinary", "JSONEachRow", "NDJSON"}
+    | {"JSONLines", "JSONCompactEachRow", "Null"}
+)
+_READING = frozenset({"SELECT", "WITH", "SHOW", "DESC", "DESCRIBE", "EXISTS", "EXPLAIN", "SET", "USE", "CHECK"})
+_NO_STREAM = frozenset({"INSERT", "OUTFILE"})
+_AFTER_FORMAT = re.compile(rb"[ \t]*(?:\r?\n)?")
+_TOKEN = re.compile(
+    rb"""
+    (?P<skip>\s+|--[^\n]*|\#[!\ ][^\n]*|/\*.*?\*/)
+    |(?P<quoted>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`\\]|\\.|``)*`)
+    |(?P<word>[A-Za-z_]\w*)
+    |(?P<open>[(\[{])
+    |(?P<close>[)\]}])
+    |(?P<end>;)
+    |(?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Kind(Enum):
+    """How the engine must run a statement."""
+
+    SELECT = "select"
+    INSERT = "insert"  # with data after a FORMAT clause
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement as far as the protocol must know it.
+
+    `text` of an INSERT has no FORMAT clause; `data_at` is where its data starts in the bytes that were parsed.
+    """
+
+    kind: Kind
+    text: bytes
+    format: str | None = None
+    data_at: int = 0
+    reads_only: bool = False
+
+
+@dataclass(frozen=True)
+class _Word:
+    text: str
+    start: int
+    end: int
+
+
+def parse(sql: bytes) -> Statement:
+    """Reads one statement, with an INSERT's data after it if there is any.
+
+    Raises:
+        StoreError: several statements in one text, which ClickHouse refuses over HTTP.
+    """
+    words = _words(sql)
+    first = next(words, None)
+    keyword = first.text.upper() if first else ""
+    if keyword == "INSERT":
+        return _insert(sql, words)
+    after = _after_end(sql)
+    if after is not None:
+        raise StoreError(
+            SYNTAX_ERROR, f"Syntax error (Multi-statements are not allowed): failed at position {after + 1}"
+        )
+    rest = list(words)
+    selects = keyword in {"SELECT", "WITH"} and not any(word.text.upper() in _NO_STREAM for word in rest)
+    # A bracket may open a query as well: (SELECT 1) UNION ALL (SELECT 2).
+    reads = keyword in _READING or (not keyword and sql.lstrip().startswith(b"("))
+    return Statement(Kind.SELECT if selects else Kind.OTHER, sql, _trailing_format(rest), len(sql), reads)
+
+
+def needs_more(head: bytes) -> bool:
+    """Whether the beginning of a body may still turn out to be an INSERT with data after it.
+
+    True too where the FORMAT clause ends with `head`: its name, or the line end after it, may go on.
+    """
+    words = _words(head)
+    first = next(words, None)
+    if first is None or first.end == len(head):
+        return True
+    if first.text.upper() != "INSERT":
+        return False
+    clause = _data_clause(words)
+    if clause is None:
+        return True
+    return clause.format is not None and _data_start(head, clause.format) == len(head)
+
+
+@dataclass(frozen=True)
+class _DataClause:
+    """What says where an INSERT's rows come from: a FORMAT, or VALUES or SELECT (`format` is None)."""
+
+    start: int
+    format: _Word | None
+
+
+def _insert(sql: bytes, words: Iterator[_Word]) -> Statement:
+    clause = _data_clause(words)
+    if clause is None or clause.format is None:
+        return Statement(Kind.OTHER, sql, None, len(sql))
+    text = sql[: clause.start].rstrip()
+    return Statement(Kind.INSERT, text, clause.format.text, _data_start(sql, clause.format))
+
+
+def _data_clause(words: Iterator[_Word]) -> _DataClause | None:
+    named = False  # the table's name may itself be any word
+    for word in words:
+        keyword = word.text.upper()
+        if not named:
+            named = keyword not in {"INTO", "TABLE", "FUNCTION"}
+        elif keyword in {"VALUES", "SELECT", "WITH"}:
+            return _DataClause(word.start, None)
+        elif keyword == "FORMAT":
+            format = next(words, None)
+            if format is None:
+                return None
+            inline = format.text.upper() == "VALUES"
+            return _DataClause(word.start, None if inline else format)
+    return None
+
+
+def _data_start(sql: bytes, format: _Word) -> int:
+    gap = _AFTER_FORMAT.match(sql, format.end)
+    return gap.end() if gap else format.end
+
+
+def _trailing_format(words: list[_Word]) -> str | None:
+    for at in range(len(words) - 2, -1, -1):
+        if words[at].text.upper() == "FORMAT":
+            rest = words[at + 2 :]
+            return words[at + 1].text if not rest or rest[0].text.upper() == "SETTINGS" else None
+    return None
+
+
+def _words(sql: bytes) -> Iterator[_Word]:
+    """Words and quoted names outside of brackets, up to the first semicolon; lazily, since data may follow."""
+    depth = 0
+    for token in _TOKEN.finditer(sql):
+        kind = token.lastgroup
+        if kind == "open":
+            depth += 1
+        elif kind == "close":
+            depth -= 1
+        elif kind == "end" and depth <= 0:
+            return
+        elif depth <= 0 and kind in {"word", "quoted"}:
+            yield _Word(token[0].decode("utf-8", "replace"), token.start(), token.end())
+
+
+def _after_end(sql: bytes) -> int | None:
+    """Where a second statement starts, if one does."""
+    ended = False
+    for token in _TOKEN.finditer(sql):
+        if ended and token.lastgroup not in {"skip", "end"}:
+            return token.start()
+        ended = ended or token.lastgroup == "end"
+    return None
