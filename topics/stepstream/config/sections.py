@@ -114,6 +114,9 @@ class Registry(Section):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8081, description="Port to listen on.")
+    write_timeout_s: float = Field(
+        8.0, gt=0, description="Seconds after which a write that Kafka does not take is answered with an error."
+    )
 
 
 class Broker(Section):

@@ -1,0 +1,55 @@
+"""Runs the embedded schema registry: `python -m stepstream.services.registry`."""
+
+import asyncio
+import socket
+
+import uvicorn
+
+from stepstream.config import Settings
+from stepstream.services.registry import topic
+from stepstream.services.registry.app import create_app
+from stepstream.services.registry.log import KafkaLog
+from stepstream.topics.client import KafkaUnavailable
+from stepstream.topics.process import Fatal, Stop, run
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Replays the schemas topic, then serves until told to stop.
+
+    Raises:
+        KafkaUnavailable: no broker within `kafka.deadline_s`.
+        Fatal: the port is taken, or the topic cannot hold schemas.
+    """
+    listener = _listen(settings.registry.host, settings.registry.port)
+    topic.ensure(settings.kafka)
+    log = KafkaLog(settings.kafka, settings.registry.write_timeout_s)
+    try:
+        if not log.replay(settings.kafka.deadline_s):
+            raise KafkaUnavailable(f"the schemas topic could not be read within {settings.kafka.deadline_s:g} s")
+        if not stop:
+            asyncio.run(_serve(log, listener))
+    finally:
+        log.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise Fatal(f"cannot listen on {host}:{port}: {error.strerror}; set STEPSTREAM_REGISTRY_PORT") from None
+    return listener
+
+
+async def _serve(log: KafkaLog, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        create_app(log), log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="off"
+    )
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+if __name__ == "__main__":
+    run("registry", main)

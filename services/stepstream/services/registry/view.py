@@ -1,0 +1,127 @@
+"""The fold over the schemas topic.
+
+`Fold` keeps the last value of each key and nothing else, and `View` is computed from those alone. So a replay of the
+compacted topic gives the same view as a replay of everything, and the order between keys does not matter.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stepstream.services.registry import errors
+from stepstream.services.registry.avro_text import canonical
+from stepstream.services.registry.compatibility import DEFAULT, Level
+from stepstream.services.registry.records import ConfigKey, DeleteKey, IdKey, Key, SchemaKey, SchemaValue, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: str
+    deleted: bool
+
+
+class Fold:
+    """The last value of each key, up to an offset."""
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self._values: dict[Key, Value] = {}
+
+    def apply(self, offset: int, key: Key, value: Value | None) -> None:
+        """Take one record; one that was taken before (a redelivery) changes nothing."""
+        if offset < self.next_offset:
+            return
+        self.next_offset = offset + 1
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+
+    def view(self) -> "View":
+        """What these values mean; does not change any more."""
+        return View(self._values)
+
+
+class View:
+    """Subjects, ids and levels at one offset."""
+
+    def __init__(self, values: Mapping[Key, Value]) -> None:
+        gone = {key.subject: value for key, value in values.items() if isinstance(key, DeleteKey)}
+        versions: dict[str, list[Version]] = defaultdict(list)
+        self.schemas: dict[int, str] = {}
+        self.ids: dict[str, int] = {}
+        self.last_id = 0
+        schemas = [
+            (key, value)
+            for key, value in values.items()
+            if isinstance(key, SchemaKey) and isinstance(value, SchemaValue)
+        ]
+        for key, value in sorted(schemas, key=lambda pair: (pair[1].id, pair[0].subject, pair[0].version)):
+            mark = gone.get(key.subject)
+            deleted = value.deleted or (isinstance(mark, int) and key.version <= mark)
+            versions[key.subject].append(Version(key.subject, key.version, value.id, value.schema, deleted))
+            self.schemas.setdefault(value.id, value.schema)
+            self.ids.setdefault(_same(value.schema), value.id)
+            self.last_id = max(self.last_id, value.id)
+        mark = values.get(IdKey())
+        if isinstance(mark, int):
+            self.last_id = max(self.last_id, mark)
+        self._versions = {
+            subject: tuple(sorted(found, key=lambda version: version.version))
+            for subject, found in sorted(versions.items())
+        }
+        self._levels = {
+            key.subject: value
+            for key, value in values.items()
+            if isinstance(key, ConfigKey) and isinstance(value, Level)
+        }
+
+    def subjects(self, *, deleted: bool = False) -> list[str]:
+        """Names with a live version, or with any."""
+        return [name for name, found in self._versions.items() if deleted or not all(v.deleted for v in found)]
+
+    def all_versions(self) -> Iterable[Version]:
+        """Every version of every subject, the softly deleted too."""
+        return (version for found in self._versions.values() for version in found)
+
+    def versions(self, subject: str, *, deleted: bool = False) -> tuple[Version, ...]:
+        """A subject's versions, oldest first; empty when it has none."""
+        found = self._versions.get(subject, ())
+        return found if deleted else tuple(version for version in found if not version.deleted)
+
+    def version(self, subject: str, number: int | None, *, deleted: bool = False) -> Version:
+        """One version; None: the latest.
+
+        Raises:
+            RegistryError: 40401 no such subject, 40402 no such version.
+        """
+        found = self.versions(subject, deleted=deleted)
+        if not found:
+            raise errors.subject_not_found(subject)
+        if number is None:
+            return found[-1]
+        for version in found:
+            if version.version == number:
+                return version
+        raise errors.version_not_found(number)
+
+    def level(self, subject: str | None) -> Level | None:
+        """The level set for exactly this subject (None: for all), if any."""
+        return self._levels.get(subject)
+
+    def effective_level(self, subject: str | None) -> Level:
+        """The level that holds for a subject."""
+        return self.level(subject) or self.level(None) or DEFAULT
+
+
+def _same(schema: str) -> str:
+    """What decides whether two texts are one schema; a text of another registry may be formatted otherwise."""
+    try:
+        return canonical(schema)
+    except errors.RegistryError:
+        return schema
