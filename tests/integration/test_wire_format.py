@@ -1,0 +1,131 @@
+"""The codec, the producer and the consumer against a real broker and registry."""
+
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from stepstream.config import Settings
+from stepstream.topics import admin
+from stepstream.topics.codec import Codec, Malformed, Unencodable, UnknownSchema
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import Feedback, new_feedback
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.producer import EventProducer
+
+
+@pytest.fixture(scope="module")
+def settings(registry_settings: Settings) -> Settings:
+    admin.apply(registry_settings)
+    return registry_settings
+
+
+@pytest.fixture
+def codec(settings: Settings) -> Codec:
+    return Codec(settings.schema_registry)
+
+
+def feedback(trajectory_id: str = "t1") -> Feedback:
+    return new_feedback(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        producer="test",
+        consent="train",
+        trajectory_id=trajectory_id,
+        name="outcome",
+        value=1.0,
+        source="environment",
+    )
+
+
+def test_applying_the_catalogue_twice_changes_nothing(settings: Settings) -> None:
+    assert admin.apply(settings) == []
+
+
+def test_our_bytes_are_what_the_stock_deserializer_reads(settings: Settings, codec: Codec) -> None:
+    record = feedback()
+    stock = AvroDeserializer(SchemaRegistryClient({"url": settings.schema_registry.url}))
+    value = codec.encode("feedback", record)
+    assert stock(value, SerializationContext("feedback", MessageField.VALUE)) == record
+    assert codec.decode("feedback", value) == record
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (None, Malformed),
+        (b"", Malformed),
+        (b"{}", Malformed),
+        (b'{"json": "not avro"}', Malformed),
+        (struct.pack(">bI", 0, 999_999) + b"x", UnknownSchema),
+    ],
+)
+def test_foreign_bytes_are_told_apart(codec: Codec, value: bytes | None, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        codec.decode("feedback", value)
+
+
+def test_cut_and_padded_records_are_malformed(codec: Codec) -> None:
+    value = codec.encode("feedback", feedback())
+    for wrong in (value[:-1], value + b"\x00", value[:6]):
+        with pytest.raises(Malformed):
+            codec.decode("feedback", wrong)
+
+
+def test_a_record_of_another_topic_is_malformed(codec: Codec) -> None:
+    with pytest.raises(Malformed):
+        codec.decode("steps", codec.encode("feedback", feedback()))
+
+
+def test_a_record_that_does_not_fit_is_refused_by_the_writer(codec: Codec) -> None:
+    wrong = {**feedback(), "value": "high"}
+    with pytest.raises(Unencodable, match="Feedback"):
+        codec.encode("feedback", wrong)
+
+
+@pytest.fixture
+def consumer(settings: Settings, codec: Codec) -> Iterator[EventConsumer]:
+    with EventConsumer(settings.kafka, codec) as consumer:
+        yield consumer
+
+
+def test_what_is_sent_is_read_back_in_order(settings: Settings, codec: Codec, consumer: EventConsumer) -> None:
+    producer = EventProducer(settings.kafka, codec, "test/1")
+    sent = [feedback("wire-order") for _ in range(100)]
+    for record in sent:
+        producer.send("feedback", record["trajectory_id"], record)
+    producer.flush()
+    consumer.follow(["feedback"])
+    read = []
+    deadline = time.monotonic() + 30
+    while not consumer.caught_up():
+        assert time.monotonic() < deadline
+        read += [event for event in consumer.poll(1000, 0.5) if event.key == "wire-order"]
+    assert [event.record for event in read] == sent
+
+
+def test_events_carry_cloudevents_headers(settings: Settings, codec: Codec) -> None:
+    producer = EventProducer(settings.kafka, codec, "test/1")
+    record = feedback("wire-headers")
+    producer.send("feedback", "wire-headers", record, headers={"traceparent": "00-abc"})
+    producer.flush()
+    stock = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "h", "auto.offset.reset": "earliest"})
+    stock.subscribe(["feedback"])
+    deadline = time.monotonic() + 30
+    headers: dict[str, bytes] = {}
+    while not headers:
+        assert time.monotonic() < deadline
+        message = stock.poll(1.0)
+        if message is not None and message.key() == b"wire-headers":
+            headers = dict(message.headers())
+    stock.close()
+    assert headers["ce_id"] == record["event_id"].encode()
+    assert headers["ce_type"] == b"stepstream.Feedback"
+    assert headers["ce_specversion"] == b"1.0"
+    assert headers["ce_time"].endswith(b"+00:00")
+    assert headers["traceparent"] == b"00-abc"

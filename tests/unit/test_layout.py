@@ -1,0 +1,35 @@
+"""The layout that makes one package out of several roots stays whole."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOTS = ("avro-schemas", "topics", "stream-jobs", "learner", "services", "infra")
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_namespace_roots_have_no_init(root: str) -> None:
+    assert (ROOT / root / "stepstream").is_dir()
+    assert not (ROOT / root / "stepstream" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["stepstream.topics.producer", "stepstream.topics.consumer", "stepstream.topics.admin", "stepstream.cli.main"],
+)
+def test_the_core_imports_without_heavy_packages(module: str) -> None:
+    code = (
+        f"import sys, {module}\n"
+        "heavy = {'torch', 'faust', 'fastapi', 'starlette', 'aiohttp', 'transformers', 'chdb', 'vllm'}\n"
+        "print(*sorted(heavy & set(sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == []
+
+
+def test_lock_files_hold_no_addresses() -> None:
+    for lock in (ROOT / "requirements").glob("*.txt"):
+        assert "://" not in lock.read_text(), lock
