@@ -1,0 +1,5 @@
+"""The one error of the embedded stack."""
+
+
+class StackError(Exception):
+    """A part that cannot be installed, started or kept running; the message says what to do about it."""

