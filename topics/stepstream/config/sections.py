@@ -230,6 +230,24 @@ class Stack(Section):
         description="Parts that run elsewhere although their address is the embedded one; comma-separated.",
     )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds within which everything must be ready.")
+    base_model: str = Field(
+        "stepstream.demo.base:prepare",
+        description="Folder of the model to publish when there is none, or module:name of a function that makes it.",
+    )
+    new_lineage: bool = Field(
+        False, description="Publish the base model again, as the root of a new lineage, although versions exist."
+    )
+
+
+class Demo(Section):
+    """When a run of the loop has shown what it should, and what its base model is made of."""
+
+    target: float = Field(0.85, gt=0, lt=1, description="Held-out success at which the loop has done its work.")
+    margin: float = Field(0.03, ge=0, description="How far training success must pass the target before it is tested.")
+    held_out: int = Field(256, ge=200, description="Held-out tasks of each evaluation.")
+    deadline_s: float = Field(240.0, gt=0, description="Seconds that the loop may take to reach the target.")
+    window: int = Field(512, ge=1, description="Newest training trajectories whose success is watched.")
+    drain_s: float = Field(60.0, gt=0, description="Seconds allowed for everything sent to arrive in the tables.")
 
 
 class Settings(Section):
@@ -251,4 +269,5 @@ class Settings(Section):
     learner: Learner = Learner()
     fleet: Fleet = Fleet()
     console: Console = Console()
+    demo: Demo = Demo()
     stack: Stack = Stack()
