@@ -2,79 +2,66 @@
 
 import errno
 import logging
-import signal
 import socket
-import sys
 
 import uvicorn
 
-from stepstream import config
+from stepstream.config import Settings, variable
 from stepstream.services.store.app import build
 from stepstream.services.store.engine import Engine, FolderInUseError
 from stepstream.services.store.run import Runner
+from stepstream.topics.process import Fatal, Stop, run
 
-logger = logging.getLogger("stepstream.services.store")
+log = logging.getLogger("stepstream.services.store")
 
 # Seconds that running queries get to end after SIGTERM.
 _GRACE_S = 30
 
 
-def main() -> int:
-    """Serves until told to stop; 1 where it cannot start."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        settings = config.load()
-    except config.SettingsError as error:
-        print(f"store: {error}", file=sys.stderr)
-        return 1
+def main(settings: Settings, _stop: Stop) -> None:
+    """Serves until SIGTERM or SIGINT, which uvicorn takes: running queries end, then the folder is closed.
+
+    Raises:
+        Fatal: the port or the data folder is in use.
+    """
     host, port = settings.store.host, settings.store.port
     path = (settings.paths.data / "store").absolute()
-    try:
-        listener = _listen(host, port)
-    except OSError as error:
-        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror})"
-        print(
-            f"store: {host}:{port} {reason}: set {config.variable('store', 'port')} to a free port, and "
-            f"{config.variable('clickhouse', 'url')} to the same",
-            file=sys.stderr,
-        )
-        return 1
+    listener = _listen(host, port)
     try:
         engine = Engine(path, settings.clickhouse.database)
     except FolderInUseError:
-        print(
-            f"store: {path} is open in another process: stop that one, or set {config.variable('paths', 'data')} "
-            "to another folder",
-            file=sys.stderr,
-        )
-        return 1
-    logger.info("ClickHouse %s (chDB) owns %s, listening on %s:%d", engine.version, path, host, port)
+        raise Fatal(
+            f"{path} is open in another process: stop that one, or set {variable('paths', 'data')} to another folder"
+        ) from None
+    log.info("ClickHouse %s (chDB) owns %s, listening on %s:%d", engine.version, path, host, port)
     app = build(Runner(engine), settings.clickhouse.user, settings.clickhouse.password.get_secret_value())
-    server = uvicorn.Server(
+    uvicorn.Server(
         uvicorn.Config(
-            app, loop="uvloop", http="httptools", log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S
+            app,
+            loop="uvloop",
+            http="httptools",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_GRACE_S,
         )
-    )
-    # uvicorn raises the signal that stopped it once more when it has shut down; by then all is done.
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, lambda *_: None)
-    server.run(sockets=[listener])
-    logger.info("closed %s", path)
-    return 0
+    ).run(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
         listener.listen(2048)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror})"
+        raise Fatal(
+            f"{host}:{port} {reason}: set {variable('store', 'port')} to a free port, and "
+            f"{variable('clickhouse', 'url')} to match"
+        ) from None
     return listener
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run("store", main)

@@ -1,0 +1,95 @@
+"""Connects to ClickHouse over HTTP, waiting for one that is not there yet."""
+
+import logging
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+
+from stepstream.config import variable
+from stepstream.config.sections import ClickHouse
+
+log = logging.getLogger(__name__)
+
+_AUTHENTICATION_FAILED = 516
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 2.0
+
+
+class StoreUnavailableError(Exception):
+    """ClickHouse cannot be used; the message says where, why and what to set."""
+
+
+def connect(settings: ClickHouse, *, database: str = "", timeout_s: float = 300.0) -> Client:
+    """A client of the ordinary kind; each is for one thread at a time.
+
+    Args:
+        settings: where, and as whom.
+        database: database that its statements start in; empty: the server's default one.
+        timeout_s: seconds allowed for one reply.
+
+    Raises:
+        StoreUnavailableError: it does not answer, or refuses the credentials.
+    """
+    address = urlsplit(settings.url)
+    if address.scheme not in {"http", "https"} or not address.hostname:
+        raise StoreUnavailableError(
+            f"'{settings.url}' is no HTTP address: set {variable('clickhouse', 'url')}, as http://127.0.0.1:8123"
+        )
+    try:
+        return clickhouse_connect.get_client(
+            interface=address.scheme,
+            host=address.hostname,
+            port=address.port or (8443 if address.scheme == "https" else 8123),
+            username=settings.user,
+            password=settings.password.get_secret_value(),
+            database=database or None,
+            send_receive_timeout=timeout_s,
+            connect_timeout=min(10.0, timeout_s),
+            autogenerate_session_id=False,
+        )
+    except ClickHouseError as error:
+        if isinstance(error, DatabaseError) and error.code == _AUTHENTICATION_FAILED:
+            user, password = variable("clickhouse", "user"), variable("clickhouse", "password")
+            raise StoreUnavailableError(
+                f"ClickHouse at {settings.url} refuses user '{settings.user}': set {user} and {password}"
+            ) from None
+        raise StoreUnavailableError(
+            f"ClickHouse at {settings.url} cannot be reached: start it (`stepstream up`) or set "
+            f"{variable('clickhouse', 'url')} ({_first_line(error)})"
+        ) from None
+
+
+def connect_when_ready(
+    settings: ClickHouse,
+    *,
+    database: str = "",
+    stopped: Callable[[], bool] = lambda: False,
+) -> Client:
+    """As `connect`, but retries until `settings.deadline_s` has passed or `stopped` tells to give up.
+
+    Raises:
+        StoreUnavailableError: the last reason.
+    """
+    deadline = time.monotonic() + settings.deadline_s
+    wait = _FIRST_WAIT_S
+    told = False
+    while True:
+        try:
+            return connect(settings, database=database)
+        except StoreUnavailableError as error:
+            left = deadline - time.monotonic()
+            if left <= 0 or stopped():
+                raise
+            if not told:
+                log.warning("%s; retrying for %.0f s", error, left)
+                told = True
+            time.sleep(min(wait, left))
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,200 @@
+"""Records of the log as rows of the ClickHouse tables that `migrations/` makes. Pure.
+
+`rows(topic, record)` is all that a writer needs: the rows that a record becomes, by table, as tuples in the order of
+`TABLES[table].columns`. Times go as integers, microseconds since the Unix epoch, which is what a DateTime64(6) holds.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import orjson
+
+Record = Mapping[str, Any]
+Row = tuple[object, ...]
+Column = Callable[[Record], object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and how a record gives each of its columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    _values: tuple[Column, ...]
+
+    def row(self, record: Record) -> Row:
+        """The record's values, in the order of `columns`."""
+        return tuple([value(record) for value in self._values])
+
+
+def _table(name: str, plain: str, **columns: Column) -> Table:
+    """A table whose `plain` columns (names with spaces between) are fields of the record, and the others worked out."""
+    fields = plain.split()
+    values: list[Column] = [itemgetter(field) for field in fields]
+    return Table(name, (*fields, *columns), (*values, *columns.values()))
+
+
+def _governed(field: str, otherwise: object) -> Column:
+    """A field of the record's Governance; `otherwise` where it has none."""
+
+    def value(record: Record) -> object:
+        governed = record["governed"]
+        return otherwise if governed is None else governed[field]
+
+    return value
+
+
+def _policy_version(pick: Callable[..., int]) -> Column:
+    def value(record: Record) -> int | None:
+        return pick((span["version"] for span in record["policy_spans"]), default=None)
+
+    return value
+
+
+def _source_event_id(record: Record) -> object:
+    governed = record["governed"]
+    return record["event_id"] if governed is None else governed["source_event_id"]
+
+
+def _components(step: Record) -> dict[str, float]:
+    terms: dict[str, float] = {}
+    for component in step["components"]:
+        name = component["name"]
+        terms[name] = terms.get(name, 0.0) + component["value"] * component["weight"]
+    return terms
+
+
+def _json(field: str) -> Column:
+    return lambda record: orjson.dumps(record[field]).decode()
+
+
+def _size(field: str) -> Column:
+    return lambda record: len(record[field])
+
+
+_occurred_at = itemgetter("occurred_at_us")
+_trajectory_end = itemgetter("end")
+
+_STEPS = _table(
+    "steps",
+    "event_id trajectory_id step_index producer tenant consent user parent_trajectory_id parent_step_index task_id "
+    "group_id agent environment harness_version track split model fidelity finish_reason error duration_ms "
+    "first_token_ms cost_usd",
+    occurred_at=_occurred_at,
+    version_min=_policy_version(min),
+    version_max=_policy_version(max),
+    shared_tokens=itemgetter("prompt_shared_tokens"),
+    prompt_tokens=_size("prompt_token_ids"),
+    response_tokens=_size("response_token_ids"),
+    logprob_sum=lambda record: sum(record["response_logprobs"]),
+    messages=_json("messages"),
+    response=_json("response"),
+    tools=lambda record: [call["name"] for call in record["response"]["tool_calls"]],
+    temperature=lambda record: record["sampling"]["temperature"],
+    trajectory_end=_trajectory_end,
+    source_event_id=_source_event_id,
+    trainable=_governed("trainable", False),
+    redactions=_governed("redactions", {}),
+    flags=_governed("flags", []),
+)
+_FEEDBACK = _table(
+    "feedback",
+    "event_id trajectory_id step_index tool_call_id producer tenant consent user name value category comment "
+    "demonstration source retracts last_step_index",
+    occurred_at=_occurred_at,
+    trajectory_end=_trajectory_end,
+    source_event_id=_source_event_id,
+    redactions=_governed("redactions", {}),
+    flags=_governed("flags", []),
+)
+_CLOSURES = _table("closures", "event_id trajectory_id reason last_step_index job", occurred_at=_occurred_at)
+_TRAJECTORIES = _table(
+    "trajectories",
+    "event_id trajectory_id revision parent_trajectory_id parent_step_index task_id group_id tenant consent agent "
+    "environment harness_version track split model version_min version_max fidelity closed_by complete success reward "
+    "reward_spec flags trainable prompt_tokens response_tokens cost_usd labelled_by",
+    occurred_at=_occurred_at,
+    trajectory_end=_trajectory_end,
+    steps=_size("steps"),
+    sequences=_size("sequences"),
+    tool_calls=lambda record: {use["name"]: use["calls"] for use in record["tools"]},
+    tool_errors=lambda record: {use["name"]: use["errors"] for use in record["tools"] if use["errors"]},
+    started_at=itemgetter("started_at_us"),
+    ended_at=itemgetter("ended_at_us"),
+)
+# A row of this table is made of a LabeledStep with its trajectory's id and revision put in.
+_TRAJECTORY_STEPS = _table(
+    "trajectory_steps",
+    "trajectory_id revision step_index event_id reward return_to_go version_min version_max prompt_tokens "
+    "response_tokens duration_ms error trainable",
+    components=_components,
+)
+_TRAJECTORY_STATS = _table(
+    "trajectory_stats",
+    "event_id scope key partition version trajectory_id agent model policy_version harness_version split tool "
+    "trajectories successes failures truncated steps errors tool_calls prompt_tokens response_tokens reward_sum "
+    "duration_ms_sum",
+    occurred_at=_occurred_at,
+)
+_CHECKPOINTS = _table(
+    "checkpoints",
+    "event_id model version parent_version track uri weights_sha256 updates configuration code_version metrics",
+    occurred_at=_occurred_at,
+    files=lambda record: [file["path"] for file in record["files"]],
+    size_bytes=lambda record: sum(file["size_bytes"] for file in record["files"]),
+    trajectories=lambda record: sum(len(update["offsets"]) for update in record["inputs"]),
+)
+_WORKER_STATUS = _table(
+    "worker_status",
+    "event_id worker_id engine url model version newest_version state reason requests_in_flight",
+    occurred_at=_occurred_at,
+)
+_DEAD_LETTERS = _table(
+    "dead_letters",
+    "event_id job topic partition offset key value value_bytes error reason",
+    occurred_at=_occurred_at,
+)
+
+TABLES = {
+    table.name: table
+    for table in (
+        _STEPS,
+        _FEEDBACK,
+        _CLOSURES,
+        _TRAJECTORIES,
+        _TRAJECTORY_STEPS,
+        _TRAJECTORY_STATS,
+        _CHECKPOINTS,
+        _WORKER_STATUS,
+        _DEAD_LETTERS,
+    )
+}
+
+_TABLE_OF_TOPIC = {
+    "governed-steps": _STEPS,
+    "governed-feedback": _FEEDBACK,
+    "closures": _CLOSURES,
+    "labeled-trajectories": _TRAJECTORIES,
+    "trajectory-stats": _TRAJECTORY_STATS,
+    "checkpoints": _CHECKPOINTS,
+    "worker-status": _WORKER_STATUS,
+    "dead-letters": _DEAD_LETTERS,
+}
+TOPICS = tuple(_TABLE_OF_TOPIC)
+"""Topics whose records become rows."""
+
+
+def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
+    """The rows that a record becomes, as (name of the table, values in the order of its columns).
+
+    Raises:
+        KeyError: a topic that is not in `TOPICS`.
+    """
+    table = _TABLE_OF_TOPIC[topic]
+    yield table.name, table.row(record)
+    if table is _TRAJECTORIES:
+        whose = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}
+        for step in record["steps"]:
+            yield _TRAJECTORY_STEPS.name, _TRAJECTORY_STEPS.row({**step, **whose})
