@@ -283,7 +283,7 @@ class Stack:
         A process that does not heed SIGTERM within its time is killed; so is whatever it left behind.
         """
         if self._supervisord.running:
-            order = [level for level in reversed(levels(self._parts))]
+            order = list(reversed(levels(self._parts)))
             running = {process.name for process in self.processes}
             try:
                 for level in order:

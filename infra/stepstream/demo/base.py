@@ -1,0 +1,28 @@
+"""The demo's base model: tiny, warm-started in seconds to know the format and mostly fail."""
+
+import hashlib
+import logging
+from pathlib import Path
+
+from stepstream.config import Settings
+
+log = logging.getLogger(__name__)
+
+NOISE = 0.22
+"""Share of random choices in the demonstrations: a model that imitates them mostly fails."""
+
+
+def prepare(settings: Settings) -> Path:
+    """The folder of the base model for these settings; made when it is not there yet (seconds of one core)."""
+    from stepstream.learner.tiny.warm_start import WarmStart, warm_start
+    from stepstream.services.fleet.demonstrations import demonstrations
+    from stepstream.services.fleet.environment import load_environment
+
+    how = WarmStart(threads=settings.learner.threads)
+    recipe = f"{settings.fleet.environment} noise={NOISE} {how}"
+    folder = settings.paths.data / "models" / f"base-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    if not folder.exists():
+        log.info("warm-starting a base model in %s", folder)
+        environment = load_environment(settings.fleet.environment)
+        warm_start(folder, demonstrations(environment, how.seed, NOISE), how)
+    return folder

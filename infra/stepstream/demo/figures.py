@@ -1,0 +1,154 @@
+"""The figures of a run, read from ClickHouse: what the live view and the report show."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+import clickhouse_connect
+
+from stepstream.config import Settings
+
+Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Successes of n attempts with the 95 % Wilson score interval (Wilson 1927)."""
+
+    successes: int
+    n: int
+
+    @property
+    def value(self) -> float | None:
+        """Share of successes; None without attempts."""
+        return self.successes / self.n if self.n else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Lower and upper bound; None without attempts."""
+        if not self.n:
+            return None
+        p, z, n = self.successes / self.n, Z95, self.n
+        centre, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
+
+    def facts(self) -> dict[str, Any]:
+        """As the report states it."""
+        low, high = self.interval or (None, None)
+        return {"value": self.value, "low": low, "high": high, "successes": self.successes, "n": self.n}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The loop at one moment."""
+
+    recent: Rate = Rate(0, 0)
+    by_version: list[tuple[int, Rate]] = field(default_factory=list)
+    steps: int = 0
+    steps_per_second: float = 0.0
+    trajectories: int = 0
+    newest_version: int | None = None
+    staleness_max: float | None = None
+    served: dict[str, int | None] = field(default_factory=dict)
+
+
+class Figures:
+    """Queries over one run: trajectories that started after it began, of one model and agent."""
+
+    def __init__(self, settings: Settings, since_us: int, root_version: int) -> None:
+        self._client = clickhouse_connect.get_client(
+            dsn=settings.clickhouse.url,
+            username=settings.clickhouse.user,
+            password=settings.clickhouse.password.get_secret_value(),
+            database=settings.clickhouse.database,
+        )
+        self._window = settings.demo.window
+        self._parameters = {"since": since_us, "model": settings.learner.model, "root": root_version}
+
+    def snapshot(self) -> Snapshot:
+        """Everything that the live view shows; a second's worth of staleness is fine."""
+        by_version = [
+            (int(version), Rate(int(successes), int(n)))
+            for version, successes, n in self._rows(
+                "SELECT version_max, countIf(success), countIf(success IS NOT NULL) FROM trajectories FINAL"
+                " WHERE model = {model:String} AND split = 'train' AND version_max >= {root:Int32}"
+                " AND started_at >= fromUnixTimestamp64Micro({since:Int64})"
+                " GROUP BY version_max ORDER BY version_max"
+            )
+        ]
+        successes, n = self._row(
+            "SELECT countIf(success), count() FROM (SELECT success FROM trajectories FINAL WHERE model = {model:String}"
+            " AND split = 'train' AND success IS NOT NULL AND version_max >= {root:Int32}"
+            f" AND started_at >= fromUnixTimestamp64Micro({{since:Int64}}) ORDER BY ended_at DESC LIMIT {self._window})"
+        )
+        steps, speed = self._row(
+            "SELECT uniqExact(trajectory_id, step_index),"
+            " uniqExactIf((trajectory_id, step_index), occurred_at > now64(6) - INTERVAL 10 SECOND) / 10"
+            " FROM steps WHERE occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
+        )
+        newest, staleness = self._row(
+            "SELECT max(version), max(metrics['staleness_max']) FROM checkpoints FINAL"
+            " WHERE model = {model:String} AND version >= {root:Int32}"
+        )
+        served = {
+            str(worker): None if version is None else int(version)
+            for worker, version in self._rows("SELECT worker_id, version FROM workers WHERE model = {model:String}")
+        }
+        return Snapshot(
+            Rate(int(successes), int(n)),
+            by_version,
+            int(steps),
+            float(speed),
+            sum(rate.n for _, rate in by_version),
+            int(newest),
+            float(staleness),
+            served,
+        )
+
+    def held_out(self, trajectory_ids: list[str]) -> Rate:
+        """Success of an evaluation, as labelled."""
+        successes, n = self._row(
+            "SELECT countIf(success), countIf(success IS NOT NULL) FROM trajectories FINAL"
+            " WHERE trajectory_id IN {ids:Array(String)}",
+            {"ids": trajectory_ids},
+        )
+        return Rate(int(successes), int(n))
+
+    def stored_steps(self, trajectory_ids: list[str]) -> Mapping[str, tuple[int, int]]:
+        """By trajectory: distinct step indexes and rows of the steps table, redeliveries folded."""
+        stored: dict[str, tuple[int, int]] = {}
+        for start in range(0, len(trajectory_ids), 5000):
+            for trajectory_id, distinct, rows in self._rows(
+                "SELECT trajectory_id, uniqExact(step_index), count() FROM steps FINAL"
+                " WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id",
+                {"ids": trajectory_ids[start : start + 5000]},
+            ):
+                stored[str(trajectory_id)] = int(distinct), int(rows)
+        return stored
+
+    def labelled(self, trajectory_ids: list[str]) -> int:
+        """How many of these trajectories are in the table."""
+        (count,) = self._row(
+            "SELECT uniqExact(trajectory_id) FROM trajectories WHERE trajectory_id IN {ids:Array(String)}",
+            {"ids": trajectory_ids},
+        )
+        return int(count)
+
+    def served_max_lag(self) -> int:
+        """Most versions that a serving worker was behind the newest it had heard of, over the run."""
+        (lag,) = self._row(
+            "SELECT max(greatest(0, newest_version - version)) FROM worker_status WHERE model = {model:String}"
+            " AND version >= {root:Int32} AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
+        )
+        return int(lag or 0)
+
+    def close(self) -> None:
+        """Frees the connection."""
+        self._client.close()
+
+    def _rows(self, query: str, more: Mapping[str, Any] | None = None) -> list[Any]:
+        return list(self._client.query(query, parameters={**self._parameters, **(more or {})}).result_rows)
+
+    def _row(self, query: str, more: Mapping[str, Any] | None = None) -> Any:
+        return self._rows(query, more)[0]

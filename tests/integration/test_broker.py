@@ -1,0 +1,146 @@
+"""The real broker under the real supervisor."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.errors import StackError
+from stepstream.embedded.stack import Event, Stack
+from stepstream.topics.client import client_config
+
+TOPIC = "letters"
+
+
+def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "condition not met in time"
+        time.sleep(0.02)
+
+
+def create_topic(settings: Settings, name: str) -> None:
+    admin = AdminClient(client_config(settings.kafka))
+    for future in admin.create_topics([NewTopic(name, 1, 1)]).values():
+        future.result(30)
+
+
+def produce(settings: Settings, topic: str, values: list[bytes]) -> None:
+    """Returns when each is acknowledged."""
+    producer = Producer({**client_config(settings.kafka), "enable.idempotence": True})
+    failed: list[object] = []
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _message: failed.append(error) if error else None)
+    assert producer.flush(60) == 0
+    assert not failed
+
+
+def consume(settings: Settings, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {**client_config(settings.kafka), "group.id": f"reader-{time.monotonic_ns()}", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    try:
+        until(lambda: values.extend(m.value() for m in consumer.consume(count, 0.2)) or len(values) >= count)
+    finally:
+        consumer.close()
+    return values
+
+
+def test_produces_and_consumes(broker_settings: Settings) -> None:
+    create_topic(broker_settings, TOPIC)
+    sent = [b"%d" % i for i in range(100)]
+    produce(broker_settings, TOPIC, sent)
+    assert consume(broker_settings, TOPIC, 100) == sent
+
+
+def test_topics_are_not_created_by_use(broker_settings: Settings) -> None:
+    admin = AdminClient({**client_config(broker_settings.kafka), "allow.auto.create.topics": True})
+    admin.list_topics("never-declared", timeout=10)
+    assert "never-declared" not in admin.list_topics(timeout=10).topics
+
+
+def test_killed_broker_comes_back_with_what_it_acknowledged(base_settings: Settings, tmp_path: Path) -> None:
+    events: list[Event] = []
+    with Stack(isolated(base_settings, tmp_path), ["broker"], events.append) as stack:
+        create_topic(stack.settings, TOPIC)
+        before = [b"before %d" % i for i in range(500)]
+        produce(stack.settings, TOPIC, before)
+
+        killed = stack.kill("broker")
+        after = [b"after %d" % i for i in range(500)]
+        produce(stack.settings, TOPIC, after)  # waits for the restart by itself
+
+        assert stack.wait_ready("broker", after_pid=killed) != killed
+        stack.poll()
+        assert Event("broker", "restarted") in events
+        assert consume(stack.settings, TOPIC, 1000) == before + after
+        members = stack.members()
+        assert len(members) == 2  # the supervisor and the Java process itself, no wrapper between them
+    assert not [process for process in members if process.is_running()]
+
+
+def test_data_outlives_the_stack(base_settings: Settings, tmp_path: Path) -> None:
+    settings = isolated(base_settings, tmp_path)
+    with Stack(settings, ["broker"]) as stack:
+        create_topic(stack.settings, TOPIC)
+        produce(stack.settings, TOPIC, [b"kept"])
+    with Stack(settings, ["broker"]) as stack:
+        assert consume(stack.settings, TOPIC, 1) == [b"kept"]
+
+
+def test_broker_that_cannot_start_is_given_up_with_its_last_words(base_settings: Settings, tmp_path: Path) -> None:
+    settings = isolated(base_settings, tmp_path)
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "kafka" / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=another\n")
+    stack = Stack(settings, ["broker"])
+    with pytest.raises(StackError, match=r"broker cannot be kept running; its log .*broker\.log ends: ."):
+        stack.start()
+    assert not stack.members()
+
+
+@pytest.mark.faults
+def test_nothing_outlives_an_owner_that_was_killed(base_settings: Settings, tmp_path: Path) -> None:
+    settings = isolated(base_settings, tmp_path)
+    program = (
+        "import time; from stepstream.config import load; from stepstream.embedded.stack import Stack\n"
+        "stack = Stack(load(), ['broker']); stack.start()\n"
+        "print(*[process.pid for process in stack.members()], flush=True); time.sleep(600)"
+    )
+    environment = {**os.environ, **environment_of(settings)}
+    owner = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None
+        members = [int(word) for word in owner.stdout.readline().split()]
+        assert len(members) == 2
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
+    until(lambda: not any(psutil.pid_exists(pid) for pid in members))
+
+
+@pytest.mark.faults
+def test_nothing_outlives_a_supervisor_that_was_killed(base_settings: Settings, tmp_path: Path) -> None:
+    stack = Stack(isolated(base_settings, tmp_path), ["broker"])
+    stack.start()
+    broker = psutil.Process(stack.pid("broker"))
+    supervisor = broker.parent()
+    assert supervisor is not None
+    supervisor.kill()
+    until(lambda: not broker.is_running())
+    with pytest.raises(StackError, match="supervisord does not answer"):
+        stack.poll()
+    stack.stop()
+    assert not stack.members()
