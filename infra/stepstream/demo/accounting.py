@@ -61,16 +61,14 @@ def settle(sent: Iterable[Sent], stored: Mapping[str, tuple[int, int]], labels: 
         steps_stored += rows
         lost += max(0, entry.steps - distinct)
         duplicated += max(0, rows - distinct) + max(0, distinct - entry.steps)
-        label = newest.get(entry.trajectory_id)
-        if label is None:
+        last = newest.get(entry.trajectory_id)
+        if last is None:
             lost += 1
             continue
         labelled += 1
-        lost += max(0, entry.steps - label.steps)
-        duplicated += max(0, label.steps - entry.steps)
+        lost += max(0, entry.steps - last.steps)
+        duplicated += max(0, last.steps - entry.steps)
         duplicated += sum(
-            len(events.get((entry.trajectory_id, revision), ())) - 1
-            for revision in range(1, label.revision + 1)
-            if (entry.trajectory_id, revision) in events
+            len(events.get((entry.trajectory_id, revision), {""})) - 1 for revision in range(1, last.revision + 1)
         )
     return Account(steps_sent, steps_stored, trajectories, labelled, lost, duplicated)
