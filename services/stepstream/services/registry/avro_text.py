@@ -20,6 +20,7 @@ MAX_BYTES = 900_000
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
+_COMPLEX = [*NAMED, "array", "map"]
 _ORDER = [
     "type",
     "name",
@@ -115,7 +116,7 @@ def _canonical(node: Json) -> Json:
         return [_canonical(branch) for branch in node]
     if not isinstance(node, dict):
         return node
-    if set(node) == {"type"}:
+    if set(node) == {"type"} and node["type"] not in _COMPLEX:
         return _canonical(node["type"])
     result = {}
     for name in sorted(node, key=lambda name: (_RANK.get(name, len(_RANK)), name)):
@@ -157,13 +158,17 @@ def _full_names(node: Json, enclosing: str) -> Json:
     result = dict(node)
     inside = enclosing
     if isinstance(kind, str) and kind in NAMED:
-        given = result.pop("namespace", None)
-        full = _qualify(str(node.get("name")), enclosing if given is None else str(given))
+        name, given = node.get("name"), result.pop("namespace", None)
+        if not isinstance(name, str):
+            raise ValueError(f"a type of kind {kind} has no name")
+        full = _qualify(name, enclosing if given is None else str(given))
         inside = full.rpartition(".")[0]
         result["name"] = full
         if not inside and enclosing:
             result["namespace"] = ""
         _full_aliases(result, inside)
+        if not isinstance(node.get("symbols", []), list):
+            raise ValueError(f"symbols of enum {full} must be a list")  # The package takes a string's letters.
         if isinstance(node.get("fields"), list):
             result["fields"] = [_full_field(field, inside) for field in node["fields"]]
     elif not isinstance(kind, str):

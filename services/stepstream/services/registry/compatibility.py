@@ -49,7 +49,7 @@ def level(name: object) -> Level:
         RegistryError: 42203.
     """
     try:
-        return Level(str(name).upper())
+        return Level(name.upper() if isinstance(name, str) else "")
     except ValueError:
         raise errors.invalid_level(name, ", ".join(Level)) from None
 

@@ -1,18 +1,14 @@
 """The faults that Confluent's protocol names, each an HTTP status, an error code and a sentence."""
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
 class RegistryError(Exception):
     """What a request is answered with when it cannot be served."""
 
-    status: int
-    code: int
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
+    def __init__(self, status: int, code: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
 
 
 def subject_not_found(subject: str) -> RegistryError:

@@ -5,13 +5,22 @@ import threading
 import time
 import uuid
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import OffsetSpec
 from prometheus_client import Counter, Gauge
 
 from stepstream.config.sections import Kafka
 from stepstream.services.registry.records import TOPIC, RecordError, decode
 from stepstream.services.registry.view import Fold, View
-from stepstream.topics.client import client_config
+from stepstream.topics.client import admin_client, client_config
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +55,21 @@ class Reader:
             }
         )
         self._consumer.assign([_PARTITION])
+        # The consumer's own look at the end waits for its poll, and that for the next record.
+        self._admin = admin_client(kafka)
         self._thread = threading.Thread(target=self._follow, name="schemas-reader", daemon=True)
         self._thread.start()
 
     def catch_up(self, timeout: float) -> bool:
         """Waits until all that was committed before this call has been read; False: not within `timeout` seconds."""
         deadline = time.monotonic() + timeout
+        asked = self._admin.list_offsets(
+            {_PARTITION: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=max(0.01, timeout),
+        )
         try:
-            _, end = self._consumer.get_watermark_offsets(_PARTITION, timeout=timeout)
+            end = asked[_PARTITION].result().offset
         except KafkaException:
             return False
         return self.wait_for(end, deadline - time.monotonic())

@@ -1,0 +1,103 @@
+"""What each level asks; the cases of FULL_TRANSITIVE are in the contract suite, against real registries."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.services.registry.avro_text import canonical
+from stepstream.services.registry.compatibility import DEFAULT, Level, faults, level
+from stepstream.services.registry.errors import RegistryError
+
+
+def record(*fields: dict[str, Any], **more: Any) -> str:
+    return canonical(json.dumps({"type": "record", "name": "R", "namespace": "n", "fields": list(fields), **more}))
+
+
+A = {"name": "a", "type": "int"}
+B = {"name": "b", "type": "int"}
+B_DEFAULT = B | {"default": 0}
+ONE, TWO, OPTIONAL = record(A), record(A, B), record(A, B_DEFAULT)
+
+
+def allowed(required: Level, new: str, *earlier: str) -> bool:
+    return not faults(required, new, list(enumerate(earlier, start=1)))
+
+
+@pytest.mark.parametrize(
+    ("required", "adds_required", "drops_required", "adds_optional"),
+    [
+        (Level.NONE, True, True, True),
+        (Level.BACKWARD, False, True, True),
+        (Level.FORWARD, True, False, True),
+        (Level.FULL, False, False, True),
+    ],
+)
+def test_direction(required: Level, adds_required: bool, drops_required: bool, adds_optional: bool) -> None:
+    assert allowed(required, TWO, ONE) is adds_required
+    assert allowed(required, ONE, TWO) is drops_required
+    assert allowed(required, OPTIONAL, ONE) is adds_optional
+
+
+@pytest.mark.parametrize("name", ["BACKWARD", "FORWARD", "FULL"])
+def test_only_the_transitive_levels_look_past_the_last_version(name: str) -> None:
+    # v1 has a string under b, v2 has no b, v3 has an int there: fine with v2, not with v1.
+    first = record(A, {"name": "b", "type": "string", "default": ""})
+    assert allowed(Level(name), OPTIONAL, first, ONE)
+    assert not allowed(Level(name + "_TRANSITIVE"), OPTIONAL, first, ONE)
+
+
+def test_a_short_alias_names_a_type_of_the_same_namespace() -> None:
+    renamed = canonical(
+        json.dumps({"type": "record", "name": "New", "namespace": "n", "aliases": ["R"], "fields": [A]})
+    )
+    assert allowed(Level.BACKWARD, renamed, ONE)
+    assert not allowed(Level.FORWARD, renamed, ONE)
+
+
+def test_faults_name_version_and_place() -> None:
+    (only,) = faults(Level.BACKWARD, TWO, [(7, ONE)])
+    assert only == "cannot read version 7: reader_field_missing_default_value at /fields/1: b"
+
+
+def test_a_recursive_schema_ends() -> None:
+    tree = {"name": "children", "type": {"type": "array", "items": "R"}, "default": []}
+    assert allowed(DEFAULT, record(A, tree, B_DEFAULT), record(A, tree))
+    assert not allowed(DEFAULT, record(A, tree, B), record(A, tree))
+
+
+def test_unknown_level() -> None:
+    assert level("full") is Level.FULL
+    with pytest.raises(RegistryError, match="Invalid compatibility level 'SOME'") as caught:
+        level("SOME")
+    assert caught.value.code == 42203
+
+
+TYPES = st.sampled_from(["int", "long", "double", "string", "bytes", "null"])
+FIELDS = st.lists(
+    st.builds(
+        lambda name, type_, optional: (
+            {"name": name, "type": ["null", type_] if optional and type_ != "null" else type_}
+            | ({"default": None} if optional else {})
+        ),
+        st.sampled_from("abc"),
+        TYPES,
+        st.booleans(),
+    ),
+    unique_by=lambda field: field["name"],
+)
+RECORDS = FIELDS.map(lambda fields: record(*fields))
+
+
+@given(RECORDS, RECORDS)
+def test_full_is_backward_and_forward_and_mirrors(new: str, old: str) -> None:
+    backward, forward = allowed(Level.BACKWARD, new, old), allowed(Level.FORWARD, new, old)
+    assert allowed(Level.FULL, new, old) is (backward and forward)
+    assert allowed(Level.FORWARD, old, new) is backward
+
+
+@given(RECORDS)
+def test_every_schema_follows_itself(schema: str) -> None:
+    assert allowed(Level.FULL_TRANSITIVE, schema, schema)
