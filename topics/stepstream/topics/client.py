@@ -22,6 +22,8 @@ def client_config(kafka: Kafka) -> dict[str, Any]:
         "bootstrap.servers": kafka.bootstrap,
         "security.protocol": kafka.security_protocol,
         "error_cb": _log_error,
+        # librdkafka's own log repeats each refused connection (40 lines a second while a broker is away).
+        "log_level": 2,
         # An embedded broker restarts within seconds: find it again soon.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
