@@ -159,6 +159,9 @@ class Inference(Section):
     worker_id: str = Field("worker-0", description="Name on the worker-status topic.")
     engine: Literal["torch", "vllm"] = Field("torch", description="Engine that generates.")
     model: str = Field("demo", description="Name of the model to serve, as on the checkpoints topic.")
+    tool_parser: str = Field(
+        "call_line", description="How the model writes tool calls: call_line, or none for plain text."
+    )
     max_batch: int = Field(128, ge=1, description="Sequences decoded together (torch engine).")
     max_model_len: int = Field(512, ge=16, description="Longest context in tokens.")
     threads: int = Field(1, ge=1, description="CPU threads of the engine.")
@@ -182,6 +185,12 @@ class Learner(Section):
     warmup_updates: int = Field(5, ge=0, description="Updates over which the rate rises from 0.")
     decay_updates: int = Field(0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant.")
     minibatches: int = Field(2, ge=1, description="Gradient steps of one update.")
+    microbatch_tokens: int = Field(
+        4096, ge=1, description="Most tokens, padding included, of one forward pass; bounds memory."
+    )
+    loss_length: int = Field(
+        64, ge=1, description="Trained tokens by which dr_grpo divides a sequence's loss, however long it is."
+    )
     clip_low: float = Field(0.2, gt=0, description="The current policy's ratio is clipped below at 1 - this.")
     clip_high: float = Field(0.28, gt=0, description="The current policy's ratio is clipped above at 1 + this.")
     importance_cap: float = Field(2.0, gt=0, description="Cap C of the truncated importance weight.")

@@ -1,0 +1,1 @@
+"""The off-policy learner."""

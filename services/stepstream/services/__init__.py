@@ -1,0 +1,1 @@
+"""The services of Stepstream; they do not import each other."""

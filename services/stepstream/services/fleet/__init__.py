@@ -1,0 +1,1 @@
+"""The fleet: agents that work on tasks through the gateway."""

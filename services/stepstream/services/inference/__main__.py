@@ -1,0 +1,78 @@
+"""Runs an inference worker: `python -m stepstream.services.inference`."""
+
+import asyncio
+import socket
+from concurrent.futures import Future
+
+import uvicorn
+import uvloop
+
+from stepstream.config import Settings
+from stepstream.config.sections import Inference
+from stepstream.services.inference.app import App
+from stepstream.services.inference.engine import Engine
+from stepstream.services.inference.follower import Follower
+from stepstream.services.inference.tool_parsers import TOOL_PARSERS
+from stepstream.services.inference.worker import Worker
+from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.process import Fatal, Stop, run
+
+
+def main(settings: Settings, _stop: Stop) -> None:
+    """Serve until SIGTERM; requests in flight are finished first."""
+    if settings.inference.tool_parser not in TOOL_PARSERS:
+        raise Fatal(
+            f"no tool parser '{settings.inference.tool_parser}': set STEPSTREAM_INFERENCE_TOOL_PARSER to one of "
+            + ", ".join(TOOL_PARSERS)
+        )
+    with _listen(settings.inference) as listener:
+        wait_for_kafka(settings.kafka)
+        uvloop.run(_serve(settings, listener))
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    inference = settings.inference
+    engine = _engine(inference)
+    worker = Worker(inference.model, engine, inference.max_model_len)
+    host, port = listener.getsockname()[:2]
+    app = App(worker, TOOL_PARSERS[inference.tool_parser]())
+    server = uvicorn.Server(
+        uvicorn.Config(app, loop="none", lifespan="off", access_log=False, log_config=None, http="httptools")
+    )
+    follower = Follower(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
+
+    def ended(_: Future[None]) -> None:
+        server.should_exit = True  # without its follower a worker would serve old weights for ever
+
+    follower.ended.add_done_callback(ended)
+    follower.start()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await asyncio.to_thread(follower.stop)
+        await engine.close()
+    if follower.ended.done() and (error := follower.ended.exception()):
+        raise Fatal(f"cannot follow the checkpoints: {error}") from error
+
+
+def _engine(inference: Inference) -> Engine:
+    if inference.engine == "vllm":
+        from stepstream.services.inference.vllm_engine import VllmEngine
+
+        return VllmEngine(inference)
+    from stepstream.services.inference.torch_engine import TorchEngine
+
+    return TorchEngine(inference.max_batch, inference.max_model_len, inference.threads)
+
+
+def _listen(inference: Inference) -> socket.socket:
+    try:
+        return socket.create_server((inference.host, inference.port), backlog=1024)
+    except OSError as error:
+        raise Fatal(
+            f"{inference.host}:{inference.port} cannot be listened on ({error.strerror}): set STEPSTREAM_INFERENCE_PORT"
+        ) from error
+
+
+if __name__ == "__main__":
+    run("inference", main)

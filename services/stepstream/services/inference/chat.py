@@ -1,0 +1,105 @@
+"""From a conversation to prompt tokens and from response tokens to text, by the checkpoint's own tokenizer.
+
+Does what transformers' `apply_chat_template` does (a test compares), without importing transformers.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from stepstream.services.inference.engine import CheckpointRefusedError
+
+Message = dict[str, Any]
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class TemplateError(ValueError):
+    """The conversation cannot be rendered by the model's chat template."""
+
+
+class ChatTokenizer:
+    """The tokenizer and chat template of one checkpoint folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read `folder`.
+
+        Raises:
+            CheckpointRefusedError: tokenizer.json, its configuration or the template is missing or malformed.
+        """
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            config = json.loads((folder / "tokenizer_config.json").read_bytes())
+            file = folder / "chat_template.jinja"
+            source = file.read_text(encoding="utf-8") if file.exists() else config["chat_template"]
+            self._template = _environment().from_string(source)
+        except Exception as error:  # `tokenizers` raises bare Exceptions
+            raise CheckpointRefusedError(
+                f"{folder}: tokenizer cannot be read: {type(error).__name__} {error}"
+            ) from error
+        self._special = {name: _text(config[name]) for name in _SPECIAL if config.get(name)}
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """Token ids of the conversation, up to where the assistant speaks.
+
+        Raises:
+            TemplateError: the template refuses the conversation.
+        """
+        try:
+            text = self._template.render(
+                messages=messages, tools=tools or None, add_generation_prompt=True, **self._special
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            raise TemplateError(f"the chat template cannot render these messages: {error}") from error
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text of a response, without the end-of-turn token; other special tokens are spelled out."""
+        ids = list(token_ids)
+        if ids and self.token(ids[-1]) == self._special.get("eos_token"):
+            ids.pop()
+        decoded: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return decoded
+
+    def token(self, token_id: int) -> str:
+        """The name of one token."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+
+class StreamedText:
+    """Turns a growing list of tokens into pieces of text, each of whole characters."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._sent = ""
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """The new text; may be empty while a character's bytes are incomplete."""
+        self._ids += token_ids
+        text = self._tokenizer.text(self._ids)
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        new, self._sent = text[len(self._sent) :], text
+        return new
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment.globals["raise_exception"] = _raise
+    return environment
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _text(token: str | dict[str, Any]) -> str:
+    return token if isinstance(token, str) else str(token["content"])

@@ -1,0 +1,88 @@
+"""What an engine is: token ids in, token ids out, and weights that change while it serves.
+
+Two implementations, `torch_engine` and `vllm_engine`, keep this contract; one test suite holds both to it:
+
+- every token carries its behaviour logprob, under the very distribution that it was sampled from (after
+  temperature and top_p; for a greedy token, temperature 1), and the version of the weights that produced it;
+- `load` swaps the weights between two tokens: no request fails, and one that is under way goes on with the new
+  weights and a context computed by them, as if it had been sent afresh;
+- after `load` the engine answers as a freshly started one would.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+class EngineError(Exception):
+    """The engine cannot go on; the message says why."""
+
+
+class BadPromptError(ValueError):
+    """The prompt is empty, too long for the model, or holds an unknown token id."""
+
+
+class CheckpointRefusedError(Exception):
+    """The checkpoint cannot be served; the message says why. The engine keeps the version it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one response is sampled."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0: greedy."""
+    top_p: float = 1.0
+    """The smallest set of tokens with this share of the probability, renormalised."""
+    seed: int | None = None
+    """The same seed, prompt and weights give the same response."""
+    stream: bool = False
+    """Whether chunks are wanted as they are made; otherwise as few as versions allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Tokens of one version; the last chunk of a response has the reason why it ended."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    """Behaviour logprobs in nats, one a token."""
+    version: int
+    finish_reason: FinishReason | None = None
+
+
+class Engine(ABC):
+    """Generates from one model at a time."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int | None:
+        """Version of the loaded weights; none before the first `load`."""
+
+    @abstractmethod
+    async def load(self, folder: Path, version: int) -> None:
+        """Serve the checkpoint in `folder` from the next token on.
+
+        Raises:
+            CheckpointRefusedError: it is not a checkpoint that this engine can run.
+        """
+
+    @abstractmethod
+    def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
+        """The response, ended by the model's end-of-turn token (which is part of it) or by a length.
+
+        Leaving the iterator early frees what the request holds.
+
+        Raises:
+            BadPromptError: see there.
+            EngineError: the engine has failed.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop, and free everything; requests under way fail with EngineError."""

@@ -1,0 +1,138 @@
+"""Follows the checkpoints topic, has the worker load what is new, and tells what it serves on worker-status."""
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from stepstream.config import Settings
+from stepstream.services.inference import measures
+from stepstream.services.inference.engine import CheckpointRefusedError
+from stepstream.services.inference.worker import Worker, verified_folder
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import Event, EventConsumer
+from stepstream.topics.events import Checkpoint, WorkerState, new_worker_status
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.producer import EventProducer
+
+_log = logging.getLogger(__name__)
+CHECKPOINTS, STATUS = "checkpoints", "worker-status"
+_POLL_S = 0.2
+
+
+@dataclass
+class _State:
+    state: WorkerState = "starting"
+    reason: str | None = None
+    newest: int | None = None
+
+
+class Follower:
+    """A thread that reads Kafka, so that a broker that is away never delays a request."""
+
+    def __init__(self, settings: Settings, url: str, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings, self._url = settings, url
+        self._worker, self._loop = worker, loop
+        self._stopping = threading.Event()
+        self._now = _State()
+        self._told_at = 0.0
+        self._candidates: dict[int, Checkpoint] = {}
+        self.ended: Future[None] = Future()
+        """Done when the thread ends; has its exception if it failed."""
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+
+    def start(self) -> None:
+        """Start following."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell the last status and end; blocks until that is done, for 5 seconds at most."""
+        self._stopping.set()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        try:
+            codec = Codec(self._settings.schema_registry)
+            self._producer = EventProducer(
+                self._settings.kafka, codec, f"inference/{self._settings.inference.worker_id}"
+            )
+            with EventConsumer(self._settings.kafka, codec) as consumer:
+                self._follow(consumer)
+            self._tell("stopping")
+            self._producer.flush(3.0)
+            self.ended.set_result(None)
+        except Exception as error:
+            self.ended.set_exception(error)
+
+    def _follow(self, consumer: EventConsumer) -> None:
+        consumer.follow([CHECKPOINTS])
+        self._tell("starting")
+        waiting_told = False
+        while not self._stopping.is_set():
+            for event in consumer.poll(100, _POLL_S):
+                self._note(event)
+            if self._candidates and consumer.caught_up():
+                self._load_newest()
+            elif not waiting_told and self._worker.version is None and consumer.caught_up():
+                _log.info("waiting for a checkpoint of '%s' on the topic '%s'", self._worker.model, CHECKPOINTS)
+                waiting_told = True
+            self._producer.poll(0)
+            if time.monotonic() - self._told_at >= self._settings.inference.status_every_s:
+                self._tell(self._now.state)
+
+    def _note(self, event: Event) -> None:
+        if event.error is not None:
+            _log.warning("checkpoint event at offset %d cannot be read: %s", event.offset, event.error)
+            return
+        checkpoint: Checkpoint = event.record
+        if checkpoint is None or checkpoint["model"] != self._worker.model:
+            return
+        version = checkpoint["version"]
+        if self._now.newest is None or version > self._now.newest:
+            self._now.newest = version
+            measures.NEWEST_VERSION.set(version)
+        if self._worker.version is None or version > self._worker.version:
+            self._candidates[version] = checkpoint
+
+    def _load_newest(self) -> None:
+        """Load the newest candidate that passes; older ones matter only where it does not."""
+        while self._candidates:
+            version = max(self._candidates)
+            checkpoint = self._candidates.pop(version)
+            try:
+                self._tell("loading" if self._worker.version is None else "serving")
+                folder = verified_folder(checkpoint)
+                load = self._worker.load(checkpoint, folder)
+                asyncio.run_coroutine_threadsafe(load, self._loop).result()
+            except CheckpointRefusedError as error:
+                measures.REFUSED.inc()
+                _log.error("refused %s@%d: %s", self._worker.model, version, error)
+                self._now.reason = str(error)
+                self._tell("refused")
+            else:
+                self._candidates.clear()
+                self._now.reason = None
+                self._tell("serving")
+
+    def _tell(self, state: WorkerState) -> None:
+        self._now.state = state
+        self._told_at = time.monotonic()
+        if len(self._producer) > 100:  # the broker is away: the newest status will do when it is back
+            return
+        inference = self._settings.inference
+        record = new_worker_status(
+            event_id=new_event_id(),
+            occurred_at_us=now_us(),
+            worker_id=inference.worker_id,
+            engine=inference.engine,
+            url=self._url,
+            model=self._worker.model,
+            version=self._worker.version,
+            newest_version=self._now.newest,
+            state=state,
+            reason=self._now.reason,
+            requests_in_flight=self._worker.in_flight,
+        )
+        self._producer.send(STATUS, inference.worker_id, record)

@@ -1,0 +1,211 @@
+"""Llama's forward pass over a static key-value cache, for checkpoints in Hugging Face form.
+
+Written by hand because the decoding loop of a tiny model is bound by the number of operations: this is several
+times faster than a general implementation. Shapes: N rows (sequences), L new tokens a row, H query heads, G
+key-value heads, D head size, C model width, T cache length, V vocabulary.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+
+from stepstream.services.inference.engine import CheckpointRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """The numbers of config.json that the forward pass needs."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    rope_theta: float
+    norm_epsilon: float
+    max_length: int
+    tied: bool
+    end_tokens: frozenset[int]
+
+    @classmethod
+    def read(cls, folder: Path) -> "LlamaShape":
+        """From `folder`/config.json.
+
+        Raises:
+            CheckpointRefusedError: missing, malformed, or of another architecture than Llama's.
+        """
+        try:
+            config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+            if "LlamaForCausalLM" not in config["architectures"]:
+                raise CheckpointRefusedError(
+                    f"{folder}: the torch engine runs LlamaForCausalLM, not {config['architectures']}"
+                )
+            rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10_000.0)}
+            if rope.get("rope_type", "default") != "default":
+                raise CheckpointRefusedError(f"{folder}: rope_type '{rope['rope_type']}' is not supported")
+            end = config["eos_token_id"]
+            heads = config["num_attention_heads"]
+            return cls(
+                vocabulary=config["vocab_size"],
+                width=config["hidden_size"],
+                layers=config["num_hidden_layers"],
+                heads=heads,
+                kv_heads=config.get("num_key_value_heads", heads),
+                head_size=config.get("head_dim") or config["hidden_size"] // heads,
+                rope_theta=rope["rope_theta"],
+                norm_epsilon=config["rms_norm_eps"],
+                max_length=config["max_position_embeddings"],
+                tied=config.get("tie_word_embeddings", False),
+                end_tokens=frozenset([end] if isinstance(end, int) else end),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointRefusedError(
+                f"{folder}/config.json cannot be read: {type(error).__name__} {error}"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_norm: Tensor
+    qkv: Tensor
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class LlamaWeights:
+    """The weights of one checkpoint, in float32, with projections joined that are applied together."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read `folder`.
+
+        Raises:
+            CheckpointRefusedError: files are missing or malformed.
+        """
+        self.shape = LlamaShape.read(folder)
+        try:
+            named: dict[str, Tensor] = {}
+            for file in sorted(folder.glob("*.safetensors")):
+                named |= load_file(file)
+            named = {name: tensor.float() for name, tensor in named.items()}
+            # Cloned, since a loaded tensor may be a view of the mapped file.
+            self.embedding = named["model.embed_tokens.weight"].clone()
+            self.head = self.embedding if self.shape.tied else named["lm_head.weight"].clone()
+            self.norm = named["model.norm.weight"].clone()
+            self.layers = [_layer(named, f"model.layers.{index}.") for index in range(self.shape.layers)]
+        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+            raise CheckpointRefusedError(f"{folder}: weights cannot be read: {type(error).__name__} {error}") from error
+
+
+def _layer(named: dict[str, Tensor], prefix: str) -> _Layer:
+    def joined(*names: str) -> Tensor:
+        return torch.cat([named[f"{prefix}{name}.weight"] for name in names])
+
+    return _Layer(
+        attention_norm=joined("input_layernorm"),
+        qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        output=joined("self_attn.o_proj"),
+        mlp_norm=joined("post_attention_layernorm"),
+        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
+        down=joined("mlp.down_proj"),
+    )
+
+
+class LlamaCache:
+    """Keys and values of `rows` sequences of up to `length` tokens: two tensors [layers, N, G, T, D]."""
+
+    def __init__(self, shape: LlamaShape, rows: int, length: int) -> None:
+        size = (shape.layers, rows, shape.kv_heads, length, shape.head_size)
+        self.keys, self.values = torch.zeros(size), torch.zeros(size)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of a row over another row."""
+        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
+        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+
+
+class Llama:
+    """The forward pass, over rows 0..N-1 of a cache; weights can be exchanged between calls."""
+
+    def __init__(self, weights: LlamaWeights, rows: int, length: int) -> None:
+        self.shape = weights.shape
+        self.weights = weights
+        self.length = min(length, self.shape.max_length)
+        self.cache = LlamaCache(self.shape, rows, self.length)
+        half = torch.arange(0, self.shape.head_size, 2).float() / self.shape.head_size
+        angles = torch.arange(self.length).float()[:, None] / self.shape.rope_theta**half
+        self._cos = torch.cat([angles.cos(), angles.cos()], -1)
+        self._sin = torch.cat([-angles.sin(), angles.sin()], -1)
+
+    def prefill(self, first_row: int, tokens: Tensor, last: Tensor) -> Tensor:
+        """Whole prompts into rows `first_row`..: logits [N, V] after each row's token number `last`.
+
+        `tokens` is [N, L], padded on the right with anything; `last` is [N].
+        """
+        rows, length = tokens.shape
+        window = slice(first_row, first_row + rows)
+        hidden = self.weights.embedding[tokens]
+        cos, sin = self._cos[:length], self._sin[:length]
+        for index, layer in enumerate(self.weights.layers):
+            query, key, value = self._project(layer, hidden, cos, sin)
+            self.cache.keys[index, window, :, :length] = key
+            self.cache.values[index, window, :, :length] = value
+            mixed = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=self._grouped)
+            hidden = self._mix(layer, hidden, mixed)
+        return self._logits(hidden[torch.arange(rows), last])
+
+    def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
+        """One token for each of rows 0..N-1, at its own position (< longest): logits [N, V]."""
+        rows = torch.arange(len(tokens))
+        hidden = self.weights.embedding[tokens][:, None]
+        cos, sin = self._cos[positions][:, None, None], self._sin[positions][:, None, None]
+        visible = (torch.arange(longest) <= positions[:, None])[:, None, None]
+        for index, layer in enumerate(self.weights.layers):
+            query, key, value = self._project(layer, hidden, cos, sin)
+            keys, values = self.cache.keys[index], self.cache.values[index]
+            keys[rows, :, positions] = key[:, :, 0]
+            values[rows, :, positions] = value[:, :, 0]
+            mixed = scaled_dot_product_attention(
+                query,
+                keys[: len(tokens), :, :longest],
+                values[: len(tokens), :, :longest],
+                attn_mask=visible,
+                enable_gqa=self._grouped,
+            )
+            hidden = self._mix(layer, hidden, mixed)
+        return self._logits(hidden[:, 0])
+
+    @property
+    def _grouped(self) -> bool:
+        return self.shape.heads != self.shape.kv_heads
+
+    def _project(self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [N, H, L, D] and keys, and values [N, G, L, D]."""
+        shape = self.shape
+        normed = rms_norm(hidden, (shape.width,), layer.attention_norm, shape.norm_epsilon)
+        heads = linear(normed, layer.qkv).view(*hidden.shape[:2], -1, shape.head_size).transpose(1, 2)
+        turned = heads[:, : shape.heads + shape.kv_heads]
+        turned = turned * cos + turned.roll(shape.head_size // 2, -1) * sin
+        return turned[:, : shape.heads], turned[:, shape.heads :], heads[:, shape.heads + shape.kv_heads :]
+
+    def _mix(self, layer: _Layer, hidden: Tensor, mixed: Tensor) -> Tensor:
+        hidden = hidden + linear(mixed.transpose(1, 2).flatten(2), layer.output)
+        normed = rms_norm(hidden, (self.shape.width,), layer.mlp_norm, self.shape.norm_epsilon)
+        gate, up = linear(normed, layer.gate_up).chunk(2, -1)
+        return hidden + linear(silu(gate) * up, layer.down)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """From [N, C] to [N, V]."""
+        return linear(
+            rms_norm(hidden, (self.shape.width,), self.weights.norm, self.shape.norm_epsilon),
+            self.weights.head,
+        )

@@ -1,0 +1,21 @@
+"""The worker's Prometheus metrics."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+REQUESTS = Counter("stepstream_inference_requests", "Chat requests answered, by HTTP status.", ["status"])
+REQUEST_SECONDS = Histogram(
+    "stepstream_inference_request_seconds",
+    "Seconds from a chat request to the end of its reply.",
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30),
+)
+IN_FLIGHT = Gauge("stepstream_inference_in_flight", "Chat requests being served.")
+PROMPT_TOKENS = Counter("stepstream_inference_prompt_tokens", "Prompt tokens taken in.")
+RESPONSE_TOKENS = Counter("stepstream_inference_response_tokens", "Response tokens sampled.")
+VERSION = Gauge("stepstream_inference_version", "Version of the weights that are served.")
+NEWEST_VERSION = Gauge("stepstream_inference_newest_version", "Newest version heard of.")
+SWAP_SECONDS = Histogram(
+    "stepstream_inference_swap_seconds",
+    "Seconds to load a checkpoint while serving.",
+    buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60),
+)
+REFUSED = Counter("stepstream_inference_refused_checkpoints", "Checkpoints that failed their checks.")

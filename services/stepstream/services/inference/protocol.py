@@ -1,0 +1,248 @@
+"""OpenAI's chat completion protocol, with vLLM's extensions for token ids: requests read, replies written."""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from stepstream.services.inference.chat import ChatTokenizer, Message
+from stepstream.services.inference.engine import SamplingParams, TokenChunk
+from stepstream.services.inference.tool_parsers import ParsedCall
+
+_ROLES = {"system", "developer", "user", "assistant", "tool"}
+
+
+class RequestError(Exception):
+    """An answer in OpenAI's error form."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        self.body = orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What of a request matters here, checked."""
+
+    model: str
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    tool_names: frozenset[str]
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    seed: int | None
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    return_token_ids: bool
+
+    def sampling(self, room: int) -> SamplingParams:
+        """For the engine; `room` is what the context can still hold."""
+        return SamplingParams(
+            max_tokens=min(self.max_tokens or room, room),
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            stream=self.stream,
+        )
+
+
+def read_request(body: bytes) -> ChatRequest:
+    """Check and take apart a request.
+
+    Raises:
+        RequestError: 400, naming what is wrong.
+    """
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"the body is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise RequestError(400, "the body must be a JSON object")
+    for name, only in (("n", 1), ("top_logprobs", 0), ("stop", []), ("best_of", 1)):
+        if fields.get(name) not in (None, only):
+            raise RequestError(400, f"'{name}' is not supported", param=name)
+    choice = fields.get("tool_choice") or "auto"
+    if choice not in ("auto", "none"):
+        raise RequestError(400, "'tool_choice' must be auto or none", param="tool_choice")
+    tools = _tools(fields.get("tools") or [])
+    names = frozenset(tool["function"]["name"] for tool in tools) if choice == "auto" else frozenset()
+    limit = "max_completion_tokens" if fields.get("max_completion_tokens") is not None else "max_tokens"
+    temperature = _number(fields, "temperature", float, 0, 100)
+    top_p = _number(fields, "top_p", float, 1e-9, 1)
+    return ChatRequest(
+        model=_model(fields.get("model")),
+        messages=_messages(fields.get("messages")),
+        tools=tools,
+        tool_names=names,
+        max_tokens=_number(fields, limit, int, 1, 2**31),
+        temperature=1.0 if temperature is None else temperature,
+        top_p=1.0 if top_p is None else top_p,
+        seed=_number(fields, "seed", int, -(2**63), 2**63),
+        stream=bool(fields.get("stream")),
+        include_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
+        logprobs=bool(fields.get("logprobs")),
+        return_token_ids=bool(fields.get("return_token_ids")),
+    )
+
+
+def _model(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise RequestError(400, "'model' must be the name of a model", param="model")
+    return name
+
+
+def _number(fields: dict[str, Any], name: str, kind: type, low: float, high: float) -> Any:
+    value = fields.get(name)
+    if value is None:
+        return None
+    right = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    if not right or not low <= value <= high:
+        raise RequestError(400, f"'{name}' must be a number from {low:g} to {high:g}", param=name)
+    return kind(value)
+
+
+def _tools(tools: Any) -> list[dict[str, Any]]:
+    try:
+        for tool in tools:
+            if not isinstance(tool["function"]["name"], str):
+                raise TypeError
+    except (TypeError, KeyError) as error:
+        raise RequestError(400, "'tools' must be a list of function tools", param="tools") from error
+    return list(tools)
+
+
+def _messages(messages: Any) -> list[Message]:
+    if not isinstance(messages, list) or not messages:
+        raise RequestError(400, "'messages' must be a list with at least one message", param="messages")
+    return [_message(index, message) for index, message in enumerate(messages)]
+
+
+def _message(index: int, message: Any) -> Message:
+    """The message as chat templates expect it: content as text, a call's arguments as an object."""
+    where = f"messages[{index}]"
+    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        raise RequestError(400, f"{where}: 'role' must be one of {', '.join(sorted(_ROLES))}", param=where)
+    role, content = message["role"], message.get("content")
+    if isinstance(content, list):
+        try:
+            content = "".join(part["text"] for part in content)
+        except (TypeError, KeyError) as error:
+            raise RequestError(400, f"{where}: only text content is supported", param=where) from error
+    calls = message.get("tool_calls")
+    if not isinstance(content, str) and not (content is None and role == "assistant"):
+        raise RequestError(400, f"{where}: 'content' must be text", param=where)
+    if role == "developer":
+        role = "system"
+    if not calls:
+        return {"role": role, "content": content}
+    return {"role": role, "content": content, "tool_calls": [_call(where, call) for call in calls]}
+
+
+def _call(where: str, call: Any) -> dict[str, Any]:
+    try:
+        function = call["function"]
+        arguments = function["arguments"]
+        if isinstance(arguments, str):
+            arguments = orjson.loads(arguments)
+        return {"id": call.get("id"), "function": {"name": function["name"], "arguments": arguments}}
+    except (TypeError, KeyError, AttributeError, orjson.JSONDecodeError) as error:
+        raise RequestError(
+            400, f"{where}: a tool call must have function.name and JSON function.arguments", param=where
+        ) from error
+
+
+def weight_versions(chunks: Iterable[TokenChunk]) -> list[dict[str, int]]:
+    """Spans [start, end) of response tokens by the version that sampled them."""
+    spans: list[dict[str, int]] = []
+    end = 0
+    for chunk in chunks:
+        start, end = end, end + len(chunk.token_ids)
+        if spans and spans[-1]["version"] == chunk.version:
+            spans[-1]["end"] = end
+        else:
+            spans.append({"version": chunk.version, "start": start, "end": end})
+    return spans
+
+
+def finish_reason(reason: str | None, call: ParsedCall | None) -> str | None:
+    """OpenAI's word for how a response ended."""
+    return "tool_calls" if call is not None and reason == "stop" else reason
+
+
+def logprob_content(tokenizer: ChatTokenizer, chunk: TokenChunk) -> list[dict[str, Any]]:
+    """OpenAI's `logprobs.content`: one entry a token."""
+    return [
+        {"token": tokenizer.token(token), "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for token, logprob in zip(chunk.token_ids, chunk.logprobs, strict=True)
+    ]
+
+
+def tool_calls(call: ParsedCall, *, indexed: bool) -> list[dict[str, Any]]:
+    """OpenAI's `tool_calls` with one call; in a stream each has an index."""
+    written: dict[str, Any] = {
+        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+    return [{"index": 0, **written} if indexed else written]
+
+
+def usage(prompt: int, response: int) -> dict[str, int]:
+    """OpenAI's `usage`, in tokens."""
+    return {"prompt_tokens": prompt, "completion_tokens": response, "total_tokens": prompt + response}
+
+
+def new_reply(kind: str, model: str, version: int) -> dict[str, Any]:
+    """The fields that all replies and chunks begin with."""
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": f"{model}@{version}",
+    }
+
+
+def whole_reply(
+    request: ChatRequest,
+    tokenizer: ChatTokenizer,
+    prompt_ids: Sequence[int],
+    chunks: list[TokenChunk],
+    text: str,
+    call: ParsedCall | None,
+) -> bytes:
+    """The reply to a request that does not stream."""
+    token_ids = [token for chunk in chunks for token in chunk.token_ids]
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if call is not None:
+        message |= {"content": None, "tool_calls": tool_calls(call, indexed=False)}
+    choice: dict[str, Any] = {
+        "index": 0,
+        "message": message,
+        "finish_reason": finish_reason(chunks[-1].finish_reason, call),
+        "logprobs": None,
+        "weight_versions": weight_versions(chunks),
+    }
+    if request.logprobs:
+        entries = [entry for chunk in chunks for entry in logprob_content(tokenizer, chunk)]
+        choice["logprobs"] = {"content": entries, "refusal": None}
+    reply = new_reply("chat.completion", request.model, chunks[-1].version)
+    if request.return_token_ids:
+        choice["token_ids"] = token_ids
+        reply["prompt_token_ids"] = prompt_ids
+    return orjson.dumps(reply | {"choices": [choice], "usage": usage(len(prompt_ids), len(token_ids))})
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"

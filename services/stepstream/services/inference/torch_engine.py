@@ -1,0 +1,185 @@
+"""The engine for small models: torch in this process, on a thread of its own, with continuous batching."""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import torch
+
+from stepstream.services.inference.batch import Batch, Generation
+from stepstream.services.inference.engine import (
+    BadPromptError,
+    CheckpointRefusedError,
+    Engine,
+    EngineError,
+    SamplingParams,
+    TokenChunk,
+)
+from stepstream.services.inference.llama import LlamaWeights
+
+_log = logging.getLogger(__name__)
+_Item = TokenChunk | EngineError
+_Delivery = tuple[asyncio.Queue[_Item], _Item]
+
+
+class TorchEngine(Engine):
+    """Made and used on one event loop; the computing is done by its thread, which sleeps when idle."""
+
+    def __init__(self, max_batch: int, max_length: int, threads: int) -> None:
+        """At most `max_batch` sequences of `max_length` tokens at once; `threads` CPU threads compute."""
+        torch.set_num_threads(threads)
+        self._max_batch, self._max_length = max_batch, max_length
+        self._loop = asyncio.get_running_loop()
+        self._weights: LlamaWeights | None = None
+        self._version: int | None = None
+        self._wake = threading.Condition()
+        # Guarded by `_wake`:
+        self._waiting: deque[Generation] = deque()
+        self._cancelled: set[Generation] = set()
+        self._swap: tuple[LlamaWeights, int, asyncio.Future[None]] | None = None
+        self._closing = False
+        self._failure: EngineError | None = None
+        # Of the engine's thread alone:
+        self._queues: dict[Generation, asyncio.Queue[_Item]] = {}
+        self._deliveries: list[_Delivery] = []
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def version(self) -> int | None:
+        """Version of the weights that new requests get."""
+        return self._version
+
+    async def load(self, folder: Path, version: int) -> None:
+        """Read the checkpoint beside the running batch, then swap it in between two tokens."""
+        weights = await asyncio.to_thread(LlamaWeights, folder)
+        if self._weights is not None and weights.shape != self._weights.shape:
+            raise CheckpointRefusedError(
+                f"{folder}: its shape differs from the model that is served; start a new worker for it"
+            )
+        swapped: asyncio.Future[None] = self._loop.create_future()
+        with self._wake:
+            self._check_alive()
+            self._swap = (weights, version, swapped)
+            self._wake.notify()
+        await swapped
+        self._weights, self._version = weights, version
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
+        """See `Engine.generate`."""
+        self._check_prompt(prompt_ids)
+        queue: asyncio.Queue[_Item] = asyncio.Queue()
+        generation = Generation(prompt_ids, params, lambda chunk: self._deliveries.append((queue, chunk)))
+        with self._wake:
+            self._check_alive()
+            self._queues[generation] = queue
+            self._waiting.append(generation)
+            self._wake.notify()
+        finished = False
+        try:
+            while not finished:
+                item = await queue.get()
+                if isinstance(item, EngineError):
+                    raise item
+                finished = item.finish_reason is not None
+                yield item
+        finally:
+            with self._wake:
+                self._queues.pop(generation, None)
+                if generation in self._waiting:
+                    self._waiting.remove(generation)
+                elif not finished:
+                    self._cancelled.add(generation)
+
+    async def close(self) -> None:
+        """Stop the thread; requests under way fail."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        if self._weights is None:
+            raise EngineError("no checkpoint is loaded yet")
+        shape = self._weights.shape
+        length = min(self._max_length, shape.max_length)
+        if not 0 < len(prompt_ids) < length:
+            raise BadPromptError(f"the prompt has {len(prompt_ids)} tokens; this model takes 1 to {length - 1}")
+        if min(prompt_ids) < 0 or max(prompt_ids) >= shape.vocabulary:
+            raise BadPromptError(f"the prompt has a token id outside 0..{shape.vocabulary - 1}")
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            with torch.inference_mode():
+                self._serve()
+            failure = EngineError("the engine was closed")
+        except Exception as error:
+            _log.exception("the engine has failed")
+            failure = EngineError(f"the engine has failed: {type(error).__name__}: {error}")
+        with self._wake:
+            self._failure = failure
+            self._deliveries += [(queue, failure) for queue in self._queues.values()]
+            swap = self._swap
+        self._deliver()
+        if swap is not None:
+            self._loop.call_soon_threadsafe(_fail, swap[2], failure)
+
+    def _serve(self) -> None:
+        batch: Batch | None = None
+        while True:
+            with self._wake:
+                while not (self._swap or self._closing or (batch and (batch.running or self._waiting))):
+                    self._wake.wait()
+                if self._closing:
+                    return
+                swap, self._swap = self._swap, None
+                if batch is not None and self._cancelled:
+                    batch.leave(self._cancelled)
+                    self._cancelled = set()
+                room = batch.free if batch else self._max_batch
+                joining = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
+            if swap is not None:
+                batch = self._swapped(batch, *swap)
+            assert batch is not None
+            if joining:
+                batch.join(joining)
+            batch.step()
+            self._deliver()
+
+    def _swapped(
+        self, batch: Batch | None, weights: LlamaWeights, version: int, swapped: asyncio.Future[None]
+    ) -> Batch:
+        if batch is None:
+            batch = Batch(weights, version, self._max_batch, self._max_length)
+        else:
+            batch.swap(weights, version)
+        self._loop.call_soon_threadsafe(_settle, swapped)
+        return batch
+
+    def _deliver(self) -> None:
+        """Hand over all that one step made in one wake-up of the event loop."""
+        if self._deliveries:
+            deliveries, self._deliveries = self._deliveries, []
+            self._loop.call_soon_threadsafe(_put_all, deliveries)
+
+
+def _put_all(deliveries: list[_Delivery]) -> None:
+    for queue, item in deliveries:
+        queue.put_nowait(item)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: asyncio.Future[None], error: EngineError) -> None:
+    if not future.done():
+        future.set_exception(error)
