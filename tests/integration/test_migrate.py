@@ -1,0 +1,188 @@
+"""The migrations against the embedded store: what they make, and that the views are right under duplicates."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.httpclient import HttpClient
+from sample_records import SAMPLES, SECOND_US, T0_US, checkpoint, feedback, step, trajectory, worker_status
+
+from stepstream.config import Settings
+from stepstream.jobs import clickhouse
+from stepstream.jobs.migrate import MigrationError, migrate, migrations
+from stepstream.jobs.rows import TABLES, rows
+
+
+@pytest.fixture(scope="module")
+def settings(store_settings: Settings) -> Settings:
+    own = store_settings.clickhouse.model_copy(update={"database": "migrated"})
+    return store_settings.model_copy(update={"clickhouse": own})
+
+
+@pytest.fixture(scope="module")
+def client(settings: Settings) -> Iterator[Client]:
+    assert migrate(settings) == [migration.name for migration in migrations()]
+    with clickhouse.connect(settings.clickhouse, database="migrated") as client:
+        yield client
+
+
+@pytest.fixture
+def tables(client: Client) -> Client:
+    for table in TABLES:
+        client.command(f"TRUNCATE TABLE {table}")
+    return client
+
+
+def write(client: Client, *records: tuple[str, Any], times: int = 1) -> None:
+    """Writes records, `times` over, as a redelivery would: in other batches each time, unmerged."""
+    client.command("SYSTEM STOP MERGES")
+    for turn in range(times):
+        batches: dict[str, list[tuple[object, ...]]] = {}
+        for topic, record in records[turn % len(records) :] + records[: turn % len(records)]:
+            for table, row in rows(topic, record):
+                batches.setdefault(table, []).append(row)
+        for table, batch in batches.items():
+            client.insert(table, batch, column_names=TABLES[table].columns)
+
+
+def test_a_second_run_applies_nothing(client: Client, settings: Settings) -> None:
+    assert migrate(settings) == []
+
+
+def test_a_run_cut_off_before_it_was_recorded_is_repeated(client: Client, settings: Settings) -> None:
+    client.command("TRUNCATE TABLE schema_migrations")
+    assert migrate(settings) == [migration.name for migration in migrations()]
+
+
+def test_a_changed_migration_is_refused_by_name(client: Client, settings: Settings) -> None:
+    name = migrations()[0].name
+    client.command("ALTER TABLE schema_migrations DELETE WHERE 1 SETTINGS mutations_sync = 1")
+    client.insert("schema_migrations", [(name, "other")], column_names=["name", "sha256"])
+    try:
+        with pytest.raises(MigrationError, match=name):
+            migrate(settings)
+    finally:
+        client.command("TRUNCATE TABLE schema_migrations")
+        migrate(settings)
+
+
+def test_columns_agree_with_the_tables(client: Client) -> None:
+    found: dict[str, set[str]] = {}
+    for table, column in client.query(
+        "SELECT table, name FROM system.columns WHERE database = currentDatabase()"
+    ).result_rows:
+        found.setdefault(table, set()).add(column)
+    assert {name: set(table.columns) for name, table in TABLES.items()} == {name: found[name] for name in TABLES}
+
+
+def test_every_kind_of_record_is_stored(tables: Client) -> None:
+    write(tables, *SAMPLES.items())
+    for table in TABLES:
+        assert tables.command(f"SELECT count() FROM {table}") == 1, table
+    stored = tables.query("SELECT * FROM steps").first_item
+    assert stored["occurred_at"].timestamp() == T0_US / SECOND_US
+    assert (stored["version_min"], stored["version_max"], stored["logprob_sum"]) == (3, 4, -0.75)
+    assert stored["tools"] == ["get"]
+    assert "é\U0001f600" in stored["messages"]
+    assert tables.command("SELECT hex(value) FROM dead_letters") == "00FFFE"
+    assert tables.query("SELECT components FROM trajectory_steps").first_row[0] == {"outcome": 1.0, "length": -0.25}
+    assert tables.query("SELECT size_bytes, trajectories, metrics FROM checkpoints").first_row == (10, 2, {"loss": 0.5})
+    assert tables.command("SELECT toUnixTimestamp64Micro(occurred_at) FROM closures") == T0_US + 1
+    assert tables.query("SELECT tool_calls, tool_errors FROM trajectories").first_row == (
+        {"get": 2, "calc": 1},
+        {"get": 1},
+    )
+
+
+def test_success_counts_each_trajectory_once_at_its_newest_revision(tables: Client) -> None:
+    outcomes = [True] * 7 + [False] * 2
+    first = [("labeled-trajectories", trajectory(f"t{n}", success=None)) for n in range(10)]
+    second = [
+        ("labeled-trajectories", trajectory(f"t{n}", revision=2, success=success)) for n, success in enumerate(outcomes)
+    ]
+    write(tables, *second, *first, times=3)
+    row = tables.query("SELECT * FROM success_by_policy_version").first_item
+    assert (row["model"], row["split"], row["policy_version"]) == ("demo", "train", 1)
+    assert (row["trajectories"], row["outcomes"], row["successes"]) == (10, 9, 7)
+    low, high = wilson(7, 9)
+    assert math.isclose(row["success_rate"], 7 / 9)
+    assert math.isclose(row["wilson_low"], low)
+    assert math.isclose(row["wilson_high"], high)
+
+
+def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    rate = successes / n
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return centre - half, centre + half
+
+
+@pytest.mark.parametrize("successes", [0, 5])
+def test_the_interval_stays_within_0_and_1(tables: Client, successes: int) -> None:
+    write(tables, *[("labeled-trajectories", trajectory(f"t{n}", success=n < successes)) for n in range(5)])
+    row = tables.query("SELECT * FROM success_by_policy_version").first_item
+    assert 0.0 <= row["wilson_low"] <= row["success_rate"] <= row["wilson_high"] <= 1.0
+
+
+def test_steps_per_second_counts_redelivered_steps_once(tables: Client) -> None:
+    steps = [("governed-steps", step("t", index, T0_US + index * SECOND_US // 2)) for index in range(4)]
+    write(tables, *steps, times=3)
+    assert tables.command("SELECT count() FROM steps") > 4
+    assert [n for _, n in tables.query("SELECT * FROM steps_per_second ORDER BY second").result_rows] == [2, 2]
+
+
+def test_staleness_is_told_against_the_version_published_when_it_ended(tables: Client) -> None:
+    write(
+        tables,
+        ("checkpoints", checkpoint(1, T0_US)),
+        ("checkpoints", checkpoint(2, T0_US + 10 * SECOND_US)),
+        ("labeled-trajectories", trajectory("early", version=1, ended_at_us=T0_US + SECOND_US)),
+        ("labeled-trajectories", trajectory("late", version=1, ended_at_us=T0_US + 20 * SECOND_US)),
+        times=2,
+    )
+    found = dict(tables.query("SELECT trajectory_id, staleness FROM trajectory_staleness").result_rows)
+    assert found == {"early": 0, "late": 1}
+
+
+def test_workers_are_told_by_their_last_word(tables: Client) -> None:
+    starting = worker_status("3", T0_US + 3, newest_version=2, state="starting")
+    serving = worker_status("1", T0_US + 1, version=1, newest_version=1)
+    write(tables, ("worker-status", starting), ("worker-status", serving), times=2)
+    row = tables.query("SELECT * FROM workers").first_item
+    assert (row["worker_id"], row["version"], row["newest_version"], row["state"]) == ("worker-0", None, 2, "starting")
+
+
+def test_feedback_that_was_taken_back_does_not_count(tables: Client) -> None:
+    thumbs = [
+        feedback("a", name="thumbs", source="user", value=1.0),
+        feedback("b", name="thumbs", source="user", value=0.0),
+        feedback("c", name="thumbs", source="user", retracts="b"),
+    ]
+    write(tables, *[("governed-feedback", each) for each in thumbs], times=2)
+    assert tables.query("SELECT name, source, events, mean FROM feedback_counts").result_rows == [
+        ("thumbs", "user", 1, 1.0)
+    ]
+
+
+def test_other_views_answer(tables: Client) -> None:
+    write(tables, ("checkpoints", checkpoint(1)), ("checkpoints", checkpoint(2)), times=2)
+    assert tables.query("SELECT model, track, newest FROM latest_checkpoints").result_rows == [("demo", "stable", 2)]
+    assert tables.query("SELECT * FROM dead_letter_counts").result_rows == []
+
+
+def test_a_store_that_does_not_come_is_told_with_what_to_set(settings: Settings) -> None:
+    gone = settings.clickhouse.model_copy(update={"url": "http://127.0.0.1:9", "deadline_s": 0.3})
+    with pytest.raises(clickhouse.StoreUnavailableError, match=r"127\.0\.0\.1:9 .*STEPSTREAM_CLICKHOUSE_URL"):
+        migrate(settings.model_copy(update={"clickhouse": gone}))
+
+
+def test_an_address_that_is_none_is_told(settings: Settings) -> None:
+    wrong = settings.clickhouse.model_copy(update={"url": "localhost"})
+    with pytest.raises(clickhouse.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_URL"):
+        clickhouse.connect(wrong)
+
+
+def test_the_package_works_with_the_ordinary_client(client: Client) -> None:
+    assert type(client) is HttpClient

@@ -1,0 +1,174 @@
+"""One record of each topic that becomes rows."""
+
+from typing import Any
+
+from stepstream.topics import events
+
+SECOND_US = 1_000_000
+T0_US = 1_760_000_000 * SECOND_US
+
+
+def step(trajectory_id: str = "t", index: int = 0, at_us: int = T0_US, **fields: Any) -> events.Step:
+    """A step whose response calls a tool, sampled by versions 3 and 4."""
+    values: dict[str, Any] = {
+        "event_id": f"{trajectory_id}-{index}",
+        "occurred_at_us": at_us,
+        "producer": "test",
+        "consent": "train",
+        "trajectory_id": trajectory_id,
+        "step_index": index,
+        "agent": "a",
+        "model": "demo",
+        "fidelity": "token",
+        "messages": [events.new_message(role="user", content="é\U0001f600\x00")],
+        "prompt_token_ids": [1, 2, 3],
+        "response": events.new_message(
+            role="assistant", tool_calls=[events.new_tool_call(call_id="1", name="get", arguments="{}")]
+        ),
+        "response_token_ids": [4, 5],
+        "response_logprobs": [-0.5, -0.25],
+        "policy_spans": [
+            events.new_policy_span(start=0, end=1, model="demo", version=3),
+            events.new_policy_span(start=1, end=2, model="demo", version=4),
+        ],
+        "sampling": events.new_sampling(),
+    }
+    return events.new_step(**(values | fields))
+
+
+def feedback(event_id: str = "f", **fields: Any) -> events.Feedback:
+    """The outcome, 1."""
+    values: dict[str, Any] = {
+        "event_id": event_id,
+        "occurred_at_us": T0_US,
+        "producer": "test",
+        "consent": "train",
+        "trajectory_id": "t",
+        "name": "outcome",
+        "value": 1.0,
+        "source": "environment",
+    }
+    return events.new_feedback(**(values | fields))
+
+
+def trajectory(
+    trajectory_id: str = "t", *, revision: int = 1, version: int = 1, **fields: Any
+) -> events.LabeledTrajectory:
+    """A trajectory that took a second, with one step of two reward components."""
+    components = [
+        events.new_reward_component(name="outcome", value=1.0, weight=1.0, source="environment"),
+        events.new_reward_component(name="length", value=0.5, weight=-0.5, source="step"),
+    ]
+    values: dict[str, Any] = {
+        "event_id": f"{trajectory_id}/{revision}",
+        "occurred_at_us": T0_US,
+        "trajectory_id": trajectory_id,
+        "revision": revision,
+        "consent": "train",
+        "agent": "a",
+        "model": "demo",
+        "fidelity": "token",
+        "closed_by": "end",
+        "complete": True,
+        "reward": 0.75,
+        "reward_spec": "outcome",
+        "started_at_us": T0_US,
+        "ended_at_us": T0_US + SECOND_US,
+        "labelled_by": "label@1",
+        "version_min": version,
+        "version_max": version,
+        "steps": [
+            events.new_labeled_step(step_index=0, event_id="s", reward=0.75, return_to_go=0.75, components=components)
+        ],
+        "tools": [
+            events.new_tool_use(name="get", calls=2, errors=1),
+            events.new_tool_use(name="calc", calls=1, errors=0),
+        ],
+    }
+    return events.new_labeled_trajectory(**(values | fields))
+
+
+def checkpoint(version: int = 1, at_us: int = T0_US, **fields: Any) -> events.Checkpoint:
+    """A version trained on two trajectories."""
+    values: dict[str, Any] = {
+        "event_id": f"c{version}",
+        "occurred_at_us": at_us,
+        "model": "demo",
+        "version": version,
+        "uri": "file:///x",
+        "weights_sha256": "ab",
+        "code_version": "0",
+        "files": [events.new_checkpoint_file(path="model.safetensors", sha256="ab", size_bytes=10)],
+        "inputs": [events.new_update_input(update=1, partitions=[0, 0], offsets=[1, 2])],
+        "metrics": {"loss": 0.5},
+    }
+    return events.new_checkpoint(**(values | fields))
+
+
+def worker_status(event_id: str = "w", at_us: int = T0_US, **fields: Any) -> events.WorkerStatus:
+    """A worker that serves."""
+    values: dict[str, Any] = {
+        "event_id": event_id,
+        "occurred_at_us": at_us,
+        "worker_id": "worker-0",
+        "engine": "torch",
+        "url": "http://127.0.0.1:8000",
+        "model": "demo",
+        "state": "serving",
+    }
+    return events.new_worker_status(**(values | fields))
+
+
+def dead_letter(**fields: Any) -> events.DeadLetter:
+    """A letter of bytes that are no text."""
+    values: dict[str, Any] = {
+        "event_id": "d",
+        "occurred_at_us": T0_US,
+        "job": "govern",
+        "topic": "steps",
+        "partition": 0,
+        "offset": 4,
+        "key": b"t",
+        "value": b"\x00\xff\xfe",
+        "value_bytes": 3,
+        "error": "malformed",
+        "reason": "not Avro",
+    }
+    return events.new_dead_letter(**(values | fields))
+
+
+def _stats() -> events.TrajectoryStats:
+    return events.new_trajectory_stats(
+        event_id="a",
+        occurred_at_us=T0_US,
+        key="k",
+        partition=1,
+        version=7,
+        agent="a",
+        model="demo",
+        trajectories=1,
+        successes=1,
+        failures=0,
+        truncated=0,
+        steps=1,
+        errors=0,
+        tool_calls=0,
+        prompt_tokens=1,
+        response_tokens=1,
+        reward_sum=1.0,
+        duration_ms_sum=1.0,
+    )
+
+
+SAMPLES: dict[str, Any] = {
+    "governed-steps": step(),
+    "governed-feedback": feedback(),
+    "closures": events.new_trajectory_closed(
+        event_id="c", occurred_at_us=T0_US + 1, trajectory_id="t", reason="idle", last_step_index=0, job="label@1"
+    ),
+    "labeled-trajectories": trajectory(),
+    "trajectory-stats": _stats(),
+    "checkpoints": checkpoint(),
+    "worker-status": worker_status(),
+    "dead-letters": dead_letter(),
+}

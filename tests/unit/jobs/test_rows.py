@@ -1,0 +1,73 @@
+"""Records as rows: every topic, and columns that agree with the migrations' text."""
+
+import re
+
+import pytest
+from sample_records import SAMPLES, step, trajectory
+
+from stepstream.jobs.migrate import migrations
+from stepstream.jobs.rows import TABLES, TOPICS, rows
+from stepstream.topics.catalogue import TOPICS as CATALOGUE
+from stepstream.topics.events import new_governance
+
+_CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\n\((.*?)\n\)\nENGINE", re.DOTALL)
+_COLUMN = re.compile(r"^    (\w+) [A-Z]", re.MULTILINE)
+
+
+def declared() -> dict[str, set[str]]:
+    """Columns of each table, as the migrations declare them."""
+    text = "\n".join(migration.text for migration in migrations())
+    return {name: set(_COLUMN.findall(body)) - {"INDEX"} for name, body in _CREATE.findall(text)}
+
+
+def test_columns_agree_with_the_migrations() -> None:
+    assert {name: set(table.columns) for name, table in TABLES.items()} == declared()
+
+
+def test_every_topic_that_the_store_reads_becomes_rows() -> None:
+    assert set(TOPICS) == {topic.name for topic in CATALOGUE.values() if "store" in topic.readers}
+    assert set(TOPICS) == set(SAMPLES)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_row_has_a_value_for_each_column(topic: str) -> None:
+    for table, row in rows(topic, SAMPLES[topic]):
+        assert len(row) == len(TABLES[table].columns)
+
+
+def as_dict(topic: str, record: object) -> dict[str, object]:
+    table, row = next(rows(topic, record))  # type: ignore[arg-type]
+    return dict(zip(TABLES[table].columns, row, strict=True))
+
+
+def test_a_step_tells_its_versions_and_its_source() -> None:
+    plain = as_dict("governed-steps", step())
+    assert (plain["version_min"], plain["version_max"], plain["trainable"]) == (3, 4, False)
+    assert plain["source_event_id"] == "t-0"
+    governed = new_governance(source_event_id="src", job="govern@1", redactions={"email": 2}, trainable=True)
+    row = as_dict("governed-steps", step(governed=governed, policy_spans=[]))
+    assert (row["source_event_id"], row["redactions"], row["trainable"]) == ("src", {"email": 2}, True)
+    assert (row["version_min"], row["version_max"]) == (None, None)
+
+
+def test_a_trajectory_gives_its_row_and_one_for_each_step() -> None:
+    found = list(rows("labeled-trajectories", trajectory("x", revision=3)))
+    assert [table for table, _ in found] == ["trajectories", "trajectory_steps"]
+    columns = TABLES["trajectory_steps"].columns
+    row = dict(zip(columns, found[1][1], strict=True))
+    assert (row["trajectory_id"], row["revision"], row["step_index"]) == ("x", 3, 0)
+    assert row["components"] == {"outcome": 1.0, "length": -0.25}
+
+
+def test_terms_of_one_name_are_summed() -> None:
+    record = trajectory()
+    record["steps"][0]["components"] *= 2
+    _, (_, row) = rows("labeled-trajectories", record)
+    assert row[TABLES["trajectory_steps"].columns.index("components")] == {"outcome": 2.0, "length": -0.5}
+
+
+def test_statements_are_split_and_repeatable() -> None:
+    for migration in migrations():
+        for statement in migration.statements():
+            words = re.sub(r"--[^\n]*\n", "", statement).strip()
+            assert words.startswith(("CREATE TABLE IF NOT EXISTS", "CREATE OR REPLACE VIEW")), words[:60]
