@@ -149,6 +149,18 @@ class Gateway(Section):
     context_cache: int = Field(
         20_000, ge=1, description="Trajectories whose last context is remembered, to store only what is new."
     )
+    upstream_deadline_s: float = Field(
+        60.0, ge=0, description="Seconds for which a call is tried again while no worker answers it."
+    )
+    upstream_silence_s: float = Field(
+        600.0, gt=0, description="Seconds without a byte after which a worker's answer is given up."
+    )
+    backlog_events: int = Field(
+        50_000, ge=1, description="Events kept in memory while neither Kafka's client nor the registry takes them."
+    )
+    shutdown_s: float = Field(
+        10.0, gt=0, description="Seconds to finish calls when told to stop, and again to deliver events."
+    )
 
 
 class Inference(Section):
@@ -215,6 +227,17 @@ class Fleet(Section):
     max_tokens: int = Field(24, ge=1, description="Most tokens of one response.")
     seed: int = Field(0, description="Seed from which tasks are drawn.")
     max_trajectories: int = Field(0, ge=0, description="Stop after this many trajectories; 0: go on until told.")
+    max_ahead: int = Field(
+        1,
+        ge=0,
+        description="Versions of work that may be under way beyond the one that the learner collects; 0: no limit.",
+    )
+    gateway_deadline_s: float = Field(
+        60.0, gt=0, description="Seconds for which an unreachable gateway is tried again before an attempt is given up."
+    )
+    shutdown_s: float = Field(
+        2.0, ge=0, description="Seconds to finish trajectories when told to stop; the others are abandoned."
+    )
     ledger: Path | None = Field(
         None, description="File in which the agents say what they sent; default: DATA/fleet/ledger.jsonl."
     )

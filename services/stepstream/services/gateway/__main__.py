@@ -1,0 +1,65 @@
+"""`python -m stepstream.services.gateway`: serves until SIGTERM, then finishes calls, delivers events and exits."""
+
+import logging
+import socket
+from importlib.metadata import version
+
+import uvicorn
+
+from stepstream.config import Settings
+from stepstream.services.gateway.app import GatewayApp
+from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.publisher import Publisher
+from stepstream.topics.process import Fatal, Stop, run
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        Fatal: the address cannot be had; the message says what to set.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise Fatal(
+            f"cannot listen on {host}:{port}: {error.strerror}; set STEPSTREAM_GATEWAY_HOST or STEPSTREAM_GATEWAY_PORT"
+        ) from None
+    return sock
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Serves until a signal."""
+    sock = bind(settings.gateway.host, settings.gateway.port)
+    metrics = Metrics()
+    publisher = Publisher(settings, f"gateway/{version('stepstream')}", metrics)
+    config = uvicorn.Config(
+        GatewayApp(settings, publisher, metrics),
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(settings.gateway.shutdown_s),
+    )
+    log.info("listening on http://%s:%d for %s", *sock.getsockname()[:2], ", ".join(settings.gateway.upstreams))
+    if not stop:
+        uvicorn.Server(config).run(sockets=[sock])
+    lost = publisher.close(settings.gateway.shutdown_s)
+    if lost:
+        raise Fatal(f"{lost} events could not be delivered in {settings.gateway.shutdown_s:g} s and are lost")
+
+
+if __name__ == "__main__":
+    run("gateway", main)

@@ -1,0 +1,95 @@
+"""`/v1/feedback`: what a caller may say about a trajectory, a step or a tool call, checked and made an event."""
+
+import uuid
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
+
+from stepstream.services.gateway.errors import BadRequest
+from stepstream.services.gateway.identity import LARGEST_INDEX, LONGEST, Identity
+from stepstream.topics.events import Consent, Feedback, new_feedback
+from stepstream.topics.ids import new_event_id
+
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST)]
+Index = Annotated[StrictInt, Field(ge=0, le=LARGEST_INDEX)]
+
+SIGNALS = ("value", "category", "comment", "demonstration", "retracts", "ends_trajectory")
+
+
+class Posted(BaseModel):
+    """One item of feedback as it is posted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trajectory_id: Name
+    name: Name
+    step_index: Index | None = None
+    tool_call_id: Name | None = None
+    value: StrictBool | StrictInt | StrictFloat | None = None
+    category: Name | None = None
+    comment: str | None = None
+    demonstration: str | None = None
+    source: Name = "user"
+    ends_trajectory: Literal["terminated", "truncated"] | None = None
+    last_step_index: Index | None = None
+    retracts: uuid.UUID | None = None
+    event_id: uuid.UUID | None = None
+    consent: Consent | None = None
+    tenant: Name | None = None
+    user: Name | None = None
+
+
+def parse(body: bytes) -> tuple[list[Posted], bool]:
+    """The items of a body, and whether it was a list of them.
+
+    Raises:
+        BadRequest: not JSON, or an item that is wrong; the message names the field and what it should be.
+    """
+    try:
+        raw = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    several = isinstance(raw, list)
+    items = []
+    for number, item in enumerate(raw if several else [raw]):
+        where = f"item {number}: " if several else ""
+        try:
+            posted = Posted.model_validate(item)
+        except ValidationError as error:
+            raise BadRequest(where + _explain(error)) from None
+        if all(getattr(posted, signal) is None for signal in SIGNALS):
+            raise BadRequest(f"{where}says nothing: give one of {', '.join(SIGNALS)}")
+        if posted.last_step_index is not None and posted.ends_trajectory is None:
+            raise BadRequest(f"{where}last_step_index: only with ends_trajectory")
+        items.append(posted)
+    return items, several
+
+
+def event_of(posted: Posted, identity: Identity, now_us: int, producer: str) -> Feedback:
+    """The event; consent, tenant and user come from the item, else from the request's headers."""
+    return new_feedback(
+        event_id=str(posted.event_id) if posted.event_id else new_event_id(),
+        occurred_at_us=now_us,
+        producer=producer,
+        consent=posted.consent or identity.consent,
+        tenant=posted.tenant or identity.tenant,
+        user=posted.user or identity.user,
+        trajectory_id=posted.trajectory_id,
+        step_index=posted.step_index,
+        tool_call_id=posted.tool_call_id,
+        name=posted.name,
+        value=None if posted.value is None else float(posted.value),
+        category=posted.category,
+        comment=posted.comment,
+        demonstration=posted.demonstration,
+        source=posted.source,
+        retracts=str(posted.retracts) if posted.retracts else None,
+        end=posted.ends_trajectory or "open",
+        last_step_index=posted.last_step_index,
+    )
+
+
+def _explain(error: ValidationError) -> str:
+    faults = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in faults)

@@ -1,0 +1,104 @@
+"""Who and what a call belongs to, read from its `x-stepstream-*` headers; what is missing comes from the settings."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast, get_args
+
+from stepstream.config.sections import Gateway
+from stepstream.services.gateway.errors import BadRequest
+from stepstream.topics.events import Consent
+
+PREFIX = b"x-stepstream-"
+LONGEST = 256
+LARGEST_INDEX = 2**31 - 1
+CONSENTS = get_args(Consent)
+
+
+@dataclass(slots=True)
+class Identity:
+    """A call's place in the log. `step_index` is None where the caller leaves the counting to the gateway."""
+
+    trajectory_id: str
+    agent: str
+    consent: Consent
+    tenant: str
+    step_index: int | None = None
+    task_id: str = ""
+    group_id: str | None = None
+    parent_trajectory_id: str | None = None
+    parent_step_index: int | None = None
+    environment: str = ""
+    harness_version: str = ""
+    split: str = "train"
+    user: str | None = None
+    traceparent: str | None = None
+
+
+_FIELDS = {
+    b"trajectory": "trajectory_id",
+    b"step": "step_index",
+    b"task": "task_id",
+    b"group": "group_id",
+    b"parent": "parent_trajectory_id",
+    b"parent-step": "parent_step_index",
+    b"agent": "agent",
+    b"environment": "environment",
+    b"harness": "harness_version",
+    b"split": "split",
+    b"consent": "consent",
+    b"tenant": "tenant",
+    b"user": "user",
+}
+_INDICES = {"step_index", "parent_step_index"}
+
+
+def identify(headers: Iterable[tuple[bytes, bytes]], defaults: Gateway) -> Identity:
+    """The identity that a call's headers (names in lower case) give it; a trajectory without a name gets one.
+
+    Raises:
+        BadRequest: a header of ours that is unknown or has a value that cannot be used.
+    """
+    identity = Identity(trajectory_id="", agent=defaults.agent, consent=defaults.consent, tenant=defaults.tenant)
+    for name, value in headers:
+        if name.startswith(PREFIX):
+            _set(identity, name, value)
+        elif name == b"traceparent":
+            identity.traceparent = value.decode("latin-1")
+    if not identity.trajectory_id:
+        identity.trajectory_id = str(uuid.uuid4())
+    return identity
+
+
+def _set(identity: Identity, name: bytes, value: bytes) -> None:
+    field = _FIELDS.get(name[len(PREFIX) :])
+    if field is None:
+        known = ", ".join(f"x-stepstream-{key.decode()}" for key in _FIELDS)
+        raise BadRequest(f"unknown header {name.decode('latin-1')}; known: {known}")
+    if not value:
+        return  # as if absent, so that a template with an empty variable does no harm
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        raise BadRequest(f"header {name.decode()} is not UTF-8") from None
+    if len(text) > LONGEST:
+        raise BadRequest(f"header {name.decode()} is longer than {LONGEST} characters")
+    if field in _INDICES:
+        if not text.isdecimal() or int(text) > LARGEST_INDEX:
+            raise BadRequest(f"header {name.decode()} must be a whole number from 0, not '{text}'")
+        setattr(identity, field, int(text))
+    elif field == "consent":
+        identity.consent = consent_of(text, f"header {name.decode()}")
+    else:
+        setattr(identity, field, text)
+
+
+def consent_of(text: str, what: str) -> Consent:
+    """`text` as a consent.
+
+    Raises:
+        BadRequest: it is none; a guess could let an event be learned from that must not be.
+    """
+    if text not in CONSENTS:
+        raise BadRequest(f"{what} must be one of {', '.join(CONSENTS)}, not '{text}'")
+    return cast(Consent, text)

@@ -1,0 +1,46 @@
+"""What the gateway counts, for Prometheus."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """One gateway's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        calls = Counter(
+            "stepstream_gateway_calls", "Model calls by how they ended.", ["result"], registry=self.registry
+        )
+        self.calls_ok = calls.labels("ok")
+        self.calls_error = calls.labels("error")
+        self.calls_refused = calls.labels("refused")
+        self.calls_unanswered = calls.labels("unanswered")
+        self.calls_disconnected = calls.labels("disconnected")
+        self.call_seconds = Histogram(
+            "stepstream_gateway_call_seconds", "Time of whole calls.", buckets=BUCKETS, registry=self.registry
+        )
+        self.upstream_failures = Counter(
+            "stepstream_gateway_upstream_failures", "Attempts that no worker answered.", registry=self.registry
+        )
+        self.choices_unrecorded = Counter(
+            "stepstream_gateway_choices_unrecorded",
+            "Alternatives beyond the first (n > 1), which no step holds.",
+            registry=self.registry,
+        )
+        events = Counter(
+            "stepstream_gateway_events", "Events by what became of them.", ["result"], registry=self.registry
+        )
+        self.events_delivered = events.labels("delivered")
+        self.events_refused = events.labels("refused")
+        self.events_lost = events.labels("lost")
+        self.backlog = Gauge(
+            "stepstream_gateway_backlog",
+            "Events that wait in memory for registry or Kafka.",
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "stepstream_gateway_upstream_in_flight", "Calls in flight by worker.", ["upstream"], registry=self.registry
+        )

@@ -1,0 +1,64 @@
+"""Server-sent events (WHATWG HTML, section 9.2), taken apart as the bytes come, without losing their looks."""
+
+import re
+from typing import NamedTuple
+
+# Atomic, so that one \r\n is never taken for two line ends.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
+_LINE = re.compile(rb"\r\n|\n|\r")
+
+
+class ServerSentEvent(NamedTuple):
+    """One block of a stream: its bytes as they came, blank line included, and the text of its `data` lines."""
+
+    raw: bytes
+    data: bytes | None
+    """None for a block without data: a comment, a keep-alive."""
+
+
+class EventParser:
+    """Cuts a stream of bytes into events, however the bytes are chunked."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """The events that this chunk completes."""
+        buffer = self._rest + chunk if self._rest else chunk
+        end_of_next = _plain_end if b"\r" not in buffer else _any_end
+        events = []
+        start = 0
+        while (end := end_of_next(buffer, start)) >= 0:
+            raw = buffer[start:end]
+            events.append(ServerSentEvent(raw, _data(raw)))
+            start = end
+        self._rest = buffer[start:]
+        return events
+
+    def rest(self) -> bytes:
+        """What came after the last complete event."""
+        return self._rest
+
+
+def _plain_end(buffer: bytes, start: int) -> int:
+    found = buffer.find(b"\n\n", start)
+    return found + 2 if found >= 0 else -1
+
+
+def _any_end(buffer: bytes, start: int) -> int:
+    match = _BLANK_LINE.search(buffer, start)
+    # A carriage return at the very end may be half of a line end: wait for the next byte.
+    if match is None or (match.end() == len(buffer) and buffer.endswith(b"\r")):
+        return -1
+    return match.end()
+
+
+def _data(raw: bytes) -> bytes | None:
+    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
+        return raw[6:-2]
+    lines = []
+    for line in _LINE.split(raw):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            lines.append(value[1:] if value.startswith(b" ") else value)
+    return b"\n".join(lines) if lines else None

@@ -1,0 +1,39 @@
+"""Token ids packed as little-endian int32: compact to remember, quick to compare, and what their digest is taken of."""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from hashlib import sha256
+
+WIDTH = 4
+
+
+def pack(token_ids: Sequence[int]) -> bytes:
+    """Token ids as bytes.
+
+    Raises:
+        TypeError, OverflowError: something among them is not a 32-bit integer.
+    """
+    packed = array("i", token_ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def shared_tokens(prompt: bytes, before: bytes) -> int:
+    """How many leading tokens of `prompt` are exactly those of `before` (both packed)."""
+    if prompt.startswith(before):
+        return len(before) // WIDTH
+    low, high = 0, min(len(prompt), len(before)) // WIDTH
+    while low < high:  # the longest equal prefix, by halving
+        middle = (low + high + 1) // 2
+        if prompt[: middle * WIDTH] == before[: middle * WIDTH]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def digest(packed: bytes, tokens: int) -> str:
+    """The digest of the first `tokens` tokens, as `stepstream.topics.ids.token_digest` gives it."""
+    return sha256(packed[: tokens * WIDTH]).hexdigest()
