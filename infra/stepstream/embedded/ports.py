@@ -57,7 +57,7 @@ def owner_of(port: int) -> str:
 
     try:
         for connection in psutil.net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            if connection.status == psutil.CONN_LISTEN and connection.pid and port in connection.laddr[1:2]:
                 return f"{psutil.Process(connection.pid).name()} ({connection.pid})"
     except psutil.Error:
         pass

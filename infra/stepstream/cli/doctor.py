@@ -1,0 +1,26 @@
+"""`stepstream doctor`: what works, what does not, and what to do about it."""
+
+from dataclasses import asdict
+
+import click
+import orjson
+
+from stepstream.cli.checks import all_findings
+from stepstream.config import load
+from stepstream.embedded.addresses import wire
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+def doctor(as_json: bool) -> int:
+    """Check versions, disk, broker, registry, store and ports; exit status 1 if there is a fault."""
+    findings = []
+    for finding in all_findings(wire(load())):
+        findings.append(finding)
+        if not as_json:
+            click.echo(f"{finding.state:8} {finding.name:10} {finding.detail}")
+            if finding.fix:
+                click.echo(f"{'':19} -> {finding.fix}")
+    if as_json:
+        click.echo(orjson.dumps([asdict(f) for f in findings], option=orjson.OPT_INDENT_2).decode())
+    return int(any(finding.state == "fault" for finding in findings))

@@ -1,0 +1,46 @@
+"""`stepstream schemas`: the event schemas, and what is generated from them."""
+
+from pathlib import Path
+
+import click
+
+from stepstream.embedded.errors import StackError
+
+
+@click.group()
+def schemas() -> None:
+    """The schemas of the events."""
+
+
+@schemas.command("list")
+def list_schemas() -> None:
+    """Show the names of the schemas."""
+    from stepstream.schemas import names
+
+    for name in names():
+        click.echo(name)
+
+
+@schemas.command()
+def docs() -> None:
+    """Print the protocol reference page (Markdown)."""
+    from stepstream.topics.generate import protocol_page
+
+    click.echo(protocol_page(), nl=False)
+
+
+@schemas.command()
+def generate() -> None:
+    """Write the Python events and docs/protocol.md from the schemas; only in a checkout."""
+    from stepstream.topics import generate
+
+    package = Path(generate.__file__).parent
+    checkout = package.parent.parent.parent
+    if not (checkout / "pyproject.toml").is_file():
+        raise StackError("schemas generate writes into a checkout, and this is an installed package")
+    for path, text in (
+        (package / "events.py", generate.python_module()),
+        (checkout / "docs" / "protocol.md", generate.protocol_page()),
+    ):
+        path.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {path.relative_to(checkout)}")
