@@ -25,6 +25,8 @@ class Event:
     key: str
     record: Any
     error: CodecError | None = None
+    value: bytes = b""
+    """The record's bytes, for a dead letter."""
 
 
 class EventConsumer:
@@ -134,11 +136,12 @@ class EventConsumer:
         assert offset is not None
         self._positions[topic, partition] = offset + 1
         key = (message.key() or b"").decode(errors="replace")
+        value = message.value() or b""
         while True:
             try:
-                return Event(topic, partition, offset, key, self._codec.decode(topic, message.value()))
+                return Event(topic, partition, offset, key, self._codec.decode(topic, message.value()), None, value)
             except CodecError as error:
-                return Event(topic, partition, offset, key, None, error)
+                return Event(topic, partition, offset, key, None, error, value)
             except RegistryUnavailable as error:
                 log.warning("waiting for the schema registry: %s", error)
                 time.sleep(1.0)

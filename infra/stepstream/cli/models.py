@@ -1,0 +1,115 @@
+"""`stepstream models` and `stepstream rebuild`: publish a base model, list versions, rebuild one from the log."""
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stepstream.config import load
+
+
+@click.group()
+def models() -> None:
+    """Versions of models, as the checkpoints topic has them."""
+
+
+@models.command("publish")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--model", help="Name of the model; default: learner.model.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def publish(folder: Path, model: str | None, as_json: bool) -> None:
+    """Publishes FOLDER (Hugging Face form) as the root of a new lineage."""
+    from stepstream.learner.checkpoint import CheckpointFault
+    from stepstream.learner.publish import publish_root
+
+    settings = load()
+    try:
+        checkpoint = publish_root(settings, folder, model or settings.learner.model)
+    except CheckpointFault as error:
+        raise click.ClickException(str(error)) from None
+    row = _row(checkpoint)
+    click.echo(json.dumps(row) if as_json else f"published {row['name']} at {row['uri']}")
+
+
+@models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_versions(as_json: bool) -> None:
+    """Lists every published version."""
+    from stepstream.learner.lineage import read_versions
+    from stepstream.topics.client import wait_for_kafka
+    from stepstream.topics.codec import Codec
+
+    settings = load()
+    wait_for_kafka(settings.kafka)
+    versions = read_versions(settings.kafka, Codec(settings.schema_registry))
+    rows = [_row(c) for _, by in sorted(versions.by_model.items()) for _, c in sorted(by.items())]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows:
+        parent = "root" if row["parent_version"] is None else f"from {row['parent_version']}"
+        click.echo(
+            f"{row['name']:<16} {parent:<10} updates {row['updates']:<6} {row['published_at']}  {row['weights_sha256']}"
+        )
+
+
+@click.command()
+@click.argument("name", metavar="MODEL@VERSION")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rebuild(name: str, as_json: bool) -> None:
+    """Rebuilds MODEL@VERSION (or MODEL@latest) from the log and compares its weights, bit for bit.
+
+    Exit status 0: the same; 1: different, or it cannot be rebuilt.
+    """
+    from stepstream.learner.attempt import Invalid
+    from stepstream.learner.checkpoint import CheckpointFault
+    from stepstream.learner.lineage import UnknownVersion
+    from stepstream.learner.rebuild import CannotRebuild
+    from stepstream.learner.rebuild import rebuild as rebuild_version
+
+    model, version = _parse(name)
+    try:
+        result = rebuild_version(load(), model, version)
+    except (UnknownVersion, CannotRebuild, CheckpointFault, Invalid) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(asdict(result) | {"equal": result.equal}))
+    else:
+        if result.parent_version is None:
+            click.echo(f"{result.model}@{result.version} is the root of its lineage: its files are as published")
+        else:
+            click.echo(
+                f"{result.model}@{result.version} from {result.model}@{result.parent_version}: {result.updates} "
+                f"updates on {result.trajectories} trajectories"
+            )
+        click.echo(f"published {result.published_sha256}")
+        click.echo(f"rebuilt   {result.rebuilt_sha256}")
+        click.echo("the same, bit for bit" if result.equal else "DIFFERENT")
+        for difference in result.differences:
+            click.echo(f"this machine computes differently: {difference}", err=True)
+    sys.exit(0 if result.equal else 1)
+
+
+def _parse(name: str) -> tuple[str, int | None]:
+    model, at, version = name.rpartition("@")
+    if not at or not model or not (version.isdigit() or version == "latest"):
+        raise click.BadParameter(f"'{name}' is not MODEL@VERSION, as demo@7 or demo@latest")
+    return model, None if version == "latest" else int(version)
+
+
+def _row(checkpoint: Any) -> dict[str, Any]:
+    published = datetime.fromtimestamp(checkpoint["occurred_at_us"] / 1e6, UTC)
+    return {
+        "name": f"{checkpoint['model']}@{checkpoint['version']}",
+        "parent_version": checkpoint["parent_version"],
+        "updates": checkpoint["updates"],
+        "published_at": published.isoformat(timespec="seconds"),
+        "uri": checkpoint["uri"],
+        "weights_sha256": checkpoint["weights_sha256"],
+        "code_version": checkpoint["code_version"],
+        "metrics": checkpoint["metrics"],
+    }

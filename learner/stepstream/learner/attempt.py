@@ -1,0 +1,126 @@
+"""What the learner needs of a labelled trajectory: its tokens as arrays, or why it may not be trained on."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Place = tuple[int, int]
+"""Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
+
+
+class Invalid(Exception):
+    """A labelled trajectory that contradicts itself or the model; the message says where, without content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the model can take."""
+
+    model: str
+    vocabulary: int
+    """Token ids are below this."""
+    max_length: int
+    """Longest sequence in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One training sequence, cut after its last trained token."""
+
+    ids: npt.NDArray[np.int64]
+    """All tokens. Shape [length]."""
+    trained: npt.NDArray[np.int64]
+    """Positions of the sampled tokens, rising, each at least 1. Shape [trained]."""
+    logprobs: npt.NDArray[np.float32]
+    """Behaviour log-probability of each of them. Shape [trained]."""
+    versions: npt.NDArray[np.int64]
+    """Policy version that sampled each of them. Shape [trained]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One revision of a labelled trajectory, as an attempt of its group."""
+
+    place: Place
+    trajectory_id: str
+    revision: int
+    group_id: str
+    reward: float
+    sequences: tuple[Tokens, ...]
+    version_min: int
+    """Oldest policy version among its trained tokens; where nothing may be trained on, as its record says, or 0."""
+    barred: str = ""
+    """Why it may not be trained on; empty where it may. It still tells its group that it has arrived."""
+
+
+def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attempt:
+    """Reads a LabeledTrajectory.
+
+    Raises:
+        Invalid: its spans, tokens, log-probabilities or reward cannot be right.
+    """
+    if not math.isfinite(record["reward"]):
+        raise Invalid("reward is not finite")
+    barred = _barred(record, limits)
+    sequences = () if barred else tuple(_tokens(s, limits) for s in record["sequences"])
+    sequences = tuple(tokens for tokens in sequences if tokens.trained.size)
+    if not barred and not sequences:
+        barred = "no_trained_tokens"
+    elif any(tokens.ids.size > limits.max_length for tokens in sequences):
+        barred, sequences = "too_long", ()
+    oldest = min((int(tokens.versions.min()) for tokens in sequences), default=record["version_min"] or 0)
+    return Attempt(
+        place=place,
+        trajectory_id=record["trajectory_id"],
+        revision=record["revision"],
+        group_id=record["group_id"] or "",
+        reward=record["reward"],
+        sequences=sequences,
+        version_min=oldest,
+        barred=barred,
+    )
+
+
+def _barred(record: Mapping[str, Any], limits: Limits) -> str:
+    if record["split"] != "train":
+        return "split"
+    if record["model"] != limits.model:
+        return "other_model"
+    if not record["group_id"]:
+        return "no_group"
+    if record["consent"] != "train":
+        return "consent"
+    if record["fidelity"] != "token":
+        return "fidelity"
+    if not record["trainable"]:
+        return "not_trainable"
+    if any(span["model"] != limits.model for sequence in record["sequences"] for span in sequence["spans"]):
+        return "other_model"
+    return ""
+
+
+def _tokens(sequence: Mapping[str, Any], limits: Limits) -> Tokens:
+    ids = np.asarray(sequence["token_ids"], dtype=np.int64)
+    spans, last = sequence["spans"], 1
+    for span in spans:
+        if not last <= span["start"] < span["end"] <= ids.size:
+            raise Invalid(f"span {span['start']}:{span['end']} of a sequence of {ids.size} tokens")
+        if span["version"] < 0:
+            raise Invalid(f"version {span['version']} of a span")
+        last = span["end"]
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < limits.vocabulary:
+        raise Invalid(f"token id outside 0..{limits.vocabulary - 1}")
+    positions = [np.arange(span["start"], span["end"], dtype=np.int64) for span in spans]
+    trained = np.concatenate(positions) if positions else np.empty(0, np.int64)
+    logprobs = np.asarray(sequence["logprobs"], dtype=np.float32)
+    if logprobs.size != trained.size:
+        raise Invalid(f"{logprobs.size} log-probabilities for {trained.size} sampled tokens")
+    versions = np.repeat(
+        np.asarray([span["version"] for span in spans], dtype=np.int64),
+        [span["end"] - span["start"] for span in spans],
+    )
+    return Tokens(ids[:last] if spans else ids[:0], trained, logprobs, versions)

@@ -1,0 +1,230 @@
+"""The learner's shell: follows the newest version of its model, trains on what its agents did, publishes the next.
+
+All state is in checkpoints and in the log: after a crash at any point it continues from the last published version,
+trains on nothing twice within a lineage, and has lost only what was not published.
+"""
+
+import logging
+import time
+from contextlib import closing
+
+from stepstream.config import Settings
+from stepstream.learner import metrics
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.buffer import Buffer
+from stepstream.learner.checkpoint import folder_of, load_optimizer, verify
+from stepstream.learner.consume import Reader
+from stepstream.learner.lineage import Versions, offsets_of, read_versions, trained_places
+from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
+from stepstream.learner.update import Trainer
+from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_update_input
+from stepstream.topics.process import Fatal, Stop, serve_metrics
+from stepstream.topics.producer import EventProducer
+
+log = logging.getLogger(__name__)
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Runs until `stop`.
+
+    Raises:
+        Fatal: a fault that it cannot mend: a checkpoint's files are wrong, another learner trains the same model.
+        CheckpointFault: the files of the newest version are not what was published.
+    """
+    serve_metrics(settings.metrics)
+    wait_for_kafka(settings.kafka)
+    codec = Codec(settings.schema_registry)
+    producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
+    while not stop:
+        versions = _wait_for_version(settings, codec, stop)
+        if versions is not None:
+            _Lineage(settings, codec, producer, versions, stop).train()
+
+
+def _wait_for_version(settings: Settings, codec: Codec, stop: Stop) -> Versions | None:
+    """The versions as soon as there is one of our model; None when asked to stop."""
+    model, told = settings.learner.model, False
+    while not stop:
+        versions = read_versions(settings.kafka, codec)
+        if versions.newest(model) is not None:
+            return versions
+        if not told:
+            log.info("waiting for a first version of '%s': publish one with `stepstream models publish`", model)
+            told = True
+        stop.wait(0.5)
+    return None
+
+
+class _Lineage:
+    """Training one lineage from its newest version on, until asked to stop or until a new root is published."""
+
+    def __init__(
+        self, settings: Settings, codec: Codec, producer: EventProducer, versions: Versions, stop: Stop
+    ) -> None:
+        self._settings, self._codec, self._producer, self._stop = settings, codec, producer, stop
+        self._how = settings.learner
+        newest = versions.newest(self._how.model)
+        assert newest is not None
+        self._base: Checkpoint = newest
+        self._folder = folder_of(self._base["uri"])
+        verify(self._folder, self._base["files"])
+        self._trainer = Trainer(self._folder, self._how)
+        self._trainer.load_state(load_optimizer(self._folder))
+        self._inputs: list[UpdateInput] = []
+        self._figures: list[dict[str, float]] = []
+        line = versions.lineage(self._base)
+        start = offsets_of(self._base)
+        trained = trained_places(line, start)
+        self._check_log(trained)
+        self._buffer = Buffer(
+            group_size=self._how.group_size,
+            wait_s=self._how.group_wait_s,
+            staleness_bound=self._how.staleness_bound,
+            root=line[-1]["version"],
+            version=self._base["version"],
+            positions=start,
+            trained=trained,
+        )
+        metrics.VERSION.set(self._base["version"])
+        log.info(
+            "training %s@%d, root %d, update %d",
+            self._how.model, self._base["version"], line[-1]["version"], self._base["updates"],
+        )  # fmt: skip
+
+    def train(self) -> None:
+        """Runs until asked to stop or until a newer lineage has begun."""
+        limits = self._trainer.limits(self._how.model)
+        with closing(Reader(self._settings.kafka, self._codec, limits, offsets_of(self._base))) as reader:
+            while not self._stop:
+                if self._fold(reader):
+                    return
+                groups = self._buffer.take(self._how.groups_per_update)
+                if groups is not None:
+                    self._update(groups)
+                    if len(self._inputs) >= self._how.updates_per_checkpoint:
+                        self._publish()
+
+    def _fold(self, reader: Reader) -> bool:
+        """Folds what has been read, waiting a little if nothing was; True if a new root has been published."""
+        began = time.monotonic()
+        arrivals = reader.next(0.0)
+        if not arrivals and self._buffer.ready() < self._how.groups_per_update:
+            arrivals = reader.next(0.1)
+            metrics.SECONDS.labels("wait").inc(time.monotonic() - began)
+        before = dict(self._buffer.dropped)
+        while arrivals:
+            for arrival in arrivals:
+                if arrival.checkpoint is not None:
+                    if self._is_new_root(arrival.checkpoint):
+                        return True
+                elif arrival.attempt is not None:
+                    metrics.READ.inc()
+                    self._buffer.add(arrival.attempt, time.monotonic())
+                elif arrival.refusal is not None:
+                    self._refuse(arrival.refusal)
+                    self._buffer.see(arrival.place)
+            arrivals = reader.next(0.0)
+        self._buffer.give_up(time.monotonic())
+        self._count(before)
+        return False
+
+    def _is_new_root(self, checkpoint: Checkpoint) -> bool:
+        """Whether to leave this lineage for a newer one."""
+        if checkpoint["model"] != self._how.model or checkpoint["version"] <= self._base["version"]:
+            return False
+        name = f"{checkpoint['model']}@{checkpoint['version']}"
+        if checkpoint["parent_version"] is None:
+            log.info("%s begins a new lineage: leaving %d", name, self._base["version"])
+            return True
+        raise Fatal(f"{name} was published by another learner: run one learner for a model")
+
+    def _update(self, groups: list[list[Attempt]]) -> None:
+        began = time.monotonic()
+        version = self._base["version"]
+        number = self._base["updates"] + len(self._inputs) + 1
+        attempts = [attempt for group in groups for attempt in group]
+        figures = self._trainer.update(number, groups, version)
+        self._inputs.append(
+            new_update_input(
+                update=number,
+                partitions=[attempt.place[0] for attempt in attempts],
+                offsets=[attempt.place[1] for attempt in attempts],
+            )
+        )
+        self._figures.append(figures)
+        for attempt in attempts:
+            metrics.STALENESS.observe(max(0, version - attempt.version_min))
+        for name, value in figures.items():
+            metrics.FIGURE.labels(name).set(value)
+        metrics.UPDATES.inc()
+        metrics.TOKENS.inc(figures["tokens"])
+        metrics.SECONDS.labels("train").inc(time.monotonic() - began)
+
+    def _publish(self) -> None:
+        began = time.monotonic()
+        self._base = publish_version(
+            self._settings,
+            self._producer,
+            self._trainer,
+            self._base,
+            self._folder,
+            inputs=self._inputs,
+            resume_offsets=self._buffer.resume_offsets(),
+            metrics=_summary(self._figures),
+            stop=self._stop,
+        )
+        self._folder = folder_of(self._base["uri"])
+        self._inputs, self._figures = [], []
+        before = dict(self._buffer.dropped)
+        self._buffer.advance(self._base["version"])
+        self._count(before)
+        figures = self._base["metrics"]
+        metrics.VERSION.set(self._base["version"])
+        metrics.SECONDS.labels("publish").inc(time.monotonic() - began)
+        log.info(
+            "published %s@%d: reward %.3f, loss %.4f, staleness at most %.0f, clip share %.3f, effective share %.2f",
+            self._base["model"], self._base["version"], figures["reward"], figures["loss"], figures["staleness_max"],
+            figures["clip_share"], figures["effective_share"],
+        )  # fmt: skip
+
+    def _refuse(self, refusal: DeadLetter) -> None:
+        """Queues a dead letter; it is durable before the next version's offsets pass the record."""
+        log.warning("dead letter, offset %d: %s: %s", refusal["offset"], refusal["error"], refusal["reason"])
+        metrics.REFUSED.labels(refusal["error"]).inc()
+        send(self._producer, "dead-letters", (refusal["key"] or b"").decode(), refusal, self._stop)
+        self._producer.poll()
+
+    def _count(self, before: dict[str, int]) -> None:
+        for reason, count in self._buffer.dropped.items():
+            metrics.DROPPED.labels(reason).inc(count - before.get(reason, 0))
+        metrics.READY.set(self._buffer.ready())
+        metrics.WAITING.set(self._buffer.waiting())
+
+    def _check_log(self, trained: set[tuple[int, int]]) -> None:
+        """What the lineage trained on must be in this log, or the addresses are wrong."""
+        with EventConsumer(self._settings.kafka, self._codec) as consumer:
+            ends = consumer.end_offsets(INPUT)
+        beyond = [place for place in trained if place[1] >= ends.get(place[0], 0)]
+        if beyond:
+            name = f"{self._base['model']}@{self._base['version']}"
+            raise Fatal(
+                f"{name} was trained on {INPUT} partition {beyond[0][0]} offset {beyond[0][1]}, which this cluster "
+                "does not have: is STEPSTREAM_KAFKA_BOOTSTRAP right, or was the topic made anew?"
+            )
+
+
+def _summary(figures: list[dict[str, float]]) -> dict[str, float]:
+    """Figures of several updates as one: means, maxima of what ends in `_max`, sums of counts."""
+    summary = {}
+    for name in figures[0]:
+        values = [figure[name] for figure in figures]
+        if name.endswith("_max"):
+            summary[name] = max(values)
+        elif name in ("tokens", "sequences", "steps_skipped"):
+            summary[name] = sum(values)
+        else:
+            summary[name] = sum(values) / len(values)
+    return summary

@@ -1,0 +1,19 @@
+"""The learner's Prometheus metrics."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+UPDATES = Counter("stepstream_learner_updates", "Updates done by this process.")
+TOKENS = Counter("stepstream_learner_trained_tokens", "Tokens trained on by this process.")
+VERSION = Gauge("stepstream_learner_version", "Version that the learner trains from.")
+READ = Counter("stepstream_learner_trajectories_read", "Labelled trajectories read.")
+REFUSED = Counter("stepstream_learner_dead_letters", "Labelled trajectories that could not be read.", ["error"])
+DROPPED = Counter("stepstream_learner_trajectories_dropped", "Attempts that were not trained on.", ["reason"])
+STALENESS = Histogram(
+    "stepstream_learner_staleness_versions",
+    "Staleness of the attempts trained on.",
+    buckets=(0, 1, 2, 3, 4, 6, 8, 12, 16, 32),
+)
+FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
+READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
+WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")
+SECONDS = Counter("stepstream_learner_seconds", "What the time went into.", ["activity"])

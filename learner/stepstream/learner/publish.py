@@ -1,0 +1,142 @@
+"""Publishing versions: first the files, durable, then the event, acknowledged."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stepstream.config import Settings
+from stepstream.learner.checkpoint import version_folder, weights_sha256, write_root, write_version
+from stepstream.learner.lineage import TOPIC, read_versions
+from stepstream.learner.provenance import code_version, configuration_of
+from stepstream.learner.update import Trainer
+from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.codec import Codec, RegistryUnavailable
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import (
+    Checkpoint,
+    CheckpointFile,
+    DeadLetter,
+    PartitionOffset,
+    UpdateInput,
+    new_checkpoint,
+    new_partition_offset,
+)
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.process import Fatal, Stop
+from stepstream.topics.producer import EventProducer
+
+log = logging.getLogger(__name__)
+
+INPUT = "labeled-trajectories"
+SOURCE = "learner/1"
+
+
+def publish_root(settings: Settings, folder: Path, model: str) -> Checkpoint:
+    """Publishes a model's folder as the root of a new lineage, numbered after the newest version of the model.
+
+    The folder is copied below the checkpoints folder. The new lineage reads labelled trajectories from now on.
+
+    Raises:
+        CheckpointFault: the folder is not a model in Hugging Face form.
+        KafkaUnavailable: no broker answers within its deadline.
+    """
+    wait_for_kafka(settings.kafka)
+    codec = Codec(settings.schema_registry)
+    newest = read_versions(settings.kafka, codec).newest(model)
+    version = newest["version"] + 1 if newest else 0
+    with EventConsumer(settings.kafka, codec) as consumer:
+        ends = consumer.end_offsets(INPUT)
+    target = version_folder(settings, model, version)
+    checkpoint = _checkpoint(settings, model, version, target, write_root(folder, target), ends)
+    announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
+    return checkpoint
+
+
+def publish_version(
+    settings: Settings,
+    producer: EventProducer,
+    trainer: Trainer,
+    parent: Checkpoint,
+    parent_folder: Path,
+    *,
+    inputs: Sequence[UpdateInput],
+    resume_offsets: Mapping[int, int],
+    metrics: Mapping[str, float],
+    stop: Stop,
+) -> Checkpoint:
+    """Publishes what the trainer holds as the version after `parent`.
+
+    Raises:
+        Fatal: asked to stop while the event was not acknowledged.
+    """
+    model, version = parent["model"], parent["version"] + 1
+    target = version_folder(settings, model, version)
+    checkpoint = _checkpoint(
+        settings, model, version, target, write_version(trainer, parent_folder, target), resume_offsets
+    )
+    checkpoint["parent_version"] = parent["version"]
+    checkpoint["inputs"] = list(inputs)
+    checkpoint["updates"] = parent["updates"] + len(inputs)
+    checkpoint["metrics"] = dict(metrics)
+    announce(producer, checkpoint, stop)
+    return checkpoint
+
+
+def announce(producer: EventProducer, checkpoint: Checkpoint, stop: Stop) -> None:
+    """Sends the event and waits until it is durable, for as long as broker and registry take.
+
+    Raises:
+        DeliveryFailed: Kafka refuses it for good.
+        Fatal: asked to stop before it was durable.
+    """
+    send(producer, TOPIC, f"{checkpoint['model']}@{checkpoint['version']}", checkpoint, stop)
+    told = time.monotonic()
+    while len(producer):
+        producer.poll(0.1)
+        if stop and len(producer) and time.monotonic() - told > 5.0:
+            raise Fatal("stopped before the broker acknowledged the new version") from None
+    producer.flush()
+
+
+def send(producer: EventProducer, topic: str, key: str, record: Checkpoint | DeadLetter, stop: Stop) -> None:
+    """Queues an event; waits for a registry that does not answer.
+
+    Raises:
+        Fatal: asked to stop while waiting.
+    """
+    while True:
+        try:
+            return producer.send(topic, key, record)
+        except RegistryUnavailable as error:
+            log.warning("waiting for the schema registry: %s", error)
+            if stop.wait(1.0):
+                raise Fatal(f"stopped before an event for {topic} could be sent: {error}") from None
+
+
+def partition_offsets(offsets: Mapping[int, int]) -> list[PartitionOffset]:
+    """Offsets by partition in the form of events."""
+    return [new_partition_offset(partition=p, offset=offset) for p, offset in sorted(offsets.items())]
+
+
+def _checkpoint(
+    settings: Settings,
+    model: str,
+    version: int,
+    folder: Path,
+    files: list[CheckpointFile],
+    resume_offsets: Mapping[int, int],
+) -> Checkpoint:
+    return new_checkpoint(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        model=model,
+        version=version,
+        uri=folder.as_uri(),
+        weights_sha256=weights_sha256(files),
+        files=files,
+        input_topic=INPUT,
+        resume_offsets=partition_offsets(resume_offsets),
+        configuration=configuration_of(settings.learner),
+        code_version=code_version(),
+    )

@@ -1,0 +1,180 @@
+"""Rebuilds a published version from the log: its parent, the exact records, the recorded settings, the same bits.
+
+Current settings decide only where Kafka and the registry are; everything that shaped the weights comes from the
+checkpoint event.
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from stepstream.config import Settings
+from stepstream.config.sections import Kafka
+from stepstream.learner.attempt import Attempt, Limits, Place, attempt_of
+from stepstream.learner.checkpoint import (
+    WEIGHTS,
+    CheckpointFault,
+    folder_of,
+    load_optimizer,
+    sha256_of,
+    verify,
+    write_weights,
+)
+from stepstream.learner.lineage import Versions, read_versions
+from stepstream.learner.provenance import arithmetic, recorded
+from stepstream.learner.publish import INPUT
+from stepstream.learner.update import Trainer
+from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import Checkpoint
+
+log = logging.getLogger(__name__)
+
+Read = Callable[[set[Place]], dict[Place, Any]]
+"""Reads labelled trajectories by place."""
+
+_SILENCE_S = 60.0
+
+
+class CannotRebuild(Exception):
+    """Something that a version was made from is gone; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a version is said to be, and what the log makes of it."""
+
+    model: str
+    version: int
+    parent_version: int | None
+    """None: a root, which is verified but has nothing to be rebuilt from."""
+    updates: int
+    trajectories: int
+    published_sha256: str
+    rebuilt_sha256: str
+    differences: tuple[str, ...]
+    """How this machine's arithmetic differs from the one that trained it, if it does."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the weights are the same, bit for bit."""
+        return self.published_sha256 == self.rebuilt_sha256
+
+
+def rebuild(settings: Settings, model: str, version: int | None) -> Rebuilt:
+    """Rebuilds the weights of `model`@`version` (None: the newest) and compares them with those published.
+
+    Ancestors whose folders are gone or damaged are rebuilt too, from the nearest sound one.
+
+    Raises:
+        UnknownVersion: there is no such model or version; the message lists what there is.
+        CannotRebuild: records that it was trained on are no longer in the log, or an ancestor came out different.
+        CheckpointFault: the files of the lineage's root are gone or damaged.
+        KafkaUnavailable: no broker answers within its deadline.
+    """
+    wait_for_kafka(settings.kafka)
+    codec = Codec(settings.schema_registry)
+    versions = read_versions(settings.kafka, codec)
+    if version is None:
+        newest = versions.newest(model)
+        version = newest["version"] if newest else -1
+    return rebuild_from(versions, versions.get(model, version), lambda places: _read(settings.kafka, codec, places))
+
+
+def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebuilt:
+    """As `rebuild`, from versions that have been folded and a way to read the log."""
+    if checkpoint["parent_version"] is None:
+        verify(folder_of(checkpoint["uri"]), checkpoint["files"])
+        return _result(checkpoint, checkpoint["weights_sha256"])
+    parent, *older = versions.lineage(checkpoint)[1:]
+    to_rebuild = [checkpoint]
+    while not _is_sound(parent):
+        if not older:
+            verify(folder_of(parent["uri"]), parent["files"])
+        log.warning("%s is gone or damaged: rebuilding it too", parent["uri"])
+        to_rebuild.append(parent)
+        parent, *older = older
+    with tempfile.TemporaryDirectory(prefix="stepstream-rebuild-") as scratch:
+        folder = folder_of(parent["uri"])
+        for each in reversed(to_rebuild):
+            target = Path(scratch) / str(each["version"])
+            _redo(each, folder, target, read)
+            sha256 = sha256_of(target / WEIGHTS)
+            if each is not checkpoint and sha256 != each["weights_sha256"]:
+                raise CannotRebuild(
+                    f"ancestor {each['model']}@{each['version']} came out as {sha256}, not {each['weights_sha256']}"
+                )
+            folder = target
+    return _result(checkpoint, sha256)
+
+
+def _redo(checkpoint: Checkpoint, parent: Path, target: Path, read: Read) -> None:
+    """Does the version's updates again, from the parent's folder into `target`."""
+    how, _ = recorded(checkpoint["configuration"])
+    trainer = Trainer(parent, how)
+    trainer.load_state(load_optimizer(parent))
+    limits = trainer.limits(checkpoint["model"])
+    for update in checkpoint["inputs"]:
+        places = list(zip(update["partitions"], update["offsets"], strict=True))
+        records = read(set(places))
+        attempts = [_attempt(records, place, limits) for place in places]
+        groups = [list(group) for _, group in groupby(attempts, key=lambda attempt: attempt.group_id)]
+        trainer.update(update["update"], groups, checkpoint["version"] - 1)
+    target.mkdir()
+    write_weights(trainer, target)
+
+
+def _attempt(records: dict[Place, Any], place: Place, limits: Limits) -> Attempt:
+    if place not in records:
+        raise CannotRebuild(f"partition {place[0]} offset {place[1]} of {INPUT} is no longer in the log")
+    return attempt_of(records[place], place, limits)
+
+
+def _is_sound(checkpoint: Checkpoint) -> bool:
+    try:
+        verify(folder_of(checkpoint["uri"]), checkpoint["files"])
+    except CheckpointFault:
+        return False
+    return True
+
+
+def _result(checkpoint: Checkpoint, sha256: str) -> Rebuilt:
+    then, now = recorded(checkpoint["configuration"])[1], arithmetic()
+    return Rebuilt(
+        model=checkpoint["model"],
+        version=checkpoint["version"],
+        parent_version=checkpoint["parent_version"],
+        updates=len(checkpoint["inputs"]),
+        trajectories=sum(len(update["offsets"]) for update in checkpoint["inputs"]),
+        published_sha256=checkpoint["weights_sha256"],
+        rebuilt_sha256=sha256,
+        differences=tuple(f"{key} was {then[key]}, is {now.get(key)}" for key in then if then[key] != now.get(key)),
+    )
+
+
+def _read(kafka: Kafka, codec: Codec, places: Iterable[Place]) -> dict[Place, Any]:
+    """The records at exactly these places; those that are gone are missing from the answer."""
+    wanted: dict[int, set[int]] = {}
+    for partition, offset in places:
+        wanted.setdefault(partition, set()).add(offset)
+    records: dict[Place, Any] = {}
+    with EventConsumer(kafka, codec) as consumer:
+        ends = consumer.end_offsets(INPUT)
+        until = {p: min(max(offsets) + 1, ends.get(p, 0)) for p, offsets in wanted.items()}
+        start = {(INPUT, p): min(wanted[p]) if p in wanted else end for p, end in ends.items()}
+        consumer.follow([INPUT], start)
+        heard = time.monotonic()
+        while any(consumer.position(INPUT, p) < end for p, end in until.items()):
+            for event in consumer.poll(500, 0.2):
+                heard = time.monotonic()
+                if event.record is not None and event.offset in wanted.get(event.partition, ()):
+                    records[event.partition, event.offset] = event.record
+            if time.monotonic() - heard > _SILENCE_S:
+                raise CannotRebuild(f"the broker sent nothing for {_SILENCE_S:g} s: try again when it answers")
+    return records
