@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.processes import Process, levels
 
@@ -28,7 +30,7 @@ _LOG_BYTES = "10MB"
 _START_SECONDS = 10
 _START_RETRIES = 4
 # Exit status of a process that cannot use its settings (`topics.process`): starting it again is no help.
-_MISCONFIGURED = 2
+MISCONFIGURED = 2
 _MODULE = "stepstream.embedded.lifeline"
 _DEADLINE_S = 15.0
 
@@ -65,7 +67,7 @@ def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str
             f"priority={rank[process.name]}",
             "autostart=false",
             "autorestart=unexpected",
-            f"exitcodes={f'0,{_MISCONFIGURED}' if process.ends else _MISCONFIGURED}",
+            f"exitcodes={f'0,{MISCONFIGURED}' if process.ends else MISCONFIGURED}",
             f"startsecs={1 if process.ends else _START_SECONDS}",
             f"startretries={_START_RETRIES}",
             f"stopwaitsecs={process.stop_wait_s}",
@@ -88,6 +90,25 @@ class Supervisord:
         self._proxy: Any = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
+    def wait_for_predecessor(self) -> None:
+        """Lets a supervisord of the same folder, whose owner was killed, finish stopping what it had.
+
+        Raises:
+            StackError: it lives on: another stack runs over this folder.
+        """
+        try:
+            process = psutil.Process(int((self._data / "run" / "supervisord.pid").read_text()))
+            if _MODULE not in process.cmdline():
+                return
+            process.wait(_DEADLINE_S)
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            return
+        except psutil.TimeoutExpired:
+            raise StackError(
+                f"a stack already runs over {self._data} (its supervisor is process {process.pid}): "
+                "stop it, or set STEPSTREAM_PATHS_DATA to another folder"
+            ) from None
+
     def launch(self, processes: Sequence[Process], environment: Mapping[str, str]) -> None:
         """Starts it, without any process.
 
@@ -99,7 +120,6 @@ class Supervisord:
         run, logs = self._data / "run", self._data / "logs"
         run.mkdir(parents=True, exist_ok=True)
         logs.mkdir(parents=True, exist_ok=True)
-        _wait_for_predecessor(run / "supervisord.pid")
         socket = self._socket(run)
         file = run / "supervisord.conf"
         file.write_text(configuration(processes, self._data, socket), encoding="utf-8")
@@ -171,28 +191,6 @@ class Supervisord:
             return path
         self._scratch = tempfile.TemporaryDirectory(prefix=f"stepstream-{getpass.getuser()}-")
         return Path(self._scratch.name) / "supervisor.sock"
-
-
-def _wait_for_predecessor(pidfile: Path) -> None:
-    """Lets a supervisord of the same folder, whose owner was killed, finish stopping what it had.
-
-    Raises:
-        StackError: it lives on: another stack runs over this folder.
-    """
-    import psutil
-
-    try:
-        process = psutil.Process(int(pidfile.read_text()))
-        if _MODULE not in process.cmdline():
-            return
-        process.wait(_DEADLINE_S)
-    except (OSError, ValueError, psutil.NoSuchProcess):
-        return
-    except psutil.TimeoutExpired:
-        raise StackError(
-            f"a stack already runs over {pidfile.parent.parent} (its supervisor is process {process.pid}): "
-            "stop it, or set STEPSTREAM_PATHS_DATA to another folder"
-        ) from None
 
 
 def _escape(value: object) -> str:
