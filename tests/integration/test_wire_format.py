@@ -26,8 +26,10 @@ def settings(registry_settings: Settings) -> Settings:
 
 
 @pytest.fixture
-def codec(settings: Settings) -> Codec:
-    return Codec(settings.schema_registry)
+def codec(settings: Settings) -> Iterator[Codec]:
+    codec = Codec(settings.schema_registry)
+    yield codec
+    codec.close()
 
 
 def feedback(trajectory_id: str = "t1") -> Feedback:
@@ -49,9 +51,9 @@ def test_applying_the_catalogue_twice_changes_nothing(settings: Settings) -> Non
 
 def test_our_bytes_are_what_the_stock_deserializer_reads(settings: Settings, codec: Codec) -> None:
     record = feedback()
-    stock = AvroDeserializer(SchemaRegistryClient({"url": settings.schema_registry.url}))
     value = codec.encode("feedback", record)
-    assert stock(value, SerializationContext("feedback", MessageField.VALUE)) == record
+    with SchemaRegistryClient({"url": settings.schema_registry.url}) as client:
+        assert AvroDeserializer(client)(value, SerializationContext("feedback", MessageField.VALUE)) == record
     assert codec.decode("feedback", value) == record
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from stepstream.config import Settings
 from stepstream.config.sections import SchemaRegistry
 from stepstream.schemas import schema_text
-from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.catalogue import TOPICS, Topic
 from stepstream.topics.client import admin_client, wait_for_kafka
 
 log = logging.getLogger(__name__)
@@ -106,17 +106,18 @@ def _done(future: object) -> bool:
 
 
 def _apply_subjects(registry: SchemaRegistry) -> list[Change]:
-    client = _registry_client(registry)
-    changes = []
-    for topic in TOPICS.values():
-        schema = Schema(schema_text(topic.schema), "AVRO")
-        if _is_registered(client, topic.subject, schema):
-            continue
-        # Compatibility first: a schema that slipped in under a laxer rule would stay.
-        client.set_config(topic.subject, ServerConfig(compatibility=COMPATIBILITY))
-        schema_id = client.register_schema(topic.subject, schema)
-        changes.append(Change("subject", topic.subject, f"registered schema {schema_id}"))
-    return changes
+    with _registry_client(registry) as client:
+        return [change for topic in TOPICS.values() if (change := _apply_subject(client, topic)) is not None]
+
+
+def _apply_subject(client: SchemaRegistryClient, topic: Topic) -> Change | None:
+    schema = Schema(schema_text(topic.schema), "AVRO")
+    if _is_registered(client, topic.subject, schema):
+        return None
+    # Compatibility first: a schema that slipped in under a laxer rule would stay.
+    client.set_config(topic.subject, ServerConfig(compatibility=COMPATIBILITY))
+    schema_id = client.register_schema(topic.subject, schema)
+    return Change("subject", topic.subject, f"registered schema {schema_id}")
 
 
 def _is_registered(client: SchemaRegistryClient, subject: str, schema: Schema) -> bool:

@@ -65,6 +65,10 @@ class Codec:
         self._same: dict[tuple[str, int], bool] = {}
         self._unknown: dict[int, float] = {}
 
+    def close(self) -> None:
+        """Frees the connections to the registry."""
+        self._client.close()
+
     def encode(self, topic: str, record: Any) -> bytes:
         """One record as bytes.
 
