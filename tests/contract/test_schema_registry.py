@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, topic_
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
-from registry_process import RegistryProcess
+from service_process import registry
 
 from stepstream.config import Settings
 
@@ -50,8 +50,8 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             yield apicurio.url
         return
     settings: Settings = request.getfixturevalue("broker_settings")
-    with RegistryProcess(settings, folder / "log") as ours:
-        yield ours.url
+    with registry(settings, folder / "log") as ours:
+        yield ours.settings.schema_registry.url
 
 
 def is_apicurio(url: str) -> bool:

@@ -74,7 +74,8 @@ async def _query(runner: Runner, http: HttpRequest) -> Response:
     start = time.perf_counter()
     kind = statement.kind.value
     try:
-        answer = await runner.run(request, statement, asked.data, externals)
+        with metrics.RUNNING.track_inprogress():
+            answer = await runner.run(request, statement, asked.data, externals)
     except BaseException:
         metrics.QUERIES.labels(kind, "failed").inc()
         raise

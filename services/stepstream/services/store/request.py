@@ -114,5 +114,13 @@ def _credentials(params: Mapping[str, str], headers: Mapping[str, str]) -> tuple
             return "", ""
         return user, password
     if "x-clickhouse-user" in headers or "x-clickhouse-key" in headers:
-        return headers.get("x-clickhouse-user", "default"), headers.get("x-clickhouse-key", "")
+        return _utf8(headers.get("x-clickhouse-user", "default")), _utf8(headers.get("x-clickhouse-key", ""))
     return params.get("user", "default"), params.get("password", "")
+
+
+def _utf8(header: str) -> str:
+    """A header's text: HTTP libraries read its bytes as Latin-1, clients mean UTF-8."""
+    try:
+        return header.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return header

@@ -1,0 +1,239 @@
+"""One suite for every engine: what `stepstream.services.inference.engine` promises."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from engine_models import Reference, save_model
+
+from stepstream.config.sections import Inference
+from stepstream.services.inference.engine import (
+    BadPromptError,
+    CheckpointRefusedError,
+    Engine,
+    SamplingParams,
+    TokenChunk,
+    VersionSpan,
+)
+from stepstream.services.inference.torch_engine import TorchEngine
+from stepstream.services.inference.vllm_engine import VllmEngine
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MAX_LENGTH = 256
+TOLERANCE = 1e-4
+PROMPT = [1, 30, 81, 14, 76, 16, 99]
+
+
+@dataclass
+class Served:
+    engine: Engine
+    folders: list[Path]
+    references: list[Reference]
+    loads: int = 0
+
+    async def load(self, which: int) -> int:
+        """Load one of the models under a new version."""
+        self.loads += 1
+        await self.engine.load(self.folders[which], self.loads)
+        return self.loads
+
+
+def torch_engine() -> Engine:
+    return TorchEngine(max_batch=16, max_length=MAX_LENGTH, threads=1)
+
+
+def vllm_engine() -> Engine:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    return VllmEngine(Inference(engine="vllm", max_batch=16, max_model_len=MAX_LENGTH))
+
+
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    scope="module",
+    params=[
+        pytest.param(torch_engine, id="torch"),
+        pytest.param(vllm_engine, id="vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(600)]),
+    ],
+)
+async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    base = tmp_path_factory.mktemp("models")
+    folders = [save_model(base / f"model-{seed}", seed) for seed in range(2)]
+    engine = request.param()
+    served = Served(engine, folders, [Reference(folder) for folder in folders])
+    await served.load(0)
+    yield served
+    await engine.close()
+
+
+async def whole(
+    engine: Engine, prompt: list[int], **params: float | int | bool
+) -> tuple[list[int], list[float], TokenChunk]:
+    chunks = [chunk async for chunk in engine.generate(prompt, SamplingParams(**params))]  # type: ignore[arg-type]
+    assert [chunk.finish_reason is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
+    tokens = [token for chunk in chunks for token in chunk.token_ids]
+    logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
+    assert len(tokens) == len(logprobs)
+    return tokens, logprobs, chunks[-1]
+
+
+def prompts(count: int) -> list[list[int]]:
+    rng = random.Random(5)
+    return [[1, *(rng.randrange(4, 100) for _ in range(rng.randrange(1, 60)))] for _ in range(count)]
+
+
+async def test_logprobs_are_those_of_the_sampled_distribution(served: Served) -> None:
+    await served.load(0)
+    temperatures = [0.5, 1.0, 1.7]
+    some = prompts(12)
+    replies = await asyncio.gather(
+        *(
+            whole(served.engine, prompt, max_tokens=20, temperature=temperature)
+            for prompt in some
+            for temperature in temperatures
+        )
+    )
+    asked = [(prompt, temperature) for prompt in some for temperature in temperatures]
+    for (prompt, temperature), (tokens, logprobs, _) in zip(asked, replies, strict=True):
+        assert served.references[0].logprobs(prompt, tokens, temperature) == pytest.approx(logprobs, abs=TOLERANCE)
+
+
+async def test_sampling_follows_the_distribution(served: Served) -> None:
+    await served.load(0)
+    replies = await asyncio.gather(*(whole(served.engine, PROMPT, max_tokens=1) for _ in range(2000)))
+    counts = dict.fromkeys(range(100), 0)
+    for tokens, _, _ in replies:
+        counts[tokens[0]] += 1
+    for token, count in counts.items():
+        [logprob] = served.references[0].logprobs(PROMPT, [token])
+        expected = 2000 * 2.718281828**logprob
+        assert abs(count - expected) <= 6 * (expected + 1) ** 0.5, token
+
+
+async def test_greedy_is_the_reference_s(served: Served) -> None:
+    await served.load(1)
+    for prompt in prompts(4):
+        tokens, logprobs, last = await whole(served.engine, prompt, max_tokens=24, temperature=0.0)
+        assert tokens == served.references[1].greedy(prompt, 24)
+        assert served.references[1].logprobs(prompt, tokens) == pytest.approx(logprobs, abs=TOLERANCE)
+        assert last.finish_reason == ("stop" if tokens[-1] == 2 else "length")
+
+
+async def test_top_p_keeps_the_nucleus_and_renormalises(served: Served) -> None:
+    await served.load(0)
+    exact = sorted(((served.references[0].logprobs(PROMPT, [token])[0], token) for token in range(100)), reverse=True)
+    nucleus: dict[int, float] = {}
+    for logprob, token in exact:
+        if sum(nucleus.values()) >= 0.3:
+            break
+        nucleus[token] = 2.718281828**logprob
+    share = sum(nucleus.values())
+    for tokens, logprobs, _ in await asyncio.gather(
+        *(whole(served.engine, PROMPT, max_tokens=1, top_p=0.3) for _ in range(50))
+    ):
+        assert tokens[0] in nucleus
+        assert 2.718281828 ** logprobs[0] == pytest.approx(nucleus[tokens[0]] / share, rel=1e-3)
+
+
+async def test_a_seed_decides_the_response(served: Served) -> None:
+    await served.load(0)
+    alone, _, _ = await whole(served.engine, PROMPT, max_tokens=30, seed=11)
+    crowd = [whole(served.engine, prompt, max_tokens=30) for prompt in prompts(10)]
+    (again, _, _), (other, _, _), *_ = await asyncio.gather(
+        whole(served.engine, PROMPT, max_tokens=30, seed=11),
+        whole(served.engine, PROMPT, max_tokens=30, seed=12),
+        *crowd,
+    )
+    assert again == alone
+    assert other != alone
+
+
+async def test_lengths(served: Served) -> None:
+    tokens, _, last = await whole(served.engine, PROMPT, max_tokens=5, temperature=3.0, seed=3)
+    assert (len(tokens), last.finish_reason) == (5, "length")
+    for prompt in ([], [1] * MAX_LENGTH):
+        with pytest.raises(BadPromptError):
+            await whole(served.engine, prompt, max_tokens=5)
+    with pytest.raises(BadPromptError):
+        await whole(served.engine, [1, 100_000], max_tokens=5)
+
+
+async def test_a_stream_comes_in_pieces_and_says_the_same(served: Served) -> None:
+    version = await served.load(0)
+    at_once, _, last = await whole(served.engine, PROMPT, max_tokens=20, temperature=0.0)
+    chunks = [
+        chunk
+        async for chunk in served.engine.generate(PROMPT, SamplingParams(max_tokens=20, temperature=0.0, stream=True))
+    ]
+    assert len(chunks) > 1
+    assert [token for chunk in chunks for token in chunk.token_ids] == at_once
+    assert list(chunks[-1].versions) == list(last.versions) == [VersionSpan(version, 0, len(at_once))]
+
+
+async def test_more_requests_than_the_batch_holds(served: Served) -> None:
+    replies = await asyncio.gather(*(whole(served.engine, prompt, max_tokens=6) for prompt in prompts(60)))
+    assert len(replies) == 60
+
+
+async def test_leaving_early_frees_the_request(served: Served) -> None:
+    stream = served.engine.generate(PROMPT, SamplingParams(max_tokens=200, temperature=3.0, stream=True))
+    await anext(stream)
+    await stream.aclose()
+    tokens, _, _ = await whole(served.engine, PROMPT, max_tokens=3)
+    assert 0 < len(tokens) <= 3
+
+
+async def test_hot_swap_under_load(served: Served) -> None:
+    """No request fails, every token is of the version that its span says, and the end is as a fresh engine's."""
+    first = await served.load(0)
+    stop = asyncio.Event()
+    replies: list[tuple[list[int], list[int], list[float], TokenChunk]] = []
+
+    async def agent(prompt: list[int]) -> None:
+        while not stop.is_set():
+            replies.append((prompt, *await whole(served.engine, prompt, max_tokens=150, temperature=2.0)))
+
+    agents = [asyncio.create_task(agent(prompt)) for prompt in prompts(12)]
+    for which in (1, 0, 1, 0, 1):
+        answered = len(replies)
+        await until(lambda answered=answered: len(replies) >= answered + 8)
+        await served.load(which)
+    stop.set()
+    await asyncio.gather(*agents)
+    spans = [list(last.versions) for _, _, _, last in replies]
+    assert {span.version for span_list in spans for span in span_list} == set(range(first, first + 6))
+    assert any(len(span_list) > 1 for span_list in spans)
+    for prompt, tokens, logprobs, last in replies:
+        assert [span.start for span in last.versions] == [0, *(span.end for span in last.versions)][:-1]
+        assert last.versions[-1].end == len(tokens)
+        for span in last.versions:
+            reference = served.references[(span.version - first) % 2]
+            exact = reference.logprobs(prompt, tokens, 2.0)[span.start : span.end]
+            assert exact == pytest.approx(logprobs[span.start : span.end], abs=TOLERANCE)
+    for prompt in prompts(3):
+        tokens, _, _ = await whole(served.engine, prompt, max_tokens=16, temperature=0.0)
+        assert tokens == served.references[1].greedy(prompt, 16)
+
+
+async def test_a_bad_checkpoint_is_refused_and_the_old_one_stays(served: Served, tmp_path: Path) -> None:
+    version = await served.load(0)
+    broken = save_model(tmp_path / "broken", 3)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    for folder in (broken, tmp_path / "missing"):
+        with pytest.raises(CheckpointRefusedError, match=folder.name):
+            await served.engine.load(folder, 99)
+    assert served.engine.version == version
+    tokens, _, last = await whole(served.engine, PROMPT, max_tokens=8, temperature=0.0)
+    assert tokens == served.references[0].greedy(PROMPT, 8)
+    assert last.versions[0].version == version
+
+
+async def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
+    async with asyncio.timeout(deadline_s):
+        while not condition():
+            await asyncio.sleep(0.005)

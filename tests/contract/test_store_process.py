@@ -1,0 +1,160 @@
+"""The store as a process: what is acknowledged outlives kill -9, and faults at start say what to set."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from store_fixtures import StoreProcess, store_process
+
+from stepstream.config import Settings, environment_of
+from stepstream.jobs import clickhouse
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+    store = store_process(tmp_path_factory.mktemp("store"))
+    store.start()
+    yield store
+    store.stop()
+
+
+def run(settings: Settings) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stepstream.services.store"],
+        env={**os.environ, **environment_of(settings)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert not any("Traceback" in line for line in lines), done.stderr
+    return lines[-1]
+
+
+def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
+    where = own_store.settings.clickhouse
+    with clickhouse.connect(where) as client:
+        client.command("CREATE TABLE t (worker UInt8, n UInt64) ENGINE = MergeTree ORDER BY (worker, n)")
+    acknowledged = [0, 0]
+
+    def insert(worker: int) -> None:
+        with clickhouse.connect(where) as client:
+            while True:
+                first = acknowledged[worker]
+                rows = [(worker, n) for n in range(first, first + 50)]
+                try:
+                    client.insert("t", rows, column_names=["worker", "n"])
+                except (ClickHouseError, OSError):
+                    return
+                acknowledged[worker] = first + 50
+
+    for killed in range(2):
+        threads = [threading.Thread(target=insert, args=(worker,)) for worker in range(2)]
+        for thread in threads:
+            thread.start()
+        enough = sum(acknowledged) + 1000
+        deadline = time.monotonic() + 60
+        while sum(acknowledged) < enough:
+            assert time.monotonic() < deadline, f"inserts stalled before kill {killed}"
+            time.sleep(0.01)
+        own_store.kill()
+        for thread in threads:
+            thread.join(30)
+        own_store.start()
+        with clickhouse.connect(where) as client:
+            for worker, count in enumerate(acknowledged):
+                stored = client.command(
+                    f"SELECT uniqExact(n) FROM t WHERE worker = {worker} AND n < {{count:UInt64}}",
+                    parameters={"count": count},
+                )
+                assert stored == count
+
+
+def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
+    assert own_store.process is not None
+    replies: list[object] = []
+
+    def slow() -> None:
+        with clickhouse.connect(own_store.settings.clickhouse) as client:
+            asked.set()
+            replies.append(client.command("SELECT sum(sleepEachRow(0.5)) + 7 FROM numbers(3)"))
+
+    asked = threading.Event()
+    thread = threading.Thread(target=slow)
+    thread.start()
+    asked.wait(30)
+    metric = "stepstream_store_running 1.0"
+    deadline = time.monotonic() + 30
+    while metric not in metrics(own_store):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert own_store.stop() == 0
+    thread.join(30)
+    assert replies == [7]
+
+
+def metrics(store: StoreProcess) -> str:
+    with urllib.request.urlopen(f"{store.url}/metrics", timeout=10) as reply:
+        return str(reply.read().decode())
+
+
+def test_metrics_tell_what_was_done(store: StoreProcess) -> None:
+    with clickhouse.connect(store.settings.clickhouse) as client:
+        client.command("CREATE TABLE t (n UInt64) ENGINE = Memory")
+        client.insert("t", [[1], [2]], column_names=["n"])
+        with pytest.raises(DatabaseError):
+            client.query("SELECT nope")
+    text = metrics(store)
+    assert "stepstream_store_inserted_rows_total 2.0" in text
+    assert 'stepstream_store_queries_total{kind="select",outcome="failed"} 1.0' in text
+
+
+def test_a_taken_port_is_told_with_what_to_set(store: StoreProcess, tmp_path: Path) -> None:
+    paths = store.settings.paths.model_copy(update={"data": tmp_path / "other"})
+    words = last_words(run(store.settings.model_copy(update={"paths": paths})))
+    assert f"127.0.0.1:{store.settings.store.port} is in use" in words
+    assert "STEPSTREAM_STORE_PORT" in words
+
+
+def test_a_folder_in_use_is_told_with_what_to_set(store: StoreProcess) -> None:
+    other = store_process(store.settings.paths.data)
+    words = last_words(run(other.settings))
+    assert "is open in another process" in words
+    assert "STEPSTREAM_PATHS_DATA" in words
+
+
+def test_the_default_database_is_the_configured_one(store: StoreProcess) -> None:
+    with clickhouse.connect(store.settings.clickhouse) as client:
+        assert client.query("SELECT name, engine FROM system.databases WHERE name = currentDatabase()").result_rows == [
+            ("stepstream", "Atomic")
+        ]
+
+
+def test_a_password_is_asked_for(tmp_path: Path) -> None:
+    store = store_process(tmp_path, user="ada", password="se:cret é")
+    store.start()
+    try:
+        with clickhouse.connect(store.settings.clickhouse) as client:
+            assert client.command("SELECT 1") == 1
+        wrong = store.settings.clickhouse.model_copy(update={"user": "default"})
+        with pytest.raises(clickhouse.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_PASSWORD"):
+            clickhouse.connect(wrong)
+        request = urllib.request.Request(f"{store.url}/?query=SELECT%201%20FORMAT%20JSONEachRow")
+        request.add_header("X-ClickHouse-User", "ada")
+        request.add_header("X-ClickHouse-Key", "se:cret é".encode().decode("latin-1"))
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            assert json.loads(reply.read()) == {"1": 1}
+    finally:
+        store.stop()
