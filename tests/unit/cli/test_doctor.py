@@ -1,0 +1,121 @@
+"""What the doctor says of parts that are down, half set up, or fine; against small HTTP servers of the test."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from stepstream.cli import checks
+from stepstream.cli.checks import Finding
+from stepstream.cli.main import run
+from stepstream.config import Settings, load
+from stepstream.embedded.addresses import wire
+from stepstream.topics.catalogue import TOPICS
+
+SUBJECTS = [topic.subject for topic in TOPICS.values()]
+
+
+class Answers:
+    """An HTTP server that answers every GET whose path contains a key with that key's text."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        answers = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = next((text for part, text in answers.texts.items() if part in self.path), None)
+                self.send_response(404 if text is None else 200)
+                self.end_headers()
+                self.wfile.write((text or "").encode())
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    served = Answers()
+    thread = threading.Thread(target=served.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield served
+    served.server.shutdown()
+    thread.join()
+    served.server.server_close()
+
+
+def settings(**variables: str) -> Settings:
+    return wire(load(environment={f"STEPSTREAM_{name}": value for name, value in variables.items()}))
+
+
+def test_registry_with_all_subjects_is_fine(answers: Answers) -> None:
+    answers.texts["/subjects"] = json.dumps(SUBJECTS)
+    assert checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url)).state == "ok"
+
+
+def test_registry_without_a_subject_says_how_to_register_it(answers: Answers) -> None:
+    answers.texts["/subjects"] = json.dumps(SUBJECTS[1:])
+    finding = checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
+    assert finding == Finding(
+        "registry", "fault", f"{answers.url} lacks {SUBJECTS[0]}", "run `stepstream topics apply`"
+    )
+
+
+@pytest.mark.parametrize("garbage", ["<html>", "{"])
+def test_something_else_at_the_address_is_a_fault(answers: Answers, garbage: str) -> None:
+    answers.texts["/"] = garbage
+    at = settings(SCHEMA_REGISTRY_URL=answers.url, CLICKHOUSE_URL=answers.url)
+    assert checks.registry(at).state == "fault"
+    assert checks.store(at).state == "fault"
+
+
+def test_store_is_asked_for_its_tables(answers: Answers) -> None:
+    answers.texts |= {"version()": "26.9.1\n", "count()": "12\n"}
+    finding = checks.store(settings(CLICKHOUSE_URL=answers.url))
+    assert finding.state == "ok"
+    assert "26.9.1, 12 tables" in finding.detail
+    answers.texts["count()"] = "0\n"
+    assert checks.store(settings(CLICKHOUSE_URL=answers.url)).fix == "run `stepstream store migrate`"
+
+
+def test_a_part_that_is_down_is_fixed_where_it_runs() -> None:
+    ours = checks.registry(settings(REGISTRY_PORT="1"))
+    assert "run `stepstream up`" in ours.fix
+    theirs = checks.registry(settings(SCHEMA_REGISTRY_URL="http://127.0.0.1:1"))
+    assert theirs.fix == "start it there, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
+
+
+def test_missing_extra_is_a_warning_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = checks._version
+    monkeypatch.setattr(checks, "_version", lambda package: "" if package == "torch" else version(package))
+    (finding,) = [finding for finding in checks.versions() if finding.state != "ok"]
+    assert (finding.name, finding.state) == ("learner", "warning")
+    assert finding.fix == "pip install 'stepstream[learner]'"
+
+
+def test_taken_port_is_a_fault_unless_it_is_ours(answers: Answers) -> None:
+    port = answers.server.server_port
+    at = settings(REGISTRY_PORT=str(port))
+    (finding,) = [finding for finding in checks.ports(at) if str(port) in finding.detail]
+    assert finding.fix == "stop what uses it, or set STEPSTREAM_REGISTRY_PORT"
+    answers.texts["/subjects"] = "[]"
+    assert not [finding for finding in checks.ports(at) if str(port) in finding.detail]
+
+
+def test_status_tells_whether_there_was_a_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Finding("disk", "ok", "9 GB"), Finding("learner", "warning", "not installed", "pip install it")]
+    monkeypatch.setattr("stepstream.cli.doctor.all_findings", lambda settings: iter(found))
+    assert run(["doctor"]) == 0
+    found.append(Finding("broker", "fault", "down", "start it"))
+    assert run(["doctor", "--json"]) == 1
+    shown = capsys.readouterr().out
+    assert "-> pip install it" in shown
+    assert json.loads(shown[shown.index("[\n") :])[2]["fix"] == "start it"

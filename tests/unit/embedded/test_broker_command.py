@@ -1,0 +1,61 @@
+"""The broker's configuration and command line; no Java is started."""
+
+from pathlib import Path
+
+import pytest
+
+from stepstream.config import Settings, load
+from stepstream.embedded import broker, java
+from stepstream.embedded.errors import StackError
+
+
+def settings(tmp_path: Path, **variables: str) -> Settings:
+    paths = {"STEPSTREAM_PATHS_DATA": str(tmp_path / "data"), "STEPSTREAM_BROKER_HOME": str(tmp_path / "home")}
+    return load(environment=paths | variables)
+
+
+def test_configuration_follows_the_settings(tmp_path: Path) -> None:
+    configured = broker.properties(
+        settings(tmp_path, STEPSTREAM_BROKER_PORT="19092", STEPSTREAM_BROKER_CONTROLLER_PORT="19093")
+    )
+    assert configured["advertised.listeners"] == "PLAINTEXT://127.0.0.1:19092"
+    assert configured["listeners"] == "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
+    assert configured["controller.quorum.voters"] == "1@127.0.0.1:19093"
+    assert configured["log.dirs"] == str(tmp_path / "data" / "kafka")
+    assert configured["auto.create.topics.enable"] == "false"
+
+
+def test_heartbeats_are_sent_well_within_the_session(tmp_path: Path) -> None:
+    configured = broker.properties(settings(tmp_path))
+    assert 4 * int(configured["broker.heartbeat.interval.ms"]) <= int(configured["broker.session.timeout.ms"])
+
+
+def test_start_up_cache_is_used_only_where_it_is(tmp_path: Path) -> None:
+    set_up = settings(tmp_path, STEPSTREAM_BROKER_HEAP_MB="300")
+    command = java.command(set_up, java.MAIN, "file")
+    assert command[-2:] == ["kafka.Kafka", "file"]
+    assert "-Xmx300m" in command
+    assert not any("AOTCache" in word for word in command)
+
+    cache = java.aot_cache(java.home(set_up))
+    cache.parent.mkdir(parents=True)
+    cache.touch()
+    assert f"-XX:AOTCache={cache}" in java.command(set_up, java.MAIN, "file")
+
+
+def test_class_path_is_the_lock(tmp_path: Path) -> None:
+    command = java.command(settings(tmp_path), java.MAIN)
+    path = command[command.index("-cp") + 1].split(":")
+    assert len(path) == 46
+    assert path == sorted(path)
+
+
+def test_home_is_in_the_users_cache_unless_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert java.home(Settings()) == tmp_path / "stepstream" / "kafka-4.3.1"
+    assert java.home(settings(tmp_path)) == tmp_path / "home"
+
+
+def test_missing_jars_are_told_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="run `stepstream install`"):
+        broker.prepare(settings(tmp_path))

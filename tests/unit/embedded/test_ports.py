@@ -1,0 +1,51 @@
+"""Ports that are taken are told with what to set."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from stepstream.embedded.errors import StackError
+from stepstream.embedded.ports import Port, check_free, free_block, is_free
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server of ours does
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server
+
+
+def test_taken_port_names_process_owner_and_variable(listening: socket.socket) -> None:
+    port = listening.getsockname()[1]
+    free = free_block(1)
+    with pytest.raises(StackError) as error:
+        check_free(
+            [
+                Port("127.0.0.1", free, "store", "STEPSTREAM_STORE_PORT"),
+                Port("127.0.0.1", port, "broker", "STEPSTREAM_BROKER_PORT"),
+            ]
+        )
+    message = str(error.value)
+    assert f"port {port} (broker) is taken by " in message
+    assert f"({os.getpid()})" in message
+    assert message.endswith("stop what uses it, or set STEPSTREAM_BROKER_PORT")
+    assert "STORE" not in message
+
+
+def test_port_is_free_again_after_its_owner_closed(listening: socket.socket) -> None:
+    port = listening.getsockname()[1]
+    assert not is_free("127.0.0.1", port)
+    with socket.create_connection(("127.0.0.1", port)):
+        server_side, _ = listening.accept()
+        server_side.close()  # leaves the port waiting to be forgotten
+    listening.close()
+    assert is_free("127.0.0.1", port)
+
+
+def test_free_blocks_are_free_all_along() -> None:
+    base = free_block(16)
+    assert all(is_free("127.0.0.1", base + i) for i in range(16))

@@ -1,0 +1,62 @@
+"""supervisord's configuration, read back as it reads it."""
+
+import configparser
+import os
+import shlex
+from pathlib import Path
+
+from stepstream.config import Settings
+from stepstream.embedded.addresses import wire
+from stepstream.embedded.processes import Process, levels, table
+from stepstream.embedded.supervisord import Supervisord, configuration
+
+PROCESSES = [part for part in table(wire(Settings())) if isinstance(part, Process)]
+
+
+def read(text: str) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser()
+    parser.read_string(text)
+    return parser
+
+
+def test_every_process_has_its_program_and_none_starts_by_itself() -> None:
+    parser = read(configuration(PROCESSES, Path("/data"), Path("/data/run/s.sock")))
+    programs = [section.removeprefix("program:") for section in parser.sections() if section.startswith("program:")]
+    assert programs == [process.name for process in PROCESSES]
+    for process in PROCESSES:
+        program = parser[f"program:{process.name}"]
+        assert shlex.split(program["command"]) == process.command
+        assert program["autostart"] == "false"
+        assert program["stdout_logfile"] == f"/data/logs/{process.name}.log"
+        assert program["stopwaitsecs"] == str(process.stop_wait_s)
+
+
+def test_priorities_follow_the_order_of_starting() -> None:
+    parser = read(configuration(PROCESSES, Path("/data"), Path("/s.sock")))
+    for rank, level in enumerate(levels(PROCESSES)):
+        for name in level:
+            assert parser[f"program:{name}"]["priority"] == str(rank)
+
+
+def test_only_a_process_that_may_end_is_left_down_after_success() -> None:
+    parser = read(configuration(PROCESSES, Path("/data"), Path("/s.sock")))
+    assert parser["program:fleet"]["exitcodes"] == "0,2"
+    assert parser["program:label"]["exitcodes"] == "2"
+    assert {parser[section]["autorestart"] for section in parser.sections() if "program" in section} == {"unexpected"}
+
+
+def test_folders_with_a_percent_sign_or_a_space_are_kept() -> None:
+    parser = read(configuration(PROCESSES[:1], Path("/50% of/data"), Path("/s.sock")))
+    program = parser["program:broker"]
+    assert program["stdout_logfile"] % {} == "/50% of/data/logs/broker.log"
+
+
+def test_socket_of_a_deep_folder_is_put_where_its_path_is_short(tmp_path: Path) -> None:
+    shallow = Supervisord(Path("/data"))
+    assert shallow._socket(Path("/data/run")) == Path("/data/run/supervisor.sock")
+    deep = Supervisord(tmp_path / ("d" * 120))
+    path = deep._socket(tmp_path / ("d" * 120) / "run")
+    assert len(os.fsencode(path)) <= 95
+    assert path.parent.is_dir()
+    deep.close()
+    assert not path.parent.exists()
