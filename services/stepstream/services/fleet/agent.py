@@ -1,0 +1,166 @@
+"""One agent at work: asks the model, runs the tools that it calls, answers, and reports the outcome."""
+
+import asyncio
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
+
+from stepstream.config.sections import Fleet
+from stepstream.services.fleet.environment import Environment, Message, user
+from stepstream.services.fleet.gateway_client import STEP_HEADER, GatewayClient, Lost, RecordedFault, Refused
+from stepstream.services.fleet.ledger import Attempt, Status
+from stepstream.services.fleet.metrics import Metrics
+from stepstream.topics.ids import new_event_id, now_us
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt to be made."""
+
+    task_id: str
+    split: str
+    group_id: str | None = None
+
+
+class Agent:
+    """Makes attempts at tasks of one environment; many may run at once."""
+
+    def __init__(
+        self,
+        client: GatewayClient,
+        settings: Fleet,
+        environment: type[Environment],
+        metrics: Metrics,
+        stopping: asyncio.Event,
+        temperature: float | None = None,
+    ) -> None:
+        """`stopping`: attempts end at their next step once it is set."""
+        self._client = client
+        self._environment = environment
+        self._metrics = metrics
+        self._stopping = stopping
+        self._temperature = settings.temperature if temperature is None else temperature
+        self._headers = {
+            "x-stepstream-agent": settings.agent,
+            "x-stepstream-environment": environment.name,
+            "x-stepstream-harness": harness_version(environment),
+        }
+
+    async def attempt(self, assignment: Assignment) -> Attempt:
+        """One attempt, from the task to its accepted feedback; the entry for the ledger says how it went.
+
+        Raises:
+            UnknownTaskError: the environment has no such task.
+        """
+        environment = self._environment(assignment.task_id)
+        attempt = Attempt(
+            trajectory_id=new_event_id(),
+            task_id=assignment.task_id,
+            split=assignment.split,
+            group_id=assignment.group_id,
+            started_at_us=now_us(),
+        )
+        try:
+            await self._work(environment, attempt)
+        except asyncio.CancelledError:  # the fleet's patience is over; the entry must be written all the same
+            attempt.status, attempt.unsure = "abandoned", True
+        except Lost as error:
+            attempt.status, attempt.unsure, attempt.error = "lost", error.unsure, str(error)
+        attempt.ended_at_us = now_us()
+        self._metrics.ended(attempt)
+        return attempt
+
+    async def _work(self, environment: Environment, attempt: Attempt) -> None:
+        messages = [user(environment.first_message)]
+        outcome = 0.0
+        end = "truncated"
+        try:
+            while attempt.steps < environment.max_steps:
+                if self._stopping.is_set():
+                    await self._close(attempt, "abandoned", "the fleet was stopped")
+                    return
+                message = await self._step(environment, attempt, messages)
+                if not message.tool_calls:
+                    outcome, end = environment.answer(message.content or ""), "terminated"
+                    break
+                messages += tool_round(environment, message)
+        except Refused as error:
+            attempt.error = str(error)  # the agent's own doing, such as a context that is too long
+        except RecordedFault as error:
+            await self._close(attempt, "lost", str(error))
+            return
+        await self._tell(attempt, {"name": "outcome", "value": outcome}, end)
+        attempt.outcome, attempt.end = outcome, end
+
+    async def _step(self, environment: Environment, attempt: Attempt, messages: list[Message]) -> ChatCompletionMessage:
+        headers = self._headers | {
+            "x-stepstream-trajectory": attempt.trajectory_id,
+            STEP_HEADER: str(attempt.steps),
+            "x-stepstream-task": attempt.task_id,
+            "x-stepstream-split": attempt.split,
+        }
+        if attempt.group_id is not None:
+            headers["x-stepstream-group"] = attempt.group_id
+        try:
+            completion = await self._client.complete(messages, environment.tools, headers, self._temperature)
+        except (Refused, RecordedFault):
+            attempt.steps += 1
+            raise
+        attempt.steps += 1
+        self._metrics.steps.inc()
+        note_versions(attempt, completion)
+        return completion.choices[0].message
+
+    async def _close(self, attempt: Attempt, status: Status, why: str) -> None:
+        """Tells that nothing more will come, so that nobody waits for it; there is no outcome."""
+        attempt.status, attempt.error = status, why
+        if attempt.steps:
+            await self._tell(attempt, {"name": status, "category": "unfinished"}, "truncated")
+
+    async def _tell(self, attempt: Attempt, signal: dict[str, Any], end: str) -> None:
+        event_id = new_event_id()
+        where = {"trajectory_id": attempt.trajectory_id, "event_id": event_id, "source": "environment"}
+        ends = {"ends_trajectory": end, "last_step_index": attempt.steps - 1}
+        await self._client.feedback(where | signal | ends)
+        attempt.feedback.append(event_id)
+
+
+def tool_round(environment: Environment, message: ChatCompletionMessage) -> list[Message]:
+    """The assistant's message and the answers of the tools that it calls."""
+    calls = []
+    answers = []
+    for call in message.tool_calls or ():
+        if call.type != "function":
+            continue
+        name, arguments = call.function.name, call.function.arguments
+        calls.append({"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}})
+        result = environment.call(name, tool_input(arguments))
+        answers.append({"role": "tool", "tool_call_id": call.id, "content": result.text})
+    return [{"role": "assistant", "content": message.content, "tool_calls": calls}, *answers]
+
+
+def tool_input(arguments: str) -> str:
+    """The argument `input` of a tool call; text that does not say it that way is the argument itself."""
+    try:
+        parsed = json.loads(arguments)
+    except ValueError:
+        return arguments
+    argument = parsed.get("input") if isinstance(parsed, dict) else None
+    return argument if isinstance(argument, str) else arguments
+
+
+def note_versions(attempt: Attempt, completion: ChatCompletion) -> None:
+    """Keeps the range of policy versions that have answered."""
+    for span in (completion.choices[0].model_extra or {}).get("weight_versions") or ():
+        version = span["version"]
+        attempt.version_min = version if attempt.version_min is None else min(attempt.version_min, version)
+        attempt.version_max = version if attempt.version_max is None else max(attempt.version_max, version)
+
+
+def harness_version(environment: type[Environment]) -> str:
+    """Names what surrounds the weights here: the tools and the limit of steps."""
+    parts = json.dumps([environment.name, environment.tools, environment.max_steps], sort_keys=True)
+    return f"{environment.name}@{hashlib.sha256(parts.encode()).hexdigest()[:12]}"

@@ -1,0 +1,45 @@
+"""Held-out tasks, each attempted once: what the policy that is served now can do."""
+
+import asyncio
+from itertools import islice
+
+from prometheus_client import CollectorRegistry
+
+from stepstream.config import Settings
+from stepstream.services.fleet.agent import Agent, Assignment
+from stepstream.services.fleet.environment import load_environment
+from stepstream.services.fleet.gateway_client import GatewayClient
+from stepstream.services.fleet.ledger import Attempt, Ledger, ledger_path
+from stepstream.services.fleet.metrics import Metrics
+
+
+async def evaluate(settings: Settings, n: int, name: str, temperature: float | None = None) -> list[Attempt]:
+    """Attempts the first `n` held-out tasks of `fleet.seed`, always the same ones, once each.
+
+    Args:
+        settings: where the gateway is, and what the agents are.
+        n: how many tasks.
+        name: of this evaluation; its own ledger is `evaluation-NAME.jsonl` beside the fleet's.
+        temperature: of sampling; default: the fleet's.
+
+    Returns:
+        One attempt a task, in order; those with status `lost` failed by our fault and have no outcome.
+    """
+    environment = load_environment(settings.fleet.environment)
+    tasks = islice(environment.tasks(settings.fleet.seed, "eval"), n)
+    ledger = Ledger(ledger_path(settings).with_name(f"evaluation-{name}.jsonl"))
+    client = GatewayClient(settings.fleet)
+    agent = Agent(client, settings.fleet, environment, Metrics(CollectorRegistry()), asyncio.Event(), temperature)
+    slots = asyncio.Semaphore(settings.fleet.concurrency)
+
+    async def attempt(task_id: str) -> Attempt:
+        async with slots:
+            attempt = await agent.attempt(Assignment(task_id, "eval"))
+        ledger.append(attempt)
+        return attempt
+
+    try:
+        return list(await asyncio.gather(*(attempt(task_id) for task_id in tasks)))
+    finally:
+        await client.close()
+        ledger.close()
