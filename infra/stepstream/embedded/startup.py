@@ -32,9 +32,9 @@ class Startup:
     def __init__(
         self, settings: Settings, parts: Sequence[Part], held: Collection[str], watch: Watch, on_event: OnEvent
     ) -> None:
-        """`held` are processes to leave down for now; what comes after them is not kept waiting."""
+        """`held` are processes to leave down: actions on them are left out, processes after them do not wait."""
         self._settings = settings
-        self._parts = [part for part in parts if part.name not in held]
+        self._parts = [part for part in parts if part.name not in held and not _acts_on(part, held)]
         self._watch = watch
         self._on_event = on_event
         self._began: dict[str, float] = {}
@@ -89,6 +89,10 @@ class Startup:
                 where = f"{part.name} does not answer at {part.ready.address}"
                 lines.append(f"{where}; {self._watch.last_words(part.name)}")
         return "\n".join(lines)
+
+
+def _acts_on(part: Part, names: Collection[str]) -> bool:
+    return isinstance(part, Action) and any(name in names for name in part.after)
 
 
 class _Run:

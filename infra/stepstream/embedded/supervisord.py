@@ -28,7 +28,7 @@ _LOG_BYTES = "10MB"
 # A process that lives shorter than this after its start counts as a failed start: it is tried again after
 # 1, 2, 3… seconds, and given up ("FATAL") after this many tries. One that lived longer starts again at once.
 _START_SECONDS = 10
-_START_RETRIES = 4
+_START_RETRIES = 3
 # Exit status of a process that cannot use its settings (`topics.process`): starting it again is no help.
 MISCONFIGURED = 2
 _MODULE = "stepstream.embedded.lifeline"

@@ -1,0 +1,114 @@
+"""The stack and `stepstream up` with the real broker and registry: order, faults at start, external parts, stopping."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from stack_fixtures import changed
+
+from stepstream.cli.checks import broker, registry
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.errors import StackError
+from stepstream.embedded.stack import Event, Stack
+
+
+def test_parts_start_and_stop_in_order(base_settings: Settings, tmp_path: Path) -> None:
+    events: list[Event] = []
+    with Stack(isolated(base_settings, tmp_path), ["registry", "broker"], events.append) as stack:
+        assert broker(stack.settings).state == "ok"
+        assert registry(stack.settings).state == "ok"
+    told = [(event.name, event.state) for event in events]
+    assert told == [
+        ("broker", "starting"),
+        ("broker", "ready"),
+        ("registry", "starting"),
+        ("registry", "ready"),
+        ("topics", "starting"),
+        ("topics", "ready"),
+        ("registry", "stopping"),
+        ("registry", "stopped"),
+        ("broker", "stopping"),
+        ("broker", "stopped"),
+    ]
+
+
+def test_port_that_is_taken_stops_the_start_before_anything_runs(base_settings: Settings, tmp_path: Path) -> None:
+    settings = isolated(base_settings, tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", settings.broker.port))
+        other.listen()
+        stack = Stack(settings, ["broker"])
+        with pytest.raises(StackError, match=r"port \d+ \(broker\) is taken .*set STEPSTREAM_BROKER_PORT"):
+            stack.start()
+        assert not stack.members()
+
+
+def test_external_part_is_waited_for_and_named(base_settings: Settings, tmp_path: Path) -> None:
+    settings = isolated(base_settings, tmp_path)
+    settings = changed(settings, kafka={"bootstrap": "127.0.0.1:1"}, stack={"start_deadline_s": 0.5})
+    stack = Stack(settings, ["broker"])
+    with pytest.raises(StackError, match=r"broker runs elsewhere and does not answer at 127\.0\.0\.1:1"):
+        stack.start()
+
+
+def test_process_can_be_held_back_restarted_and_stopped(
+    base_settings: Settings, broker_settings: Settings, tmp_path: Path
+) -> None:
+    settings = changed(isolated(base_settings, tmp_path), kafka={"bootstrap": broker_settings.kafka.bootstrap})
+    with Stack(settings, ["broker", "registry"], held=["registry"]) as stack:
+        assert stack.pid("registry") == 0
+        first = stack.start_process("registry")
+        second = stack.restart("registry")
+        assert second != first
+        stack.poll()  # neither counts as a crash
+        stack.stop_process("registry")
+        assert stack.pid("registry") == 0
+
+
+def test_process_that_crashes_again_and_again_is_not_mended_for_ever(
+    base_settings: Settings, broker_settings: Settings, tmp_path: Path
+) -> None:
+    settings = changed(isolated(base_settings, tmp_path), kafka={"bootstrap": broker_settings.kafka.bootstrap})
+
+    def crash_until_given_up(stack: Stack) -> None:
+        while True:
+            stack.wait_ready("registry", after_pid=stack.kill("registry"))
+            stack.poll()
+
+    with (
+        Stack(settings, ["broker", "registry"]) as stack,
+        pytest.raises(StackError, match=r"registry (crashed|cannot be kept running)"),
+    ):
+        crash_until_given_up(stack)
+
+
+def test_up_runs_until_ctrl_c_and_leaves_nothing(base_settings: Settings, tmp_path: Path) -> None:
+    settings = isolated(base_settings, tmp_path)
+    environment = {**os.environ, **environment_of(settings), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "stepstream.cli.main", "up", "--only", "broker"]
+    up = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert up.stdout is not None
+    try:
+        said = []
+        for line in up.stdout:
+            said.append(line)
+            if "Ctrl-C" in line:
+                break
+        assert f"broker         {settings.kafka.bootstrap}\n" in said
+        children = psutil.Process(up.pid).children(recursive=True)
+        assert len(children) == 2
+        up.send_signal(signal.SIGINT)
+        rest = up.stdout.read()
+        assert up.wait(30) == 0, rest
+        assert "stopped; the data stays" in rest
+        assert not [child for child in children if child.is_running()]
+    finally:
+        up.kill()
+        up.wait()
+        up.stdout.close()
