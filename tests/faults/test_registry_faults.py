@@ -1,0 +1,201 @@
+"""The schema registry through kills, races and lost brokers."""
+
+import itertools
+import json
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka.admin import NewTopic
+from service_process import ServiceProcess, broker, registry, until
+
+from stepstream.config import Settings, load
+from stepstream.embedded import install
+from stepstream.embedded.addresses import isolated
+from stepstream.topics.client import admin_client
+
+pytestmark = pytest.mark.faults
+
+
+def schema(*names: str) -> str:
+    fields = [{"name": name, "type": "int", "default": 0} for name in names]
+    return json.dumps({"type": "record", "name": "R", "fields": fields}, separators=(",", ":"))
+
+
+def client(service: ServiceProcess) -> httpx.Client:
+    return httpx.Client(base_url=service.settings.schema_registry.url, timeout=30)
+
+
+def state(http: httpx.Client) -> dict[str, list[tuple[int, int, str]]]:
+    """All that a registry holds: (version, id, schema) by subject."""
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    for subject in http.get("/subjects").json():
+        versions = http.get(f"/subjects/{subject}/versions").json()
+        answers = [http.get(f"/subjects/{subject}/versions/{version}").json() for version in versions]
+        found[subject] = [(answer["version"], answer["id"], answer["schema"]) for answer in answers]
+    return found
+
+
+def test_kill_9_keeps_every_acknowledged_schema(broker_settings: Settings, tmp_path: Path) -> None:
+    prefix = f"kill-{uuid.uuid4()}"
+    acknowledged: dict[str, int] = {}
+    with registry(broker_settings, tmp_path / "log") as service:
+        for turn in range(3):
+            goal = len(acknowledged) + 15
+
+            def load_it(turn: int = turn) -> None:
+                with client(service) as http:
+                    for number in itertools.count():
+                        subject = f"{prefix}-{turn}-{number}"
+                        try:
+                            answer = http.post(f"/subjects/{subject}/versions", json={"schema": schema(f"f{number}")})
+                        except httpx.HTTPError:
+                            return
+                        acknowledged[subject] = answer.json()["id"]
+
+            writer = threading.Thread(target=load_it)
+            writer.start()
+            until(lambda goal=goal: len(acknowledged) >= goal)
+            service.kill()
+            writer.join()
+            service.start()
+        with client(service) as http:
+            held = state(http)
+    assert len(acknowledged) >= 45
+    for subject, schema_id in acknowledged.items():
+        number = subject.rpartition("-")[2]
+        assert held[subject] == [(1, schema_id, schema(f"f{number}"))]
+    # The same schema in another turn has the same id, and different ones never share it.
+    ids = {subject.rpartition("-")[2]: schema_id for subject, schema_id in acknowledged.items()}
+    assert len(set(ids.values())) == len(ids)
+
+
+def test_two_instances_agree(broker_settings: Settings, tmp_path: Path) -> None:
+    prefix = f"race-{uuid.uuid4()}"
+    with (
+        registry(broker_settings, tmp_path / "one") as one,
+        registry(broker_settings, tmp_path / "two") as two,
+        client(one) as first,
+        client(two) as second,
+    ):
+
+        def register(job: tuple[httpx.Client, str, str]) -> tuple[str, int]:
+            http, subject, text = job
+            answer = http.post(f"/subjects/{subject}/versions", json={"schema": text})
+            assert answer.status_code == 200, answer.text
+            # Whoever answered, the other one knows it too.
+            other = second if http is first else first
+            assert other.get(f"/schemas/ids/{answer.json()['id']}").json()["schema"] == text
+            return text, answer.json()["id"]
+
+        # Both are told the same at once: three subjects, each schema a version in each.
+        jobs = [
+            (http, f"{prefix}-{subject}", schema(f"{prefix[5:9]}x{number}"[4:]))
+            for number in range(8)
+            for subject in range(3)
+            for http in (first, second)
+        ]
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(register, jobs))
+        ids: dict[str, set[int]] = {}
+        for text, schema_id in answers:
+            ids.setdefault(text, set()).add(schema_id)
+        assert all(len(found) == 1 for found in ids.values()), "one schema, one id"
+        assert len(set.union(*ids.values())) == len(ids), "one id, one schema"
+        until(lambda: state(first) == state(second))
+        held = state(first)
+        for subject in range(3):
+            versions = held[f"{prefix}-{subject}"]
+            assert [version for version, _, _ in versions] == list(range(1, 9))
+            assert {text for _, _, text in versions} == set(ids)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Settings:
+    """Settings for a broker of the test's own, that is not started yet."""
+    settings = isolated(load({}), tmp_path / "data")
+    install.install(settings)
+    return settings.model_copy(
+        update={
+            "kafka": settings.kafka.model_copy(update={"deadline_s": 20.0}),
+            "registry": settings.registry.model_copy(update={"write_timeout_s": 2.0}),
+        }
+    )
+
+
+def test_a_broker_that_goes_and_comes_back(alone: Settings, tmp_path: Path) -> None:
+    kafka = broker(alone, tmp_path / "broker")
+    service = registry(alone, tmp_path / "registry")
+    with ExitStack() as stack:
+        service.launch()  # Before there is a broker: it waits.
+        stack.callback(service.kill)
+        until(lambda: "waiting for a Kafka broker" in service.said)
+        stack.enter_context(kafka)
+        until(lambda: service.status is None and reachable(service))
+        with client(service) as http:
+            # A fresh broker makes the topic of transactions first, which a busy machine takes its time over.
+            until(lambda: post(http, "s", schema("a")) == (200, {"id": 1}), step=0.1)
+            kafka.kill()
+            status, body = post(http, "s", schema("a", "b"))
+            assert (status, body["error_code"]) in [(500, 50002), (500, 50003)]
+            assert http.get("/subjects/s/versions/latest").json()["id"] == 1
+            assert post(http, "s", schema("a")) == (200, {"id": 1})
+            assert http.get("/schemas/ids/7").status_code == 404
+            kafka.start()
+            until(lambda: post(http, "s", schema("a", "b")) == (200, {"id": 2}), step=0.1)
+            # The write whose outcome was not known took effect once at most.
+            assert http.get("/subjects/s/versions").json() == [1, 2]
+        service.kill()
+        service.start()
+        with client(service) as http:
+            assert [version for version, _, _ in state(http)["s"]] == [1, 2]
+        assert service.stop() == 0
+
+
+def reachable(service: ServiceProcess) -> bool:
+    try:
+        return httpx.get(service.settings.schema_registry.url + "/subjects").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def post(http: httpx.Client, subject: str, text: str) -> tuple[int, Any]:
+    answer = http.post(f"/subjects/{subject}/versions", json={"schema": text})
+    return answer.status_code, answer.json()
+
+
+def test_no_broker_by_the_deadline(alone: Settings, tmp_path: Path) -> None:
+    hurried = alone.model_copy(update={"kafka": alone.kafka.model_copy(update={"deadline_s": 0.5})})
+    service = registry(hurried, tmp_path / "log")
+    service.launch()
+    until(lambda: service.status is not None)
+    assert service.status == 1
+    last = service.said.splitlines()[-1]
+    assert "no Kafka broker answers at" in last
+    assert "STEPSTREAM_KAFKA_BOOTSTRAP" in last
+
+
+def test_a_taken_port_and_a_topic_that_forgets(alone: Settings, tmp_path: Path) -> None:
+    with broker(alone, tmp_path / "broker"):
+        admin = admin_client(alone.kafka)
+        for future in admin.create_topics([NewTopic("_schemas", 1, 1, config={"cleanup.policy": "delete"})]).values():
+            future.result(30)
+        service = registry(alone, tmp_path / "one")
+        service.launch()
+        until(lambda: service.status is not None)
+        assert service.status == 1
+        assert "cleanup.policy=delete, so schemas would expire" in service.said.splitlines()[-1]
+
+        taken = service.settings.model_copy(
+            update={"registry": service.settings.registry.model_copy(update={"port": alone.broker.port})}
+        )
+        other = ServiceProcess("stepstream.services.registry", taken, service._ready, tmp_path / "two")
+        other.launch()
+        until(lambda: other.status is not None)
+        assert other.status == 1
+        assert f"127.0.0.1:{alone.broker.port}: Address already in use; set STEPSTREAM_REGISTRY_PORT" in other.said
