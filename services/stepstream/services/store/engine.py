@@ -11,6 +11,7 @@ a power cut may lose the last seconds, which replay from the log brings back.
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -208,16 +209,13 @@ def prepared(connection: Connection, request: Request, *, restore: bool) -> Iter
 
 def _state(connection: Connection, request: Request) -> list[str]:
     """Statements that put back what `request` is going to change."""
-    statements = []
-    if request.database:
-        name = connection.execute("SELECT currentDatabase()", "RawBLOB").body.decode()
-        statements.append(f"USE {identifier(name)}")
-    for setting in request.settings:
-        query = f"SELECT value FROM system.settings WHERE changed AND name = {literal(setting)}"
-        value = connection.execute(query, "RawBLOB")
-        after = literal(value.body.decode()) if value.result_rows else "DEFAULT"
-        statements.append(f"SET {setting} = {after}")
-    return statements
+    if not request.database and not request.settings:
+        return []
+    values = ", ".join(f"toString(getSetting({literal(name)}))" for name in request.settings)
+    row = connection.execute(f"SELECT [currentDatabase(), {values}]", "JSONCompactEachRow").body
+    database, *before = json.loads(row)[0]
+    changes = [f"{name} = {literal(value)}" for name, value in zip(request.settings, before, strict=True)]
+    return [f"USE {identifier(database)}", *([f"SET {', '.join(changes)}"] if changes else [])]
 
 
 def identifier(name: str) -> str:

@@ -99,7 +99,7 @@ def needs_more(head: bytes) -> bool:
     clause = _data_clause(words)
     if clause is None:
         return True
-    return clause.format is not None and _data_start(head, clause.format) == len(head)
+    return clause.format is not None and head[_data_start(head, clause.format) :] in {b"", b"\r"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""Reading of a request's surroundings, and its credentials."""
+
+import base64
+
+import pytest
+
+from stepstream.services.store.errors import StoreError
+from stepstream.services.store.request import Session, authenticate, read
+
+
+def test_parameters_settings_and_transport_are_told_apart() -> None:
+    request = read(
+        {
+            "query": "SELECT 1",
+            "database": "d",
+            "param_x": "41",
+            "max_threads": "2",
+            "query_id": "q",
+            "session_id": "s",
+            "session_timeout": "5",
+            "wait_end_of_query": "1",
+            "client_protocol_version": "54405",
+        },
+        {},
+    )
+    assert (request.sql, request.database, request.query_id, request.whole) == (b"SELECT 1", "d", "q", True)
+    assert (request.parameters, request.settings) == ({"x": "41"}, {"max_threads": "2"})
+    assert request.session == Session("s", 5.0, must_exist=False)
+
+
+def test_headers_name_format_database_and_encodings() -> None:
+    headers = {
+        "x-clickhouse-format": "JSON",
+        "x-clickhouse-database": "d",
+        "content-encoding": "GZIP",
+        "accept-encoding": "zstd",
+    }
+    request = read({"enable_http_compression": "1"}, headers)
+    assert (request.format, request.database) == ("JSON", "d")
+    assert (request.content_encoding, request.reply_encoding) == ("gzip", "zstd")
+    assert read({}, headers).reply_encoding is None
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"compress": "1"}, "Content-Encoding"),
+        ({"a b": "1"}, "'a b'"),
+        ({"x;y": "1"}, "'x;y'"),
+        ({"session_id": "s", "session_timeout": "soon"}, "session_timeout"),
+        ({"session_id": "s", "session_timeout": "7200"}, "session_timeout"),
+        ({"session_id": "s", "session_timeout": "nan"}, "session_timeout"),
+    ],
+)
+def test_what_cannot_be_used_is_named(params: dict[str, str], told: str) -> None:
+    with pytest.raises(StoreError, match=told):
+        read(params, {})
+
+
+def basic(text: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(text.encode()).decode()}
+
+
+@pytest.mark.parametrize(
+    ("params", "headers"),
+    [
+        ({}, basic("ada:s:é")),
+        ({}, {"x-clickhouse-user": "ada", "x-clickhouse-key": "s:é".encode().decode("latin-1")}),
+        ({"user": "ada", "password": "s:é"}, {}),
+    ],
+)
+def test_credentials_come_in_three_ways(params: dict[str, str], headers: dict[str, str]) -> None:
+    authenticate(params, headers, "ada", "s:é")
+
+
+@pytest.mark.parametrize(
+    ("params", "headers"),
+    [
+        ({}, {}),
+        ({}, basic("ada:wrong")),
+        ({}, basic("eve:s:é")),
+        ({}, {"authorization": "Basic !!"}),
+        ({}, {"x-clickhouse-user": "ada"}),
+        ({"user": "ada", "password": ""}, {}),
+    ],
+)
+def test_wrong_credentials_are_refused(params: dict[str, str], headers: dict[str, str]) -> None:
+    with pytest.raises(StoreError) as refused:
+        authenticate(params, headers, "ada", "s:é")
+    assert (refused.value.code, refused.value.status) == (516, 403)

@@ -1,0 +1,84 @@
+"""Sessions: one request at a time, and gone when their time is over."""
+
+import pytest
+
+from stepstream.services.store.errors import SESSION_IS_LOCKED, SESSION_NOT_FOUND, StoreError
+from stepstream.services.store.request import Session
+from stepstream.services.store.sessions import Sessions
+
+
+class Connection:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sessions(clock: Clock) -> Sessions:
+    return Sessions(Connection, clock)  # type: ignore[arg-type]
+
+
+def session(id: str = "a", timeout_s: float = 60.0, must_exist: bool = False) -> Session:
+    return Session(id, timeout_s, must_exist)
+
+
+def test_a_session_has_one_connection(sessions: Sessions) -> None:
+    with sessions.use(session()) as first:
+        pass
+    with sessions.use(session(must_exist=True)) as again, sessions.use(session("b")) as other:
+        assert again is first
+        assert other is not first
+
+
+def fail_inside(sessions: Sessions) -> None:
+    with sessions.use(session()):
+        raise ZeroDivisionError
+
+
+def test_it_is_locked_while_in_use(sessions: Sessions) -> None:
+    with sessions.use(session()), pytest.raises(StoreError) as refused, sessions.use(session()):
+        pass
+    assert refused.value.code == SESSION_IS_LOCKED
+    with sessions.use(session()):
+        pass
+
+
+def test_it_is_free_after_a_fault(sessions: Sessions) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_inside(sessions)
+    with sessions.use(session()):
+        pass
+
+
+def test_it_ends_when_it_was_not_used_for_its_timeout(sessions: Sessions, clock: Clock) -> None:
+    with sessions.use(session(timeout_s=5)) as connection:
+        clock.now = 100.0
+    clock.now = 105.0
+    with sessions.use(session(timeout_s=5)) as again:
+        assert again is connection
+    clock.now = 110.1
+    with pytest.raises(StoreError) as refused, sessions.use(session(must_exist=True)):
+        pass
+    assert refused.value.code == SESSION_NOT_FOUND
+    assert connection.closed  # type: ignore[attr-defined]
+    assert len(sessions) == 0
+
+
+def test_closing_ends_them_all(sessions: Sessions) -> None:
+    with sessions.use(session()) as connection:
+        pass
+    sessions.close()
+    assert connection.closed  # type: ignore[attr-defined]
