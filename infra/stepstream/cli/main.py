@@ -20,8 +20,11 @@ FAULT, MISUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 # name: (module:attribute, what `--help` says)
 COMMANDS = {
     "config": ("stepstream.cli.config:config", "Show the effective settings and where each came from."),
+    "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts and say what to do about each fault."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and make its start-up cache."),
+    "models": ("stepstream.cli.models:models", "Publish a base model; list published versions."),
+    "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),
     "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate what comes from them."),
     "store": ("stepstream.cli.store:store", "Migrate the analytics store."),

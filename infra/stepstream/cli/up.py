@@ -35,13 +35,14 @@ def up(no_fleet: bool, only: tuple[str, ...]) -> None:
     A part whose address is set to something else (STEPSTREAM_KAFKA_BOOTSTRAP, …) is used there and not started.
     """
     from stepstream.cli.interrupt import Interrupted, interruptible
+    from stepstream.demo.configuration import demo_settings
     from stepstream.embedded.processes import Process, table
     from stepstream.embedded.stack import Event, Stack
 
     def say(event: Event) -> None:
         click.echo(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
 
-    settings = wire(load())
+    settings = wire(demo_settings())
     every = [part.name for part in table(settings) if isinstance(part, Process)]
     chosen = list(only) or [name for name in every if not (no_fleet and name == "fleet")]
     try:

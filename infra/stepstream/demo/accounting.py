@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one agent says of one trajectory that it finished."""
+    """What one agent says of one trajectory."""
 
     trajectory_id: str
     steps: int
+    ended: bool = True
+    """Whether it told the trajectory's end, so that a label must exist; abandoned ones are closed by timeout, later."""
+    unsure: bool = False
+    """Whether one more step may have been recorded, whose answer the agent never saw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ def settle(sent: Iterable[Sent], stored: Mapping[str, tuple[int, int]], labels: 
     """Compares the three records of the same run.
 
     Args:
-        sent: the agents' ledger, one entry a finished trajectory.
+        sent: the agents' ledger, one entry a trajectory.
         stored: by trajectory, (distinct step indexes, rows after folding) of the steps table.
         labels: every record of the labelled topic, redeliveries included.
 
@@ -59,15 +63,16 @@ def settle(sent: Iterable[Sent], stored: Mapping[str, tuple[int, int]], labels: 
         steps_sent += entry.steps
         distinct, rows = stored.get(entry.trajectory_id, (0, 0))
         steps_stored += rows
+        most = entry.steps + entry.unsure
         lost += max(0, entry.steps - distinct)
-        duplicated += max(0, rows - distinct) + max(0, distinct - entry.steps)
+        duplicated += max(0, rows - distinct) + max(0, distinct - most)
         last = newest.get(entry.trajectory_id)
         if last is None:
-            lost += 1
+            lost += entry.ended
             continue
         labelled += 1
         lost += max(0, entry.steps - last.steps)
-        duplicated += max(0, last.steps - entry.steps)
+        duplicated += max(0, last.steps - most)
         duplicated += sum(
             len(events.get((entry.trajectory_id, revision), {""})) - 1 for revision in range(1, last.revision + 1)
         )

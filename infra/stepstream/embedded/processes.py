@@ -45,6 +45,8 @@ class Action:
     name: str
     after: tuple[str, ...]
     run: Callable[[Settings], None]
+    serves: tuple[str, ...] = ()
+    """Taken only where one of these processes is selected; empty: wherever what it comes after is."""
 
 
 Part = Process | Action
@@ -58,12 +60,12 @@ def table(settings: Settings) -> list[Part]:
     external = settings.stack.external
     metrics = _Metrics(settings)
     registry, store = settings.registry, settings.store
-    log = ("topics",)
+    log, model = ("topics",), ("topics", "base-model")
     workers = [
         _http(
             f"worker-{i}",
             "services.inference",
-            log,
+            model,
             f"{url}/health",
             Port(settings.inference.host, settings.inference.port + i, f"worker-{i}", "STEPSTREAM_INFERENCE_PORT"),
             environment={
@@ -110,7 +112,8 @@ def table(settings: Settings) -> list[Part]:
         metrics.process("label", "jobs.label", log, job=True),
         metrics.process("measure", "jobs.measure", log, job=True),
         metrics.process("store-writer", "jobs.store", (*log, "tables"), job=True),
-        metrics.process("learner", "learner", log, stop_wait_s=20),
+        Action("base-model", log, actions.publish_base, serves=("learner", *names)),
+        metrics.process("learner", "learner", model, stop_wait_s=20),
         *workers,
         _http(
             "gateway",
@@ -147,7 +150,10 @@ def select(parts: Sequence[Part], names: Collection[str] | None = None) -> list[
             chosen |= {name for name in processes if name.startswith("worker-")}
         if unknown := sorted(chosen - set(processes)):
             raise StackError(f"no such process: {', '.join(unknown)}; there are {', '.join(processes)}")
-    chosen |= {part.name for part in parts if isinstance(part, Action) and chosen.issuperset(part.after)}
+    for part in parts:
+        wanted = isinstance(part, Action) and (not part.serves or bool(chosen.intersection(part.serves)))
+        if wanted and chosen.issuperset(part.after):
+            chosen.add(part.name)
     return [part for part in parts if part.name in chosen]
 
 

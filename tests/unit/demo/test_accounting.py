@@ -46,6 +46,14 @@ def test_a_new_revision_is_not_a_duplicate() -> None:
     assert settle(SENT, STORED, [*LABELS, Label("b", 2, "e3", 2)]).duplicated == 0
 
 
+def test_an_abandoned_trajectory_needs_no_label_yet_and_may_have_one_step_more() -> None:
+    abandoned = [Sent("a", 3, ended=False, unsure=True)]
+    assert settle(abandoned, {"a": (3, 3)}, []).lost == 0
+    assert settle(abandoned, {"a": (4, 4)}, []) == Account(3, 4, 1, 0, 0, 0)
+    assert settle(abandoned, {"a": (2, 2)}, []).lost == 1
+    assert settle(abandoned, {"a": (5, 5)}, []).duplicated == 1
+
+
 @given(st.lists(st.sampled_from(LABELS), max_size=6), st.randoms())
 def test_redelivery_and_order_change_nothing(again: list[Label], random: object) -> None:
     labels = [*LABELS, *again]

@@ -82,6 +82,11 @@ class Govern(Section):
 
     max_event_bytes: int = Field(900_000, ge=1_000, description="Largest record in bytes; larger: dead letter.")
     max_future_s: float = Field(300.0, ge=0, description="How far ahead of now, in seconds, an event's time may be.")
+    dedup_days: int = Field(7, ge=1, description="Days, by an event's own time, for which its id is remembered.")
+    pseudonym_key: SecretStr = Field(
+        SecretStr(""),
+        description="Secret behind the pseudonyms of redacted values; empty: a random one kept in DATA/secrets.",
+    )
 
 
 class Label(Section):
@@ -98,6 +103,7 @@ class Label(Section):
     reward_spec: Path | None = Field(
         None, description="TOML file of the reward specification; default: the outcome alone."
     )
+    keep_days: int = Field(30, ge=1, description="Days for which a closed trajectory is kept for late feedback.")
 
 
 class Store(Section):
@@ -139,6 +145,7 @@ class Gateway(Section):
     port: int = Field(8080, description="Port to listen on.")
     upstreams: list[str] = Field(
         ["http://127.0.0.1:8000"],
+        min_length=1,
         description="Base addresses of inference workers; comma-separated in the environment.",
     )
     agent: str = Field("agent", description="Agent name of a call that carries no x-stepstream-agent header.")
@@ -263,8 +270,9 @@ class Stack(Section):
     )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds within which everything must be ready.")
     base_model: str = Field(
-        "stepstream.demo.base:prepare",
-        description="Folder of the model to publish when there is none, or module:name of a function that makes it.",
+        "",
+        description="Folder of the model to publish when there is none, or module:name of a function that makes it; "
+        "empty: workers wait for `stepstream models publish`.",
     )
     new_lineage: bool = Field(
         False, description="Publish the base model again, as the root of a new lineage, although versions exist."

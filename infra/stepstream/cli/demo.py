@@ -1,0 +1,77 @@
+"""`stepstream demo`: the loop on the embedded stack until the policy is clearly better."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON at the end.")
+def demo(as_json: bool) -> None:
+    """Run agents, stream jobs, learner and worker until held-out success passes the target; write a report.
+
+    Exit status 0: the target was reached and nothing was lost or counted twice; 1: not.
+    """
+    from stepstream.cli.interrupt import Interrupted, interruptible
+    from stepstream.demo.configuration import demo_settings, fresh_run
+    from stepstream.demo.memory import MemoryWatch
+    from stepstream.demo.run import Demo, TargetMissed
+    from stepstream.demo.view import open_view
+    from stepstream.embedded.addresses import wire
+    from stepstream.embedded.stack import Event, Stack
+    from stepstream.learner.lineage import read_versions
+    from stepstream.topics.codec import Codec
+
+    settings = fresh_run(wire(demo_settings()))
+    folder = settings.paths.data / "demo"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.jsonl"):
+        old.unlink()  # accounts of an earlier run
+    view = open_view(settings.demo.target, settings.demo.deadline_s)
+
+    def say(event: Event) -> None:
+        if event.state in ("ready", "restarted") or event.name == "install":
+            view.say(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
+
+    began = time.monotonic()
+    try:
+        with interruptible(), Stack(settings, on_event=say, held=["fleet"]) as stack:
+            view.say(f"everything runs after {time.monotonic() - began:.1f} s")
+            view.say(f"console: http://{settings.console.host}:{settings.console.port}")
+            versions = read_versions(stack.settings.kafka, Codec(stack.settings.schema_registry))
+            root = versions.newest(settings.learner.model)
+            assert root is not None
+            memory = MemoryWatch(stack.members)
+            try:
+                report = Demo(stack, view, root["version"]).run(memory)
+            finally:
+                memory.stop()
+                view.close()
+            page = report.write(folder)
+    except Interrupted:
+        view.say("stopped; the data stays")
+        sys.exit(130)
+    except TargetMissed as error:
+        raise click.ClickException(str(error)) from None
+    _summarise(report.facts, page, as_json)
+
+
+def _summarise(facts: dict[str, Any], page: Path, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        before, after = facts["success_before"]["value"], facts["success_after"]["value"]
+        click.echo(
+            f"\nheld-out success {100 * before:.1f} % -> {100 * after:.1f} % in {facts['seconds_to_target']:.0f} s, "
+            f"{facts['policy_versions']} policy versions\n"
+            f"{facts['steps_produced']} steps sent, {facts['steps_in_clickhouse']} in ClickHouse; "
+            f"{facts['lost']} lost, {facts['duplicated']} duplicated\n"
+            f"staleness at most {facts['staleness_max']:.0f} of {facts['staleness_bound']}, "
+            f"peak memory {facts['peak_rss_mb']} MB\nreport: {page}"
+        )
+    if facts["lost"] or facts["duplicated"]:
+        raise click.ClickException("the accounts do not balance")
