@@ -1,0 +1,107 @@
+"""Makes a step or feedback safe to learn from: redaction under rule 6, consent, provenance. Pure.
+
+Token ids spell out the text that they stand for, so redacting text alone would change nothing. Where a redaction
+touched a response, its token ids, logprobs, mask and spans go; where it touched a prompt, the prompt's token ids go,
+and what is left can no longer be laid over tokens at all. The digest of a shared prefix goes with a redacted prefix
+too: somebody who knows all of the prefix but a card number could try card numbers against it.
+"""
+
+from collections import Counter
+from typing import Any, cast
+
+from stepstream.jobs.redaction import Redactor
+from stepstream.topics.events import Feedback, Governance, Message, Step, new_governance
+from stepstream.topics.ids import derived_id
+
+
+def govern_step(job: str, step: Step, prefix_clean: bool, redactor: Redactor) -> tuple[Step, bool]:
+    """The governed step, and whether its whole context (prompt, shared part included, and response) is clean.
+
+    Args:
+        job: name and version of the job.
+        step: a valid step with consent `train` or `analyse`; it is not changed.
+        prefix_clean: whether the step before passed without a redaction in its whole context; of no account where
+            nothing is shared.
+        redactor: makes the pseudonyms.
+    """
+    in_prompt: Counter[str] = Counter()
+    in_response: Counter[str] = Counter()
+    governed = step.copy()
+    governed["messages"] = [_redact_message(message, redactor, in_prompt) for message in step["messages"]]
+    governed["response"] = _redact_message(step["response"], redactor, in_response)
+    if step["error"] is not None:
+        governed["error"] = redactor.redact(step["error"], in_response)
+    inherits = step["prompt_shared_tokens"] > 0 or step["prompt_shared_messages"] > 0
+    prefix_dirty = inherits and not prefix_clean
+    flags = [f"redacted:{rule}" for rule in sorted(in_prompt.keys() | in_response.keys())]
+    if prefix_dirty:
+        flags.append("redacted:prefix")
+    if in_prompt or prefix_dirty:
+        _drop_prompt_tokens(governed)
+    if in_prompt or prefix_dirty or in_response:
+        _drop_response_tokens(governed)
+    clean = not (in_prompt or prefix_dirty or in_response)
+    if not clean and governed["fidelity"] == "token":
+        governed["fidelity"] = "text"
+    if step["consent"] != "train":
+        flags.append(f"consent:{step['consent']}")
+    if step["fidelity"] != "token":
+        flags.append(f"fidelity:{step['fidelity']}")
+    _stamp(governed, job, in_prompt + in_response, flags, trainable=clean and not flags)
+    return governed, clean
+
+
+def govern_feedback(job: str, feedback: Feedback, redactor: Redactor) -> Feedback:
+    """The governed feedback; `feedback` has consent `train` or `analyse` and is not changed."""
+    found: Counter[str] = Counter()
+    governed = feedback.copy()
+    for field in ("category", "comment", "demonstration"):
+        text = feedback[field]
+        if text is not None:
+            governed[field] = redactor.redact(text, found)
+    flags = [f"redacted:{rule}" for rule in sorted(found)]
+    if feedback["consent"] != "train":
+        flags.append(f"consent:{feedback['consent']}")
+    _stamp(governed, job, found, flags, trainable=not flags)
+    return governed
+
+
+def _stamp(governed: Step | Feedback, job: str, found: "Counter[str]", flags: list[str], *, trainable: bool) -> None:
+    source = governed["event_id"]
+    record: Governance = new_governance(
+        source_event_id=source, job=job, redactions=dict(found), trainable=trainable, flags=flags
+    )
+    governed["governed"] = record
+    governed["event_id"] = derived_id(job, source)
+
+
+def _drop_prompt_tokens(step: Step) -> None:
+    step["prompt_token_ids"] = []
+    step["prompt_shared_tokens"] = 0
+    step["prompt_shared_digest"] = None
+
+
+def _drop_response_tokens(step: Step) -> None:
+    step["response_token_ids"] = []
+    step["response_logprobs"] = []
+    step["loss_mask"] = []
+    step["policy_spans"] = []
+
+
+def _redact_message(message: Message, redactor: Redactor, found: "Counter[str]") -> Message:
+    changed: dict[str, Any] = {}
+    content = redactor.redact(message["content"], found)
+    if content is not message["content"]:
+        changed["content"] = content
+    if message["name"]:
+        changed["name"] = redactor.redact(message["name"], found)
+    if message["tool_calls"]:
+        changed["tool_calls"] = [
+            {
+                **call,
+                "arguments": redactor.redact(call["arguments"], found),
+                "result": None if call["result"] is None else redactor.redact(call["result"], found),
+            }
+            for call in message["tool_calls"]
+        ]
+    return cast(Message, message | changed) if changed else message

@@ -1,0 +1,234 @@
+"""The `label` job: joins the steps and feedback of a trajectory, closes it, and publishes its rewards and sequences.
+
+Run it as `python -m stepstream.jobs.label`. Reads `governed-steps`, `governed-feedback` and its own decisions on
+`closures`; writes `labeled-trajectories` and `closures`. The logic is in `trajectory.py`, `labelling.py`,
+`joining.py` and `rewards.py`.
+"""
+
+import hashlib
+import heapq
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+from stepstream.config import Settings
+from stepstream.jobs import metrics
+from stepstream.jobs.folding import FoldProcessor
+from stepstream.jobs.labelling import label
+from stepstream.jobs.outputs import Outputs, Refused
+from stepstream.jobs.record import Record
+from stepstream.jobs.rewards import RewardSpec, load_spec
+from stepstream.jobs.runner import Processor, run_job
+from stepstream.jobs.state import Changes, PartitionState
+from stepstream.jobs.trajectory import Head
+from stepstream.topics.codec import Codec
+from stepstream.topics.events import Feedback, Step, TrajectoryClosed, new_trajectory_closed
+from stepstream.topics.ids import derived_id
+from stepstream.topics.process import Stop, run
+
+NAME = "label"
+VERSION = "1"
+JOB = f"{NAME}@{VERSION}"
+STEPS, FEEDBACK, CLOSURES, LABELS = "governed-steps", "governed-feedback", "closures", "labeled-trajectories"
+
+_HEAD, _STEP, _OPEN = b"h", b"s", b"o"
+_INDEX = struct.Struct(">i")
+_CACHED_STEPS = 20_000
+_CACHED_HEADS = 20_000
+
+
+class LabelFold:
+    """One partition of trajectories."""
+
+    def __init__(
+        self, state: PartitionState, spec: RewardSpec, codec: Codec, *, idle_timeout_s: float, end_grace_s: float
+    ) -> None:
+        self._spec, self._spec_id = spec, spec.identity()
+        self._codec = codec
+        self._idle_ms, self._grace_ms = int(idle_timeout_s * 1000), int(end_grace_s * 1000)
+        self._heads: dict[bytes, Head] = {}
+        self._steps: dict[bytes, Step] = {}
+        self._touched: dict[bytes, tuple[Head, Record]] = {}
+        self._deadlines: list[tuple[int, bytes]] = []
+        self._watched: dict[bytes, int] = {}
+        for name, _ in state.scan(_OPEN):
+            packed = state.get(_HEAD + name)
+            if packed is not None:
+                self._watch(name, Head.unpack(packed))
+
+    def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
+        """Notes an event with its trajectory."""
+        name = _name(event["trajectory_id"])
+        head = self._head(name, event["trajectory_id"], changes)
+        if record.topic == STEPS:
+            self._add_step(name, head, cast(Step, event), record, changes, out)
+        elif record.topic == FEEDBACK:
+            if event["event_id"] in head.feedback:
+                out.count(metrics.DUPLICATES.labels(record.topic))
+            head.add_feedback(cast(Feedback, event), record.timestamp_ms)
+        else:
+            head.close(cast(TrajectoryClosed, event))
+            if not head.steps:
+                changes.delete(_OPEN + name)
+        self._touched[name] = (head, record)
+
+    def settle(self, changes: Changes, out: Outputs) -> None:
+        """Publishes what became due: a first label, or a new revision where the inputs are others."""
+        for name, (head, record) in self._touched.items():
+            if head.closed:
+                changes.delete(_OPEN + name)
+                try:
+                    self._publish(name, head, changes, out)
+                except Refused as refused:
+                    out.refuse(record, refused)
+            elif head.closure is None:
+                changes.put(_OPEN + name, b"")
+                self._watch(name, head)
+            changes.put(_HEAD + name, head.pack())
+        self._touched.clear()
+        if len(self._heads) > _CACHED_HEADS:
+            self._heads.clear()
+        if len(self._steps) > _CACHED_STEPS:
+            self._steps.clear()
+
+    def due(self, now_ms: int) -> bool:
+        """Whether some trajectory may have waited long enough."""
+        return bool(self._deadlines) and self._deadlines[0][0] <= now_ms
+
+    def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
+        """Writes the decision to close what has waited long enough; it acts when the decision is read back."""
+        while self.due(now_ms):
+            _, name = heapq.heappop(self._deadlines)
+            self._watched.pop(name, None)
+            packed = changes.get(_HEAD + name)
+            if packed is None or changes.get(_OPEN + name) is None:
+                continue
+            head = Head.unpack(packed)
+            deadline_ms, reason = head.deadline_ms(self._idle_ms, self._grace_ms)
+            if deadline_ms > now_ms:
+                self._watch_until(deadline_ms, name)
+                continue
+            last = max(map(int, head.steps), default=-1)
+            closed = new_trajectory_closed(
+                event_id=derived_id(JOB, "closed", head.trajectory_id, reason, last),
+                occurred_at_us=now_ms * 1000,
+                trajectory_id=head.trajectory_id,
+                reason=reason,
+                last_step_index=last,
+                job=JOB,
+            )
+            out.emit(CLOSURES, head.trajectory_id, closed)
+            # Should the decision get lost with this store, it is taken again.
+            self._watch_until(now_ms + self._idle_ms, name)
+
+    def published(self, event: dict[str, Any], changes: Changes) -> None:
+        """Learns of a label that was published while this state was elsewhere."""
+        name = _name(event["trajectory_id"])
+        head = self._head(name, event["trajectory_id"], changes)
+        if event["revision"] >= head.revision:
+            head.revision, head.label_id = event["revision"], event["event_id"]
+        changes.put(_HEAD + name, head.pack())
+
+    def _add_step(self, name: bytes, head: Head, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
+        if head.steps.get(str(step["step_index"])) == step["event_id"]:
+            out.count(metrics.DUPLICATES.labels(record.topic))
+            return
+        if not head.add_step(step, record.timestamp_ms):
+            raise Refused("invalid", f"another event is already step {step['step_index']} of this trajectory")
+        key = _STEP + name + _INDEX.pack(step["step_index"])
+        assert record.value is not None
+        changes.put(key, record.value)
+        self._steps[key] = step
+
+    def _publish(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
+        signals = head.signals()
+        used = {component.feedback for component in self._spec.component}
+        signals = [signal for signal in signals if signal["name"] in used]
+        digest = head.inputs_digest(self._spec_id, signals)
+        if head.revision and head.label_event_id(JOB, head.revision, digest) == head.label_id:
+            return
+        revision = head.revision + 1
+        steps = [self._step(name, index, changes) for index in sorted(map(int, head.steps))]
+        closed_us = head.closure[2] if head.closure is not None else 0
+        labelled = label(
+            steps,
+            signals,
+            spec=self._spec,
+            end=head.end,
+            closed_by=head.closed_by,
+            last_step_index=head.last_step_index,
+            event_id=head.label_event_id(JOB, revision, digest),
+            occurred_at_us=max(head.newest_us, closed_us, *(signal["at"] for signal in signals), 0),
+            revision=revision,
+            job=JOB,
+        )
+        out.emit(LABELS, labelled["group_id"] or head.trajectory_id, labelled)
+        head.revision, head.label_id = revision, labelled["event_id"]
+
+    def _step(self, name: bytes, index: int, changes: Changes) -> Step:
+        key = _STEP + name + _INDEX.pack(index)
+        step = self._steps.get(key)
+        if step is None:
+            step = cast(Step, self._codec.decode(STEPS, changes.get(key)))
+        return step
+
+    def _head(self, name: bytes, trajectory_id: str, changes: Changes) -> Head:
+        head = self._heads.get(name)
+        if head is None:
+            packed = changes.get(_HEAD + name)
+            head = Head(trajectory_id) if packed is None else Head.unpack(packed)
+            self._heads[name] = head
+        return head
+
+    def _watch(self, name: bytes, head: Head) -> None:
+        self._watch_until(head.deadline_ms(self._idle_ms, self._grace_ms)[0], name)
+
+    def _watch_until(self, deadline_ms: int, name: bytes) -> None:
+        """Looks at a trajectory no later than this; a later deadline is found out when the earlier one comes."""
+        if deadline_ms < self._watched.get(name, deadline_ms + 1):
+            self._watched[name] = deadline_ms
+            heapq.heappush(self._deadlines, (deadline_ms, name))
+
+
+def _name(trajectory_id: str) -> bytes:
+    """A short key of fixed length for a trajectory."""
+    return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class Label:
+    """The job for `FoldProcessor`."""
+
+    name: ClassVar = NAME
+    version: ClassVar = VERSION
+    inputs: ClassVar[tuple[str, ...]] = (STEPS, FEEDBACK, CLOSURES)
+    remembers: ClassVar[str | None] = LABELS
+    max_event_bytes: int | None = None
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings.label
+        self._spec = load_spec(settings.label.reward_spec)
+        self._codec = Codec(settings.schema_registry)
+
+    def fold(self, state: PartitionState) -> LabelFold:
+        """One partition."""
+        return LabelFold(
+            state,
+            self._spec,
+            self._codec,
+            idle_timeout_s=self._settings.idle_timeout_s,
+            end_grace_s=self._settings.end_grace_s,
+        )
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Runs the job until asked to stop."""
+    job = Label(settings)
+
+    def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
+        return FoldProcessor(settings, job, abandoned)
+
+    run_job(settings, stop, NAME, job.inputs, make)
+
+
+if __name__ == "__main__":
+    run(NAME, main)

@@ -1,0 +1,151 @@
+"""Makes the label of a closed trajectory from what came for it. Pure: the same input gives the same bytes."""
+
+from collections.abc import Iterable, Sequence
+
+from stepstream.jobs.joining import join
+from stepstream.jobs.rewards import RewardSpec, Signal, components, returns_to_go, reward_of, success
+from stepstream.topics.events import (
+    Consent,
+    Fidelity,
+    LabeledStep,
+    LabeledTrajectory,
+    Step,
+    ToolUse,
+    TrajectoryEnd,
+    new_labeled_step,
+    new_labeled_trajectory,
+    new_tool_use,
+)
+
+_CONSENT: tuple[Consent, ...] = ("none", "analyse", "train")
+_FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")
+
+
+def label(
+    steps: Sequence[Step],
+    signals: Sequence[Signal],
+    *,
+    spec: RewardSpec,
+    end: TrajectoryEnd,
+    closed_by: str,
+    last_step_index: int,
+    event_id: str,
+    occurred_at_us: int,
+    revision: int,
+    job: str,
+) -> LabeledTrajectory:
+    """The labelled trajectory.
+
+    Args:
+        steps: governed steps in order of their index, at least one.
+        signals: feedback that stands and has a value.
+        spec: the reward specification.
+        end: how the trajectory ended, as it was told.
+        closed_by: what closed it: `end`, `idle` or `incomplete`.
+        last_step_index: index of the last step, as far as known.
+        event_id: identity of the result.
+        occurred_at_us: time of the result: that of the newest of what it was made from.
+        revision: number of the result.
+        job: name and version of the job.
+    """
+    first = steps[0]
+    terms = components(spec, steps, signals)
+    rewards = [reward_of(step_terms) for step_terms in terms]
+    returns = returns_to_go(rewards, spec.gamma)
+    outcome = success(spec, terms)
+    joined = join(steps)
+    complete = [step["step_index"] for step in steps] == list(range(last_step_index + 1))
+    consent = min([step["consent"] for step in steps] + [s["consent"] for s in signals], key=_CONSENT.index)
+    flags = _flags(steps, joined.faults)
+    if not complete:
+        flags.append("incomplete")
+    if spec.outcome is not None and outcome is None:
+        flags.append("outcome:missing")
+    if first["split"] != "train":
+        flags.append(f"split:{first['split']}")
+    allowed = complete and consent == "train" and first["split"] == "train" and "outcome:missing" not in flags
+    trainable = allowed and bool(joined.sequences)
+    fidelity = min((step["fidelity"] for step in steps), key=_FIDELITY.index)
+    if any(joined.text):
+        fidelity = min(fidelity, "text", key=_FIDELITY.index)
+    versions = [span["version"] for step in steps for span in step["policy_spans"]]
+    costs = [step["cost_usd"] for step in steps if step["cost_usd"] is not None]
+    return new_labeled_trajectory(
+        event_id=event_id,
+        occurred_at_us=occurred_at_us,
+        trajectory_id=first["trajectory_id"],
+        revision=revision,
+        parent_trajectory_id=first["parent_trajectory_id"],
+        parent_step_index=first["parent_step_index"],
+        task_id=first["task_id"],
+        group_id=first["group_id"],
+        tenant=first["tenant"],
+        consent=consent,
+        agent=first["agent"],
+        environment=first["environment"],
+        harness_version=first["harness_version"],
+        track=first["track"],
+        split=first["split"],
+        model=first["model"],
+        version_min=min(versions, default=None),
+        version_max=max(versions, default=None),
+        fidelity=fidelity,
+        end=end,
+        closed_by=closed_by,
+        complete=complete,
+        success=outcome,
+        reward=sum(rewards),
+        reward_spec=spec.identity(),
+        steps=[
+            _labelled(step, rewards[place], returns[place], terms[place], trainable and joined.trainable[place])
+            for place, step in enumerate(steps)
+        ],
+        sequences=joined.sequences if trainable else [],
+        tools=_tools(steps),
+        flags=flags,
+        trainable=trainable,
+        prompt_tokens=sum(len(step["prompt_token_ids"]) for step in steps),
+        response_tokens=sum(len(step["response_token_ids"]) for step in steps),
+        started_at_us=first["occurred_at_us"],
+        ended_at_us=steps[-1]["occurred_at_us"],
+        cost_usd=sum(costs) if costs else None,
+        labelled_by=job,
+    )
+
+
+def _labelled(step: Step, reward: float, return_to_go: float, terms: list, trainable: bool) -> LabeledStep:  # type: ignore[type-arg]
+    versions = [span["version"] for span in step["policy_spans"]]
+    return new_labeled_step(
+        step_index=step["step_index"],
+        event_id=step["event_id"],
+        reward=reward,
+        return_to_go=return_to_go,
+        components=terms,
+        version_min=min(versions, default=None),
+        version_max=max(versions, default=None),
+        response_tokens=len(step["response_token_ids"]),
+        prompt_tokens=step["prompt_shared_tokens"] + len(step["prompt_token_ids"]),
+        duration_ms=step["duration_ms"],
+        error=step["error"],
+        trainable=trainable,
+    )
+
+
+def _flags(steps: Iterable[Step], faults: Sequence[str]) -> list[str]:
+    """Why parts are kept out of training: what `govern` said and what joining found, each once, sorted."""
+    flags = set(faults)
+    for step in steps:
+        if step["governed"] is not None:
+            flags.update(step["governed"]["flags"])
+    return sorted(flags)
+
+
+def _tools(steps: Iterable[Step]) -> list[ToolUse]:
+    uses: dict[str, ToolUse] = {}
+    for step in steps:
+        for call in step["response"]["tool_calls"]:
+            use = uses.setdefault(call["name"], new_tool_use(name=call["name"], calls=0, errors=0))
+            use["calls"] += 1
+            use["errors"] += call["error"] is not None
+            use["duration_ms"] += call["duration_ms"] or 0.0
+    return [uses[name] for name in sorted(uses)]

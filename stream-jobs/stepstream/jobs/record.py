@@ -1,0 +1,17 @@
+"""A record of the log as the jobs pass it around: raw bytes with their place."""
+
+from dataclasses import dataclass
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One raw record of an input topic; `timestamp_ms` is the broker's or producer's time of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None

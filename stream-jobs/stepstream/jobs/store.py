@@ -1,0 +1,107 @@
+"""The `store` job: puts every governed and derived record into ClickHouse.
+
+Run it as `python -m stepstream.jobs.store`. A record becomes rows as `rows.py` says. Offsets are committed after the
+insert was acknowledged; what is delivered again folds into the rows that are there (the tables' keys see to that), so
+the job keeps no state.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from stepstream.config import Settings
+from stepstream.jobs import metrics
+from stepstream.jobs.inserting import Inserter
+from stepstream.jobs.limits import DeadLetterShare
+from stepstream.jobs.outputs import DEAD_LETTERS, Outputs, Refused
+from stepstream.jobs.publisher import Publisher
+from stepstream.jobs.record import Record
+from stepstream.jobs.rows import TOPICS, Row, rows
+from stepstream.jobs.runner import Processor, run_job
+from stepstream.jobs.waiting import patiently
+from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
+from stepstream.topics.process import Stop, run
+
+log = logging.getLogger(__name__)
+
+NAME = "store"
+VERSION = "1"
+JOB = f"{NAME}@{VERSION}"
+
+T = TypeVar("T")
+
+
+class StoreProcessor:
+    """Decodes batches, inserts their rows table by table, publishes dead letters."""
+
+    def __init__(self, settings: Settings, abandoned: Callable[[], bool]) -> None:
+        self._abandoned = abandoned
+        self._codec = Codec(settings.schema_registry)
+        self._inserter = Inserter(settings.clickhouse, abandoned)
+        self._publisher = Publisher(settings, self._codec, f"{NAME}/{VERSION}", abandoned)
+        self._share = DeadLetterShare(settings.jobs.dead_letter_share)
+
+    def open(self, partitions: Iterable[int]) -> None:
+        """Nothing to recover."""
+
+    def close(self, partitions: Iterable[int]) -> None:
+        """Nothing to release."""
+
+    def tick(self) -> None:
+        """Nothing depends on time."""
+
+    def shut_down(self) -> None:
+        """Frees the connection."""
+        self._inserter.close()
+
+    def process(self, records: Sequence[Record]) -> None:
+        """Inserts a batch; when it returns, everything is acknowledged.
+
+        Raises:
+            Abandoned: asked to give up while something was away.
+            Fatal: too many dead letters.
+        """
+        out = Outputs(JOB, self._codec, self._patiently)
+        by_table: defaultdict[str, list[Row]] = defaultdict(list)
+        origins: defaultdict[str, list[Record]] = defaultdict(list)
+        for record in records:
+            try:
+                event = self._patiently(partial(self._codec.decode, record.topic, record.value))
+            except CodecError as error:
+                self._refuse(out, record, Refused(error.kind, str(error)))
+                continue
+            for table, row in rows(record.topic, event):
+                by_table[table].append(row)
+                origins[table].append(record)
+        for table, batch in by_table.items():
+            for place in self._inserter.insert(table, batch):
+                self._refuse(out, origins[table][place], Refused("invalid", f"does not fit the table {table}"))
+        self._share.note(len(records) - out.refused, out.refused)
+        self._publisher.publish(out.events)
+        out.show_counts()
+
+    def _refuse(self, out: Outputs, record: Record, refused: Refused) -> None:
+        if record.topic == DEAD_LETTERS:
+            # A dead letter about a dead letter would come back here.
+            log.error("dead letter at partition %d offset %d is unusable: %s", record.partition, record.offset, refused)
+            out.count(metrics.DEAD_LETTERS.labels(record.topic, refused.error))
+        else:
+            out.refuse(record, refused)
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        return patiently(call, RegistryUnavailable, self._abandoned)
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Runs the job until asked to stop."""
+
+    def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
+        return StoreProcessor(settings, abandoned)
+
+    run_job(settings, stop, NAME, TOPICS, make, batch=settings.store.batch_rows, within_s=settings.store.batch_s)
+
+
+if __name__ == "__main__":
+    run(NAME, main)
