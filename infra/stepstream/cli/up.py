@@ -39,8 +39,16 @@ def up(no_fleet: bool, only: tuple[str, ...]) -> None:
     from stepstream.embedded.processes import Process, table
     from stepstream.embedded.stack import Event, Stack
 
+    fetching = _Progress()
+
     def say(event: Event) -> None:
-        click.echo(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
+        if event.name == "install":
+            if event.state == "starting":
+                fetching(event.detail)
+            else:
+                fetching.done("Kafka is installed")
+        else:
+            click.echo(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
 
     settings = wire(demo_settings())
     every = [part.name for part in table(settings) if isinstance(part, Process)]

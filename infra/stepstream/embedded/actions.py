@@ -1,9 +1,10 @@
 """What the stack does itself between starting processes; each is safe to do again."""
 
-import importlib
-from pathlib import Path
+import os
+import subprocess
+import sys
 
-from stepstream.config import Settings
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.errors import StackError
 
 
@@ -22,36 +23,16 @@ def migrate_store(settings: Settings) -> None:
 
 
 def publish_base(settings: Settings) -> None:
-    """Publishes the base model as the root of a lineage, where there is none yet or a new one is asked for.
+    """Publishes the base model, see `base_model`; in a process of its own, since it needs torch and this one does not.
 
     Raises:
-        StackError: `stack.base_model` names neither a folder nor a function that makes one.
+        StackError: it failed; the message is its last line.
     """
     if not settings.stack.base_model:
         return
-    from stepstream.learner.lineage import read_versions
-    from stepstream.learner.publish import publish_root
-    from stepstream.topics.codec import Codec
-
-    model = settings.learner.model
-    if (
-        settings.stack.new_lineage
-        or read_versions(settings.kafka, Codec(settings.schema_registry)).newest(model) is None
-    ):
-        publish_root(settings, _base_folder(settings), model)
-
-
-def _base_folder(settings: Settings) -> Path:
-    name = settings.stack.base_model
-    if Path(name).is_dir():
-        return Path(name)
-    module, _, function = name.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), function)(settings)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise StackError(
-            f"stack.base_model '{name}' is neither a folder nor module:function ({error}); "
-            "set STEPSTREAM_STACK_BASE_MODEL"
-        ) from error
-    assert isinstance(made, Path)
-    return made
+    command = [sys.executable, "-m", "stepstream.embedded.child", "stepstream.embedded.base_model"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment_of(settings)}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise StackError((done.stderr.strip().splitlines() or ["it failed without a word"])[-1])

@@ -97,11 +97,13 @@ def prepare(settings: Settings) -> list[str]:
     if not jars.installed(java.home(settings)):
         raise StackError(f"Kafka is not installed in {java.home(settings)}: run `stepstream install`")
     check_free(ports(settings))
-    data = data_folder(settings)
-    data.mkdir(parents=True, exist_ok=True)
-    file = configuration_file(settings)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    jars.write_atomically(file, render(properties(settings)).encode())
+    data, file = data_folder(settings), configuration_file(settings)
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        jars.write_atomically(file, render(properties(settings)).encode())
+    except OSError as error:
+        raise StackError(f"cannot keep the log in {data} ({error}): set STEPSTREAM_PATHS_DATA") from None
     if not (data / "meta.properties").exists():
         _format(settings, file)
     return java.command(settings, java.MAIN, str(file))

@@ -56,11 +56,14 @@ def install(home: Path, progress: Progress = lambda done, of: None) -> None:
         progress: called with (jars there, jars in all) as they arrive.
 
     Raises:
-        StackError: a jar that cannot be fetched, or whose hash is not the lock's.
+        StackError: a jar that cannot be fetched, or whose hash is not the lock's; a folder that cannot be written.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    with locked(home):
-        fetch_all(committed(), home, progress)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with locked(home):
+            fetch_all(committed(), home, progress)
+    except OSError as error:
+        raise StackError(f"cannot keep Kafka's jars in {home} ({error}): set STEPSTREAM_BROKER_HOME") from None
 
 
 def fetch_all(jars: tuple[Jar, ...], home: Path, progress: Progress, fetch: Fetch | None = None) -> None:
@@ -76,7 +79,7 @@ def fetch_all(jars: tuple[Jar, ...], home: Path, progress: Progress, fetch: Fetc
         for future in [pool.submit(_fetch_one, jar, folder, fetch) for jar in missing]:
             try:
                 future.result()
-            except StackError:
+            except BaseException:  # a Ctrl-C too does not wait for the rest
                 pool.shutdown(cancel_futures=True)
                 raise
             done += 1

@@ -18,7 +18,7 @@ from stepstream.embedded.errors import StackError
 from stepstream.embedded.ports import check_free
 from stepstream.embedded.processes import Process, levels, select, table
 from stepstream.embedded.startup import POLL_S, Event, OnEvent, Startup
-from stepstream.embedded.supervisord import Supervisord
+from stepstream.embedded.supervisord import OWNER, Supervisord
 from stepstream.embedded.watch import Watch
 
 __all__ = ["Event", "OnEvent", "Stack"]
@@ -84,7 +84,7 @@ class Stack:
         """What every process of the stack gets: this process's variables, with exactly these settings."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("STEPSTREAM_")}
         defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        return defaults | kept | environment_of(self.settings) | {_MARK: self._id}
+        return defaults | kept | environment_of(self.settings) | {_MARK: self._id, OWNER: str(os.getpid())}
 
     def log_file(self, name: str) -> Path:
         """Where a process's output goes."""

@@ -33,6 +33,9 @@ _START_RETRIES = 3
 MISCONFIGURED = 2
 _MODULE = "stepstream.embedded.lifeline"
 _DEADLINE_S = 15.0
+_STOP_S = 60.0
+# The variable that tells supervisord's owner, for whoever finds it running.
+OWNER = "STEPSTREAM_STACK_OWNER"
 
 
 def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str:
@@ -94,20 +97,24 @@ class Supervisord:
         """Lets a supervisord of the same folder, whose owner was killed, finish stopping what it had.
 
         Raises:
-            StackError: it lives on: another stack runs over this folder.
+            StackError: its owner lives: another stack runs over this folder; or it does not finish.
         """
         try:
             process = psutil.Process(int((self._data / "run" / "supervisord.pid").read_text()))
             if _MODULE not in process.cmdline():
                 return
-            process.wait(_DEADLINE_S)
+            owner = int(process.environ().get(OWNER, 0))
+            if not psutil.pid_exists(owner):
+                process.wait(_STOP_S)
+                return
         except (OSError, ValueError, psutil.NoSuchProcess):
             return
-        except psutil.TimeoutExpired:
-            raise StackError(
-                f"a stack already runs over {self._data} (its supervisor is process {process.pid}): "
-                "stop it, or set STEPSTREAM_PATHS_DATA to another folder"
-            ) from None
+        except (psutil.TimeoutExpired, psutil.AccessDenied):
+            owner = process.pid
+        raise StackError(
+            f"a stack already runs over {self._data} (process {owner}): "
+            "stop it, or set STEPSTREAM_PATHS_DATA to another folder"
+        )
 
     def launch(self, processes: Sequence[Process], environment: Mapping[str, str]) -> None:
         """Starts it, without any process.
@@ -118,11 +125,14 @@ class Supervisord:
         from supervisor.xmlrpc import SupervisorTransport
 
         run, logs = self._data / "run", self._data / "logs"
-        run.mkdir(parents=True, exist_ok=True)
-        logs.mkdir(parents=True, exist_ok=True)
         socket = self._socket(run)
         file = run / "supervisord.conf"
-        file.write_text(configuration(processes, self._data, socket), encoding="utf-8")
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+            logs.mkdir(parents=True, exist_ok=True)
+            file.write_text(configuration(processes, self._data, socket), encoding="utf-8")
+        except OSError as error:
+            raise StackError(f"cannot keep data in {self._data} ({error}): set STEPSTREAM_PATHS_DATA") from None
         with (logs / "supervisord.out").open("wb") as sink:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, "-c", str(file)],
@@ -167,7 +177,7 @@ class Supervisord:
         """Whether it lives."""
         return self._process is not None and self._process.poll() is None
 
-    def close(self, timeout: float = 60.0) -> None:
+    def close(self, timeout: float = _STOP_S) -> None:
         """Closes the pipe, upon which it stops whatever still runs, in order; kills it after `timeout` seconds."""
         if self._process is not None:
             assert self._process.stdin is not None

@@ -104,3 +104,18 @@ def test_install_is_done_once(capsys: pytest.CaptureFixture[str], monkeypatch: p
     monkeypatch.setattr(install, "installed", lambda settings: True)
     assert run(["install"]) == 0
     assert capsys.readouterr().out == "Kafka is installed\n"
+
+
+def test_run_becomes_the_process_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr("os.execve", lambda path, arguments, environment: became.append((arguments, environment)))
+    monkeypatch.setenv("STEPSTREAM_STACK_WORKERS", "2")
+    assert run(["run", "worker-1"]) == 0
+    ((arguments, environment),) = became
+    assert arguments[1:] == ["-m", "stepstream.services.inference"]
+    assert environment["STEPSTREAM_INFERENCE_PORT"] == "8001"
+
+
+def test_run_of_an_unknown_process_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "brokr"]) == 1
+    assert "no such process: brokr; there are broker, registry" in capsys.readouterr().err

@@ -10,14 +10,18 @@ from stepstream.cli.interrupt import Interrupted, interruptible
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal_raises_and_later_ones_are_ignored(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    stopped = False
-    with pytest.raises(Interrupted, match=number.name), interruptible():
+
+    def work() -> None:
         try:
             signal.raise_signal(number)
-        finally:
+        finally:  # while it stops, people press Ctrl-C again
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
-            stopped = True
+            stopped.append(True)
+
+    stopped: list[bool] = []
+    with pytest.raises(Interrupted, match=number.name), interruptible():
+        work()
     assert stopped
     assert signal.getsignal(number) == before
 
