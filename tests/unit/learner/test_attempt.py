@@ -1,0 +1,72 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from labelled_records import LIMITS, attempt, labelled
+
+from stepstream.learner.attempt import Invalid, Limits, attempt_of
+
+
+def test_trained_tokens_carry_their_logprob_and_version() -> None:
+    record = labelled("g", 0, 1.0, versions=(3, 5))
+    sequence = record["sequences"][0]
+    (tokens,) = attempt(record).sequences
+    first, second = sequence["spans"]
+    expected = [*range(first["start"], first["end"]), *range(second["start"], second["end"])]
+    assert tokens.trained.tolist() == expected
+    assert tokens.versions.tolist() == [3] * (first["end"] - first["start"]) + [5] * (second["end"] - second["start"])
+    assert tokens.logprobs.tolist() == np.float32(sequence["logprobs"]).tolist()
+    assert tokens.ids.tolist() == sequence["token_ids"][: second["end"]]
+    assert attempt(record).version_min == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"split": "eval"}, "split"),
+        ({"model": "other"}, "other_model"),
+        ({"group_id": None}, "no_group"),
+        ({"consent": "analyse"}, "consent"),
+        ({"fidelity": "text"}, "fidelity"),
+        ({"trainable": False}, "not_trainable"),
+        ({"sequences": []}, "no_trained_tokens"),
+    ],
+)
+def test_what_may_not_be_trained_on_says_why(fields: dict[str, Any], reason: str) -> None:
+    result = attempt(labelled("g", 0, 1.0, **fields))
+    assert result.barred == reason
+    assert result.sequences == ()
+
+
+def test_a_span_of_another_model_bars_the_whole() -> None:
+    record = labelled("g", 0, 1.0)
+    record["sequences"][0]["spans"][1]["model"] = "other"
+    assert attempt(record).barred == "other_model"
+
+
+def test_a_sequence_that_the_model_cannot_hold() -> None:
+    assert attempt_of(labelled("g", 0, 1.0), (0, 0), Limits("demo", 99, 5)).barred == "too_long"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s["logprobs"].pop(), "log-probabilities"),
+        (lambda s: s["spans"][0].update(start=0), "span 0:"),
+        (lambda s: s["spans"][1].update(end=99), ":99"),
+        (lambda s: s["spans"].reverse(), "span"),
+        (lambda s: s["spans"][0].update(version=-1), "version -1"),
+        (lambda s: s["token_ids"].__setitem__(0, 99), "token id"),
+        (lambda s: s["token_ids"].__setitem__(0, -1), "token id"),
+    ],
+)
+def test_records_that_contradict_themselves(change: Any, message: str) -> None:
+    record = labelled("g", 0, 1.0)
+    change(record["sequences"][0])
+    with pytest.raises(Invalid, match=message):
+        attempt_of(record, (0, 0), LIMITS)
+
+
+def test_a_reward_that_is_no_number() -> None:
+    with pytest.raises(Invalid, match="reward"):
+        attempt(labelled("g", 0, float("nan")))

@@ -1,0 +1,225 @@
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelled_records import attempt, group_of, labelled
+
+from stepstream.learner.attempt import Attempt, Place
+from stepstream.learner.buffer import Buffer
+
+SIZE = 3
+
+
+def buffer(**changes: Any) -> Buffer:
+    values: dict[str, Any] = {
+        "group_size": SIZE,
+        "wait_s": 10.0,
+        "staleness_bound": 2,
+        "root": 0,
+        "version": 0,
+        "positions": {0: 0},
+    }
+    return Buffer(**(values | changes))
+
+
+def log_of(*records: Any) -> list[Attempt]:
+    return [attempt(record, 0, offset) for offset, record in enumerate(records)]
+
+
+def fold(into: Buffer, attempts: Sequence[Attempt], now_s: float = 0.0) -> Buffer:
+    for each in attempts:
+        into.add(each, now_s)
+    return into
+
+
+def places(groups: Sequence[Sequence[Attempt]] | None) -> list[Place]:
+    return [each.place for group in groups or () for each in group]
+
+
+def test_a_group_is_ready_when_all_attempts_have_come() -> None:
+    first, second, third = log_of(*group_of("g", SIZE))
+    here = fold(buffer(), [first, third])
+    assert here.take(1) is None
+    assert places(fold(here, [second]).take(1)) == [(0, 0), (0, 1), (0, 2)]
+    assert here.take(1) is None
+
+
+def test_the_newest_revision_counts() -> None:
+    revised = labelled("g", 1, 1.0, revision=2)
+    here = fold(buffer(), log_of(*group_of("g", SIZE), revised))
+    assert places(here.take(1)) == [(0, 0), (0, 2), (0, 3)]
+    assert here.dropped == {"superseded": 1}
+
+
+def test_a_revision_may_leave_nothing_to_learn() -> None:
+    here = fold(buffer(), log_of(*group_of("g", SIZE), labelled("g", 0, 0.0, revision=2)))
+    assert here.take(1) is None
+    assert here.dropped == {"superseded": 1, "no_variance": 3}
+
+
+def test_groups_without_variance_are_counted_and_skipped() -> None:
+    here = fold(buffer(), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
+    assert here.take(1) is None
+    assert here.dropped == {"no_variance": SIZE}
+
+
+def test_an_attempt_that_may_not_be_trained_on_still_completes_its_group() -> None:
+    records = group_of("g", SIZE)
+    records[2]["consent"] = "none"
+    here = fold(buffer(), log_of(*records))
+    assert places(here.take(1)) == [(0, 0), (0, 1)]
+
+
+def test_a_group_of_one_is_no_group() -> None:
+    records = group_of("g", SIZE)
+    records[1]["trainable"] = records[2]["trainable"] = False
+    here = fold(buffer(), log_of(*records))
+    assert here.ready() == 0
+    assert here.dropped == {"not_trainable": 2, "group_too_small": 1}
+
+
+def test_an_incomplete_group_is_given_up_and_stays_so() -> None:
+    first, second, third = log_of(*group_of("g", SIZE))
+    here = fold(buffer(), [first], now_s=5.0)
+    fold(here, [second], now_s=14.0)
+    here.give_up(14.9)
+    assert here.waiting() == 1
+    here.give_up(15.0)
+    assert here.waiting() == 0
+    assert fold(here, [third]).take(1) is None
+    assert here.dropped == {"group_incomplete": 2, "group_over": 1}
+
+
+def test_staleness_is_the_oldest_trained_token_s() -> None:
+    here = fold(
+        buffer(version=5), log_of(*group_of("ok", SIZE, versions=(5, 3)), *group_of("old", SIZE, versions=(5, 2)))
+    )
+    assert {each.group_id for group in here.take(1) or () for each in group} == {"ok"}
+    assert here.dropped == {"stale": SIZE}
+
+
+def test_a_ready_group_grows_stale_while_it_waits() -> None:
+    here = fold(buffer(), log_of(*group_of("g", SIZE)))
+    here.advance(2)
+    assert here.ready() == 1
+    here.advance(3)
+    assert here.ready() == 0
+    assert here.dropped == {"stale": SIZE}
+
+
+def test_the_freshest_groups_go_first() -> None:
+    here = buffer(version=2)
+    fold(here, log_of(*group_of("old", SIZE, versions=(0,)), *group_of("new", SIZE, versions=(2,))))
+    assert [group[0].group_id for group in here.take(1) or ()] == ["new"]
+
+
+def test_attempts_of_another_lineage_are_left() -> None:
+    here = fold(buffer(root=4, version=4), log_of(*group_of("g", SIZE, versions=(3, 4))))
+    assert here.ready() == 0
+    assert here.dropped == {"other_lineage": SIZE}
+
+
+def test_reading_resumes_at_the_oldest_record_that_may_matter() -> None:
+    records = [
+        *group_of("trained", SIZE),
+        *group_of("dull", SIZE),
+        labelled("open", 0, 1.0),
+        labelled("x", 0, 1.0, split="eval"),
+    ]
+    for record in records[3:6]:
+        record["reward"] = 0.0
+    here = fold(buffer(), log_of(*records))
+    here.see((3, 7))
+    assert here.resume_offsets() == {0: 0, 3: 8}
+    assert here.take(1)
+    assert here.resume_offsets() == {0: 0, 3: 8}
+    here.advance(3)  # a copy of what was trained on would be stale now
+    assert here.resume_offsets() == {0: 8, 3: 8}
+
+
+def test_nothing_is_trained_before_the_lineage_s_own_records_came_again() -> None:
+    older = group_of("g", SIZE)
+    newer = [labelled("g", n, float(n == 0), revision=2) for n in range(SIZE)]
+    log = log_of(*older, *newer, *group_of("h", SIZE))
+    here = buffer(trained=[(0, 3), (0, 4), (0, 5)])
+    assert fold(here, log[:5]).take(1) is None
+    assert fold(here, log[5:]).take(2) is None
+    assert places(here.take(1)) == [(0, 6), (0, 7), (0, 8)]
+
+
+# --- laws
+
+GROUPS = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=SIZE + 1), min_size=1, max_size=5)
+
+
+def log_from(groups: list[list[float]]) -> list[Attempt]:
+    records = [labelled(f"g{g}", n, reward) for g, rewards in enumerate(groups) for n, reward in enumerate(rewards)]
+    return log_of(*records)
+
+
+def outcome(here: Buffer) -> set[Place]:
+    """What may be trained on."""
+    ready = here.take(here.ready()) if here.ready() else []
+    return set(places(ready))
+
+
+@settings(deadline=None)
+@given(GROUPS, st.randoms(use_true_random=False))
+def test_redelivery_and_order_across_groups_change_nothing(groups: list[list[float]], rng: Any) -> None:
+    log = log_from([rewards[:SIZE] for rewards in groups])
+    again = [attempt_at(each, len(log) + i) for i, each in enumerate(rng.sample(log, rng.randrange(len(log) + 1)))]
+    shuffled = log[:]
+    rng.shuffle(shuffled)
+    plain, doubled = fold(buffer(), log), fold(buffer(), shuffled)
+    expected = outcome(plain)
+    fold(doubled, again)
+    assert outcome(doubled) == expected
+    assert doubled.waiting() == plain.waiting()
+
+
+@settings(deadline=None)
+@given(GROUPS, st.data())
+def test_whatever_was_trained_when_it_crashed_nothing_is_trained_twice(groups: list[list[float]], data: Any) -> None:
+    log = log_from(groups)
+    log += [attempt_at(each, len(log) + i) for i, each in enumerate(log)]  # everything was delivered twice
+    trained: list[Place] = []
+    here, version = buffer(), 0
+    resume, published, published_version = {0: 0}, 0, 0
+    position = 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        action = data.draw(st.sampled_from(["read", "read", "train", "publish", "crash"]))
+        if action == "read":
+            upto = data.draw(st.integers(position, len(log)))
+            fold(here, log[position:upto])
+            position = upto
+        elif action == "train":
+            trained += places(here.take(1))
+        elif action == "publish":
+            resume, published, published_version = here.resume_offsets(), len(trained), version + 1
+            version += 1
+            here.advance(version)
+        else:
+            del trained[published:]
+            version, position = published_version, resume[0]
+            here = buffer(positions=resume, version=version, trained=[p for p in trained if p[1] >= resume[0]])
+    fold(here, log[position:])
+    while (taken := here.take(1)) is not None:
+        trained += places(taken)
+    by_place = {each.place: each.trajectory_id for each in log}
+    names = [by_place[place] for place in trained]
+    assert len(names) == len(set(names))
+
+
+def attempt_at(original: Attempt, offset: int) -> Attempt:
+    """A copy of an attempt at a later offset."""
+    return Attempt(
+        place=(0, offset),
+        trajectory_id=original.trajectory_id,
+        revision=original.revision,
+        group_id=original.group_id,
+        reward=original.reward,
+        sequences=original.sequences,
+        version_min=original.version_min,
+        barred=original.barred,
+    )

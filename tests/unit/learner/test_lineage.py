@@ -1,0 +1,49 @@
+import pytest
+from sample_records import checkpoint
+
+from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, trained_places
+from stepstream.topics.events import new_partition_offset, new_update_input
+
+
+@pytest.fixture
+def versions() -> Versions:
+    folded = Versions()
+    for version, parent in ((0, None), (1, 0), (2, 1), (3, None), (4, 3)):
+        inputs = [new_update_input(update=version, partitions=[0, 1], offsets=[version, 10 + version])]
+        folded.fold(checkpoint(version, parent_version=parent, inputs=[] if parent is None else inputs))
+    folded.fold(checkpoint(9, model="other"))
+    return folded
+
+
+def test_newest_and_its_lineage(versions: Versions) -> None:
+    newest = versions.newest("demo")
+    assert newest is not None
+    assert [each["version"] for each in versions.lineage(newest)] == [4, 3]
+    assert [each["version"] for each in versions.lineage(versions.get("demo", 2))] == [2, 1, 0]
+    assert versions.newest("unheard") is None
+
+
+def test_a_later_event_for_a_version_replaces_the_earlier(versions: Versions) -> None:
+    versions.fold(checkpoint(4, parent_version=3, track="canary"))
+    assert versions.get("demo", 4)["track"] == "canary"
+
+
+def test_what_does_not_exist_is_named_with_what_does(versions: Versions) -> None:
+    with pytest.raises(UnknownVersion, match=r"demo@7; there are 0-4"):
+        versions.get("demo", 7)
+    with pytest.raises(UnknownVersion, match=r"'unheard'.*known: demo, other"):
+        versions.get("unheard", 0)
+    versions.fold(checkpoint(7, parent_version=6))
+    with pytest.raises(UnknownVersion, match=r"demo@6; there are 0-4, 7"):
+        versions.lineage(versions.get("demo", 7))
+
+
+def test_trained_places_from_where_reading_resumes(versions: Versions) -> None:
+    line = versions.lineage(versions.get("demo", 2))
+    assert trained_places(line, {}) == {(0, 1), (1, 11), (0, 2), (1, 12)}
+    assert trained_places(line, {0: 2, 1: 13}) == {(0, 2)}
+
+
+def test_offsets() -> None:
+    places = [new_partition_offset(partition=0, offset=4), new_partition_offset(partition=2, offset=0)]
+    assert offsets_of(checkpoint(resume_offsets=places)) == {0: 4, 2: 0}

@@ -1,0 +1,154 @@
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from labelled_records import attempt, group_of, tiny_model
+
+from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Attempt, Place
+from stepstream.learner.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
+from stepstream.learner.lineage import Versions
+from stepstream.learner.provenance import arithmetic, code_version, configuration_of, recorded
+from stepstream.learner.rebuild import CannotRebuild, rebuild_from
+from stepstream.learner.update import Trainer
+from stepstream.topics import events
+
+HOW = Learner(warmup_updates=2, checkpoints="/somewhere/else")
+
+
+class World:
+    """A log in memory and three versions that were trained from it: 0 (root), 1 and 2."""
+
+    def __init__(self, data: Path) -> None:
+        self.log: dict[Place, Any] = {}
+        for number in range(8):
+            for record in group_of(f"g{number}", 3):
+                self.log[number % 2, len(self.log)] = record
+        self.versions = Versions()
+        root = tiny_model(data / "given")
+        self._publish(data, 0, None, write_root(root, data / "0"), [])
+        trainer = Trainer(data / "0", HOW)
+        for version in (1, 2):
+            inputs = [self._train(trainer, 2 * version - 1), self._train(trainer, 2 * version)]
+            files = write_version(trainer, data / str(version - 1), data / str(version))
+            self._publish(data, version, version - 1, files, inputs)
+
+    def _train(self, trainer: Trainer, number: int) -> events.UpdateInput:
+        wanted = (f"g{2 * number - 2}", f"g{2 * number - 1}")
+        taken: list[list[Attempt]] = [
+            [attempt(record, *place) for place, record in self.log.items() if record["group_id"] == group]
+            for group in wanted
+        ]
+        trainer.update(number, taken, 0)
+        places = [each.place for group in taken for each in group]
+        return events.new_update_input(
+            update=number, partitions=[place[0] for place in places], offsets=[place[1] for place in places]
+        )
+
+    def _publish(self, data: Path, version: int, parent: int | None, files: list[Any], inputs: list[Any]) -> None:
+        self.versions.fold(
+            events.new_checkpoint(
+                event_id=f"c{version}",
+                occurred_at_us=0,
+                model="demo",
+                version=version,
+                parent_version=parent,
+                uri=(data / str(version)).as_uri(),
+                weights_sha256=weights_sha256(files),
+                files=files,
+                inputs=inputs,
+                configuration=configuration_of(HOW),
+                code_version=code_version(),
+            )
+        )
+
+    def read(self, places: set[Place]) -> dict[Place, Any]:
+        return {place: self.log[place] for place in places if place in self.log}
+
+    def folder(self, version: int) -> Path:
+        return folder_of(self.versions.get("demo", version)["uri"])
+
+    def rebuild(self, version: int) -> Any:
+        return rebuild_from(self.versions, self.versions.get("demo", version), self.read)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(made: World, tmp_path: Path) -> World:
+    """The world with folders and a log that a test may damage."""
+    own = object.__new__(World)
+    own.log, own.versions = dict(made.log), Versions()
+    for version in range(3):
+        checkpoint = made.versions.get("demo", version)
+        shutil.copytree(made.folder(version), tmp_path / str(version))
+        own.versions.fold({**checkpoint, "uri": (tmp_path / str(version)).as_uri()})
+    return own
+
+
+def test_weights_come_out_bit_for_bit(world: World) -> None:
+    for version in (1, 2):
+        result = world.rebuild(version)
+        assert result.equal
+        assert result.updates == 2
+        assert result.trajectories == 12
+        assert result.differences == ()
+
+
+def test_an_ancestor_that_is_gone_or_damaged_is_rebuilt_too(world: World) -> None:
+    shutil.rmtree(world.folder(1))
+    assert world.rebuild(2).equal
+    world.folder(1).mkdir()
+    (world.folder(1) / "model.safetensors").write_text("damaged")
+    assert world.rebuild(2).equal
+
+
+def test_a_root_is_verified(world: World) -> None:
+    assert world.rebuild(0).equal
+    (world.folder(0) / "config.json").write_text("{}")
+    with pytest.raises(CheckpointFault, match=r"config\.json"):
+        world.rebuild(0)
+    with pytest.raises(CheckpointFault, match=r"config\.json"):
+        world.rebuild(1)
+
+
+def test_a_record_that_was_changed_shows(world: World) -> None:
+    update = world.versions.get("demo", 2)["inputs"][0]
+    place = update["partitions"][0], update["offsets"][0]
+    world.log[place] = {**world.log[place], "reward": 0.5}
+    assert not world.rebuild(2).equal
+
+
+def test_a_record_that_is_gone_is_named(world: World) -> None:
+    update = world.versions.get("demo", 2)["inputs"][1]
+    place = update["partitions"][2], update["offsets"][2]
+    del world.log[place]
+    with pytest.raises(CannotRebuild, match=f"partition {place[0]} offset {place[1]}"):
+        world.rebuild(2)
+
+
+def test_an_ancestor_that_comes_out_different_stops_it(world: World) -> None:
+    parent = world.versions.get("demo", 1)
+    shutil.rmtree(world.folder(1))
+    parent["configuration"] = configuration_of(HOW.model_copy(update={"learning_rate": 0.5}))
+    with pytest.raises(CannotRebuild, match="demo@1 came out as"):
+        world.rebuild(2)
+
+
+def test_the_configuration_is_that_of_then(world: World) -> None:
+    how, then = recorded(configuration_of(HOW))
+    assert how == HOW.model_copy(update={"checkpoints": ""})
+    assert then == arithmetic()
+    older = orjson.loads(configuration_of(HOW))
+    older["learner"]["no_longer_a_setting"] = 1
+    older["arithmetic"]["torch"] = "1.0"
+    assert recorded(orjson.dumps(older).decode())[0] == how
+    checkpoint = world.versions.get("demo", 1)
+    checkpoint["configuration"] = orjson.dumps(older).decode()
+    (difference,) = world.rebuild(1).differences
+    assert difference.startswith("torch was 1.0, is ")

@@ -1,0 +1,134 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from labelled_records import attempt, group_of, labelled, tiny_model
+
+from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.checkpoint import load_optimizer, sha256_of, write_version
+from stepstream.learner.update import CannotTrain, Trainer, learning_rate
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def how(**fields: Any) -> Learner:
+    return Learner.model_validate({"warmup_updates": 0, **fields})
+
+
+def groups(count: int, seed: int = 0) -> list[list[Attempt]]:
+    return [[attempt(record) for record in group_of(f"g{n}", 4, seed=seed)] for n in range(count)]
+
+
+def total_logprob(trainer: Trainer, chosen: list[Attempt]) -> float:
+    from stepstream.learner.batch import chosen_logprobs
+
+    with torch.no_grad():
+        return chosen_logprobs(trainer.model, [s for a in chosen for s in a.sequences]).sum().item()
+
+
+def on_policy(trainer: Trainer, group: list[Any]) -> list[Attempt]:
+    """The records with the behaviour log-probabilities that the trainer's model gives."""
+    from stepstream.learner.batch import chosen_logprobs
+
+    attempts = [attempt(record) for record in group]
+    with torch.no_grad():
+        for each in attempts:
+            each.sequences[0].logprobs[:] = chosen_logprobs(trainer.model, each.sequences).numpy()
+    return attempts
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "rloo", "dr_grpo"])
+def test_what_succeeded_becomes_likelier_and_what_failed_less(folder: Path, advantage: str) -> None:
+    trainer = Trainer(folder, how(advantage=advantage))
+    group = on_policy(trainer, [labelled("g", n, float(n < 2)) for n in range(4)])
+    before = total_logprob(trainer, group[:2]) - total_logprob(trainer, group[2:])
+    figures = trainer.update(1, [group], version=0)
+    assert total_logprob(trainer, group[:2]) - total_logprob(trainer, group[2:]) > before + 0.1
+    assert figures["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["effective_share"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_same_update_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
+    hashes = set()
+    for run in range(2):
+        trainer = Trainer(folder, how())
+        for number in (1, 2):
+            trainer.update(number, groups(3, seed=number), version=0)
+        write_version(trainer, folder, tmp_path / str(run))
+        hashes.add(
+            (sha256_of(tmp_path / f"{run}/model.safetensors"), sha256_of(tmp_path / f"{run}/optimizer.safetensors"))
+        )
+    assert len(hashes) == 1
+
+
+def test_continuing_from_files_is_continuing(folder: Path, tmp_path: Path) -> None:
+    straight = Trainer(folder, how())
+    straight.update(1, groups(3, seed=1), version=0)
+    write_version(straight, folder, tmp_path / "1")
+    straight.update(2, groups(3, seed=2), version=1)
+    write_version(straight, folder, tmp_path / "2")
+    resumed = Trainer(tmp_path / "1", how())
+    resumed.load_state(load_optimizer(tmp_path / "1"))
+    resumed.update(2, groups(3, seed=2), version=1)
+    write_version(resumed, tmp_path / "1", tmp_path / "again")
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        assert sha256_of(tmp_path / "again" / file) == sha256_of(tmp_path / "2" / file)
+
+
+def test_one_minibatch_equals_the_sum_of_its_microbatches(folder: Path) -> None:
+    weights = []
+    for most in (1, 100_000):
+        trainer = Trainer(folder, how(minibatches=1, microbatch_tokens=most))
+        trainer.update(1, groups(2), version=0)
+        weights.append(torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1], atol=2e-5, rtol=0)
+
+
+def test_later_minibatches_are_clipped_against_the_update_s_start(folder: Path) -> None:
+    trainer = Trainer(folder, how(minibatches=4, learning_rate=0.05, clip_low=0.01, clip_high=0.01))
+    group = on_policy(trainer, [labelled("g", n, float(n < 8)) for n in range(16)])
+    figures = trainer.update(1, [group], version=0)
+    assert figures["clip_share"] > 0.1
+    assert figures["kl"] == pytest.approx(0.0, abs=1e-6)  # p is still the policy that sampled
+
+
+def test_a_gradient_that_is_not_finite_is_not_stepped_on(folder: Path) -> None:
+    trainer = Trainer(folder, how(minibatches=1))
+    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+    with torch.no_grad():
+        next(trainer.model.parameters()).view(-1)[0] = float("nan")
+    figures = trainer.update(1, groups(1), version=0)
+    assert figures["steps_skipped"] == 1.0
+    assert all(torch.equal(a, b) for a, b in zip(before[1:], list(trainer.model.parameters())[1:], strict=True))
+
+
+def test_staleness_is_counted_by_token(folder: Path) -> None:
+    group = [attempt(record) for record in group_of("g", 2, versions=(1, 4))]
+    tokens = [int(v) for a in group for v in a.sequences[0].versions]
+    figures = Trainer(folder, how()).update(1, [group], version=5)
+    assert figures["staleness_max"] == 4.0
+    assert figures["staleness_mean"] == pytest.approx(5 - sum(tokens) / len(tokens))
+    assert figures["tokens"] == len(tokens)
+
+
+def test_learning_rate_rises_then_falls() -> None:
+    plan = Learner(learning_rate=1.0, warmup_updates=4, decay_updates=10)
+    assert [learning_rate(plan, n) for n in (1, 2, 4)] == [0.25, 0.5, 1.0]
+    assert learning_rate(plan, 9) == pytest.approx(0.55)
+    assert learning_rate(plan, 14) == learning_rate(plan, 1000) == pytest.approx(0.1)
+    assert learning_rate(Learner(learning_rate=1.0, warmup_updates=0), 1) == 1.0
+
+
+def test_models_whose_logits_are_not_plain_are_refused(tmp_path: Path) -> None:
+    import json
+
+    folder = tiny_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"final_logit_softcapping": 30.0}))
+    with pytest.raises(CannotTrain, match="final_logit_softcapping"):
+        Trainer(folder, how())
