@@ -32,7 +32,7 @@ from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.recording import Call, Timing, step_of
 from stepstream.services.gateway.sse import EventParser, ServerSentEvent
-from stepstream.services.gateway.upstreams import Reply, Upstreams
+from stepstream.services.gateway.upstreams import Reply, StreamBroke, Upstreams
 from stepstream.topics.ids import new_event_id, now_us
 
 log = logging.getLogger(__name__)
@@ -86,10 +86,7 @@ class ChatCompletions:
     async def _pass_on(
         self, call: Call, started: float, body: bytes, headers: list[tuple[str, str]], send: Send, hangup: Hangup
     ) -> None:
-        ours: Headers = [
-            (b"x-stepstream-trajectory", call.identity.trajectory_id.encode()),
-            (b"x-stepstream-step", b"%d" % call.step_index),
-        ]
+        ours: Headers = [(b"x-stepstream-trajectory", call.identity.trajectory_id.encode())]
         try:
             reply = await self._upstreams.send("POST", PATH, with_additions(body, call.request), headers)
         except BaseException as error:
@@ -101,8 +98,9 @@ class ChatCompletions:
             hangup.stop()
             await respond_error(send, error, ours)
             return
+        ours.append((b"x-stepstream-step", b"%d" % call.step_index))  # only where a step is recorded
         asked = Asked(bool(call.request.get("logprobs")), bool(call.request.get("return_token_ids")))
-        if reply.stream is not None:
+        if reply.streaming:
             await self._stream(call, started, reply, asked, ours, send, hangup)
             return
         answer, out = _whole(reply, asked)
@@ -115,7 +113,6 @@ class ChatCompletions:
     async def _stream(
         self, call: Call, started: float, reply: Reply, asked: Asked, ours: Headers, send: Send, hangup: Hangup
     ) -> None:
-        assert reply.stream is not None
         stream = _Stream(asked, started)
         error: str | None = None
         try:
@@ -125,17 +122,16 @@ class ChatCompletions:
                 out = stream.feed(chunk)
                 if out:
                     await send({"type": "http.response.body", "body": out, "more_body": True})
-                chunk = await reply.stream.readany()
+                chunk = await reply.more()
             hangup.stop()
             await send({"type": "http.response.body", "body": stream.rest(), "more_body": False})
         except asyncio.CancelledError:
             error = "client_disconnected"
             raise
-        except (OSError, TimeoutError) as fault:
+        except StreamBroke as fault:
             error = "upstream_disconnected"
-            reply.upstream.failed(str(fault) or type(fault).__name__, time.monotonic())
             hangup.stop()
-            told = error_body(f"the inference worker went away in the middle of its answer ({fault})", error)
+            told = error_body(str(fault), error)
             await send({"type": "http.response.body", "body": b"data: " + told + b"\n\n", "more_body": False})
         finally:
             reply.close()

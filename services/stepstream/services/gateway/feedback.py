@@ -91,5 +91,8 @@ def event_of(posted: Posted, identity: Identity, now_us: int, producer: str) -> 
 
 
 def _explain(error: ValidationError) -> str:
-    faults = error.errors(include_url=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in faults)
+    said = {}
+    for fault in error.errors(include_url=False, include_input=False):
+        field = str(fault["loc"][0]) if fault["loc"] else "body"
+        said[field] = "must be a number, true or false" if field == "value" else fault["msg"]
+    return "; ".join(f"{field}: {message}" for field, message in said.items())

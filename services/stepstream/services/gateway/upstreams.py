@@ -6,7 +6,7 @@ Repeating is safe: a chat completion changes nothing at the worker, and what nob
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
 from yarl import URL
@@ -26,16 +26,41 @@ _RETURNED = frozenset({"content-type", "retry-after", "x-request-id", "openai-pr
 _SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
+FAULTS = (aiohttp.ClientError, OSError, TimeoutError)
+"""What a call to a worker that has gone away, or never was there, raises."""
+
+
+class StreamBroke(Exception):
+    """The worker went away in the middle of its answer."""
+
+
 @dataclass(slots=True)
 class Reply:
-    """An upstream's answer. `body` is all of it, or its first bytes where `stream` has the rest."""
+    """An upstream's answer. `body` is all of it, or the first bytes of an event stream; `more` gives the rest."""
 
     status: int
     headers: Headers
     body: bytes
     upstream: Upstream
-    stream: aiohttp.StreamReader | None = None
-    _response: aiohttp.ClientResponse | None = field(default=None, repr=False)
+    _response: aiohttp.ClientResponse | None = None
+
+    @property
+    def streaming(self) -> bool:
+        """Whether it is an event stream that has not been closed."""
+        return self._response is not None
+
+    async def more(self) -> bytes:
+        """The next bytes of a stream; empty at its end.
+
+        Raises:
+            StreamBroke: there will be no more, and this is not the end.
+        """
+        assert self._response is not None
+        try:
+            return await self._response.content.readany()
+        except FAULTS as error:
+            self.upstream.failed(str(error) or type(error).__name__, time.monotonic())
+            raise StreamBroke(f"the inference worker went away in the middle of its answer: {error}") from error
 
     def close(self) -> None:
         """Ends it; a stream that was not read to its end is cut, which tells the worker to stop."""
@@ -80,7 +105,7 @@ class Upstreams:
             else:
                 try:
                     reply = await self._attempt(upstream, method, path, body, headers)
-                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                except FAULTS as error:
                     upstream.failed(str(error) or type(error).__name__, time.monotonic())
                 else:
                     if reply.status not in UNAVAILABLE:
@@ -114,7 +139,7 @@ class Upstreams:
             returned = [(k.lower().encode(), v.encode()) for k, v in response.headers.items() if k.lower() in _RETURNED]
             if not streaming:
                 return Reply(response.status, returned, first, upstream)
-            return Reply(response.status, returned, first, upstream, response.content, response)
+            return Reply(response.status, returned, first, upstream, response)
         except BaseException:
             streaming = False
             if response is not None:

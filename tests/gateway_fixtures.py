@@ -1,0 +1,85 @@
+"""A real gateway process over the session's broker and registry, a scripted worker behind it, and what it recorded."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from scripted_upstream import ScriptedUpstream
+from service_process import ServiceProcess
+from stack_fixtures import changed
+
+from stepstream.config import Settings
+from stepstream.config.sections import SchemaRegistry
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
+
+Recorded = Callable[..., list[dict[str, Any]]]
+
+
+def gateway_process(settings: Settings, log: Path) -> ServiceProcess:
+    """A gateway with exactly these settings."""
+    url = f"http://127.0.0.1:{settings.gateway.port}/health"
+    return ServiceProcess("stepstream.services.gateway", settings, HttpReady(url), log)
+
+
+def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: Any) -> Settings:
+    """Settings of a gateway on a free port before one worker, and of a fleet that speaks to it."""
+    port = free_block(1)
+    gateway = {"port": port, "upstreams": [upstream.url], "upstream_deadline_s": 5.0} | fields
+    return changed(settings, gateway=gateway, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
+
+
+@cache
+def codec(registry_url: str) -> Codec:
+    """One for all reads: each holds a connection."""
+    return Codec(SchemaRegistry(url=registry_url))
+
+
+def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
+    """The events of one trajectory, at least `count`, waiting for them."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = []
+        # A broker that has just come back may not lead its partitions yet.
+        with (
+            contextlib.suppress(KafkaException),
+            EventConsumer(settings.kafka, codec(settings.schema_registry.url)) as consumer,
+        ):
+            consumer.follow([topic])
+            while not consumer.caught_up():
+                found += [event.record for event in consumer.poll(1000, 0.1) if event.key == trajectory_id]
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < deadline, f"{len(found)} of {count} events of {trajectory_id} on {topic}"
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    """The worker behind the gateway."""
+    worker = ScriptedUpstream()
+    worker.start()
+    yield worker
+    worker.die()
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    registry_settings: Settings, upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServiceProcess]:
+    """A running gateway."""
+    settings = gateway_settings(registry_settings, upstream)
+    with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
+        yield process
+
+
+@pytest.fixture
+def recorded(gateway: ServiceProcess) -> Recorded:
+    """`recorded(topic, trajectory_id, count)`: the events, once there are that many."""
+    return lambda topic, trajectory_id, count=1: read_topic(gateway.settings, topic, trajectory_id, count)

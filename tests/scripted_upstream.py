@@ -1,0 +1,206 @@
+"""An inference worker at the network's edge whose answers a test decides: OpenAI's protocol, tokens, versions."""
+
+import asyncio
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from aiohttp import web
+
+from stepstream.embedded.ports import free_block
+
+EOS = 2
+ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
+LOGPROB = -0.25
+
+
+def text_ids(text: str) -> list[int]:
+    return [ord(character) for character in text]
+
+
+def message_text(message: dict[str, Any]) -> str:
+    calls = message.get("tool_calls") or []
+    if calls:
+        return "".join(f"{c['function']['name']}({json.loads(c['function']['arguments'])['input']})" for c in calls)
+    return message.get("content") or ""
+
+
+def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
+    """Append-only: an answer's ids are those of the prompt that repeats it."""
+    ids = []
+    for message in messages:
+        ids += [ROLES[message["role"]], *text_ids(message_text(message)), EOS]
+    return [*ids, ROLES["assistant"]]
+
+
+def response_ids(text: str) -> list[int]:
+    return [*text_ids(text), EOS]
+
+
+def solve(request: dict[str, Any]) -> str:
+    """Answers a lookup task rightly."""
+    messages = request["messages"]
+    left, operator, right = re.fullmatch(r"q:(\w)(.)(\w)", messages[0]["content"]).groups()  # type: ignore[union-attr]
+    results = [message["content"] for message in messages if message["role"] == "tool"]
+    replies = [f"get({left})", f"get({right})"]
+    if len(results) >= 2:
+        replies.append(f"calc({results[0]}{operator}{results[1]})")
+    if len(results) == 3:
+        replies.append(f"ans({results[2]})")
+    return replies[len(results)]
+
+
+class ScriptedUpstream:
+    """A worker in a thread. `reply` decides the text, `status` makes it fail, `hold` keeps answers back."""
+
+    def __init__(self) -> None:
+        self.port = free_block(1)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.reply: Callable[[dict[str, Any]], str] = lambda request: "hello"
+        self.status = 200
+        self.version = 7
+        self.tokens = True
+        self.break_after: int | None = None
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.cancelled = 0
+        self._free: asyncio.Event
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listens; also again after `die`."""
+        self._loop = asyncio.new_event_loop()
+        self._free = asyncio.Event()
+        self._free.set()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def die(self) -> None:
+        """Goes away at once, as after kill -9: connections are cut in the middle of whatever they carry."""
+        if self._thread is None:
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._thread = None
+
+    def hold(self) -> None:
+        """Keeps back all answers until `release`."""
+        self._free.clear()
+
+    def release(self) -> None:
+        self._loop.call_soon_threadsafe(self._free.set)
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._listen())
+        ready.set()
+        self._loop.run_forever()
+        for transport in list(self._transports()):
+            transport.abort()
+        with contextlib.suppress(Exception):
+            self._loop.run_until_complete(self._runner.cleanup())
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+
+    def _transports(self) -> Iterator[asyncio.Transport]:
+        server = self._runner.server
+        assert server is not None
+        for connection in server.connections:
+            if connection.transport is not None:
+                yield connection.transport  # type: ignore[misc]
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "demo", "object": "model"}]})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        self.headers.append(dict(request.headers))
+        try:
+            await self._free.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.status != 200:
+            error = {"message": "scripted", "type": "scripted_error", "param": None, "code": None}
+            return web.json_response({"error": error}, status=self.status)
+        text = self.reply(body)
+        if body.get("stream"):
+            return await self._stream(request, body, text)
+        return web.json_response(self._completion(body, text))
+
+    def _completion(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+        ids = response_ids(text)
+        call = self._tool_call(body, text)
+        message = {"role": "assistant", "content": None if call else text} | ({"tool_calls": [call]} if call else {})
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "tool_calls" if call else "stop"}
+        reply: dict[str, Any] = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [choice],
+        }
+        if self.tokens:
+            reply["prompt_token_ids"] = prompt_ids(body["messages"])
+            choice["token_ids"] = ids
+            choice["logprobs"] = {"content": [_logprob(i) for i in ids]}
+            choice["weight_versions"] = [{"version": self.version, "start": 0, "end": len(ids)}]
+        return reply
+
+    async def _stream(self, request: web.Request, body: dict[str, Any], text: str) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        ids = response_ids(text)
+        await response.write(b": keep-alive\n\n")
+        for position, token in enumerate(ids):
+            if position == self.break_after:
+                transport = request.transport
+                assert transport is not None
+                transport.abort()
+                return response
+            last = position == len(ids) - 1
+            delta = {} if last else {"content": chr(token)}
+            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": "stop" if last else None}
+            chunk: dict[str, Any] = {
+                "id": "c",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": body["model"],
+                "choices": [choice],
+            }
+            if self.tokens:
+                choice |= {"token_ids": [token], "logprobs": {"content": [_logprob(token)]}}
+                if position == 0:
+                    chunk["prompt_token_ids"] = prompt_ids(body["messages"])
+                if last:
+                    choice["weight_versions"] = [{"version": self.version, "start": 0, "end": len(ids)}]
+            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    @staticmethod
+    def _tool_call(body: dict[str, Any], text: str) -> dict[str, Any] | None:
+        names = {tool["function"]["name"] for tool in body.get("tools") or []}
+        match = re.fullmatch(r"(\w+)\((.*)\)", text)
+        if match is None or match[1] not in names:
+            return None
+        arguments = json.dumps({"input": match[2]})
+        return {"id": "call_1", "type": "function", "function": {"name": match[1], "arguments": arguments}}
+
+
+def _logprob(token: int) -> dict[str, Any]:
+    return {"token": chr(token), "logprob": LOGPROB, "bytes": None, "top_logprobs": []}

@@ -1,0 +1,125 @@
+"""A streamed answer is the answer that it spells; what was not asked for goes, and nothing else."""
+
+import copy
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.services.gateway.answers import Asked, StreamedAnswer, answer_of, error_class, strip
+from stepstream.services.gateway.chat import ADDITIONS, with_additions
+
+CALLS = [
+    {"id": "c0", "type": "function", "function": {"name": "get", "arguments": '{"input":"a"}'}},
+    {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"input":"1+2"}'}},
+]
+
+
+def logprobs(count: int) -> dict[str, Any]:
+    return {"content": [{"token": "x", "logprob": -0.5} for _ in range(count)]}
+
+
+def completion(content: str, ids: list[int], calls: list[dict[str, Any]]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": "tool_calls" if calls else "stop",
+        "token_ids": ids,
+        "logprobs": logprobs(len(ids)),
+        "weight_versions": [{"version": 1, "start": 0, "end": len(ids)}],
+    }
+    return {"model": "m", "prompt_token_ids": [7], "choices": [choice]}
+
+
+@given(st.text(max_size=8), st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 2), st.data())
+def test_a_stream_spells_the_whole_answer(content: str, ids: list[int], calls: int, data: st.DataObject) -> None:
+    whole = completion(content, ids, CALLS[:calls])
+    chunks: list[dict[str, Any]] = [
+        {"model": "m", "prompt_token_ids": [7], "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+    ]
+    deltas: list[dict[str, Any]] = [{"content": character} for character in content]
+    for index, call in enumerate(CALLS[:calls]):
+        function = call["function"]
+        assert isinstance(function, dict)
+        deltas.append({"tool_calls": [{"index": index, "id": call["id"], "function": {"name": function["name"]}}]})
+        cut = data.draw(st.integers(0, len(function["arguments"])))
+        parts = (function["arguments"][:cut], function["arguments"][cut:])
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in parts]
+    chunks += [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    for token in ids:
+        at = data.draw(st.integers(0, len(chunks)))
+        chunks.insert(at, {"choices": [{"index": 0, "delta": {}, "token_ids": [], "logprobs": None}]})
+        chunks.append({"choices": [{"index": 0, "delta": {}, "token_ids": [token], "logprobs": logprobs(1)}]})
+    first = whole["choices"][0]
+    last = {
+        "index": 0,
+        "delta": {},
+        "finish_reason": first["finish_reason"],
+        "weight_versions": first["weight_versions"],
+    }
+    chunks += [{"choices": [last]}, {"choices": [], "usage": {}}]
+    gathered = StreamedAnswer()
+    for chunk in chunks:
+        gathered.add(chunk)
+    assert gathered.answer() == answer_of(whole)
+
+
+def test_tokens_without_logprobs_in_one_chunk_leave_the_answer_without() -> None:
+    gathered = StreamedAnswer()
+    gathered.add({"choices": [{"index": 0, "delta": {}, "token_ids": [1], "logprobs": logprobs(1)}]})
+    gathered.add({"choices": [{"index": 0, "delta": {}, "token_ids": [2], "logprobs": None}]})
+    gathered.add({"choices": [{"index": 0, "delta": {}, "token_ids": [3], "logprobs": logprobs(1)}]})
+    assert gathered.answer().logprobs is None
+
+
+@pytest.mark.parametrize("wanted_logprobs", [True, False])
+@pytest.mark.parametrize("wanted_ids", [True, False])
+def test_only_what_was_not_asked_for_is_taken_out(wanted_logprobs: bool, wanted_ids: bool) -> None:
+    body = completion("x", [1], [])
+    before = copy.deepcopy(body)
+    assert strip(body, Asked(wanted_logprobs, wanted_ids)) is not (wanted_logprobs and wanted_ids)
+    choice, old = body["choices"][0], before["choices"][0]
+    assert ("prompt_token_ids" in body, "token_ids" in choice) == (wanted_ids, wanted_ids)
+    assert choice["logprobs"] == (old["logprobs"] if wanted_logprobs else None)
+    assert choice["message"] == old["message"]
+    assert choice["weight_versions"] == old["weight_versions"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"error": {"type": "invalid_request_error"}}, "invalid_request_error"),
+        ({"object": "error", "type": "BadRequestError"}, "BadRequestError"),
+        ({"error": "no"}, "http_418"),
+        (None, "http_418"),
+    ],
+)
+def test_the_class_of_an_error(body: Any, error: str) -> None:
+    assert error_class(body, 418) == error
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"choices": []}, {"choices": [None]}, {"choices": "x"}, {"choices": [{"message": None}]}]
+)
+def test_a_strange_answer_is_an_answer(body: dict[str, Any]) -> None:
+    assert answer_of(body).message["role"] == "assistant"
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3), st.lists, max_leaves=4)
+
+
+@given(
+    st.dictionaries(st.text(max_size=4) | st.sampled_from(ADDITIONS), JSON, max_size=4),
+    st.sampled_from([b"", b" ", b"\n\n"]),
+)
+def test_the_upstream_is_asked_for_more_and_all_else_is_untouched(request: dict[str, Any], space: bytes) -> None:
+    sent = orjson.loads(with_additions(space + orjson.dumps(request) + space, request))
+    assert sent == request | {"logprobs": True, "return_token_ids": True}
+
+
+def test_numbers_that_json_parsers_bend_stay_as_they_were_written() -> None:
+    body = b'{"seed": 123456789012345678901234567890, "temperature": 1.10}'
+    assert with_additions(body, orjson.loads(body)).startswith(body[:-1])

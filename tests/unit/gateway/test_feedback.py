@@ -1,0 +1,71 @@
+"""Feedback is checked by field, and told what is wrong with it."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from stepstream.services.gateway.errors import BadRequest
+from stepstream.services.gateway.feedback import event_of, parse
+from stepstream.services.gateway.identity import Identity
+from stepstream.topics.events import Feedback
+
+ID = "01a1ff27-e4b3-74a7-81e7-cfe07aac2c0e"
+WHOSE = Identity(trajectory_id="unused", agent="a", consent="analyse", tenant="acme", user="u")
+
+
+def event(**fields: Any) -> Feedback:
+    items, _ = parse(orjson.dumps({"trajectory_id": "t", "name": "outcome"} | fields))
+    return event_of(items[0], WHOSE, 5, "gateway/0")
+
+
+def test_an_outcome_that_ends_its_trajectory() -> None:
+    made = event(value=True, ends_trajectory="terminated", last_step_index=3, event_id=ID.upper(), source="environment")
+    expected = {
+        "event_id": ID,
+        "occurred_at_us": 5,
+        "trajectory_id": "t",
+        "value": 1.0,
+        "end": "terminated",
+        "last_step_index": 3,
+        "source": "environment",
+        "consent": "analyse",
+        "tenant": "acme",
+        "user": "u",
+    }
+    assert expected.items() <= made.items()
+
+
+def test_the_item_wins_over_the_headers_and_ids_are_made() -> None:
+    made = event(comment="good", consent="train", tenant="other", user="v")
+    assert (made["consent"], made["tenant"], made["user"], made["source"]) == ("train", "other", "v", "user")
+    assert made["event_id"] != event(comment="good")["event_id"]
+
+
+def test_a_list() -> None:
+    items, several = parse(b'[{"trajectory_id":"t","name":"n","value":0.5},{"trajectory_id":"t","name":"n","value":2}]')
+    assert several
+    assert [item.value for item in items] == [0.5, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "not JSON"),
+        (b"3", "body"),
+        (b'{"name":"n","value":1}', "trajectory_id: Field required"),
+        (b'{"trajectory_id":"t","name":"n"}', "says nothing"),
+        (b'{"trajectory_id":"t","name":"n","value":"1"}', "value: must be a number, true or false"),
+        (b'{"trajectory_id":"t","name":"","value":1}', "name"),
+        (b'{"trajectory_id":"t","name":"n","vlaue":1}', "vlaue: Extra inputs are not permitted"),
+        (b'{"trajectory_id":"t","name":"n","value":1,"step_index":-1}', "step_index"),
+        (b'{"trajectory_id":"t","name":"n","value":1,"event_id":"x"}', "event_id"),
+        (b'{"trajectory_id":"t","name":"n","value":1,"last_step_index":1}', "only with ends_trajectory"),
+        (b'{"trajectory_id":"t","name":"n","ends_trajectory":"open"}', "'terminated' or 'truncated'"),
+        (b'{"trajectory_id":"t","name":"n","value":1,"consent":"yes"}', "consent"),
+        (b'[{"trajectory_id":"t","name":"n","value":1},{}]', "item 1: "),
+    ],
+)
+def test_what_is_wrong_is_told(body: bytes, said: str) -> None:
+    with pytest.raises(BadRequest, match=said):
+        parse(body)

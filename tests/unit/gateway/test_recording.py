@@ -1,0 +1,221 @@
+"""A step stores only what is new, and what it stores gives back the whole: prompts, messages and digests."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.config.sections import Gateway
+from stepstream.services.gateway.answers import Answer, failed
+from stepstream.services.gateway.contexts import Contexts
+from stepstream.services.gateway.identity import Identity, identify
+from stepstream.services.gateway.recording import Call, Timing, step_of
+from stepstream.topics.events import Step, new_message
+from stepstream.topics.ids import token_digest
+
+
+def record(
+    contexts: Contexts, messages: list[dict[str, Any]], answer: Answer, identity: Identity, **request: Any
+) -> Step:
+    index = contexts.begin(identity.trajectory_id, identity.step_index)
+    call = Call(identity, {"model": "m", "messages": messages} | request, index, "e", 1)
+    step, context = step_of(call, answer, contexts.before(identity.trajectory_id, index), Timing(1.0), "gateway/0")
+    contexts.remember(identity.trajectory_id, context)
+    return step
+
+
+def whose(trajectory_id: str = "t") -> Identity:
+    return Identity(trajectory_id=trajectory_id, agent="a", consent="train", tenant="default")
+
+
+def answered(prompt: list[int], response: list[int], text: str = "x", **fields: Any) -> Answer:
+    spans = [{"version": 3, "start": 0, "end": len(response)}]
+    values: dict[str, Any] = {
+        "message": new_message(role="assistant", content=text),
+        "model": "m",
+        "finish_reason": "stop",
+        "prompt_token_ids": prompt,
+        "token_ids": response,
+        "logprobs": [-0.5] * len(response),
+        "weight_versions": spans,
+    }
+    return Answer(**(values | fields))
+
+
+IDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+TEXTS = st.sampled_from(["", "a", "b", "é"])
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[dict[str, Any]], str]]:
+    """Steps whose prompts go on from the step before, or are edited, or are something else."""
+    steps: list[tuple[list[int], list[int], list[dict[str, Any]], str]] = []
+    tokens: list[int] = []
+    messages: list[dict[str, Any]] = []
+    for _ in range(draw(st.integers(1, 6))):
+        keep = draw(st.one_of(st.just(len(tokens)), st.integers(0, len(tokens))))
+        prompt = tokens[:keep] + draw(IDS)
+        kept = messages[: draw(st.one_of(st.just(len(messages)), st.integers(0, len(messages))))]
+        asked = [*kept, {"role": "user", "content": draw(TEXTS)}]
+        response, text = draw(IDS), draw(TEXTS)
+        steps.append((prompt, response, asked, text))
+        tokens = prompt + response
+        messages = [*asked, {"role": "assistant", "content": text}]
+    return steps
+
+
+@given(conversations())
+def test_what_is_stored_gives_back_every_prompt(
+    conversation: list[tuple[list[int], list[int], list[dict[str, Any]], str]],
+) -> None:
+    contexts = Contexts(10)
+    tokens: list[int] = []
+    messages: list[Any] = []
+    for index, (prompt, response, asked, text) in enumerate(conversation):
+        step = record(contexts, asked, answered(prompt, response, text), whose())
+        assert step["step_index"] == index
+        shared = tokens[: step["prompt_shared_tokens"]]
+        assert shared + step["prompt_token_ids"] == prompt
+        assert step["prompt_shared_digest"] == (token_digest(shared) if shared else None)
+        assert step["prompt_token_ids"][:1] != tokens[len(shared) : len(shared) + 1] or not step["prompt_token_ids"]
+        restored = messages[: step["prompt_shared_messages"]] + step["messages"]
+        assert [(m["role"], m["content"]) for m in restored] == [(m["role"], m["content"]) for m in asked]
+        tokens = prompt + step["response_token_ids"]
+        messages = [*restored, step["response"]]
+
+
+@given(st.integers(0, 5))
+def test_a_context_that_is_not_the_step_before_is_not_used(skipped: int) -> None:
+    contexts = Contexts(10)
+    record(contexts, [], answered([1], [2]), whose())
+    identity = whose()
+    identity.step_index = 1 + skipped
+    step = record(contexts, [], answered([1, 2, 3], [4]), identity)
+    assert step["prompt_shared_tokens"] == (2 if skipped == 0 else 0)
+
+
+def test_a_forgotten_context_stores_the_prompt_whole() -> None:
+    contexts = Contexts(1)
+    record(contexts, [], answered([1], [2]), whose("t"))
+    record(contexts, [], answered([1], [2]), whose("other"))
+    identity = whose("t")
+    identity.step_index = 1
+    step = record(contexts, [], answered([1, 2, 3], [4]), identity)
+    assert step["prompt_token_ids"] == [1, 2, 3]
+    assert len(contexts) == 1
+
+
+def test_calls_of_one_trajectory_at_once_get_different_steps() -> None:
+    contexts = Contexts(10)
+    assert [contexts.begin("t", None), contexts.begin("t", None)] == [0, 1]
+    contexts.give_back("t", 0)  # not the last one: its index is not free
+    assert contexts.begin("t", None) == 2
+    contexts.give_back("t", 2)
+    assert contexts.begin("t", None) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"logprobs": None},
+        {"logprobs": [-0.5]},
+        {"token_ids": None},
+        {"prompt_token_ids": []},
+        {"prompt_token_ids": ["1"]},
+        {"token_ids": [1, 2**31]},
+        {"weight_versions": [{"version": 3, "start": 0, "end": 1}]},
+        {"weight_versions": [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 0, "end": 2}]},
+        {"weight_versions": [{"version": 3}]},
+    ],
+)
+def test_tokens_that_are_not_certain_are_left_out(fields: dict[str, Any]) -> None:
+    step = record(Contexts(1), [], answered([1], [2, 3], **fields), whose())
+    assert step["fidelity"] == "text"
+    kept = ("prompt_token_ids", "response_token_ids", "response_logprobs", "policy_spans", "prompt_shared_digest")
+    assert not any(step[name] for name in kept)  # type: ignore[literal-required]
+
+
+def test_spans_of_several_versions() -> None:
+    versions = [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 1, "end": 3}]
+    step = record(Contexts(1), [], answered([1], [2, 3, 4], weight_versions=versions), whose())
+    assert [(s["start"], s["end"], s["version"], s["model"]) for s in step["policy_spans"]] == [
+        (0, 1, 3, "m"),
+        (1, 3, 4, "m"),
+    ]
+
+
+def test_a_failed_call_is_a_step_with_its_error() -> None:
+    step = record(Contexts(1), [{"role": "user", "content": "q"}], failed("too_long"), whose())
+    assert (step["error"], step["finish_reason"], step["fidelity"]) == ("too_long", "error", "text")
+    assert step["messages"] == [new_message(role="user", content="q")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "sampling"),
+    [
+        ({}, (1.0, 1.0, None, None)),
+        ({"temperature": 0, "top_p": 0.5, "max_tokens": 7, "seed": 5}, (0.0, 0.5, 7, 5)),
+        ({"max_completion_tokens": 9, "max_tokens": 7}, (1.0, 1.0, 9, None)),
+        ({"temperature": "hot", "seed": 2**70, "max_tokens": True}, (1.0, 1.0, None, None)),
+    ],
+)
+def test_sampling(request_: dict[str, Any], sampling: tuple[Any, ...]) -> None:
+    step = record(Contexts(1), [], answered([1], [2]), whose(), **request_)
+    assert tuple(step["sampling"].values()) == sampling
+
+
+def test_messages_of_every_shape_are_kept() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": '{"input":"a"}'}}
+    image = [{"type": "image_url", "image_url": {"url": "u"}}]
+    raw: list[Any] = [
+        {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "user", "content": image},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "4"},
+        "nonsense",
+    ]
+    step = record(Contexts(1), raw, answered([1], [2]), whose())
+    assert [m["content"] for m in step["messages"]] == [
+        "ab",
+        '[{"type":"image_url","image_url":{"url":"u"}}]',
+        "",
+        "4",
+        '"nonsense"',
+    ]
+    assert step["messages"][2]["tool_calls"][0]["arguments"] == '{"input":"a"}'
+    assert step["messages"][3]["tool_call_id"] == "c"
+
+
+def test_identity_reaches_the_step() -> None:
+    headers = [
+        (b"x-stepstream-trajectory", b"t"),
+        (b"x-stepstream-step", b"0"),
+        (b"x-stepstream-task", "tâche".encode()),
+        (b"x-stepstream-group", b"g"),
+        (b"x-stepstream-parent", b"p"),
+        (b"x-stepstream-parent-step", b"4"),
+        (b"x-stepstream-agent", b"agent"),
+        (b"x-stepstream-environment", b"env"),
+        (b"x-stepstream-harness", b"h@1"),
+        (b"x-stepstream-split", b"eval"),
+        (b"x-stepstream-consent", b"analyse"),
+        (b"x-stepstream-tenant", b"acme"),
+        (b"x-stepstream-user", b"u"),
+    ]
+    step = record(Contexts(1), [], answered([1], [2]), identify(headers, Gateway()))
+    expected = {
+        "trajectory_id": "t",
+        "task_id": "tâche",
+        "group_id": "g",
+        "parent_trajectory_id": "p",
+        "parent_step_index": 4,
+        "agent": "agent",
+        "environment": "env",
+        "harness_version": "h@1",
+        "split": "eval",
+        "consent": "analyse",
+        "tenant": "acme",
+        "user": "u",
+    }
+    assert expected.items() <= step.items()
