@@ -1,0 +1,61 @@
+// Where Kafka and the schema registry are: the same variables as every Stepstream process reads.
+import { SchemaRegistry, SchemaType } from "@kafkajs/confluent-schema-registry";
+import avro from "avsc";
+import kafkajs from "kafkajs";
+import lz4 from "lz4js";
+
+const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = kafkajs;
+
+// Stepstream's own producers compress with LZ4, which kafkajs leaves to a codec of your choice.
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+});
+
+// 64-bit integers: numbers where JavaScript's are exact, BigInt beyond; by default such a record could not be read at all.
+const long = avro.types.LongType.__with({
+  fromBuffer: (buffer) => {
+    const value = buffer.readBigInt64LE();
+    return Number.isSafeInteger(Number(value)) ? Number(value) : value;
+  },
+  toBuffer: (value) => {
+    const buffer = Buffer.alloc(8);
+    buffer.writeBigInt64LE(BigInt(value));
+    return buffer;
+  },
+  fromJSON: (value) => value,
+  toJSON: (value) => Number(value),
+  isValid: (value) => Number.isSafeInteger(value) || typeof value === "bigint",
+  compare: (one, other) => (one < other ? -1 : one > other ? 1 : 0),
+});
+const isLong = (schema) => schema === "long" || schema.type === "long";
+
+const variable = (name, otherwise = "") => process.env[`STEPSTREAM_${name}`] || otherwise;
+
+export function connectKafka(clientId) {
+  const protocol = variable("KAFKA_SECURITY_PROTOCOL", "PLAINTEXT");
+  return new Kafka({
+    clientId,
+    brokers: variable("KAFKA_BOOTSTRAP", "127.0.0.1:9092").split(","),
+    logLevel: logLevel.WARN,
+    ssl: protocol.endsWith("SSL"),
+    sasl: protocol.startsWith("SASL")
+      ? {
+          mechanism: variable("KAFKA_SASL_MECHANISM", "SCRAM-SHA-512").toLowerCase(),
+          username: variable("KAFKA_SASL_USERNAME"),
+          password: variable("KAFKA_SASL_PASSWORD"),
+        }
+      : undefined,
+  });
+}
+
+export function connectRegistry() {
+  const [username, ...password] = variable("SCHEMA_REGISTRY_USER_INFO").split(":");
+  return new SchemaRegistry(
+    {
+      host: variable("SCHEMA_REGISTRY_URL", "http://127.0.0.1:8081"),
+      auth: username ? { username, password: password.join(":") } : undefined,
+    },
+    { [SchemaType.AVRO]: { typeHook: (schema) => (isLong(schema) ? long : undefined) } },
+  );
+}

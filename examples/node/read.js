@@ -1,0 +1,30 @@
+// Prints every record of the topics named on the command line as a line of JSON, from the beginning, until interrupted.
+import { connectKafka, connectRegistry } from "./connection.js";
+import { v7 as uuidv7 } from "uuid";
+
+const topics = process.argv.slice(2);
+if (!topics.length) {
+  console.error("usage: node read.js TOPIC...");
+  process.exit(2);
+}
+
+const registry = connectRegistry();
+const consumer = connectKafka("node-example").consumer({ groupId: `node-example-${uuidv7()}` });
+
+for (const signal of ["SIGINT", "SIGTERM"]) {
+  process.once(signal, async () => {
+    await consumer.disconnect();
+    process.exit(0);
+  });
+}
+
+await consumer.connect();
+await consumer.subscribe({ topics, fromBeginning: true });
+await consumer.run({
+  eachMessage: async ({ topic, partition, message }) => {
+    // A compacted topic marks a deleted key with a record that has no value.
+    const record = message.value && (await registry.decode(message.value));
+    const event = { topic, partition, offset: message.offset, key: message.key?.toString(), record };
+    console.log(JSON.stringify(event, (_, value) => (typeof value === "bigint" ? `${value}` : value)));
+  },
+});
