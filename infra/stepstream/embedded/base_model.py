@@ -1,0 +1,41 @@
+"""`python -m stepstream.embedded.base_model`: publishes the base model as the root of a lineage.
+
+It does so where the model has no version yet, or where a new lineage is asked for (`stack.new_lineage`).
+"""
+
+import importlib
+from pathlib import Path
+
+from stepstream.config import Settings
+from stepstream.learner.lineage import read_versions
+from stepstream.learner.publish import publish_root
+from stepstream.topics.codec import Codec
+from stepstream.topics.process import Fatal, Stop, run
+
+
+def main(settings: Settings, _stop: Stop) -> None:
+    """Publishes it, or finds that there is nothing to do."""
+    model = settings.learner.model
+    known = read_versions(settings.kafka, Codec(settings.schema_registry)).newest(model)
+    if known is None or settings.stack.new_lineage:
+        publish_root(settings, _folder(settings), model)
+
+
+def _folder(settings: Settings) -> Path:
+    name = settings.stack.base_model
+    if Path(name).is_dir():
+        return Path(name)
+    module, _, function = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), function)(settings)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Fatal(
+            f"stack.base_model '{name}' is neither a folder nor module:function ({error}); "
+            "set STEPSTREAM_STACK_BASE_MODEL"
+        ) from error
+    assert isinstance(made, Path)
+    return made
+
+
+if __name__ == "__main__":
+    run("base-model", main)
