@@ -151,27 +151,23 @@ class StreamedReply:
         self._request, self._tokenizer, self._prompt_ids = request, tokenizer, prompt_ids
         self._parser = parser
         self._pieces = StreamedText(tokenizer)
-        self._chunks: list[TokenChunk] = []
         self._held = ""
         self._holding = True
         self._head: dict[str, Any] = {}
-
-    @property
-    def tokens(self) -> int:
+        self.tokens = 0
         """Response tokens so far."""
-        return sum(len(chunk.token_ids) for chunk in self._chunks)
 
     def events(self, chunk: TokenChunk) -> bytes:
         """The events of one chunk, as bytes to send."""
         request = self._request
         delta: dict[str, Any] = {}
         extra: dict[str, Any] = {}
-        if not self._chunks:
-            self._head = protocol.new_reply("chat.completion.chunk", request.model, chunk.version)
+        if not self._head:
+            self._head = protocol.new_reply("chat.completion.chunk", request.model)
             delta["role"] = "assistant"
             if request.return_token_ids:
                 extra["prompt_token_ids"] = self._prompt_ids
-        self._chunks.append(chunk)
+        self.tokens += len(chunk.token_ids)
         call = self._content(chunk, delta)
         choice: dict[str, Any] = {
             "index": 0,
@@ -183,7 +179,7 @@ class StreamedReply:
         if request.logprobs:
             choice["logprobs"] = {"content": protocol.logprob_content(self._tokenizer, chunk), "refusal": None}
         if chunk.finish_reason is not None:
-            choice["weight_versions"] = protocol.weight_versions(self._chunks)
+            choice["weight_versions"] = protocol.weight_versions(chunk)
         events = protocol.event(self._head | extra | {"choices": [choice]})
         if chunk.finish_reason is not None and request.include_usage:
             counts = protocol.usage(len(self._prompt_ids), self.tokens)

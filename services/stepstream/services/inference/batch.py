@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stepstream.services.inference.engine import FinishReason, SamplingParams, TokenChunk
+from stepstream.services.inference.engine import FinishReason, SamplingParams, TokenChunk, VersionSpan
 from stepstream.services.inference.llama import Llama, LlamaWeights
 from stepstream.services.inference.sampling import sample
 
@@ -29,6 +29,7 @@ class Generation:
     tokens: list[int] = field(init=False)
     room: int = 0
     """Tokens that may still be sampled."""
+    spans: list[VersionSpan] = field(default_factory=list)
     new_tokens: list[int] = field(default_factory=list)
     new_logprobs: list[float] = field(default_factory=list)
 
@@ -59,7 +60,7 @@ class Batch:
     def swap(self, weights: LlamaWeights, version: int) -> None:
         """Exchange the weights, and compute the contexts of running sequences with them."""
         for row in self._rows:
-            self._flush(row, None)
+            self._end_span(row)
         self._llama.weights = weights
         self.version = version
         for first, group in self._portions(self._rows):
@@ -127,9 +128,16 @@ class Batch:
                 self._flush(row, None)
 
     def _flush(self, row: Generation, reason: FinishReason | None) -> None:
-        if row.new_tokens:
-            row.emit(TokenChunk(row.new_tokens, row.new_logprobs, self.version, reason))
-            row.new_tokens, row.new_logprobs = [], []
+        if reason is not None:
+            self._end_span(row)
+        row.emit(TokenChunk(row.new_tokens, row.new_logprobs, reason, row.spans if reason else ()))
+        row.new_tokens, row.new_logprobs = [], []
+
+    def _end_span(self, row: Generation) -> None:
+        start = row.spans[-1].end if row.spans else 0
+        end = len(row.tokens) - len(row.prompt)
+        if end > start:
+            row.spans.append(VersionSpan(self.version, start, end))
 
     def _drop_finished(self) -> None:
         index = 0

@@ -9,11 +9,12 @@ Two implementations, `torch_engine` and `vllm_engine`, keep this contract; one t
 - after `load` the engine answers as a freshly started one would.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 FinishReason = Literal["stop", "length"]
 
@@ -42,27 +43,41 @@ class SamplingParams:
     seed: int | None = None
     """The same seed, prompt and weights give the same response."""
     stream: bool = False
-    """Whether chunks are wanted as they are made; otherwise as few as versions allow."""
+    """Whether chunks are wanted as they are made; otherwise the whole response is one."""
+
+
+class VersionSpan(NamedTuple):
+    """Response tokens [start, end) were sampled by the weights of this version."""
+
+    version: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Tokens of one version; the last chunk of a response has the reason why it ended."""
+    """Some tokens of a response, in order."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     """Behaviour logprobs in nats, one a token."""
-    version: int
     finish_reason: FinishReason | None = None
+    """Why the response ended; of its last chunk only."""
+    versions: Sequence[VersionSpan] = ()
+    """Which version sampled which tokens of the whole response; of its last chunk only."""
 
 
 class Engine(ABC):
-    """Generates from one model at a time."""
+    """Generates from one model at a time; made and used on one event loop."""
+
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
+        """Gets the reason if the engine breaks down for good; it then has to be made anew."""
 
     @property
     @abstractmethod
     def version(self) -> int | None:
-        """Version of the loaded weights; none before the first `load`."""
+        """Version of the weights that sample the next token; none before the first `load`."""
 
     @abstractmethod
     async def load(self, folder: Path, version: int) -> None:
@@ -70,13 +85,14 @@ class Engine(ABC):
 
         Raises:
             CheckpointRefusedError: it is not a checkpoint that this engine can run.
+            EngineError: the engine has failed.
         """
 
     @abstractmethod
     def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
         """The response, ended by the model's end-of-turn token (which is part of it) or by a length.
 
-        Leaving the iterator early frees what the request holds.
+        Leaving the generator early frees what the request holds.
 
         Raises:
             BadPromptError: see there.
@@ -86,3 +102,7 @@ class Engine(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Stop, and free everything; requests under way fail with EngineError."""
+
+    def _break_down(self, error: EngineError) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,17 +158,9 @@ def _call(where: str, call: Any) -> dict[str, Any]:
         ) from error
 
 
-def weight_versions(chunks: Iterable[TokenChunk]) -> list[dict[str, int]]:
-    """Spans [start, end) of response tokens by the version that sampled them."""
-    spans: list[dict[str, int]] = []
-    end = 0
-    for chunk in chunks:
-        start, end = end, end + len(chunk.token_ids)
-        if spans and spans[-1]["version"] == chunk.version:
-            spans[-1]["end"] = end
-        else:
-            spans.append({"version": chunk.version, "start": start, "end": end})
-    return spans
+def weight_versions(last: TokenChunk) -> list[dict[str, int]]:
+    """Spans [start, end) of response tokens by the version that sampled them, from the last chunk."""
+    return [span._asdict() for span in last.versions]
 
 
 def finish_reason(reason: str | None, call: ParsedCall | None) -> str | None:
@@ -199,14 +191,13 @@ def usage(prompt: int, response: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": response, "total_tokens": prompt + response}
 
 
-def new_reply(kind: str, model: str, version: int) -> dict[str, Any]:
+def new_reply(kind: str, model: str) -> dict[str, Any]:
     """The fields that all replies and chunks begin with."""
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": kind,
         "created": int(time.time()),
         "model": model,
-        "system_fingerprint": f"{model}@{version}",
     }
 
 
@@ -228,12 +219,12 @@ def whole_reply(
         "message": message,
         "finish_reason": finish_reason(chunks[-1].finish_reason, call),
         "logprobs": None,
-        "weight_versions": weight_versions(chunks),
+        "weight_versions": weight_versions(chunks[-1]),
     }
     if request.logprobs:
         entries = [entry for chunk in chunks for entry in logprob_content(tokenizer, chunk)]
         choice["logprobs"] = {"content": entries, "refusal": None}
-    reply = new_reply("chat.completion", request.model, chunks[-1].version)
+    reply = new_reply("chat.completion", request.model)
     if request.return_token_ids:
         choice["token_ids"] = token_ids
         reply["prompt_token_ids"] = prompt_ids

@@ -30,6 +30,7 @@ class TorchEngine(Engine):
 
     def __init__(self, max_batch: int, max_length: int, threads: int) -> None:
         """At most `max_batch` sequences of `max_length` tokens at once; `threads` CPU threads compute."""
+        super().__init__()
         torch.set_num_threads(threads)
         self._max_batch, self._max_length = max_batch, max_length
         self._loop = asyncio.get_running_loop()
@@ -130,6 +131,8 @@ class TorchEngine(Engine):
         self._deliver()
         if swap is not None:
             self._loop.call_soon_threadsafe(_fail, swap[2], failure)
+        if not self._closing:
+            self._loop.call_soon_threadsafe(self._break_down, failure)
 
     def _serve(self) -> None:
         batch: Batch | None = None
