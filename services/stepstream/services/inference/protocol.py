@@ -86,7 +86,7 @@ def read_request(body: bytes) -> ChatRequest:
         top_p=1.0 if top_p is None else top_p,
         seed=_number(fields, "seed", int, -(2**63), 2**63),
         stream=bool(fields.get("stream")),
-        include_usage=bool((fields.get("stream_options") or {}).get("include_usage")),
+        include_usage=_include_usage(fields.get("stream_options")),
         logprobs=bool(fields.get("logprobs")),
         return_token_ids=bool(fields.get("return_token_ids")),
     )
@@ -96,6 +96,12 @@ def _model(name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise RequestError(400, "'model' must be the name of a model", param="model")
     return name
+
+
+def _include_usage(options: Any) -> bool:
+    if not isinstance(options, dict | None):
+        raise RequestError(400, "'stream_options' must be an object", param="stream_options")
+    return bool((options or {}).get("include_usage"))
 
 
 def _number(fields: dict[str, Any], name: str, kind: type, low: float, high: float) -> Any:

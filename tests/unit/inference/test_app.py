@@ -1,0 +1,297 @@
+"""The worker's HTTP side, with an engine that says what it is told to: replies, streams, and refusals."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from engine_models import save_model
+
+from stepstream.services.inference.app import App
+from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.engine import Engine, EngineError, SamplingParams, TokenChunk, VersionSpan
+from stepstream.services.inference.tool_parsers import CallLine
+from stepstream.services.inference.worker import Worker
+
+EOS = 2
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("get", "calc")]
+ASK: dict[str, Any] = {
+    "model": "demo",
+    "messages": [{"role": "user", "content": "q:a+c"}],
+    "tools": TOOLS,
+    "logprobs": True,
+    "return_token_ids": True,
+}
+
+
+class ScriptedEngine(Engine):
+    """Answers every request with the same tokens, half of them by version 3 and half by version 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.response: list[int] = []
+        self.fault: Exception | None = None
+        self.asked: list[tuple[Sequence[int], SamplingParams]] = []
+
+    @property
+    def version(self) -> int | None:
+        return 4
+
+    async def load(self, folder: Path, version: int) -> None:
+        raise NotImplementedError
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
+        self.asked.append((prompt_ids, params))
+        if self.fault is not None:
+            raise self.fault
+        half = len(self.response) // 2
+        spans = [VersionSpan(3, 0, half), VersionSpan(4, half, len(self.response))]
+        reason = "stop" if self.response[-1] == EOS else "length"
+        if params.stream:
+            for token in self.response[:-1]:
+                yield TokenChunk([token], [-0.5])
+            yield TokenChunk(self.response[-1:], [-0.5], reason, spans)
+        else:
+            yield TokenChunk(self.response, [-0.5] * len(self.response), reason, spans)
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Served:
+    app: App
+    worker: Worker
+    engine: ScriptedEngine
+    tokenizer: ChatTokenizer
+
+    def says(self, text: str, *, ended: bool = True) -> list[int]:
+        """Script the engine; returns the tokens."""
+        ids = self.tokenizer.prompt_ids([{"role": "user", "content": text}], [])[1:-1]
+        self.engine.response = [*ids, EOS] if ended else ids
+        return self.engine.response
+
+    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        """One HTTP request."""
+        raw = body if isinstance(body, bytes) else orjson.dumps(body)
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": raw}
+
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app({"type": "http", "method": method, "path": path}, receive, send)
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
+
+    async def chat(self, **fields: Any) -> tuple[int, dict[str, Any]]:
+        status, body = await self.call("POST", "/v1/chat/completions", ASK | fields)
+        return status, orjson.loads(body)
+
+    async def stream(self, **fields: Any) -> list[dict[str, Any]]:
+        status, body = await self.call("POST", "/v1/chat/completions", ASK | {"stream": True} | fields)
+        assert status == 200
+        *events, done, _ = body.split(b"\n\n")
+        assert done == b"data: [DONE]"
+        return [orjson.loads(event.removeprefix(b"data: ")) for event in events]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    return ChatTokenizer(save_model(tmp_path_factory.mktemp("model") / "m", 0))
+
+
+@pytest.fixture
+async def served(tokenizer: ChatTokenizer) -> Served:
+    engine = ScriptedEngine()
+    worker = Worker("demo", engine, 64)
+    worker.tokenizer = tokenizer
+    return Served(App(worker, CallLine()), worker, engine, tokenizer)
+
+
+async def test_a_reply_has_tokens_logprobs_and_versions(served: Served) -> None:
+    tokens = served.says("ans(11)")
+    status, reply = await served.chat(temperature=0.7, max_tokens=9, seed=5, top_p=0.5)
+    assert status == 200
+    [choice] = reply["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "ans(11)", "refusal": None}
+    assert (choice["finish_reason"], choice["token_ids"]) == ("stop", tokens)
+    assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == [-0.5] * len(tokens)
+    assert choice["weight_versions"] == [
+        {"version": 3, "start": 0, "end": 4},
+        {"version": 4, "start": 4, "end": 8},
+    ]
+    [(prompt, params)] = served.engine.asked
+    assert reply["prompt_token_ids"] == prompt
+    assert params == SamplingParams(9, 0.7, 0.5, 5, stream=False)
+    assert reply["usage"]["total_tokens"] == len(prompt) + len(tokens)
+
+
+async def test_a_tool_call_and_the_conversation_after_it(served: Served) -> None:
+    tokens = served.says("get(a)")
+    _, reply = await served.chat()
+    [choice] = reply["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "get", "arguments": '{"input": "a"}'}
+    tool = {"role": "tool", "tool_call_id": call["id"], "content": "4"}
+    await served.chat(messages=[*ASK["messages"], choice["message"], tool])
+    (first, _), (second, _) = served.engine.asked
+    assert list(second)[: len(first) + len(tokens)] == [*first, *tokens]
+
+
+async def test_a_cut_off_call_is_content(served: Served) -> None:
+    served.says("get(a)", ended=False)
+    _, reply = await served.chat()
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert reply["choices"][0]["message"]["content"] == "get(a)"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("text", ["ans(11)", "get(a)", "getting it", "g", "calc(1", ""])
+async def test_a_stream_says_what_the_whole_reply_says(served: Served, text: str, ended: bool) -> None:
+    if not text and not ended:
+        return
+    tokens = served.says(text, ended=ended)
+    _, whole = await served.chat()
+    events = await served.stream(stream_options={"include_usage": True})
+    *chunks, last = events
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    message = whole["choices"][0]["message"]
+    assert "".join(delta.get("content") or "" for delta in deltas) == (message["content"] or "")
+    calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert [call["function"] for call in calls] == [call["function"] for call in message.get("tool_calls", [])]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [token for choice in choices for token in choice["token_ids"]] == tokens
+    assert sum(len(choice["logprobs"]["content"]) for choice in choices) == len(tokens)
+    assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    assert choices[-1]["weight_versions"] == whole["choices"][0]["weight_versions"]
+    assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert last["usage"] == whole["usage"]
+
+
+async def test_content_is_streamed_as_soon_as_it_cannot_be_a_call(served: Served) -> None:
+    served.says("grasp")
+    events = await served.stream()
+    pieces = [event["choices"][0]["delta"].get("content") for event in events]
+    assert pieces[:4] == [None, "gr", "a", "s"]
+
+
+async def test_without_being_asked_for_there_are_no_token_ids(served: Served) -> None:
+    served.says("ans(1)")
+    _, reply = await served.chat(logprobs=False, return_token_ids=False)
+    assert "prompt_token_ids" not in reply
+    assert "token_ids" not in reply["choices"][0]
+    assert reply["choices"][0]["logprobs"] is None
+
+
+async def test_tool_choice_none_leaves_a_call_as_content(served: Served) -> None:
+    served.says("get(a)")
+    _, reply = await served.chat(tool_choice="none")
+    assert reply["choices"][0]["message"]["content"] == "get(a)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": [{"role": "king", "content": ""}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "get"}}]}]}, "messages[0]"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "get", "arguments": "{"}}]}]},
+            "messages[0]",
+        ),
+        ({"messages": [{"role": "user", "content": "x" * 100}]}, "messages"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
+        ({"n": 2}, "n"),
+        ({"stop": ["x"]}, "stop"),
+        ({"seed": True}, "seed"),
+        ({"tools": [{"name": "get"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"model": 7}, "model"),
+        ({"stream_options": "all"}, "stream_options"),
+    ],
+)
+async def test_a_bad_request_names_what_is_wrong(served: Served, fields: dict[str, Any], named: str) -> None:
+    served.says("ans(1)")
+    status, reply = await served.chat(**fields)
+    assert status == 400
+    assert reply["error"]["type"] == "invalid_request_error"
+    assert reply["error"]["param"] == named
+    assert served.worker.in_flight == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"null"])
+async def test_a_body_that_is_not_an_object_is_refused(served: Served, body: bytes) -> None:
+    status, reply = await served.call("POST", "/v1/chat/completions", body)
+    assert status == 400
+    assert b"JSON" in reply
+
+
+async def test_another_model_is_not_found(served: Served) -> None:
+    status, reply = await served.chat(model="demo-2")
+    assert (status, reply["error"]["code"]) == (404, "model_not_found")
+    assert "demo-2" in reply["error"]["message"]
+
+
+async def test_another_path_is_not_found(served: Served) -> None:
+    assert (await served.call("GET", "/v1/chat/completions"))[0] == 404
+    assert (await served.call("GET", "/v2"))[0] == 404
+
+
+async def test_a_failed_engine_is_told(served: Served) -> None:
+    served.engine.fault = EngineError("the engine has failed")
+    status, reply = await served.chat()
+    assert (status, reply["error"]["type"]) == (503, "server_error")
+    status, reply = await served.chat(stream=True)
+    assert status == 503
+
+
+async def test_before_the_first_checkpoint(served: Served) -> None:
+    served.worker.tokenizer = None
+    status, body = await served.call("GET", "/health")
+    assert (status, b"waiting for a checkpoint of 'demo'" in body) == (503, True)
+    assert (await served.chat())[0] == 503
+    assert orjson.loads((await served.call("GET", "/v1/models"))[1])["data"] == []
+
+
+async def test_health_models_and_metrics(served: Served) -> None:
+    status, body = await served.call("GET", "/health")
+    assert (status, orjson.loads(body)) == (200, {"model": "demo", "version": 4, "in_flight": 0})
+    models = orjson.loads((await served.call("GET", "/v1/models"))[1])
+    assert [(model["id"], model["version"]) for model in models["data"]] == [("demo", 4)]
+    status, body = await served.call("GET", "/metrics")
+    assert b"stepstream_inference_requests_total" in body
+
+
+async def test_requests_in_flight_are_counted(served: Served) -> None:
+    gate = asyncio.Event()
+    served.says("ans(1)")
+
+    async def receive() -> dict[str, Any]:
+        await gate.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions"}
+    request = asyncio.create_task(served.app(scope, receive, send))
+    await asyncio.sleep(0)
+    assert served.worker.in_flight == 1
+    gate.set()
+    await request
+    assert served.worker.in_flight == 0
