@@ -1,6 +1,7 @@
 """Runs the embedded schema registry: `python -m stepstream.services.registry`."""
 
 import asyncio
+import logging
 import socket
 
 import uvicorn
@@ -11,6 +12,8 @@ from stepstream.services.registry.app import create_app
 from stepstream.services.registry.log import KafkaLog
 from stepstream.topics.client import KafkaUnavailable
 from stepstream.topics.process import Fatal, Stop, run
+
+logger = logging.getLogger(__name__)
 
 
 def main(settings: Settings, stop: Stop) -> None:
@@ -26,6 +29,7 @@ def main(settings: Settings, stop: Stop) -> None:
     try:
         if not log.replay(settings.kafka.deadline_s):
             raise KafkaUnavailable(f"the schemas topic could not be read within {settings.kafka.deadline_s:g} s")
+        logger.info("%d schemas; serving at http://%s:%d", len(log.view.schemas), *listener.getsockname()[:2])
         if not stop:
             asyncio.run(_serve(log, listener))
     finally:

@@ -1,6 +1,7 @@
 """Follows the schemas topic in a thread of its own and keeps the view of it."""
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -25,6 +26,7 @@ from stepstream.topics.client import admin_client, client_config
 log = logging.getLogger(__name__)
 
 SKIPPED = Counter("stepstream_registry_records_skipped", "Records of the schemas topic that could not be read.")
+SCHEMAS = Gauge("stepstream_registry_schemas", "Schemas with an id.")
 OFFSET = Gauge("stepstream_registry_offset", "Offset up to which the schemas topic has been read.")
 
 
@@ -96,6 +98,14 @@ class Reader:
         self._consumer.close()
 
     def _follow(self) -> None:
+        try:
+            self._follow_until_closed()
+        except Exception:
+            # Without its reader the service would answer from an old view for ever: end, be started again, replay.
+            log.exception("reading topic %s failed", TOPIC)
+            os._exit(1)
+
+    def _follow_until_closed(self) -> None:
         while not self._closing:
             first = self._consumer.poll(0.2)
             if first is not None:
@@ -116,6 +126,7 @@ class Reader:
                 log.warning("reading topic %s: %s", TOPIC, error.str())
         if changed:
             self.view = self._fold.view()
+            SCHEMAS.set(len(self.view.schemas))
         if position != self._position:
             with self._moved:
                 self._position = position

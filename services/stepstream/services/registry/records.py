@@ -104,12 +104,15 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
             case "DELETE_SUBJECT":
                 return DeleteKey(str(head["subject"])), None if body is None else int(body["version"])
             case "CONFIG":
-                return ConfigKey(head["subject"]), None if body is None else Level(body["compatibilityLevel"])
+                everywhere = head["subject"] is None
+                return ConfigKey(None if everywhere else str(head["subject"])), None if body is None else Level(
+                    body["compatibilityLevel"]
+                )
             case "ID":
                 return IdKey(), None if body is None else int(body["id"])
             case _:
                 return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecordError(f"{type(error).__name__}: {error}") from None
 
 
