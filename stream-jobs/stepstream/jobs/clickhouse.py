@@ -13,6 +13,8 @@ from stepstream.config import variable
 from stepstream.config.sections import ClickHouse
 
 log = logging.getLogger(__name__)
+# The client logs each failed call on its own; what failed is told by the exception.
+logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
 
 _AUTHENTICATION_FAILED = 516
 _FIRST_WAIT_S = 0.1

@@ -1,12 +1,11 @@
 """Runs the store: `python -m stepstream.services.store`."""
 
-import errno
 import logging
-import socket
 
 import uvicorn
 
 from stepstream.config import Settings, variable
+from stepstream.services.listen import listen
 from stepstream.services.store.app import build
 from stepstream.services.store.engine import Engine, FolderInUseError
 from stepstream.services.store.run import Runner
@@ -26,7 +25,7 @@ def main(settings: Settings, _stop: Stop) -> None:
     """
     host, port = settings.store.host, settings.store.port
     path = (settings.paths.data / "store").absolute()
-    listener = _listen(host, port)
+    listener = listen(host, port, "store")
     try:
         engine = Engine(path, settings.clickhouse.database)
     except FolderInUseError:
@@ -45,22 +44,6 @@ def main(settings: Settings, _stop: Stop) -> None:
             timeout_graceful_shutdown=_GRACE_S,
         )
     ).run(sockets=[listener])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror})"
-        raise Fatal(
-            f"{host}:{port} {reason}: set {variable('store', 'port')} to a free port, and "
-            f"{variable('clickhouse', 'url')} to match"
-        ) from None
-    return listener
 
 
 if __name__ == "__main__":

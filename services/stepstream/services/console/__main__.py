@@ -1,0 +1,37 @@
+"""Runs the console: `python -m stepstream.services.console`."""
+
+import logging
+
+import uvicorn
+
+from stepstream.config import Settings
+from stepstream.services.console.app import build
+from stepstream.services.listen import listen
+from stepstream.topics.process import Stop, run
+
+log = logging.getLogger("stepstream.services.console")
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Raises:
+        Fatal: the port is taken.
+    """
+    listener = listen(settings.console.host, settings.console.port, "console")
+    log.info("console at http://%s:%d", settings.console.host, settings.console.port)
+    config = uvicorn.Config(
+        build(settings),
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+    )
+    if not stop:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    run("console", main)

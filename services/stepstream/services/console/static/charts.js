@@ -1,0 +1,135 @@
+// Draws the charts with uPlot; each is made once and fed with new data.
+
+import { clock, decimal, percent, version } from "./format.js";
+
+// Pixels of the drawing, without its legend.
+const HEIGHTS = { success: 260, steps: 220, staleness: 220 };
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const faint = (name) => `color-mix(in srgb, ${colour(name)} 18%, transparent)`;
+const axis = (more) => ({ stroke: () => colour("soft"), grid: { stroke: () => colour("grid"), width: 1 }, ticks: { stroke: () => colour("grid") }, ...more });
+
+const times = () => axis({ values: (_, at) => at.map((s) => clock(s * 1000)), space: 90 });
+
+function band(split, name, dash) {
+  const line = { stroke: () => colour(name), width: 2, dash, points: { size: 6, fill: () => colour(name) }, spanGaps: true };
+  const edge = { stroke: "transparent", points: { show: false }, spanGaps: true };
+  // The edges follow the line among the series; its legend tells them too.
+  const value = (chart, share, at, point) =>
+    share === null ? "–" : `${percent(share)} (${percent(chart.data[at + 1][point])} to ${percent(chart.data[at + 2][point])})`;
+  return [
+    { label: split === "eval" ? "held-out tasks" : "training tasks", value, ...line },
+    { label: "low", class: "band-edge", ...edge },
+    { label: "high", class: "band-edge", ...edge },
+  ];
+}
+
+const whole = (low, high) => {
+  const step = Math.max(1, Math.ceil((high - low) / 12));
+  const at = [];
+  for (let v = Math.ceil(low / step) * step; v <= high; v += step) at.push(v);
+  return at;
+};
+
+const SPECS = {
+  success: () => ({
+    scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] }, y: { range: [0, 1] } },
+    axes: [
+      axis({ values: (_, at) => at.map(version), splits: (u) => whole(u.scales.x.min, u.scales.x.max) }),
+      axis({ values: (_, at) => at.map((share) => `${Math.round(100 * share)} %`) }),
+    ],
+    series: [{ label: "version", value: (_, v) => version(v) }, ...band("eval", "eval"), ...band("train", "train", [6, 4])],
+    bands: [
+      { series: [3, 2], fill: () => faint("eval") },
+      { series: [6, 5], fill: () => faint("train") },
+    ],
+  }),
+  steps: () => ({
+    scales: { y: { range: (_, low, high) => [0, Math.max(5, high * 1.1)] } },
+    axes: [times(), axis({})],
+    series: [{ label: "time", value: (_, s) => (s === null ? "–" : clock(s * 1000)) }, { label: "steps", stroke: () => colour("eval"), fill: () => faint("eval"), width: 2, points: { show: false } }],
+  }),
+  staleness: () => ({
+    scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+    axes: [times(), axis({})],
+    series: [
+      { label: "time", value: (_, s) => (s === null ? "–" : clock(s * 1000)) },
+      { label: "mean", stroke: () => colour("eval"), width: 2, points: { show: false }, value: (_, x) => decimal(x) },
+      { label: "largest", stroke: () => colour("train"), width: 2, dash: [6, 4], points: { show: false } },
+      { label: "bound", stroke: () => colour("bad"), width: 1, dash: [2, 4], points: { show: false } },
+    ],
+  }),
+};
+
+function successData(rows) {
+  const versions = [...new Set(rows.map((row) => row.version))].sort((a, b) => a - b);
+  const columns = (split) => {
+    const found = new Map(rows.filter((row) => row.split === split).map((row) => [row.version, row]));
+    return ["rate", "low", "high"].map((name) => versions.map((v) => found.get(v)?.[name] ?? null));
+  };
+  return [versions, ...columns("eval"), ...columns("train")];
+}
+
+const DATA = {
+  success: (s) => successData(s.success),
+  steps: (s) => [s.steps.map((row) => row.at / 1000), s.steps.map((row) => row.steps)],
+  staleness: (s) => [
+    s.staleness.map((row) => row.at / 1000),
+    s.staleness.map((row) => row.mean),
+    s.staleness.map((row) => row.max),
+    s.staleness.map(() => s.staleness_bound),
+  ],
+};
+
+// What a chart says to those who do not see it.
+const SAID = {
+  success: (s) => s.success.map((row) => `${row.split} ${version(row.version)}: ${percent(row.rate)}`).join("; "),
+  steps: (s) => `Steps per second, last: ${s.steps.at(-1)?.steps ?? 0}`,
+  staleness: (s) => { const last = s.staleness.at(-1); return last ? `Staleness, last: mean ${decimal(last.mean)}, largest ${last.max}` : ""; },
+};
+
+const EMPTY = {
+  success: (s) => (s.success.length ? "" : "No trajectory with an outcome yet."),
+  steps: (s) => (s.steps.some((row) => row.steps > 0) ? "" : "No steps in the last two minutes."),
+  staleness: (s) => (s.staleness.length ? "" : "No trajectory yet."),
+};
+
+const drawn = {};
+
+export function drawCharts(snapshot) {
+  for (const name of Object.keys(SPECS)) {
+    const place = document.getElementById(`chart-${name}`);
+    const empty = EMPTY[name](snapshot);
+    place.setAttribute("aria-label", empty || SAID[name](snapshot));
+    if (empty) {
+      drop(name);
+      const said = document.createElement("p");
+      said.className = "empty";
+      said.textContent = empty;
+      place.replaceChildren(said);
+      continue;
+    }
+    const data = DATA[name](snapshot);
+    if (drawn[name]) drawn[name].setData(data);
+    else {
+      place.replaceChildren();
+      drawn[name] = new uPlot({ width: place.clientWidth, height: HEIGHTS[name], ...SPECS[name]() }, data, place);
+    }
+  }
+}
+
+function drop(name) {
+  drawn[name]?.destroy();
+  delete drawn[name];
+}
+
+// Colours are baked into a chart, so a new theme means new charts.
+export function redrawAll(snapshot) {
+  Object.keys(drawn).forEach(drop);
+  if (snapshot) drawCharts(snapshot);
+}
+
+new ResizeObserver(() => {
+  for (const [name, chart] of Object.entries(drawn)) {
+    chart.setSize({ width: document.getElementById(`chart-${name}`).clientWidth, height: HEIGHTS[name] });
+  }
+}).observe(document.querySelector("main"));

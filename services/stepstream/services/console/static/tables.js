@@ -1,0 +1,112 @@
+// Draws the tables. Text goes in as text nodes only: what agents wrote is never taken for HTML.
+
+import { ago, bytes, count, decimal, percent, version, versions } from "./format.js";
+
+const outcome = (row) => (row.success === null ? ["open", ""] : row.success ? ["success", "good"] : ["failure", "bad"]);
+// A worker tells every few seconds that it is there.
+const SILENT_MS = 15000;
+const states = { serving: "good", loading: "warn", starting: "warn", refused: "bad", stopping: "warn" };
+
+// A column: its heading, the cell's text (or [text, class]), and the class of all its cells.
+const TABLES = {
+  "table-workers": {
+    of: "workers", empty: "No worker has told anything yet.",
+    columns: [
+      ["Worker", (r) => r.worker_id], ["Engine", (r) => r.engine], ["Serves", (r) => `${r.model} ${version(r.version)}`],
+      ["Newest", (r) => version(r.newest_version)], ["State", (r) => [r.reason ? `${r.state}: ${r.reason}` : r.state, states[r.state] ?? ""]],
+      ["In flight", (r) => count(r.requests_in_flight), "number"], ["Seen", (r, now) => [ago(r.seen_at, now), now - r.seen_at > SILENT_MS ? "warn" : ""]],
+    ],
+  },
+  "table-checkpoints": {
+    of: "checkpoints", empty: "No checkpoint has been published yet.",
+    columns: [
+      ["Version", (r) => version(r.version)], ["Parent", (r) => version(r.parent_version)], ["Track", (r) => r.track],
+      ["Trajectories", (r) => count(r.trajectories), "number"], ["Updates", (r) => count(r.updates), "number"],
+      ["SHA-256", (r) => r.sha256, "id"], ["Size", (r) => bytes(r.size_bytes), "number"], ["Published", (r, now) => ago(r.at, now)],
+    ],
+  },
+  "table-trajectories": {
+    of: "trajectories", empty: "No trajectory has been labelled yet.",
+    columns: [
+      ["Trajectory", (r) => r.trajectory_id, "id"], ["Task", (r) => r.task_id, "id"], ["Agent", (r) => r.agent], ["Split", (r) => r.split],
+      ["Versions", (r) => versions(r.version_min, r.version_max)], ["Steps", (r) => count(r.steps), "number"],
+      ["Reward", (r) => decimal(r.reward), "number"], ["Outcome", outcome], ["Closed by", (r) => (r.closed_by === "end" ? r.trajectory_end : r.closed_by)],
+      ["Revision", (r) => count(r.revision), "number"], ["Ended", (r, now) => ago(r.at, now)],
+    ],
+  },
+  "table-feedback": {
+    of: "feedback", empty: "No feedback has come yet.",
+    columns: [
+      ["Signal", (r) => r.name], ["Source", (r) => r.source], ["Events", (r) => count(r.events), "number"],
+      ["Mean", (r) => decimal(r.mean, 3), "number"], ["Newest", (r, now) => ago(r.at, now)],
+    ],
+  },
+  "table-dead-letters": {
+    of: "dead_letters", empty: "None: every record could be used.",
+    columns: [
+      ["Job", (r) => r.job], ["From", (r) => r.topic], ["Fault", (r) => [r.error, "bad"]], ["Records", (r) => count(r.records), "number"],
+      ["Newest reason", (r) => r.reason], ["Newest", (r, now) => ago(r.at, now)],
+    ],
+  },
+};
+
+function element(tag, text, name) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (name) made.className = name;
+  return made;
+}
+
+function table({ columns, empty }, rows, now, titleId) {
+  if (!rows.length) return element("p", empty, "empty");
+  const made = element("table");
+  made.setAttribute("aria-labelledby", titleId);
+  const heads = element("tr");
+  for (const [heading, , name] of columns) {
+    const head = element("th", heading, name === "number" ? name : "");
+    head.scope = "col";
+    heads.append(head);
+  }
+  made.createTHead().append(heads);
+  const body = made.createTBody();
+  for (const row of rows) {
+    const line = body.insertRow();
+    for (const [, cell, name = ""] of columns) {
+      const [text, mark = ""] = [cell(row, now)].flat();
+      const made = element("td", text, `${name} ${mark}`.trim());
+      if (name === "id") made.title = text;
+      line.append(made);
+    }
+  }
+  return made;
+}
+
+export function drawTables(snapshot) {
+  for (const [id, spec] of Object.entries(TABLES)) {
+    const place = document.getElementById(id);
+    place.replaceChildren(table(spec, snapshot[spec.of], snapshot.now, place.closest("section").getAttribute("aria-labelledby")));
+  }
+}
+
+export function drawTiles(snapshot) {
+  const show = (id, text, note) => {
+    document.getElementById(`tile-${id}`).textContent = text;
+    document.getElementById(`tile-${id}-note`).textContent = note;
+  };
+  // Held-out tasks are the measure; where none were tried yet, training tasks are.
+  const held = snapshot.success.filter((row) => row.split === "eval");
+  const rows = held.length ? held : snapshot.success;
+  const newest = rows.reduce((best, row) => (best === null || row.version > best.version ? row : best), null);
+  if (newest) {
+    show("success", percent(newest.rate), `${version(newest.version)}, ${newest.split}: ${percent(newest.low)} to ${percent(newest.high)} of ${count(newest.outcomes)}`);
+  } else show("success", "–", "no outcome yet");
+  const recent = snapshot.steps.slice(-10);
+  const rate = recent.reduce((sum, row) => sum + row.steps, 0) / Math.max(1, recent.length);
+  const [totals] = snapshot.totals;
+  show("steps", decimal(rate, rate < 10 ? 1 : 0), `mean of 10 s; ${count(totals.steps)} steps, ${count(totals.trajectories)} trajectories in all`);
+  const stale = snapshot.staleness.at(-1);
+  show("staleness", stale ? decimal(stale.mean, 1) : "–", stale ? `largest ${stale.max}; bound ${snapshot.staleness_bound}` : "no trajectory yet");
+  const served = [...new Set(snapshot.workers.filter((row) => row.model === snapshot.model && row.version !== null).map((row) => row.version))].sort((a, b) => a - b);
+  const published = snapshot.checkpoints[0];
+  show("versions", served.length ? served.map(version).join(", ") : "–", published ? `newest published ${version(published.version)}, ${ago(published.at, snapshot.now)}` : "none published yet");
+}

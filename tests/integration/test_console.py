@@ -1,0 +1,82 @@
+"""The console's HTTP surface over a real store: what it answers, and while the store is away."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from console_process import console, fill
+from store_fixtures import StoreProcess, store_process
+
+from stepstream.jobs.migrate import migrate
+
+
+def get(url: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_answers_with_what_the_store_holds(own_store: StoreProcess, tmp_path: Path) -> None:
+    settings = own_store.settings
+    migrate(settings)
+    with console(settings, tmp_path) as url:
+        status, empty = get(f"{url}/api/snapshot")
+        assert (status, empty["models"], empty["success"]) == (200, [], [])
+        fill(settings)
+        until(lambda: get(f"{url}/api/snapshot")[1]["models"] == ["demo"])
+        until(lambda: bool(get(f"{url}/api/snapshot")[1]["totals"][0]["steps"]))
+        _, found = get(f"{url}/api/snapshot?model=demo")
+        assert found["model"] == "demo"
+        newest = [row for row in found["success"] if (row["split"], row["version"]) == ("eval", 1)]
+        assert [(row["outcomes"], row["successes"]) for row in newest] == [(5, 4)]
+        assert 0 < newest[0]["low"] < newest[0]["rate"] == 0.8 < newest[0]["high"] < 1
+        assert len(found["steps"]) == 120
+        assert sum(row["steps"] for row in found["steps"]) == 20
+        assert found["totals"] == [{"steps": 20, "trajectories": 20}]
+        assert max(row["max"] for row in found["staleness"]) == 0
+        assert found["staleness_bound"] == settings.learner.staleness_bound
+        assert [(row["worker_id"], row["version"]) for row in found["workers"]] == [("worker-0", 1)]
+        assert [row["version"] for row in found["checkpoints"]] == [1, 0]
+        assert len(found["trajectories"]) == 12
+        assert [(row["name"], row["events"]) for row in found["feedback"]] == [("outcome", 1)]
+        assert [(row["error"], row["records"]) for row in found["dead_letters"]] == [("malformed", 1)]
+
+
+def test_starts_without_a_store_says_so_and_recovers(tmp_path: Path) -> None:
+    store = store_process(tmp_path)
+    with console(store.settings, tmp_path) as url:
+        status, told = get(f"{url}/api/snapshot")
+        assert status == 503
+        assert "STEPSTREAM_CLICKHOUSE_URL" in told["error"]
+        store.start()
+        until(lambda: "stepstream store migrate" in get(f"{url}/api/snapshot")[1].get("error", ""))
+        migrate(store.settings)
+        assert get(f"{url}/api/snapshot")[0] == 200
+        store.kill()
+        until(lambda: get(f"{url}/api/snapshot")[0] == 503)
+        store.start()
+        until(lambda: get(f"{url}/api/snapshot")[0] == 200)
+        store.stop()
+
+
+def test_serves_its_page_without_a_store(tmp_path: Path) -> None:
+    with console(store_process(tmp_path).settings, tmp_path) as url:
+        for path in ("", "/static/main.js", "/static/console.css", "/static/vendor/uplot/LICENSE", "/metrics"):
+            with urllib.request.urlopen(f"{url}{path}", timeout=10) as reply:
+                text = reply.read()
+            assert text
+            assert b"http://" not in text or "vendor" in path, f"{path} names another address"
