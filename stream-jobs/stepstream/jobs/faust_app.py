@@ -1,5 +1,7 @@
 """The Faust app of a job, with the settings that were measured to matter (docs/decisions)."""
 
+import hashlib
+import socket
 import ssl
 
 import faust
@@ -21,8 +23,10 @@ def build_app(settings: Settings, name: str) -> faust.App:
         broker_credentials=credentials(settings.kafka),
         broker_commit_interval=1.0,
         broker_max_poll_records=2000,
-        broker_session_timeout=6.0,
+        broker_session_timeout=10.0,
         broker_heartbeat_interval=2.0,
+        # A static member: restarted within the session timeout, it has its partitions back at once.
+        consumer_group_instance_id=_instance(settings, name),
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=16 * 1_048_576,
         datadir=str(folder),
@@ -33,6 +37,12 @@ def build_app(settings: Settings, name: str) -> faust.App:
         web_enabled=False,
         autodiscover=False,
     )
+
+
+def _instance(settings: Settings, name: str) -> str:
+    """Names this worker for good. Its state folder can be used by one process at a time, so it tells workers apart."""
+    place = f"{socket.gethostname()}:{state_folder(settings).resolve()}"
+    return f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
 
 def credentials(kafka: Kafka) -> CredentialsT | None:

@@ -42,8 +42,8 @@ class Inserter:
             if len(rows) == 1:
                 return [0]
             middle = len(rows) // 2
-            second = self.insert(table, rows[middle:])
-            return self.insert(table, rows[:middle]) + [middle + place for place in second]
+            unfit = self.insert(table, rows[:middle])
+            return unfit + [middle + place for place in self.insert(table, rows[middle:])]
         return []
 
     def close(self) -> None:

@@ -54,8 +54,9 @@ def check_step(step: Mapping[str, Any]) -> None:
     _require(
         not step["loss_mask"] or len(step["loss_mask"]) == len(ids), "loss_mask has another length than the response"
     )
-    for logprob in logprobs:
-        _require(math.isfinite(logprob) and logprob <= _POSITIVE_LOGPROB, "a logprob is positive or not finite")
+    # Finite terms have a finite sum (they are single precision), others have not.
+    _require(math.isfinite(sum(logprobs)), "a logprob is not finite")
+    _require(not logprobs or max(logprobs) <= _POSITIVE_LOGPROB, "a logprob is positive")
     _require(not ids or min(ids) >= 0, "a response token id is negative")
     _require(not step["prompt_token_ids"] or min(step["prompt_token_ids"]) >= 0, "a prompt token id is negative")
     _check_spans(step["policy_spans"], len(ids))

@@ -1,0 +1,176 @@
+"""Rule 6: where text is redacted, the tokens that spell it go too; and what else `govern` makes of a record."""
+
+import json
+from typing import Any
+
+import pytest
+from fold_harness import FoldRun, MemoryState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_records import T0_US, make_ending, make_feedback, make_steps
+
+from stepstream.jobs.govern import JOB, GovernFold
+from stepstream.jobs.governing import govern_feedback, govern_step
+from stepstream.jobs.redaction import Redactor
+from stepstream.topics.events import new_message, new_tool_call
+from stepstream.topics.ids import derived_id
+
+REDACTOR = Redactor(b"key")
+MAIL = "ada@example.org"
+TOKENS = ("response_token_ids", "response_logprobs", "loss_mask", "policy_spans")
+
+
+def fold_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
+    values: dict[str, Any] = {"dedup_days": 7, "max_future_s": 300.0, "now_us": lambda: T0_US + 600_000_000} | limits
+    return FoldRun(JOB, GovernFold(REDACTOR, **values), state or MemoryState())
+
+
+def test_a_clean_step_keeps_everything() -> None:
+    step = make_steps("t")[1]
+    governed, clean = govern_step(JOB, step, True, REDACTOR)
+    assert clean
+    stamp = {"source_event_id": step["event_id"], "job": JOB, "redactions": {}, "trainable": True, "flags": []}
+    assert governed == step | {"event_id": derived_id(JOB, step["event_id"]), "governed": stamp}
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        new_message(role="assistant", content=f"write to {MAIL}"),
+        new_message(
+            role="assistant", tool_calls=[new_tool_call(call_id="1", name="m", arguments=f'{{"to":"{MAIL}"}}')]
+        ),
+        new_message(
+            role="assistant",
+            tool_calls=[new_tool_call(call_id="1", name="m", arguments="{}", result=f"sent to {MAIL}")],
+        ),
+    ],
+)
+def test_a_redacted_response_loses_its_tokens(response: Any) -> None:
+    step = make_steps("t", response=response, loss_mask=[True] * 4)[1]
+    governed, clean = govern_step(JOB, step, True, REDACTOR)
+    assert not clean
+    assert MAIL not in json.dumps(governed)
+    assert all(governed[field] == [] for field in TOKENS)  # type: ignore[literal-required]
+    assert governed["prompt_token_ids"] == step["prompt_token_ids"]
+    assert governed["fidelity"] == "text"
+    assert governed["governed"] is not None
+    assert governed["governed"]["redactions"] == {"email": 1}
+    assert governed["governed"]["flags"] == ["redacted:email"]
+    assert not governed["governed"]["trainable"]
+
+
+def test_a_redacted_prompt_loses_all_tokens_and_its_digest() -> None:
+    step = make_steps("t", messages=[new_message(role="user", content=f"I am {MAIL}")])[1]
+    governed, clean = govern_step(JOB, step, True, REDACTOR)
+    assert not clean
+    assert MAIL not in json.dumps(governed)
+    assert all(governed[field] == [] for field in (*TOKENS, "prompt_token_ids"))  # type: ignore[literal-required]
+    assert governed["prompt_shared_digest"] is None
+    assert governed["prompt_shared_tokens"] == 0
+
+
+def test_the_digest_of_a_redacted_prefix_goes_with_all_later_steps() -> None:
+    run = fold_run()
+    steps = make_steps("t", 4)
+    steps[1]["messages"] = [new_message(role="user", content=MAIL)]
+    outputs = [event for step in steps for _, _, event in run.feed([run.record("steps", step)])]
+    assert [event["prompt_shared_digest"] is None for event in outputs] == [True, True, True, True]
+    assert [bool(event["response_token_ids"]) for event in outputs] == [True, False, False, False]
+    assert outputs[3]["governed"]["flags"] == ["redacted:prefix"]
+    assert [event["governed"]["trainable"] for event in outputs] == [True, False, False, False]
+
+
+def test_a_step_that_shares_nothing_after_a_redaction_is_free_of_it() -> None:
+    run = fold_run()
+    dirty, fresh = make_steps("t", 2)
+    dirty["messages"] = [new_message(role="user", content=MAIL)]
+    fresh |= {"prompt_shared_tokens": 0, "prompt_shared_messages": 0, "prompt_shared_digest": None}
+    outputs = run.feed([run.record("steps", dirty), run.record("steps", fresh)])
+    assert outputs[1][2]["governed"]["trainable"]
+
+
+def test_a_step_before_whose_predecessor_was_seen_fails_closed() -> None:
+    run = fold_run()
+    first, second = make_steps("t", 2)
+    [(_, _, late)] = run.feed([run.record("steps", second)])
+    assert late["prompt_shared_digest"] is None
+    assert late["governed"]["flags"] == ["redacted:prefix"]
+    [(_, _, early)] = run.feed([run.record("steps", first)])
+    assert early["governed"]["trainable"]
+
+
+def test_a_trajectory_over_midnight_keeps_its_prefix() -> None:
+    run = fold_run(now_us=lambda: T0_US + 2 * 86_400_000_000)
+    before, after = make_steps("t", 2)
+    after["occurred_at_us"] += 86_400_000_000
+    outputs = run.feed([run.record("steps", before), run.record("steps", after)])
+    assert outputs[1][2]["governed"]["trainable"]
+
+
+def test_feedback_is_redacted_in_its_texts() -> None:
+    feedback = make_feedback("t", comment=f"ask {MAIL}", demonstration=f"sk-{'a1' * 10}", category="bad")
+    governed = govern_feedback(JOB, feedback, REDACTOR)
+    assert governed["governed"] is not None
+    assert governed["governed"]["redactions"] == {"email": 1, "api_key": 1}
+    assert MAIL not in json.dumps(governed)
+    assert governed["value"] == 1.0
+
+
+def test_consent_decides_what_passes() -> None:
+    run = fold_run()
+    train, analyse, none = (make_steps(name, 1, consent=name)[0] for name in ("train", "analyse", "none"))
+    outputs = run.feed([run.record("steps", step) for step in (train, analyse, none)])
+    assert [event["trajectory_id"] for _, _, event in outputs] == ["train", "analyse"]
+    assert [event["governed"]["trainable"] for _, _, event in outputs] == [True, False]
+    assert outputs[1][2]["governed"]["flags"] == ["consent:analyse"]
+
+
+def test_what_cannot_be_used_is_a_dead_letter_with_its_place() -> None:
+    run = fold_run()
+    sound, broken = make_steps("t", 2)
+    broken["loss_mask"] = [True]
+    records = [run.record("steps", sound), run.record("steps", broken), run.record("steps", sound, key=b"other")]
+    outputs = run.feed(records)
+    letters = [(key, event) for topic, key, event in outputs if topic == "dead-letters"]
+    assert [(key, e["error"], e["offset"], e["job"]) for key, e in letters] == [
+        ("t", "invalid", 1, JOB),
+        ("other", "wrong_key", 2, JOB),
+    ]
+    assert letters[0][1]["value"] == records[1].value
+
+
+def test_an_event_counts_once_within_the_window() -> None:
+    run = fold_run(dedup_days=2)
+    step = make_steps("t", 1)[0]
+    assert len(run.feed([run.record("steps", step), run.record("steps", step)])) == 1
+    assert run.feed([run.record("steps", step)]) == []
+    run.tick(T0_US // 1000 + 86_400_000)
+    assert run.feed([run.record("steps", step)]) == []
+    run.tick(T0_US // 1000 + 4 * 86_400_000)
+    assert run.state.content == {}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_redelivery_and_batching_change_nothing(data: st.DataObject) -> None:
+    """The governed events are a function of what came, whatever came twice and however it was cut into batches."""
+    events: list[tuple[str, Any]] = []
+    for name in ("a", "b", "c"):
+        steps = make_steps(name, 2)
+        if data.draw(st.booleans()):
+            steps[0]["messages"] = [new_message(role="user", content=MAIL)]
+        events += [("steps", step) for step in steps] + [("feedback", make_ending(name, 2))]
+    once = fold_run()
+    expected = once.feed([once.record(topic, event) for topic, event in events])
+    run = fold_run()
+    seen: list[Any] = []
+    delivered: list[tuple[str, Any]] = []
+    for place in range(len(events)):
+        delivered += events[: place + 1][data.draw(st.integers(0, place)) :] if data.draw(st.booleans()) else []
+        delivered.append(events[place])
+    while delivered:
+        size = data.draw(st.integers(1, len(delivered)))
+        seen += run.feed([run.record(topic, event) for topic, event in delivered[:size]])
+        delivered = delivered[size:]
+    assert seen == expected
