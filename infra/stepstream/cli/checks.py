@@ -13,6 +13,7 @@ from typing import Literal
 import orjson
 
 from stepstream.config import Settings
+from stepstream.embedded.addresses import VARIABLES
 
 _TIMEOUT_S = 3.0
 _FREE_GB = 2.0
@@ -101,7 +102,7 @@ def broker(settings: Settings) -> Finding:
         client = AdminClient(client_config(settings.kafka), logger=SILENT)
         there = set(client.list_topics(timeout=_TIMEOUT_S).topics)
     except KafkaException as error:
-        return _unreachable("broker", settings, address, error.args[0].str(), "STEPSTREAM_KAFKA_BOOTSTRAP")
+        return _unreachable("broker", settings, address, error.args[0].str())
     missing = sorted(set(TOPICS) - there)
     if missing:
         return Finding("broker", "fault", f"{address} lacks {', '.join(missing)}", "run `stepstream topics apply`")
@@ -118,7 +119,7 @@ def registry(settings: Settings) -> Finding:
     try:
         there = set(orjson.loads(_get(f"{url}/subjects", headers)))
     except (OSError, ValueError) as error:
-        return _unreachable("registry", settings, url, _reason(error), "STEPSTREAM_SCHEMA_REGISTRY_URL")
+        return _unreachable("registry", settings, url, _reason(error))
     missing = sorted({topic.subject for topic in TOPICS.values()} - there)
     if missing:
         return Finding("registry", "fault", f"{url} lacks {', '.join(missing)}", "run `stepstream topics apply`")
@@ -136,7 +137,7 @@ def store(settings: Settings) -> Finding:
         version = _get(f"{house.url}/?query={query}", headers).decode().strip()
         count = int(_get(f"{house.url}/?query={tables}", headers))
     except (OSError, ValueError) as error:
-        return _unreachable("store", settings, house.url, _reason(error), "STEPSTREAM_CLICKHOUSE_URL")
+        return _unreachable("store", settings, house.url, _reason(error))
     if not count:
         return Finding("store", "fault", f"{house.url} has no tables of ours", "run `stepstream store migrate`")
     return Finding("store", "ok", f"{house.url}, engine {version}, {count} tables and views")
@@ -161,7 +162,8 @@ def ports(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def _unreachable(part: str, settings: Settings, address: str, reason: str, name: str) -> Finding:
+def _unreachable(part: str, settings: Settings, address: str, reason: str) -> Finding:
+    name = VARIABLES[part]
     fix = (
         f"start it there, or set {name}"
         if part in settings.stack.external

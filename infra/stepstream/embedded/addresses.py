@@ -11,6 +11,12 @@ from stepstream.config import Settings
 from stepstream.config.sections import ClickHouse, Fleet, Gateway, Kafka, SchemaRegistry, Section
 from stepstream.embedded.ports import free_block
 
+# What to set to use a part that runs elsewhere.
+VARIABLES = {
+    "broker": "STEPSTREAM_KAFKA_BOOTSTRAP",
+    "registry": "STEPSTREAM_SCHEMA_REGISTRY_URL",
+    "store": "STEPSTREAM_CLICKHOUSE_URL",
+}
 # Ports that `isolated` hands out: the named parts, then room for the workers and for the metrics.
 _NAMED = ("broker", "controller", "registry", "store", "gateway", "console")
 _WORKERS = 8

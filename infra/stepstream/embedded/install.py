@@ -1,7 +1,9 @@
 """The one-time part of the embedded stack: fetch Kafka's jars, then make the AOT cache with a first broker run."""
 
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from stepstream.embedded.errors import StackError
 from stepstream.embedded.ready import SILENT, KafkaReady
 
 _DEADLINE_S = 60.0
+_SCRATCH = ".aot-"
 
 Say = Callable[[str], None]
 
@@ -39,6 +42,8 @@ def install(settings: Settings, say: Say = lambda line: None) -> None:
         jars.install(folder, lambda done, of: say(f"fetching Kafka: {done} of {of} jars"))
     if not java.aot_cache(folder).is_file():
         with jars.locked(folder):
+            for left in folder.glob(f"{_SCRATCH}*"):  # by a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
             if not java.aot_cache(folder).is_file():
                 say("preparing Kafka for fast starts (once, about 10 s)")
                 _make_aot_cache(settings, folder)
@@ -46,7 +51,7 @@ def install(settings: Settings, say: Say = lambda line: None) -> None:
 
 def _make_aot_cache(settings: Settings, folder: Path) -> None:
     """Runs a broker over empty data, uses it a little, and stops it: it then writes what it had loaded."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".aot-") as scratch:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
         trial = isolated(settings, Path(scratch) / "data")
         trial = trial.model_copy(update={"broker": trial.broker.model_copy(update={"home": folder})})
         output = Path(scratch) / "cache.aot"
@@ -55,7 +60,8 @@ def _make_aot_cache(settings: Settings, folder: Path) -> None:
         command = java.command(trial, java.MAIN, configuration, extra=(f"-XX:AOTCacheOutput={output}",))
         log = Path(scratch) / "log"
         with log.open("wb") as sink:
-            process = subprocess.Popen(command, stdout=sink, stderr=sink)
+            mortal = [sys.executable, "-m", "stepstream.embedded.child", "--", *command]
+            process = subprocess.Popen(mortal, stdout=sink, stderr=sink)
         try:
             _wait(KafkaReady(trial.kafka), process, log)
             _use(trial.kafka.bootstrap)

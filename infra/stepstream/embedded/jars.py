@@ -61,7 +61,8 @@ def install(home: Path, progress: Progress = lambda done, of: None) -> None:
     try:
         home.mkdir(parents=True, exist_ok=True)
         with locked(home):
-            fetch_all(committed(), home, progress)
+            if not installed(home):  # by whoever held the lock before
+                fetch_all(committed(), home, progress)
     except OSError as error:
         raise StackError(f"cannot keep Kafka's jars in {home} ({error}): set STEPSTREAM_BROKER_HOME") from None
 

@@ -147,15 +147,17 @@ class Stack:
     def wait_ready(self, name: str, timeout: float = 60.0, after_pid: int = 0) -> int:
         """Blocks until a process is ready under another process id than `after_pid`; returns its id.
 
+        One whose work is done by then counts as ready; its id is 0.
+
         Raises:
             StackError: it is not, after `timeout` seconds, or it was given up.
         """
         process = next(process for process in self.processes if process.name == name)
         deadline = time.monotonic() + timeout
         while True:
-            pid = self._watch.look()[name].pid
-            if pid and pid != after_pid and process.ready():
-                return pid
+            state = self._watch.look()[name]
+            if state.ended or (state.pid and state.pid != after_pid and process.ready()):
+                return state.pid
             if time.monotonic() > deadline:
                 raise StackError(f"{name} is not ready after {timeout:g} s; {self._watch.last_words(name)}")
             time.sleep(POLL_S)

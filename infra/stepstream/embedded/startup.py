@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepstream.config import Settings
+from stepstream.embedded.addresses import VARIABLES
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.processes import Action, Part
 from stepstream.embedded.watch import Watch
@@ -83,7 +84,7 @@ class Startup:
             elif part.external:
                 lines.append(
                     f"{part.name} runs elsewhere and does not answer at {part.ready.address}: "
-                    "start it, or set its address"
+                    f"start it there, or set {VARIABLES[part.name]}"
                 )
             else:
                 where = f"{part.name} does not answer at {part.ready.address}"

@@ -1,0 +1,41 @@
+"""A child that cannot outlive its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+def test_child_and_what_it_becomes_die_with_the_parent() -> None:
+    parent_program = (
+        "import subprocess, sys, time\n"
+        "command = [sys.executable, '-m', 'stepstream.embedded.child', '--', '/bin/sleep', '600']\n"
+        "print(subprocess.Popen(command).pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", parent_program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        child = psutil.Process(int(parent.stdout.readline()))
+    deadline = time.monotonic() + 20
+    while child.name() != "sleep":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    child.wait(20)
+
+
+def test_module_is_run_as_the_program_with_its_arguments() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stepstream.embedded.child", "platform", "terse"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    assert "Linux" in done.stdout or sys.platform != "linux"
