@@ -15,7 +15,7 @@ from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady, KafkaReady, Ready
 
 
-def until(condition: Callable[[], object], timeout: float = 30.0, step: float = 0.02) -> None:
+def until(condition: Callable[[], object], timeout: float = 60.0, step: float = 0.02) -> None:
     """Waits until something is so."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -7,11 +7,12 @@ import socket
 import uvicorn
 
 from stepstream.config import Settings
+from stepstream.services.listen import listen
 from stepstream.services.registry import topic
 from stepstream.services.registry.app import create_app
 from stepstream.services.registry.log import KafkaLog
 from stepstream.topics.client import KafkaUnavailable
-from stepstream.topics.process import Fatal, Stop, run
+from stepstream.topics.process import Stop, run
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ def main(settings: Settings, stop: Stop) -> None:
         KafkaUnavailable: no broker within `kafka.deadline_s`.
         Fatal: the port is taken, or the topic cannot hold schemas.
     """
-    listener = _listen(settings.registry.host, settings.registry.port)
+    listener = listen(settings.registry.host, settings.registry.port, "registry")
     topic.ensure(settings.kafka)
     log = KafkaLog(settings.kafka, settings.registry.write_timeout_s)
     try:
@@ -34,19 +35,6 @@ def main(settings: Settings, stop: Stop) -> None:
             asyncio.run(_serve(log, listener))
     finally:
         log.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where the protocol is named; without, each answer can take 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise Fatal(f"cannot listen on {host}:{port}: {error.strerror}; set STEPSTREAM_REGISTRY_PORT") from None
-    return listener
 
 
 async def _serve(log: KafkaLog, listener: socket.socket) -> None:
