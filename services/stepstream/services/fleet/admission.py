@@ -33,6 +33,7 @@ class Admission:
         self._group_size = group_size
         self._version = 0
         self._count = 0
+        self._begun = False
         self._outcomes: dict[str, list[float]] = {}
         self._relief = 1
         self._advanced_at: float | None = None
@@ -42,7 +43,7 @@ class Admission:
         """Version `version` since the root was published; a lower one than before begins another lineage."""
         if version == self._version:
             return
-        if version < self._version or not self._count:
+        if version < self._version or not self._begun:
             # A lineage that is taken up again has consumed its share for each version.
             self._count = version * self._per_version
         if self._advanced_at is not None:
@@ -64,6 +65,7 @@ class Admission:
     def start_group(self) -> None:
         """A group begins."""
         self._count += self._group_size
+        self._begun = True
 
     def ended(self, group_id: str, outcome: float) -> None:
         """An attempt of a group ended with an outcome."""

@@ -42,11 +42,15 @@ class Attempt:
 
 
 class Ledger:
-    """An append-only file of attempts."""
+    """An append-only file of attempts, of one process at a time."""
 
     def __init__(self, path: Path) -> None:
+        """Opens it, makes it if it is new, and takes off a last line that a crash cut off."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
+        whole = path.read_bytes().rfind(b"\n") + 1
+        if whole < self._file.tell():
+            self._file.truncate(whole)
 
     def append(self, attempt: Attempt) -> None:
         """Writes one line and hands it to the operating system."""

@@ -1,0 +1,231 @@
+"""Agents at work: through the real gateway to a scripted worker, with every step and feedback accounted for."""
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_fixtures import codec
+from scripted_upstream import ScriptedUpstream, solve
+from service_process import ServiceProcess, until
+from stack_fixtures import changed
+
+from stepstream.config import Settings
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady
+from stepstream.services.fleet.evaluate import evaluate
+from stepstream.services.fleet.ledger import Attempt, read_ledger
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import new_checkpoint
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.producer import EventProducer
+
+GROUP = 4
+StartFleet = Callable[..., ServiceProcess]
+
+
+@pytest.fixture
+def start_fleet(gateway: ServiceProcess, tmp_path: Path) -> Iterator[StartFleet]:
+    """`start_fleet(max_trajectories=8)`: a fleet process before the gateway."""
+    started: list[ServiceProcess] = []
+
+    def start(**fields: Any) -> ServiceProcess:
+        fleet = {"concurrency": 8, "group_size": GROUP, "max_ahead": 0, "ledger": tmp_path / "ledger.jsonl"}
+        port = free_block(1)
+        learner = {"groups_per_update": 1, "updates_per_checkpoint": 1}
+        settings = changed(gateway.settings, fleet=fleet | fields, learner=learner, metrics={"port": port})
+        ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
+        process = ServiceProcess("stepstream.services.fleet", settings, ready, tmp_path / "fleet.log")
+        process.launch()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.status is None:
+            process.kill()
+
+
+@pytest.fixture(autouse=True)
+def policy(upstream: ScriptedUpstream) -> Iterator[None]:
+    """The worker solves every task."""
+    upstream.reply = solve
+    upstream.requests.clear()
+    yield
+    upstream.release()
+    upstream.reply, upstream.status = lambda request: "hello", 200
+
+
+def ledger(process: ServiceProcess) -> list[Attempt]:
+    path = process.settings.fleet.ledger
+    assert path is not None
+    return list(read_ledger(path))
+
+
+def on_topic(settings: Settings, topic: str, trajectories: set[str]) -> list[Any]:
+    with EventConsumer(settings.kafka, codec(settings.schema_registry.url)) as consumer:
+        consumer.follow([topic])
+        found = []
+        while not consumer.caught_up():
+            found += [event.record for event in consumer.poll(1000, 0.1) if event.key in trajectories]
+    return found
+
+
+def all_on_topics(settings: Settings, attempts: list[Attempt]) -> tuple[list[Any], list[Any]]:
+    """Their steps and feedback, once there are as many as the ledger says."""
+    names = {attempt.trajectory_id for attempt in attempts}
+    found: list[list[Any]] = [[], []]
+
+    def there() -> bool:
+        found[:] = [on_topic(settings, "steps", names), on_topic(settings, "feedback", names)]
+        return len(found[0]) >= sum(a.steps for a in attempts) and len(found[1]) >= sum(
+            len(a.feedback) for a in attempts
+        )
+
+    until(there, step=0.2)
+    return found[0], found[1]
+
+
+def test_what_the_agents_say_they_sent_is_what_the_log_holds(start_fleet: StartFleet, upstream: Any) -> None:
+    fleet = start_fleet(max_trajectories=3 * GROUP)
+    until(lambda: fleet.status is not None, timeout=90)
+    assert fleet.status == 0, fleet.said
+    attempts = ledger(fleet)
+    assert [(a.status, a.outcome, a.end, a.steps, a.unsure) for a in attempts] == [
+        ("finished", 1.0, "terminated", 4, False)
+    ] * (3 * GROUP)
+    assert set(Counter(a.group_id for a in attempts).values()) == {GROUP}
+    assert len({a.task_id for a in attempts}) == len({a.group_id for a in attempts}) == 3
+    assert {(a.version_min, a.version_max) for a in attempts} == {(7, 7)}
+    steps, feedback = all_on_topics(fleet.settings, attempts)
+    assert Counter(s["trajectory_id"] for s in steps) == {a.trajectory_id: a.steps for a in attempts}
+    assert {f["event_id"] for f in feedback} == {a.feedback[0] for a in attempts}
+    assert {(f["name"], f["value"], f["end"], f["last_step_index"]) for f in feedback} == {
+        ("outcome", 1.0, "terminated", 3)
+    }
+    of = {a.trajectory_id: a for a in attempts}
+    for step in steps:
+        attempt = of[step["trajectory_id"]]
+        assert (step["task_id"], step["group_id"], step["split"]) == (attempt.task_id, attempt.group_id, "train")
+        assert (step["agent"], step["environment"]) == ("lookup-agent", "lookup")
+        assert step["fidelity"] == "token"
+        assert (step["prompt_shared_tokens"] > 0) == (step["step_index"] > 0)
+
+
+def test_an_agent_that_never_answers_is_truncated(start_fleet: StartFleet, upstream: ScriptedUpstream) -> None:
+    upstream.reply = lambda request: "get(a)"
+    fleet = start_fleet(max_trajectories=1)
+    until(lambda: fleet.status is not None, timeout=90)
+    (attempt,) = ledger(fleet)
+    assert (attempt.status, attempt.outcome, attempt.end, attempt.steps) == ("finished", 0.0, "truncated", 6)
+
+
+def test_a_request_that_the_worker_refuses_ends_the_attempt(
+    start_fleet: StartFleet, upstream: ScriptedUpstream
+) -> None:
+    upstream.status = 400
+    fleet = start_fleet(max_trajectories=1)
+    until(lambda: fleet.status is not None, timeout=90)
+    (attempt,) = ledger(fleet)
+    assert (attempt.status, attempt.outcome, attempt.end, attempt.steps) == ("finished", 0.0, "truncated", 1)
+    steps, _ = all_on_topics(fleet.settings, [attempt])
+    assert steps[0]["error"] == "scripted_error"
+
+
+def test_an_attempt_that_a_worker_fails_is_lost_and_made_again(start_fleet: StartFleet, upstream: Any) -> None:
+    upstream.status = 500
+    fleet = start_fleet(max_trajectories=1)
+    until(lambda: len(ledger(fleet)) >= 1, timeout=60)
+    upstream.status = 200
+    until(lambda: fleet.status is not None, timeout=60)
+    attempts = ledger(fleet)
+    assert [a.status for a in attempts[:-1]] == ["lost"] * (len(attempts) - 1)
+    assert (attempts[-1].status, attempts[-1].outcome) == ("finished", 1.0)
+    assert {a.group_id for a in attempts} == {attempts[0].group_id}
+    all_on_topics(fleet.settings, attempts)
+
+
+def test_a_stopped_fleet_accounts_for_what_it_leaves(start_fleet: StartFleet, upstream: ScriptedUpstream) -> None:
+    upstream.reply = lambda request: "get(a)" if len(request["messages"]) < 5 else _held(upstream)
+    fleet = start_fleet(shutdown_s=0.2)
+    until(lambda: len([r for r in upstream.requests if len(r["messages"]) >= 5]) >= 8, timeout=60)
+    upstream.hold()
+    assert fleet.stop() == 0
+    upstream.release()
+    attempts = ledger(fleet)
+    assert {a.status for a in attempts} <= {"finished", "abandoned"}
+    assert any(a.status == "abandoned" for a in attempts)
+    steps, _ = all_on_topics(fleet.settings, attempts)
+    counted = Counter(s["trajectory_id"] for s in steps)
+    for attempt in attempts:
+        assert attempt.steps <= counted[attempt.trajectory_id] <= attempt.steps + attempt.unsure
+
+
+def _held(upstream: ScriptedUpstream) -> str:
+    upstream.hold()
+    return "get(b)"
+
+
+async def test_held_out_tasks_are_attempted_once_each(
+    gateway: ServiceProcess, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    settings = changed(gateway.settings, fleet={"ledger": tmp_path / "ledger.jsonl", "concurrency": 4})
+    attempts = await evaluate(settings, 6, "before", temperature=0.0)
+    assert [a.outcome for a in attempts] == [1.0] * 6
+    assert len({a.task_id for a in attempts}) == 6
+    assert {(a.split, a.group_id, a.task_id.split("/")[1]) for a in attempts} == {("eval", None, "eval")}
+    assert upstream.requests[-1]["temperature"] == 0.0
+    assert sorted(a.trajectory_id for a in read_ledger(tmp_path / "evaluation-before.jsonl")) == sorted(
+        a.trajectory_id for a in attempts
+    )
+    assert [a.task_id for a in await evaluate(settings, 6, "after")] == [a.task_id for a in attempts]
+
+
+async def test_an_unreachable_gateway_loses_the_attempt(tmp_path: Path, registry_settings: Settings) -> None:
+    fleet = {"gateway_url": f"http://127.0.0.1:{free_block(1)}", "gateway_deadline_s": 0.3, "ledger": tmp_path / "l"}
+    (attempt,) = await evaluate(changed(registry_settings, fleet=fleet), 1, "x")
+    assert (attempt.status, attempt.steps, attempt.unsure, attempt.outcome) == ("lost", 0, False, None)
+    assert "no gateway answers" in str(attempt.error)
+
+
+def test_groups_wait_for_the_learner(start_fleet: StartFleet, upstream: ScriptedUpstream) -> None:
+    first_steps = 0
+
+    def every_other(request: dict[str, Any]) -> str:
+        nonlocal first_steps
+        first_steps += len(request["messages"]) == 1
+        return "ans(0)" if len(request["messages"]) == 1 and first_steps % 2 else solve(request)
+
+    upstream.reply = every_other
+    model = f"m-{uuid.uuid4()}"
+    fleet = start_fleet(model=model, max_ahead=1, concurrency=1)
+    allowed = 2 * GROUP  # one group for the first version and, with max_ahead=1, one more
+    until(lambda: len(ledger(fleet)) == allowed, timeout=60)
+    settings = fleet.settings
+    producer = EventProducer(settings.kafka, codec(settings.schema_registry.url), "test")
+    for version, parent in ((3, None), (4, 3)):
+        event = new_checkpoint(
+            event_id=new_event_id(),
+            occurred_at_us=now_us(),
+            model=model,
+            version=version,
+            parent_version=parent,
+            uri="file:///x",
+            weights_sha256="",
+            files=[],
+            code_version="0",
+        )
+        producer.send("checkpoints", f"{model}@{version}", event)
+        producer.flush(10)
+        assert len(ledger(fleet)) == allowed or version == 4
+    until(lambda: len(ledger(fleet)) > allowed, timeout=30)
+    assert fleet.stop() == 0
+
+
+def test_an_environment_that_does_not_exist_is_named(start_fleet: StartFleet) -> None:
+    fleet = start_fleet(environment="nowhere:Nothing")
+    until(lambda: fleet.status is not None, timeout=60)
+    assert fleet.status == 1
+    assert "nowhere:Nothing" in fleet.said
