@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +46,8 @@ def list_versions(as_json: bool) -> None:
 
     settings = load()
     wait_for_kafka(settings.kafka)
-    versions = read_versions(settings.kafka, Codec(settings.schema_registry))
+    with closing(Codec(settings.schema_registry)) as codec:
+        versions = read_versions(settings.kafka, codec)
     rows = [_row(c) for _, by in sorted(versions.by_model.items()) for _, c in sorted(by.items())]
     if as_json:
         click.echo(json.dumps(rows))

@@ -8,15 +8,17 @@ import logging
 import time
 from contextlib import closing
 
+from confluent_kafka import KafkaError, KafkaException
+
 from stepstream.config import Settings
 from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.buffer import Buffer
-from stepstream.learner.checkpoint import folder_of, load_optimizer, verify
+from stepstream.learner.checkpoint import CheckpointFault, folder_of, load_optimizer, verify
 from stepstream.learner.consume import Reader
-from stepstream.learner.lineage import Versions, offsets_of, read_versions, trained_places
+from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, trained_places
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
-from stepstream.learner.update import Trainer
+from stepstream.learner.update import CannotTrain, Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
@@ -31,17 +33,24 @@ def main(settings: Settings, stop: Stop) -> None:
     """Runs until `stop`.
 
     Raises:
-        Fatal: a fault that it cannot mend: a checkpoint's files are wrong, another learner trains the same model.
-        CheckpointFault: the files of the newest version are not what was published.
+        Fatal: a fault that it cannot mend: a checkpoint's files are not what was published, topics are missing,
+            another learner trains the same model.
     """
     serve_metrics(settings.metrics)
-    wait_for_kafka(settings.kafka)
+    wait_for_kafka(settings.kafka, lambda: bool(stop))
     codec = Codec(settings.schema_registry)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
-    while not stop:
-        versions = _wait_for_version(settings, codec, stop)
-        if versions is not None:
-            _Lineage(settings, codec, producer, versions, stop).train()
+    try:
+        while not stop:
+            versions = _wait_for_version(settings, codec, stop)
+            if versions is not None:
+                _Lineage(settings, codec, producer, versions, stop).train()
+    except (CheckpointFault, CannotTrain, UnknownVersion) as error:
+        raise Fatal(str(error)) from error
+    except KafkaException as error:
+        if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            raise Fatal(f"a topic is missing ({error.args[0].str()}): run `stepstream topics apply`") from error
+        raise
 
 
 def _wait_for_version(settings: Settings, codec: Codec, stop: Stop) -> Versions | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 import torch
-import transformers
 
 from stepstream.config.sections import Learner
 
@@ -35,7 +34,7 @@ def arithmetic() -> dict[str, str]:
     """What may change the last bits between machines: libraries and the processor's vector instructions."""
     return {
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
 

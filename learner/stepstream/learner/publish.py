@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from stepstream.config import Settings
@@ -42,14 +43,14 @@ def publish_root(settings: Settings, folder: Path, model: str) -> Checkpoint:
         KafkaUnavailable: no broker answers within its deadline.
     """
     wait_for_kafka(settings.kafka)
-    codec = Codec(settings.schema_registry)
-    newest = read_versions(settings.kafka, codec).newest(model)
-    version = newest["version"] + 1 if newest else 0
-    with EventConsumer(settings.kafka, codec) as consumer:
-        ends = consumer.end_offsets(INPUT)
-    target = version_folder(settings, model, version)
-    checkpoint = _checkpoint(settings, model, version, target, write_root(folder, target), ends)
-    announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
+    with closing(Codec(settings.schema_registry)) as codec:
+        newest = read_versions(settings.kafka, codec).newest(model)
+        version = newest["version"] + 1 if newest else 0
+        with EventConsumer(settings.kafka, codec) as consumer:
+            ends = consumer.end_offsets(INPUT)
+        target = version_folder(settings, model, version)
+        checkpoint = _checkpoint(settings, model, version, target, write_root(folder, target), ends)
+        announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
     return checkpoint
 
 

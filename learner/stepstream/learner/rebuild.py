@@ -8,6 +8,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -79,12 +80,13 @@ def rebuild(settings: Settings, model: str, version: int | None) -> Rebuilt:
         KafkaUnavailable: no broker answers within its deadline.
     """
     wait_for_kafka(settings.kafka)
-    codec = Codec(settings.schema_registry)
-    versions = read_versions(settings.kafka, codec)
-    if version is None:
-        newest = versions.newest(model)
-        version = newest["version"] if newest else -1
-    return rebuild_from(versions, versions.get(model, version), lambda places: _read(settings.kafka, codec, places))
+    with closing(Codec(settings.schema_registry)) as codec:
+        versions = read_versions(settings.kafka, codec)
+        if version is None:
+            newest = versions.newest(model)
+            version = newest["version"] if newest else -1
+        checkpoint = versions.get(model, version)
+        return rebuild_from(versions, checkpoint, lambda places: _read(settings.kafka, codec, places))
 
 
 def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebuilt:

@@ -1,0 +1,184 @@
+"""The learner as a process on a real broker: killed in mid-run, resumed, rebuilt, moved to a new lineage."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from labelled_records import group_of, labelled, tiny_model
+from service_process import ServiceProcess, until
+from stack_fixtures import changed
+
+from stepstream.cli.models import models, rebuild
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady
+from stepstream.learner.checkpoint import folder_of
+from stepstream.learner.lineage import Versions, read_versions
+from stepstream.learner.publish import publish_root
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.producer import EventProducer
+
+SIZE, GROUPS, UPDATES = 3, 2, 2
+PER_VERSION = GROUPS * UPDATES
+"""Groups in one version."""
+
+
+class Lab:
+    """A model of its own on the shared broker, its learner, and agents' labelled trajectories."""
+
+    def __init__(self, settings: Settings, data: Path) -> None:
+        self.model = f"m{uuid.uuid4().hex[:8]}"
+        port = free_block(1)
+        self.settings = changed(
+            settings,
+            learner={
+                "model": self.model,
+                "checkpoints": str(data / "checkpoints"),
+                "group_size": SIZE,
+                "groups_per_update": GROUPS,
+                "updates_per_checkpoint": UPDATES,
+                "staleness_bound": 1000,
+                "group_wait_s": 600.0,
+            },
+            metrics={"host": "127.0.0.1", "port": port},
+        )
+        self.base = tiny_model(data / "base")
+        self.log = data / "learner.log"
+        ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
+        self.learner = ServiceProcess("stepstream.learner", self.settings, ready, self.log)
+        self._codec = Codec(settings.schema_registry)
+        self._producer = EventProducer(settings.kafka, self._codec, "test")
+
+    def close(self) -> None:
+        self._codec.close()
+
+    def produce(self, *groups: str, **fields: Any) -> None:
+        for group in groups:
+            for record in group_of(group, SIZE, model=self.model, **fields):
+                self._producer.send("labeled-trajectories", f"{self.model}/{group}", record)
+        self._producer.flush()
+
+    def produce_bytes(self, value: bytes) -> None:
+        record = labelled("bad", 0, 1.0)
+        self._producer.send_encoded("labeled-trajectories", self.model, value, record)
+        self._producer.flush()
+
+    def versions(self) -> Versions:
+        return read_versions(self.settings.kafka, self._codec)
+
+    def newest(self) -> int:
+        newest = self.versions().newest(self.model)
+        return -1 if newest is None else newest["version"]
+
+    def wait_for(self, version: int) -> None:
+        def published() -> bool:
+            assert self.learner.status is None, self.learner.said
+            return self.newest() >= version
+
+        until(published, timeout=90.0, step=0.1)
+
+    def trained(self, version: int) -> list[tuple[int, int]]:
+        versions = self.versions()
+        return [
+            place
+            for checkpoint in versions.lineage(versions.get(self.model, version))
+            for update in checkpoint["inputs"]
+            for place in zip(update["partitions"], update["offsets"], strict=True)
+        ]
+
+    def records(self, topic: str) -> dict[tuple[int, int], Any]:
+        found = {}
+        with EventConsumer(self.settings.kafka, self._codec) as consumer:
+            consumer.follow([topic])
+            while not consumer.caught_up():
+                found |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
+        return found
+
+    def cli(self, command: Any, *arguments: str) -> Any:
+        return CliRunner().invoke(command, arguments, env=environment_of(self.settings))
+
+
+@pytest.fixture
+def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(registry_settings, tmp_path)
+    yield made
+    made.close()
+    with suppress(AssertionError):  # never started
+        if made.learner.status is None:
+            made.learner.kill()
+
+
+def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(lab: Lab) -> None:
+    publish_root(lab.settings, lab.base, lab.model)
+    names = [f"g{number}" for number in range(8 * PER_VERSION)]
+    lab.produce(*names[: 4 * PER_VERSION + 1])
+    lab.learner.start(120.0)
+    lab.wait_for(2)
+    lab.learner.kill()
+    killed_at = lab.newest()
+    # The label job, killed as well, delivers again what it had not committed; then agents go on.
+    lab.produce(*names[: 2 * PER_VERSION])
+    lab.produce(*names[4 * PER_VERSION + 1 :])
+    lab.produce_bytes(b"\x00not a record")
+    lab.learner.start(120.0)
+    lab.wait_for(8)
+    assert killed_at < 8
+    assert lab.learner.stop() == 0
+
+    trained = lab.trained(8)
+    records = lab.records("labeled-trajectories")
+    identities = [records[place]["trajectory_id"] for place in trained]
+    assert len(trained) == len(set(trained)) == len(identities) == len(set(identities))
+    assert set(identities) == {f"{name}/{n}" for name in names for n in range(SIZE)}
+    letters = [letter for letter in lab.records("dead-letters").values() if letter["key"] == lab.model.encode()]
+    assert [(letter["job"], letter["error"], letter["value"]) for letter in letters] == [
+        ("learner@1", "unknown_schema", b"\x00not a record")
+    ]
+
+    for version in range(1, 9):
+        assert lab.cli(rebuild, f"{lab.model}@{version}").exit_code == 0
+    shutil.rmtree(folder_of(lab.versions().get(lab.model, 7)["uri"]))
+    answer = lab.cli(rebuild, f"{lab.model}@latest", "--json")
+    assert answer.exit_code == 0, answer.output
+
+
+def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: Lab) -> None:
+    lab.learner.start(120.0)
+    until(lambda: "waiting for a first version" in lab.learner.said)
+    publish_root(lab.settings, lab.base, lab.model)
+    lab.produce(*(f"old{n}" for n in range(PER_VERSION + 1)))
+    lab.wait_for(1)
+    answer = lab.cli(models, "publish", str(lab.base), "--model", lab.model, "--json")
+    assert answer.exit_code == 0, answer.output
+    lab.produce(*(f"stale{n}" for n in range(PER_VERSION)), versions=(1, 1))
+    lab.produce(*(f"new{n}" for n in range(PER_VERSION)), versions=(2, 2))
+    lab.wait_for(3)
+    versions = lab.versions()
+    assert versions.get(lab.model, 2)["parent_version"] is None
+    assert versions.get(lab.model, 3)["parent_version"] == 2
+    records = lab.records("labeled-trajectories")
+    assert {records[place]["group_id"] for place in lab.trained(3)} == {f"new{n}" for n in range(PER_VERSION)}
+    assert lab.cli(rebuild, f"{lab.model}@2").output.startswith(f"{lab.model}@2 is the root of its lineage")
+    assert f"{lab.model}@3" in lab.cli(models, "list").output
+    assert lab.learner.stop() == 0
+
+
+def test_faults_are_told_by_name(lab: Lab) -> None:
+    publish_root(lab.settings, lab.base, lab.model)
+    unknown = lab.cli(rebuild, f"{lab.model}@7")
+    assert (unknown.exit_code, unknown.output) == (1, f"Error: no version {lab.model}@7; there are 0\n")
+    assert "no model 'unheard' was ever published" in lab.cli(rebuild, "unheard@latest").output
+    assert lab.cli(rebuild, "demo").exit_code == 2
+    folder = folder_of(lab.versions().get(lab.model, 0)["uri"])
+    (folder / "config.json").write_text("{}")
+    lab.learner.launch()
+    until(lambda: lab.learner.status is not None, timeout=60.0)
+    assert lab.learner.status == 1
+    last = lab.learner.said.strip().splitlines()[-1]
+    assert f"{folder}/config.json is not the file that was published" in last
