@@ -45,7 +45,10 @@ def test_help_and_config_need_only_the_core() -> None:
         "from stepstream.cli.main import run\n"
         "assert run(['--help']) == 0 and 'confluent_kafka' not in sys.modules\n"
         "assert run(['config']) == 0 and run(['topics', 'list', '--json']) == 0\n"
-        "import stepstream.cli.checks, stepstream.cli.doctor\n"
+        "import stepstream.cli.doctor\n"
+        "from stepstream.cli import checks\n"
+        "from stepstream.config import Settings\n"
+        "list(checks.ports(Settings()))\n"
         "sys.exit(run(['up']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
