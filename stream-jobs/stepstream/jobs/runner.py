@@ -205,7 +205,7 @@ def run_job(
     """
     metrics.READY.set(0)
     serve_metrics(settings.metrics)
-    wait_for_kafka(settings.kafka)
+    wait_for_kafka(settings.kafka, lambda: bool(stop))
     # They log a line a batch or a request below this.
     for noisy in ("faust", "mode", "aiokafka", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

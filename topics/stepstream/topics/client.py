@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -44,8 +45,8 @@ def admin_client(kafka: Kafka) -> AdminClient:
     return AdminClient(client_config(kafka))
 
 
-def wait_for_kafka(kafka: Kafka) -> None:
-    """Blocks until a broker answers.
+def wait_for_kafka(kafka: Kafka, stopping: Callable[[], bool] = lambda: False) -> None:
+    """Blocks until a broker answers, or `stopping` tells that the process is asked to end.
 
     Raises:
         KafkaUnavailable: none did within `kafka.deadline_s` seconds.
@@ -53,7 +54,7 @@ def wait_for_kafka(kafka: Kafka) -> None:
     admin = admin_client(kafka)
     deadline = time.monotonic() + kafka.deadline_s
     told = False
-    while True:
+    while not stopping():
         try:
             admin.list_topics(timeout=min(2.0, kafka.deadline_s))
         except KafkaException as error:

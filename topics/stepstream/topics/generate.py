@@ -3,6 +3,7 @@
 `stepstream schemas generate` runs it; a test fails when what is committed is not what it would write.
 """
 
+import json
 import keyword
 from collections.abc import Iterator
 from typing import Any
@@ -155,17 +156,9 @@ def _section(definition: dict[str, Any]) -> list[str]:
         return [*lines, f"One of {symbols}; unknown symbols read as `{definition['default']}`."]
     lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field in definition["fields"]:
-        default = f"`{_json(field['default'])}`" if "default" in field else "required"
+        default = f"`{json.dumps(field['default'])}`" if "default" in field else "required"
         lines.append(f"| `{field['name']}` | {_avro_type(field['type'])} | {default} | {field['doc']} |")
     return lines
-
-
-def _json(default: Any) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(default, default)
-        if not isinstance(default, list | dict)
-        else str(default)
-    )
 
 
 def _avro_type(node: Any) -> str:

@@ -22,7 +22,7 @@ def main(settings: Settings, stop: Stop) -> None:
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # the OpenAI client's: a line for each call
     serve_metrics(settings.metrics)
     if settings.fleet.max_ahead:
-        wait_for_kafka(settings.kafka)
+        wait_for_kafka(settings.kafka, lambda: bool(stop))
     if not stop:
         asyncio.run(work(settings))
 

@@ -1,0 +1,104 @@
+"""kill -9 of every part of a running loop in turn: nothing is lost, nothing is counted twice, nobody trains twice."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import clickhouse_connect
+import pytest
+
+from stepstream.config import Settings
+from stepstream.demo.accounting import Sent, settle
+from stepstream.demo.figures import Figures
+from stepstream.demo.labels import LabelReader
+from stepstream.embedded.stack import Stack
+from stepstream.learner.lineage import read_versions
+from stepstream.services.fleet.ledger import Attempt, ledger_path, read_ledger
+from stepstream.topics.codec import Codec
+from stepstream.topics.ids import now_us
+
+VICTIMS = ("govern", "label", "measure", "store-writer", "learner", "worker-0", "registry", "store", "broker")
+PROGRESS = 24
+DEADLINE_S = 120.0
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S:g} s"
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def stack(loop_settings: Settings):  # type: ignore[no-untyped-def]
+    with Stack(loop_settings, held=["fleet", "console"]) as stack:
+        yield stack
+
+
+def test_every_part_may_be_killed(stack: Stack) -> None:
+    settings = stack.settings
+    labels, figures = LabelReader(settings), Figures(settings, now_us(), 0)
+    codec = Codec(settings.schema_registry)
+    stack.start_process("fleet")
+
+    def finished() -> int:
+        return sum(1 for attempt in read_ledger(ledger_path(settings)) if attempt.feedback)
+
+    for victim in VICTIMS:
+        before = finished()
+        until(lambda: finished() >= before + PROGRESS, f"work before {victim} is killed")  # noqa: B023
+        pid = stack.kill(victim)
+        stack.wait_ready(victim, DEADLINE_S, after_pid=pid)
+    before = finished()
+    until(lambda: finished() >= before + PROGRESS, "work after the last kill")
+    stack.stop_process("fleet")
+
+    attempts = [attempt for attempt in read_ledger(ledger_path(settings)) if attempt.steps]
+    assert not [attempt.error for attempt in attempts if attempt.status == "lost"], "an agent saw a failure"
+    sent = [Sent(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]
+    until(lambda: arrived(figures, sent), "everything sent is in the tables")
+    account = settle(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
+    assert (account.lost, account.duplicated) == (0, 0), account
+    until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
+    nothing_trained_twice(settings, codec)
+
+
+def arrived(figures: Figures, sent: list[Sent]) -> bool:
+    ended = [entry.trajectory_id for entry in sent if entry.ended]
+    stored = figures.stored_steps([entry.trajectory_id for entry in sent])
+    return figures.labelled(ended) == len(ended) and all(
+        stored.get(entry.trajectory_id, (0, 0))[0] >= entry.steps for entry in sent
+    )
+
+
+def told(attempts: list[Attempt]) -> tuple[int, int]:
+    """Trajectories with an outcome and successes, as the agents say."""
+    known = [attempt.outcome for attempt in attempts if attempt.feedback]
+    return len(known), sum(outcome == 1.0 for outcome in known)
+
+
+def counted(settings: Settings) -> tuple[int, int]:
+    """The same, as the cohorts of `measure` say."""
+    client = clickhouse_connect.get_client(dsn=settings.clickhouse.url, database=settings.clickhouse.database)
+    try:
+        rows = client.query(
+            "SELECT sum(successes + failures), sum(successes) FROM trajectory_stats FINAL"
+            " WHERE scope = 'cohort' AND tool = ''"
+        ).result_rows
+        return int(rows[0][0]), int(rows[0][1])
+    finally:
+        client.close()
+
+
+def nothing_trained_twice(settings: Settings, codec: Codec) -> None:
+    versions = read_versions(settings.kafka, codec).by_model[settings.learner.model]
+    trained = Counter(
+        place
+        for checkpoint in versions.values()
+        for update in checkpoint["inputs"]
+        for place in zip(update["partitions"], update["offsets"], strict=True)
+    )
+    assert trained, "the learner published nothing"
+    assert max(trained.values()) == 1

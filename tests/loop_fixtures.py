@@ -1,0 +1,31 @@
+"""Fixtures of whole-loop tests: a base model made once, and the demo's settings on ports and data of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from stepstream.config import Settings
+from stepstream.demo.base import prepare
+from stepstream.demo.configuration import demo_settings, fresh_run
+from stepstream.embedded.addresses import isolated
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's warm-started model."""
+    data = tmp_path_factory.mktemp("base-model")
+    settings = demo_settings()
+    return prepare(settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": data})}))
+
+
+@pytest.fixture
+def loop_settings(base_model: Path, base_settings: Settings, tmp_path: Path) -> Settings:
+    """Settings of a whole loop that publishes `base_model` as its root."""
+    settings = isolated(fresh_run(demo_settings()), tmp_path / "loop")
+    return settings.model_copy(
+        update={
+            "stack": settings.stack.model_copy(update={"base_model": str(base_model)}),
+            "fleet": settings.fleet.model_copy(update={"ledger": tmp_path / "ledger.jsonl"}),
+            "broker": settings.broker.model_copy(update={"home": base_settings.broker.home}),
+        }
+    )
