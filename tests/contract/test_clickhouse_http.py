@@ -392,6 +392,12 @@ def test_a_bad_insert_stores_nothing(client: Client, table: str) -> None:
     assert client.command(f"SELECT count() FROM {table}") == 0
 
 
+def test_a_large_insert_that_is_refused_at_once_is_told(client: Client) -> None:
+    with pytest.raises(DatabaseError) as failed:
+        client.raw_insert("no_such_table", ["i"], (b"1\n" * 500_000 for _ in range(20)), fmt="TSV")
+    assert failed.value.code == 60
+
+
 # --- compression
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -108,6 +109,25 @@ def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
 def metrics(store: StoreProcess) -> str:
     with urllib.request.urlopen(f"{store.url}/metrics", timeout=10) as reply:
         return str(reply.read().decode())
+
+
+def test_a_body_that_breaks_off_stores_nothing(store: StoreProcess) -> None:
+    with clickhouse.connect(store.settings.clickhouse) as client:
+        client.command("CREATE TABLE half (n UInt64) ENGINE = MergeTree ORDER BY n")
+        port = store.settings.store.port
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as broken:
+            broken.sendall(
+                b"POST /?query=INSERT+INTO+half+FORMAT+TSV HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n1\n2\n"
+            )
+            deadline = time.monotonic() + 30
+            while "stepstream_store_running 1.0" not in metrics(store):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        while "stepstream_store_running 0.0" not in metrics(store):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert client.command("SELECT count() FROM half") == 0
+    assert "Traceback" not in store.log.read_text()
 
 
 def test_metrics_tell_what_was_done(store: StoreProcess) -> None:

@@ -49,10 +49,10 @@ QUERIES = {
     "totals": Query(
         """
         SELECT
-            (SELECT uniqExact(trajectory_id, step_index, event_id) FROM steps) AS steps,
-            (SELECT uniqExact(trajectory_id) FROM trajectories) AS trajectories
+            (SELECT uniqExact(sipHash64(event_id)) FROM steps) AS steps,
+            (SELECT count() FROM trajectories FINAL) AS trajectories
         """,
-        3.0,
+        5.0,
     ),
     "staleness": Query(
         f"""

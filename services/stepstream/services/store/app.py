@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -39,6 +40,9 @@ def build(runner: Runner, user: str, password: str) -> Starlette:
         except StoreError as error:
             logger.warning("query %s refused: code %d", query_id, error.code)
             return replies.refusal(error, query_id)
+        except ClientDisconnect:
+            logger.warning("query %s: the client left before its body's end", query_id)
+            return Response(status_code=400)
 
     async def serve_metrics(http: HttpRequest) -> Response:
         metrics.SESSIONS.set(len(runner.sessions))
