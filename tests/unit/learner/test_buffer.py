@@ -143,7 +143,9 @@ def test_nothing_is_trained_before_the_lineage_s_own_records_came_again() -> Non
     newer = [labelled("g", n, float(n == 0), revision=2) for n in range(SIZE)]
     log = log_of(*older, *newer, *group_of("h", SIZE))
     here = buffer(trained=[(0, 3), (0, 4), (0, 5)])
-    assert fold(here, log[:5]).take(1) is None
+    assert fold(here, log[:3]).ready() == 1
+    assert here.take(1) is None
+    assert fold(here, log[3:5]).take(1) is None
     assert fold(here, log[5:]).take(2) is None
     assert places(here.take(1)) == [(0, 6), (0, 7), (0, 8)]
 
