@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _PUBLISHED_MARGIN_MS = 600_000
 """How long before its last write a state may have missed what was published: clocks differ."""
+_BEHIND_MS = 2_000
+"""Pause before a partition that has more to read is asked again whether it is done."""
 
 
 class Fold(Protocol):
@@ -79,6 +81,7 @@ class _Partition:
         self.number = number
         self.state = state
         self.fold = fold
+        self.ask_again_ms = 0
 
 
 class FoldProcessor:
@@ -133,7 +136,10 @@ class FoldProcessor:
         now_ms = time.time_ns() // 1_000_000
         taken = []
         for partition in self._partitions.values():
-            if partition.fold.due(now_ms) and self._caught_up(partition):
+            if partition.fold.due(now_ms) and now_ms >= partition.ask_again_ms:
+                if not self._caught_up(partition):
+                    partition.ask_again_ms = now_ms + _BEHIND_MS
+                    continue
                 changes, out = partition.state.begin(), self._outputs()
                 partition.fold.tick(now_ms, changes, out)
                 partition.state.write(changes, {}, now_ms, pack(out.events))

@@ -31,8 +31,10 @@ VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 STEPS, FEEDBACK, CLOSURES, LABELS = "governed-steps", "governed-feedback", "closures", "labeled-trajectories"
 
-_HEAD, _STEP, _OPEN = b"h", b"s", b"o"
+_HEAD, _STEP, _OPEN, _EXPIRY = b"h", b"s", b"o", b"x"
 _INDEX = struct.Struct(">i")
+_DAY = struct.Struct(">I")
+DAY_US = 24 * 3600 * 1_000_000
 _CACHED_STEPS = 20_000
 _CACHED_HEADS = 20_000
 
@@ -41,9 +43,18 @@ class LabelFold:
     """One partition of trajectories."""
 
     def __init__(
-        self, state: PartitionState, spec: RewardSpec, codec: Codec, *, idle_timeout_s: float, end_grace_s: float
+        self,
+        state: PartitionState,
+        spec: RewardSpec,
+        codec: Codec,
+        *,
+        idle_timeout_s: float,
+        end_grace_s: float,
+        keep_days: int,
     ) -> None:
+        self._state = state
         self._spec, self._spec_id = spec, spec.identity()
+        self._keep_days, self._swept_day = keep_days, 0
         self._codec = codec
         self._idle_ms, self._grace_ms = int(idle_timeout_s * 1000), int(end_grace_s * 1000)
         self._heads: dict[bytes, Head] = {}
@@ -70,6 +81,10 @@ class LabelFold:
             head.close(cast(TrajectoryClosed, event))
             if not head.steps:
                 changes.delete(_OPEN + name)
+                self._touched[name] = (head, record)
+                raise Refused(
+                    "invalid", f"feedback for a trajectory of which no step came: {len(head.feedback)} events"
+                )
         self._touched[name] = (head, record)
 
     def settle(self, changes: Changes, out: Outputs) -> None:
@@ -77,6 +92,8 @@ class LabelFold:
         for name, (head, record) in self._touched.items():
             if head.closed:
                 changes.delete(_OPEN + name)
+                if not head.revision:
+                    changes.put(_EXPIRY + _DAY.pack(head.newest_us // DAY_US) + name, b"")
                 try:
                     self._publish(name, head, changes, out)
                 except Refused as refused:
@@ -92,12 +109,13 @@ class LabelFold:
             self._steps.clear()
 
     def due(self, now_ms: int) -> bool:
-        """Whether some trajectory may have waited long enough."""
-        return bool(self._deadlines) and self._deadlines[0][0] <= now_ms
+        """Whether some trajectory may have waited long enough, or been kept long enough."""
+        return self._waited(now_ms) or now_ms * 1000 // DAY_US > self._swept_day
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Writes the decision to close what has waited long enough; it acts when the decision is read back."""
-        while self.due(now_ms):
+        self._forget(now_ms * 1000 // DAY_US, changes)
+        while self._waited(now_ms):
             _, name = heapq.heappop(self._deadlines)
             self._watched.pop(name, None)
             packed = changes.get(_HEAD + name)
@@ -135,7 +153,7 @@ class LabelFold:
             return
         if not head.add_step(step, record.timestamp_ms):
             raise Refused("invalid", f"another event is already step {step['step_index']} of this trajectory")
-        key = _STEP + name + _INDEX.pack(step["step_index"])
+        key = self._step_key(name, step["step_index"])
         assert record.value is not None
         changes.put(key, record.value)
         self._steps[key] = step
@@ -166,11 +184,15 @@ class LabelFold:
         head.revision, head.label_id = revision, labelled["event_id"]
 
     def _step(self, name: bytes, index: int, changes: Changes) -> Step:
-        key = _STEP + name + _INDEX.pack(index)
+        key = self._step_key(name, index)
         step = self._steps.get(key)
         if step is None:
             step = cast(Step, self._codec.decode(STEPS, changes.get(key)))
         return step
+
+    @staticmethod
+    def _step_key(name: bytes, index: int) -> bytes:
+        return _STEP + name + _INDEX.pack(index)
 
     def _head(self, name: bytes, trajectory_id: str, changes: Changes) -> Head:
         head = self._heads.get(name)
@@ -179,6 +201,23 @@ class LabelFold:
             head = Head(trajectory_id) if packed is None else Head.unpack(packed)
             self._heads[name] = head
         return head
+
+    def _waited(self, now_ms: int) -> bool:
+        return bool(self._deadlines) and self._deadlines[0][0] <= now_ms
+
+    def _forget(self, today: int, changes: Changes) -> None:
+        """Drops, once a day, the trajectories that closed before the days for which they are kept."""
+        if today <= self._swept_day:
+            return
+        self._swept_day = today
+        for entry, _ in self._state.scan(_EXPIRY):
+            if _DAY.unpack_from(entry)[0] >= today - self._keep_days:
+                break
+            name = entry[_DAY.size :]
+            head = self._head(name, "", changes)
+            for key in (_EXPIRY + entry, _HEAD + name, *(self._step_key(name, int(index)) for index in head.steps)):
+                changes.delete(key)
+            del self._heads[name]
 
     def _watch(self, name: bytes, head: Head) -> None:
         self._watch_until(head.deadline_ms(self._idle_ms, self._grace_ms)[0], name)
@@ -217,6 +256,7 @@ class Label:
             self._codec,
             idle_timeout_s=self._settings.idle_timeout_s,
             end_grace_s=self._settings.end_grace_s,
+            keep_days=self._settings.keep_days,
         )
 
 

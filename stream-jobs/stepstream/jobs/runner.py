@@ -17,6 +17,7 @@ import uvloop
 from stepstream.config import Settings
 from stepstream.jobs import metrics
 from stepstream.jobs.faust_app import build_app
+from stepstream.jobs.quiet import quiet_libraries
 from stepstream.jobs.record import Record
 from stepstream.jobs.waiting import Abandoned
 from stepstream.topics.client import wait_for_kafka
@@ -205,10 +206,10 @@ def run_job(
     """
     metrics.READY.set(0)
     serve_metrics(settings.metrics)
+    quiet_libraries()
     wait_for_kafka(settings.kafka, lambda: bool(stop))
-    # They log a line a batch or a request below this.
-    for noisy in ("faust", "mode", "aiokafka", "httpx2"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    if stop:
+        return
 
     async def work() -> None:
         worker = JobWorker(

@@ -18,7 +18,7 @@ NOW_MS = 1_760_000_100_000
 def label_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
     state = state or MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
-    values: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0} | limits
+    values: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30} | limits
     run.fold = LabelFold(state, RewardSpec(), run.codec, **values)  # type: ignore[arg-type]
     return run
 
@@ -109,8 +109,7 @@ def test_an_idle_trajectory_is_closed_by_an_event() -> None:
 
 def test_a_new_event_puts_the_timeout_off() -> None:
     run = label_run()
-    first, second = steps_of(run, "t", 2)
-    run.feed([first])
+    run.feed(steps_of(run, "t", 1))
     later = run.record("governed-steps", as_governed(make_steps("t", 2)[1]), at_ms=NOW_MS + 500_000)
     run.feed([later])
     assert run.tick(NOW_MS + 700_000) == []
@@ -129,8 +128,19 @@ def test_feedback_without_a_trajectory_ends_its_wait_without_a_label() -> None:
     run.feed([told(run, make_feedback("nobody"))])
     [(_, _, closed)] = run.tick(NOW_MS + 601_000)
     assert closed["last_step_index"] == -1
-    assert run.feed([run.record(CLOSURES, closed)]) == []
+    [(topic, _, letter)] = run.feed([run.record(CLOSURES, closed)])
+    assert (topic, letter["reason"]) == ("dead-letters", "feedback for a trajectory of which no step came: 1 events")
     assert run.tick(NOW_MS + 5_000_000) == []
+
+
+def test_a_closed_trajectory_is_kept_for_its_days_and_then_forgotten() -> None:
+    run = label_run(keep_days=30)
+    run.feed([*steps_of(run, "t"), told(run, make_ending("t", 3))])
+    run.tick(NOW_MS + 29 * 86_400_000)
+    [(_, _, second)] = run.feed([told(run, make_feedback("t", 0.0, number=1))])
+    assert second["revision"] == 2
+    run.tick(NOW_MS + 32 * 86_400_000)
+    assert run.state.content == {}
 
 
 def test_two_events_cannot_be_the_same_step() -> None:
