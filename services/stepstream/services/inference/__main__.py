@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from concurrent.futures import Future
 
 import uvicorn
 import uvloop
@@ -41,16 +40,19 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     )
     follower = Follower(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
 
-    def ended(_: Future[None]) -> None:
+    def end(_: object) -> None:
         server.should_exit = True  # without its follower a worker would serve old weights for ever
 
-    follower.ended.add_done_callback(ended)
+    follower.ended.add_done_callback(end)
+    engine.failed.add_done_callback(end)
     follower.start()
     try:
         await server.serve(sockets=[listener])
     finally:
         await asyncio.to_thread(follower.stop)
         await engine.close()
+    if engine.failed.done():
+        raise Fatal(str(engine.failed.result()))
     if follower.ended.done() and (error := follower.ended.exception()):
         raise Fatal(f"cannot follow the checkpoints: {error}") from error
 

@@ -62,6 +62,7 @@ class Follower:
                 self._follow(consumer)
             self._tell("stopping")
             self._producer.flush(3.0)
+            codec.close()
             self.ended.set_result(None)
         except Exception as error:
             self.ended.set_exception(error)

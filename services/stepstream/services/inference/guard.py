@@ -16,7 +16,8 @@ def main(command: list[str]) -> int:
     os.setpgid(0, 0)
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
+            pass
         os.killpg(0, signal.SIGKILL)
 
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:

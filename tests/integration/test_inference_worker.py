@@ -1,0 +1,226 @@
+"""The worker as a process on a real broker: waits, loads, refuses, swaps under load, drains, tells its status."""
+
+import hashlib
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_models import Reference, save_model
+from service_process import ServiceProcess, until
+from stack_fixtures import changed
+
+from stepstream.config import Settings
+from stepstream.embedded.ports import free_block
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import Checkpoint, WorkerStatus, new_checkpoint, new_checkpoint_file
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.producer import EventProducer
+
+MODEL = "worker-test"
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "q:a+c"}],
+    "temperature": 0,
+    "max_tokens": 12,
+    "logprobs": True,
+    "return_token_ids": True,
+}
+
+
+class Publisher:
+    """Publishes checkpoints and reads what the worker says of them."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings, self._folder = settings, folder
+        self._codec = Codec(settings.schema_registry)
+
+    def close(self) -> None:
+        self._codec.close()
+
+    def make(self, version: int, seed: int) -> Checkpoint:
+        """A checkpoint on disk and its event, not published yet."""
+        folder = save_model(self._folder / f"v{version}", seed)
+        files = [
+            new_checkpoint_file(
+                path=file.name, sha256=hashlib.sha256(file.read_bytes()).hexdigest(), size_bytes=file.stat().st_size
+            )
+            for file in sorted(folder.iterdir())
+        ]
+        return new_checkpoint(
+            event_id=new_event_id(),
+            occurred_at_us=now_us(),
+            model=MODEL,
+            version=version,
+            uri=folder.as_uri(),
+            weights_sha256=next(file["sha256"] for file in files if file["path"] == "model.safetensors"),
+            files=files,
+            code_version="test",
+        )
+
+    def publish(self, checkpoint: Checkpoint) -> None:
+        producer = EventProducer(self._settings.kafka, self._codec, "test")
+        producer.send("checkpoints", f"{MODEL}@{checkpoint['version']}", checkpoint)
+        producer.flush(30.0)
+
+    def statuses(self, worker_id: str) -> list[WorkerStatus]:
+        """Everything that this worker has said so far."""
+        with EventConsumer(self._settings.kafka, self._codec) as consumer:
+            consumer.follow(["worker-status"])
+            events = []
+            while not consumer.caught_up():
+                events += consumer.poll(1000, 0.2)
+        return [event.record for event in events if event.key == worker_id]
+
+
+class Client:
+    """HTTP to the worker."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._base = f"http://127.0.0.1:{settings.inference.port}"
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return self._open(urllib.request.Request(f"{self._base}{path}"))
+
+    def chat(self, **fields: Any) -> tuple[int, dict[str, Any]]:
+        body = json.dumps(ASK | fields).encode()
+        status, answer = self._open(urllib.request.Request(f"{self._base}/v1/chat/completions", data=body))
+        return status, json.loads(answer)
+
+    def version(self) -> int | None:
+        """What the worker serves; None before it serves or listens."""
+        try:
+            found: int | None = json.loads(self.get("/health")[1])["version"]
+        except OSError:
+            return None
+        return found
+
+    @staticmethod
+    def _open(request: urllib.request.Request) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+
+@pytest.fixture(scope="module")
+def settings(registry_settings: Settings) -> Settings:
+    port = free_block(1)
+    worker: dict[str, Any] = {"model": MODEL, "port": port, "worker_id": f"worker-{port}", "status_every_s": 0.3}
+    return changed(registry_settings, inference=worker)
+
+
+@pytest.fixture(scope="module")
+def worker(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    log = tmp_path_factory.mktemp("log") / "worker.log"
+    process = ServiceProcess("stepstream.services.inference", settings, lambda: True, log)
+    process.launch()
+    yield process
+    if process.status is None:
+        process.kill()
+
+
+@pytest.fixture
+def publisher(settings: Settings, tmp_path: Path) -> Iterator[Publisher]:
+    publisher = Publisher(settings, tmp_path)
+    yield publisher
+    publisher.close()
+
+
+def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: Publisher, tmp_path: Path) -> None:
+    """One process throughout, since each start imports torch."""
+    client = Client(settings)
+
+    def status_is(state: str, version: int | None, newest: int | None) -> bool:
+        said = publisher.statuses(settings.inference.worker_id)
+        return bool(said) and (said[-1]["state"], said[-1]["version"], said[-1]["newest_version"]) == (
+            state,
+            version,
+            newest,
+        )
+
+    # Before there is a checkpoint it listens, and says what it waits for.
+    until(lambda: f"waiting for a checkpoint of '{MODEL}'" in worker.said, 120)
+    assert client.get("/health")[0] == 503
+    assert client.chat()[0] == 503
+    until(lambda: status_is("starting", None, None))
+
+    # The first one is loaded; others' models are not its business.
+    first = publisher.make(1, seed=1)
+    publisher.publish(first | {"model": "another", "version": 9})  # type: ignore[arg-type]
+    publisher.publish(first)
+    until(lambda: client.version() == 1)
+    prompt = client.chat()[1]["prompt_token_ids"]
+    assert client.chat()[1]["choices"][0]["token_ids"] == Reference(tmp_path / "v1").greedy(prompt, 12)
+    assert client.chat(model="another")[0] == 404
+    until(lambda: status_is("serving", 1, 1))
+
+    # A file that is not what its event says: refused, told, and the old version goes on serving.
+    spoilt = publisher.make(2, seed=2)
+    weights = tmp_path / "v2" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
+    publisher.publish(spoilt)
+    until(lambda: status_is("refused", 1, 2))
+    reason = publisher.statuses(settings.inference.worker_id)[-1]["reason"]
+    assert reason is not None
+    assert "model.safetensors has sha256" in reason
+    assert b"stepstream_inference_refused_checkpoints_total 1.0" in client.get("/metrics")[1]
+    assert client.chat()[1]["choices"][0]["weight_versions"] == [{"version": 1, "start": 0, "end": 12}]
+
+    # New ones are swapped in under load: no request fails.
+    replies: list[tuple[int, dict[str, Any]]] = []
+    stop = threading.Event()
+
+    def agent() -> None:
+        while not stop.is_set():
+            replies.append(client.chat(temperature=2.0, max_tokens=200))
+
+    agents = [threading.Thread(target=agent) for _ in range(4)]
+    for thread in agents:
+        thread.start()
+    for version in (3, 4, 5):
+        publisher.publish(publisher.make(version, seed=version))
+        until(lambda version=version: client.version() == version)
+        answered = len(replies)
+        until(lambda answered=answered: len(replies) >= answered + 4, 60)
+    stop.set()
+    for thread in agents:
+        thread.join()
+    assert {status for status, _ in replies} == {200}
+    served = [reply["choices"][0]["weight_versions"] for _, reply in replies]
+    assert {span["version"] for spans in served for span in spans} == {1, 3, 4, 5}
+    assert client.chat()[1]["choices"][0]["token_ids"] == Reference(tmp_path / "v5").greedy(prompt, 12)
+    until(lambda: status_is("serving", 5, 5))
+
+    # SIGTERM: what is under way is finished first.
+    asked = threading.Thread(target=lambda: replies.append(client.chat(temperature=3.0, max_tokens=450)))
+    before = len(replies)
+    asked.start()
+    until(lambda: json.loads(client.get("/health")[1])["in_flight"] == 1)
+    assert worker.stop() == 0
+    asked.join()
+    assert [status for status, _ in replies[before:]] == [200]
+    assert publisher.statuses(settings.inference.worker_id)[-1]["state"] == "stopping"
+
+
+def test_a_taken_port_is_told(settings: Settings, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = ServiceProcess(
+            "stepstream.services.inference",
+            changed(settings, inference={"port": port}),
+            lambda: True,
+            tmp_path / "log",
+        )
+        process.launch()
+        until(lambda: process.status is not None, 120)
+    assert process.status == 1
+    assert "set STEPSTREAM_INFERENCE_PORT" in process.said.splitlines()[-1]

@@ -1,0 +1,54 @@
+"""The guard: what it runs ends with the one who asked for it, however that one ends."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import stepstream.services.inference.guard as guard
+
+# A command with a child of its own; both ids are told, then they would run for ever.
+COMMAND = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+PARENT = """
+import subprocess, sys, time
+process = subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE)
+time.sleep(600)
+"""
+
+
+def runs(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while any(map(runs, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_command_and_its_children_end_with_a_killed_parent() -> None:
+    command = [sys.executable, "-S", "-c", COMMAND]
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", PARENT, str(guard.__file__), *command], stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(runs, pids))
+        parent.kill()
+        until_gone(pids)
+
+
+def test_the_command_s_status_is_the_guard_s() -> None:
+    command = [sys.executable, str(guard.__file__), sys.executable, "-S", "-c", "raise SystemExit(7)"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.wait(60) == 7
