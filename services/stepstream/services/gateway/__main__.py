@@ -49,6 +49,7 @@ def main(settings: Settings, stop: Stop) -> None:
         log_config=None,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.gateway.shutdown_s),

@@ -22,7 +22,10 @@ from stepstream.topics.producer import EventProducer
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-POLL_S = 0.1
+# Each batch costs a request to the broker, and each look at the reports a switch of threads: a few of them per
+# second and partition take a fraction of the processor time of one per event, and the agent waits for neither.
+LINGER_MS = 50.0
+POLL_S = 0.05
 
 
 class Event(NamedTuple):
@@ -40,7 +43,7 @@ class Publisher:
     def __init__(self, settings: Settings, source: str, metrics: Metrics) -> None:
         self._metrics = metrics
         self._limit = settings.gateway.backlog_events
-        self._producer = EventProducer(settings.kafka, Codec(settings.schema_registry), source)
+        self._producer = EventProducer(settings.kafka, Codec(settings.schema_registry), source, linger_ms=LINGER_MS)
         self._backlog: deque[Event] = deque()
         self._queued = 0
         self._answered = 0
@@ -103,20 +106,20 @@ class Publisher:
     def _serve(self) -> None:
         told = False
         while not self._stopping.is_set():
+            self._producer.poll(0)
             if not self._backlog:
-                self._producer.poll(POLL_S)
+                self._stopping.wait(POLL_S)
                 continue
             event = self._backlog[0]
             try:
                 self._send(event)
             except BufferError:
-                self._producer.poll(POLL_S)
+                self._stopping.wait(POLL_S)
                 continue
             except RegistryUnavailable as error:
                 if not told:
                     log.warning("events wait in memory: %s", error)
                     told = True
-                self._producer.poll(0)
                 self._stopping.wait(RETRY_S)
                 continue
             except CodecError as error:
