@@ -32,7 +32,7 @@ _START_RETRIES = 3
 # Exit status of a process that cannot use its settings (`topics.process`): starting it again is no help.
 MISCONFIGURED = 2
 _MODULE = "stepstream.embedded.lifeline"
-_DEADLINE_S = 15.0
+_DEADLINE_S = 30.0
 _STOP_S = 60.0
 # The variable that tells supervisord's owner, for whoever finds it running.
 OWNER = "STEPSTREAM_STACK_OWNER"
@@ -120,7 +120,7 @@ class Supervisord:
         """Starts it, without any process.
 
         Raises:
-            StackError: it does not answer within 15 s.
+            StackError: it does not answer within 30 s.
         """
         from supervisor.xmlrpc import SupervisorTransport
 
