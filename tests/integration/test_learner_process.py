@@ -1,6 +1,7 @@
 """The learner as a process on a real broker: killed in mid-run, resumed, rebuilt, moved to a new lineage."""
 
 import shutil
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from labelled_records import group_of, labelled, tiny_model
+from sample_records import checkpoint
 from service_process import ServiceProcess, until
 from stack_fixtures import changed
 
@@ -22,6 +24,7 @@ from stepstream.learner.lineage import Versions, read_versions
 from stepstream.learner.publish import publish_root
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import new_update_input
 from stepstream.topics.producer import EventProducer
 
 SIZE, GROUPS, UPDATES = 3, 2, 2
@@ -69,6 +72,15 @@ class Lab:
         self._producer.send_encoded("labeled-trajectories", self.model, value, record)
         self._producer.flush()
 
+    def publish(self, **fields: Any) -> None:
+        record = checkpoint(model=self.model, **fields)
+        self._producer.send("checkpoints", f"{self.model}@{record['version']}", record)
+        self._producer.flush()
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.settings.metrics.port}/metrics") as answer:
+            return str(answer.read(), "utf-8")
+
     def versions(self) -> Versions:
         return read_versions(self.settings.kafka, self._codec)
 
@@ -87,8 +99,8 @@ class Lab:
         versions = self.versions()
         return [
             place
-            for checkpoint in versions.lineage(versions.get(self.model, version))
-            for update in checkpoint["inputs"]
+            for each in versions.lineage(versions.get(self.model, version))
+            for update in each["inputs"]
             for place in zip(update["partitions"], update["offsets"], strict=True)
         ]
 
@@ -166,7 +178,16 @@ def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: Lab) -> None:
     assert {records[place]["group_id"] for place in lab.trained(3)} == {f"new{n}" for n in range(PER_VERSION)}
     assert lab.cli(rebuild, f"{lab.model}@2").output.startswith(f"{lab.model}@2 is the root of its lineage")
     assert f"{lab.model}@3" in lab.cli(models, "list").output
-    assert lab.learner.stop() == 0
+    assert "stepstream_learner_version 3.0" in lab.metrics()
+    assert (
+        f'stepstream_learner_trajectories_dropped_total{{reason="other_lineage"}} {PER_VERSION * SIZE}.0'
+        in lab.metrics()
+    )
+
+    lab.publish(version=4, parent_version=3)
+    until(lambda: lab.learner.status is not None, timeout=60.0)
+    assert lab.learner.status == 1
+    assert f"{lab.model}@4 was published by another learner" in lab.learner.said.splitlines()[-1]
 
 
 def test_faults_are_told_by_name(lab: Lab) -> None:
@@ -177,8 +198,14 @@ def test_faults_are_told_by_name(lab: Lab) -> None:
     assert lab.cli(rebuild, "demo").exit_code == 2
     folder = folder_of(lab.versions().get(lab.model, 0)["uri"])
     (folder / "config.json").write_text("{}")
+    assert f"{folder}/config.json is not the file that was published" in lab.cli(rebuild, f"{lab.model}@0").output
+
+
+def test_a_log_that_lacks_what_the_model_was_trained_on_is_refused(lab: Lab) -> None:
+    root = publish_root(lab.settings, lab.base, lab.model)
+    inputs = [new_update_input(update=1, partitions=[0], offsets=[10**9])]
+    lab.publish(version=1, parent_version=0, uri=root["uri"], files=root["files"], inputs=inputs)
     lab.learner.launch()
     until(lambda: lab.learner.status is not None, timeout=60.0)
     assert lab.learner.status == 1
-    last = lab.learner.said.strip().splitlines()[-1]
-    assert f"{folder}/config.json is not the file that was published" in last
+    assert "partition 0 offset 1000000000, which this cluster does not have" in lab.learner.said.splitlines()[-1]

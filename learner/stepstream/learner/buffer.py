@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from stepstream.learner.advantage import has_variance
 from stepstream.learner.attempt import Attempt, Place
 
+_MOST_OVER = 100_000
+"""Groups that ended untrained and are remembered: enough for late attempts, bounded where no version comes."""
+
 
 @dataclass(slots=True)
 class _Group:
@@ -178,6 +181,8 @@ class Buffer:
         self._ready.pop(group_id, None)
         # Until a copy would be stale for certain; an attempt without versions counts as sampled now.
         self._over[group_id] = max(a.version_min if a.sequences else self._version for a in group.attempts.values())
+        if len(self._over) > _MOST_OVER:
+            del self._over[next(iter(self._over))]
         for attempt in group.attempts.values():
             self.dropped[self._bar(attempt) or reason] += 1
 

@@ -80,14 +80,14 @@ class _Lineage:
         self._base: Checkpoint = newest
         self._folder = folder_of(self._base["uri"])
         verify(self._folder, self._base["files"])
-        self._trainer = Trainer(self._folder, self._how)
-        self._trainer.load_state(load_optimizer(self._folder))
-        self._inputs: list[UpdateInput] = []
-        self._figures: list[dict[str, float]] = []
         line = versions.lineage(self._base)
         start = offsets_of(self._base)
         trained = trained_places(line, start)
         self._check_log(trained)
+        self._trainer = Trainer(self._folder, self._how)
+        self._trainer.load_state(load_optimizer(self._folder))
+        self._inputs: list[UpdateInput] = []
+        self._figures: list[dict[str, float]] = []
         self._buffer = Buffer(
             group_size=self._how.group_size,
             wait_s=self._how.group_wait_s,

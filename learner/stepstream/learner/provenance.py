@@ -1,6 +1,7 @@
 """What a checkpoint event says about how it came to be: code, settings and the machine's arithmetic."""
 
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,12 @@ import torch
 from stepstream.config.sections import Learner
 
 
+@cache
 def code_version() -> str:
-    """Version of the package; in a checkout with the commit, and `.dirty` if files were changed since."""
+    """Version of the package; in a checkout with the commit, and `.dirty` if files were changed since.
+
+    Looked up once: that is the code that this process runs.
+    """
     released = version("stepstream")
     here = Path(__file__)
     if not _git(here.parent, "ls-files", "--error-unmatch", here.name):

@@ -44,8 +44,9 @@ class Trainer:
         Raises:
             CannotTrain: its logits are not the plain product of hidden states and output embeddings.
         """
-        from transformers import AutoModelForCausalLM  # takes seconds to import
+        from transformers import AutoModelForCausalLM, logging  # takes seconds to import
 
+        logging.disable_progress_bar()
         torch.use_deterministic_algorithms(True)
         # Nothing here reads memory before writing it; filling it with NaN first costs 5 % of an update.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
