@@ -11,6 +11,8 @@ import numpy.typing as npt
 Place = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
 
+_NO_OUTCOME = "no_outcome"
+
 
 class Invalid(Exception):
     """A labelled trajectory that contradicts itself or the model; the message says where, without content."""
@@ -56,6 +58,11 @@ class Attempt:
     barred: str = ""
     """Why it may not be trained on; empty where it may. It still tells its group that it has arrived."""
 
+    @property
+    def provisional(self) -> bool:
+        """Whether its outcome is still to come, with a later revision."""
+        return self.barred == _NO_OUTCOME
+
 
 def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attempt:
     """Reads a LabeledTrajectory.
@@ -97,7 +104,7 @@ def _barred(record: Mapping[str, Any], limits: Limits) -> str:
     if record["fidelity"] != "token":
         return "fidelity"
     if not record["trainable"]:
-        return "not_trainable"
+        return _NO_OUTCOME if record["success"] is None else "not_trainable"
     if any(span["model"] != limits.model for sequence in record["sequences"] for span in sequence["spans"]):
         return "other_model"
     return ""

@@ -116,7 +116,7 @@ class Buffer:
 
         Freshest first keeps staleness low when agents produce more than the learner can use.
         """
-        if len(self._ready) < count or self._recalling():
+        if not self.has(count):
             return None
         usable = {i: self._usable(group) for i, group in self._ready.items()}
         order = sorted(usable, key=lambda i: (-min(a.version_min for a in usable[i]), self._ready[i].number))
@@ -126,6 +126,10 @@ class Buffer:
             for attempt in usable[group_id]:
                 self._remember_trained(attempt)
         return [usable[group_id] for group_id in taken]
+
+    def has(self, count: int) -> bool:
+        """Whether `take` would hand out `count` groups."""
+        return len(self._ready) >= count and not self._recalling()
 
     def ready(self) -> int:
         """Groups that wait for an update."""
@@ -164,7 +168,7 @@ class Buffer:
         group.attempts[attempt.trajectory_id] = attempt
         if attempt.group_id in self._ready:
             self._settle(attempt.group_id, group)
-        elif len(group.attempts) >= self._size:
+        elif sum(not each.provisional for each in group.attempts.values()) >= self._size:
             self._ready[attempt.group_id] = self._open.pop(attempt.group_id)
             self._settle(attempt.group_id, group)
 

@@ -120,7 +120,7 @@ class _Lineage:
         """Folds what has been read, waiting a little if nothing was; True if a new root has been published."""
         began = time.monotonic()
         arrivals = reader.next(0.0)
-        if not arrivals and self._buffer.ready() < self._how.groups_per_update:
+        if not arrivals and not self._buffer.has(self._how.groups_per_update):
             arrivals = reader.next(0.1)
             metrics.SECONDS.labels("wait").inc(time.monotonic() - began)
         before = dict(self._buffer.dropped)

@@ -29,6 +29,7 @@ def test_trained_tokens_carry_their_logprob_and_version() -> None:
         ({"consent": "analyse"}, "consent"),
         ({"fidelity": "text"}, "fidelity"),
         ({"trainable": False}, "not_trainable"),
+        ({"trainable": False, "success": None}, "no_outcome"),
         ({"sequences": []}, "no_trained_tokens"),
     ],
 )

@@ -71,6 +71,12 @@ def test_an_attempt_that_may_not_be_trained_on_still_completes_its_group() -> No
     assert places(here.take(1)) == [(0, 0), (0, 1)]
 
 
+def test_an_attempt_whose_outcome_is_late_is_waited_for() -> None:
+    early = labelled("g", 2, 0.0, success=None, trainable=False)
+    here = fold(buffer(), log_of(*group_of("g", 2), early, labelled("g", 2, 1.0, revision=2)))
+    assert places(here.take(1)) == [(0, 0), (0, 1), (0, 3)]
+
+
 def test_a_group_of_one_is_no_group() -> None:
     records = group_of("g", SIZE)
     records[1]["trainable"] = records[2]["trainable"] = False
