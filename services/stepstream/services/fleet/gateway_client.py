@@ -78,7 +78,7 @@ class GatewayClient:
                     max_tokens=self._settings.max_tokens,
                     extra_headers=headers,
                     # Given as `messages` and `tools` they would be walked through field by field, in each call
-                    # anew: a third of the agents' processor time. What is in the extra body goes as it is.
+                    # anew: about half of the agents' processor time. What is in the extra body goes as it is.
                     extra_body={"messages": messages, "tools": tools},
                 )
             except APIConnectionError as error:
