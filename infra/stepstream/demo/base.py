@@ -8,7 +8,7 @@ from stepstream.config import Settings
 
 log = logging.getLogger(__name__)
 
-NOISE = 0.22
+NOISE = 0.18
 """Share of random choices in the demonstrations: a model that imitates them mostly fails."""
 
 

@@ -200,7 +200,7 @@ class Learner(Section):
     updates_per_checkpoint: int = Field(2, ge=1, description="Updates between two published versions.")
     staleness_bound: int = Field(4, ge=0, description="Largest staleness, in versions, of a trajectory trained on.")
     advantage: Literal["grpo", "dr_grpo", "rloo"] = Field("dr_grpo", description="Group-relative advantage rule.")
-    learning_rate: float = Field(1e-3, gt=0, description="AdamW's step size.")
+    learning_rate: float = Field(3e-4, gt=0, description="AdamW's step size.")
     warmup_updates: int = Field(5, ge=0, description="Updates over which the rate rises from 0.")
     decay_updates: int = Field(0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant.")
     minibatches: int = Field(2, ge=1, description="Gradient steps of one update.")
