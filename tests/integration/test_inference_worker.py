@@ -201,7 +201,7 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
     until(lambda: status_is("serving", 5, 5))
 
     # SIGTERM: what is under way is finished first.
-    asked = threading.Thread(target=lambda: replies.append(client.chat(temperature=3.0, max_tokens=450)))
+    asked = threading.Thread(target=lambda: replies.append(client.chat(temperature=2.0, max_tokens=450)))
     before = len(replies)
     asked.start()
     until(lambda: json.loads(client.get("/health")[1])["in_flight"] == 1)

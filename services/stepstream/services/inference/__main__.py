@@ -16,6 +16,8 @@ from stepstream.services.inference.worker import Worker
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.process import Fatal, Stop, run
 
+_KEEP_ALIVE_S = 120  # longer than clients keep idle connections, or a request could meet one that is being closed
+
 
 def main(settings: Settings, _stop: Stop) -> None:
     """Serve until SIGTERM; requests in flight are finished first."""
@@ -36,7 +38,15 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     app = App(worker, TOOL_PARSERS[inference.tool_parser]())
     server = uvicorn.Server(
-        uvicorn.Config(app, loop="none", lifespan="off", access_log=False, log_config=None, http="httptools")
+        uvicorn.Config(
+            app,
+            loop="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            http="httptools",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+        )
     )
     follower = Follower(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
 

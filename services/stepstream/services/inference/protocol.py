@@ -74,7 +74,7 @@ def read_request(body: bytes) -> ChatRequest:
     tools = _tools(fields.get("tools") or [])
     names = frozenset(tool["function"]["name"] for tool in tools) if choice == "auto" else frozenset()
     limit = "max_completion_tokens" if fields.get("max_completion_tokens") is not None else "max_tokens"
-    temperature = _number(fields, "temperature", float, 0, 100)
+    temperature = _number(fields, "temperature", float, 0, 2)
     top_p = _number(fields, "top_p", float, 1e-9, 1)
     return ChatRequest(
         model=_model(fields.get("model")),

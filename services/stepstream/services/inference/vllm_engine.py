@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _START_S = 600.0  # a large model takes minutes to load
 _SWAP_S = 600.0
 _STOP_S = 15.0
+_IDLE_S = 15.0  # vLLM keeps idle connections much longer, or a request could meet one that is just being closed
 _CPU_ARGS = ["--enforce-eager", "--dtype", "float32", "--kv-cache-memory-bytes", str(64 * 1024 * 1024)]
 _CPU_ENV = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
@@ -51,7 +52,8 @@ class VllmEngine(Engine):
         self._closing = False
         self._url = ""
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
 
     @property
@@ -148,7 +150,7 @@ class VllmEngine(Engine):
         return command + self._inference.vllm_args
 
     def _environment(self) -> Mapping[str, str]:
-        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}
+        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600"}
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         environment.setdefault("VLLM_NO_USAGE_STATS", "1")
         if _on_cpu():
