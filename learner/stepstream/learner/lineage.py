@@ -83,7 +83,7 @@ def read_versions(kafka: Kafka, codec: Codec) -> Versions:
     with EventConsumer(kafka, codec) as consumer:
         consumer.follow([TOPIC])
         while not consumer.caught_up():
-            for event in consumer.poll(500, 0.2):
+            for event in consumer.poll(500, 0.05):
                 if event.record is not None:
                     versions.fold(event.record)
     return versions

@@ -26,7 +26,7 @@ from stepstream.learner.checkpoint import (
     verify,
     write_weights,
 )
-from stepstream.learner.lineage import Versions, read_versions
+from stepstream.learner.lineage import Versions, read_versions, trained_places
 from stepstream.learner.provenance import arithmetic, recorded
 from stepstream.learner.publish import INPUT
 from stepstream.learner.update import Trainer
@@ -122,9 +122,9 @@ def _redo(checkpoint: Checkpoint, parent: Path, target: Path, read: Read) -> Non
     trainer = Trainer(parent, how)
     trainer.load_state(load_optimizer(parent))
     limits = trainer.limits(checkpoint["model"])
+    records = read(trained_places([checkpoint], {}))
     for update in checkpoint["inputs"]:
-        places = list(zip(update["partitions"], update["offsets"], strict=True))
-        records = read(set(places))
+        places = zip(update["partitions"], update["offsets"], strict=True)
         attempts = [_attempt(records, place, limits) for place in places]
         groups = [list(group) for _, group in groupby(attempts, key=lambda attempt: attempt.group_id)]
         trainer.update(update["update"], groups, checkpoint["version"] - 1)
@@ -173,7 +173,7 @@ def _read(kafka: Kafka, codec: Codec, places: Iterable[Place]) -> dict[Place, An
         consumer.follow([INPUT], start)
         heard = time.monotonic()
         while any(consumer.position(INPUT, p) < end for p, end in until.items()):
-            for event in consumer.poll(500, 0.2):
+            for event in consumer.poll(500, 0.05):
                 heard = time.monotonic()
                 if event.record is not None and event.offset in wanted.get(event.partition, ()):
                     records[event.partition, event.offset] = event.record

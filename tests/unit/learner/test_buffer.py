@@ -190,7 +190,8 @@ def test_redelivery_and_order_across_groups_change_nothing(groups: list[list[flo
 @given(GROUPS, st.data())
 def test_whatever_was_trained_when_it_crashed_nothing_is_trained_twice(groups: list[list[float]], data: Any) -> None:
     log = log_from(groups)
-    log += [attempt_at(each, len(log) + i) for i, each in enumerate(log)]  # everything was delivered twice
+    revision = data.draw(st.sampled_from([1, 2]))  # everything was delivered twice, or labelled again
+    log += [attempt_at(each, len(log) + i, revision) for i, each in enumerate(log)]
     trained: list[Place] = []
     here, version = buffer(), 0
     resume, published, published_version = {0: 0}, 0, 0
@@ -219,12 +220,12 @@ def test_whatever_was_trained_when_it_crashed_nothing_is_trained_twice(groups: l
     assert len(names) == len(set(names))
 
 
-def attempt_at(original: Attempt, offset: int) -> Attempt:
-    """A copy of an attempt at a later offset."""
+def attempt_at(original: Attempt, offset: int, revision: int = 1) -> Attempt:
+    """The attempt again, at a later offset."""
     return Attempt(
         place=(0, offset),
         trajectory_id=original.trajectory_id,
-        revision=original.revision,
+        revision=revision,
         group_id=original.group_id,
         reward=original.reward,
         sequences=original.sequences,
