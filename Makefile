@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The lock files are complete: nothing outside them is resolved.
-UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps
+# The lock files are complete: nothing outside them is resolved. Compiled once here, or each of the stack's processes
+# would compile half of it at every start where Python is told to write no bytecode.
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-fast lint format types install locks clean distclean
