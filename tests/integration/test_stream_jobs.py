@@ -82,6 +82,7 @@ def wait_until(ask: Callable[[], Any], expected: Any) -> None:
 def log(stack: Stack) -> Iterator[Log]:
     opened = Log(stack.settings)
     yield opened
+    opened.codec.close()
     opened.store.close_connections()
     opened.store.close()
 

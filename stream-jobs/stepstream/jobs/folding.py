@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 _PUBLISHED_MARGIN_MS = 600_000
 """How long before its last write a state may have missed what was published: clocks differ."""
-_BEHIND_MS = 2_000
-"""Pause before a partition that has more to read is asked again whether it is done."""
 
 
 class Fold(Protocol):
@@ -49,7 +47,7 @@ class Fold(Protocol):
         ...
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Takes decisions in time. Called only when every record so far was folded."""
+        """Takes decisions in time: as of `now_ms`, before which every record is folded."""
         ...
 
     def published(self, event: dict[str, Any], changes: Changes) -> None:
@@ -81,7 +79,8 @@ class _Partition:
         self.number = number
         self.state = state
         self.fold = fold
-        self.ask_again_ms = 0
+        self.horizon: tuple[int, dict[str, int]] | None = None
+        """A time, and where the inputs ended then."""
 
 
 class FoldProcessor:
@@ -136,12 +135,10 @@ class FoldProcessor:
         now_ms = time.time_ns() // 1_000_000
         taken = []
         for partition in self._partitions.values():
-            if partition.fold.due(now_ms) and now_ms >= partition.ask_again_ms:
-                if not self._caught_up(partition):
-                    partition.ask_again_ms = now_ms + _BEHIND_MS
-                    continue
+            as_of_ms = self._known_until(partition, now_ms)
+            if as_of_ms is not None:
                 changes, out = partition.state.begin(), self._outputs()
-                partition.fold.tick(now_ms, changes, out)
+                partition.fold.tick(as_of_ms, changes, out)
                 partition.state.write(changes, {}, now_ms, pack(out.events))
                 taken.append((partition, out))
         self._publish(taken)
@@ -215,11 +212,21 @@ class FoldProcessor:
             log.info("read %d records before %s[%d]@%d", len(found), record.topic, record.partition, record.offset)
         return found
 
-    def _caught_up(self, partition: _Partition) -> bool:
-        return all(
-            partition.state.position[topic] >= self._reader.bounds(topic, partition.number)[1]
-            for topic in self._job.inputs
-        )
+    def _known_until(self, partition: _Partition, now_ms: int) -> int | None:
+        """A time at which the fold has something to decide and before which every record is folded; None: not yet.
+
+        Silence is known only up to there: after a standstill, what came meanwhile has to be read first.
+        """
+        if partition.horizon is None:
+            if not partition.fold.due(now_ms):
+                return None
+            ends = {topic: self._reader.bounds(topic, partition.number)[1] for topic in self._job.inputs}
+            partition.horizon = now_ms, ends
+        as_of_ms, ends = partition.horizon
+        if any(partition.state.position[topic] < end for topic, end in ends.items()):
+            return None
+        partition.horizon = None
+        return as_of_ms
 
     def _open(self, number: int) -> _Partition:
         if number not in self._partitions:

@@ -110,22 +110,15 @@ class LabelFold:
 
     def due(self, now_ms: int) -> bool:
         """Whether some trajectory may have waited long enough, or been kept long enough."""
-        return self._waited(now_ms) or now_ms * 1000 // DAY_US > self._swept_day
+        return self._overdue(now_ms) is not None or now_ms * 1000 // DAY_US > self._swept_day
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Writes the decision to close what has waited long enough; it acts when the decision is read back."""
         self._forget(now_ms * 1000 // DAY_US, changes)
-        while self._waited(now_ms):
-            _, name = heapq.heappop(self._deadlines)
-            self._watched.pop(name, None)
-            packed = changes.get(_HEAD + name)
-            if packed is None or changes.get(_OPEN + name) is None:
-                continue
-            head = Head.unpack(packed)
-            deadline_ms, reason = head.deadline_ms(self._idle_ms, self._grace_ms)
-            if deadline_ms > now_ms:
-                self._watch_until(deadline_ms, name)
-                continue
+        while (head := self._overdue(now_ms)) is not None:
+            name = heapq.heappop(self._deadlines)[1]
+            del self._watched[name]
+            reason = head.deadline_ms(self._idle_ms, self._grace_ms)[1]
             last = max(map(int, head.steps), default=-1)
             closed = new_trajectory_closed(
                 event_id=derived_id(JOB, "closed", head.trajectory_id, reason, last),
@@ -202,8 +195,23 @@ class LabelFold:
             self._heads[name] = head
         return head
 
-    def _waited(self, now_ms: int) -> bool:
-        return bool(self._deadlines) and self._deadlines[0][0] <= now_ms
+    def _overdue(self, now_ms: int) -> Head | None:
+        """The trajectory on top of the deadlines, if its time has come; puts off or drops those whose has not."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            deadline_ms, name = self._deadlines[0]
+            if self._watched.get(name) == deadline_ms:
+                packed = self._state.get(_HEAD + name)
+                if packed is not None and self._state.get(_OPEN + name) is not None:
+                    head = Head.unpack(packed)
+                    later_ms, _ = head.deadline_ms(self._idle_ms, self._grace_ms)
+                    if later_ms <= now_ms:
+                        return head
+                    self._watched[name] = later_ms
+                    heapq.heapreplace(self._deadlines, (later_ms, name))
+                    continue
+                del self._watched[name]
+            heapq.heappop(self._deadlines)
+        return None
 
     def _forget(self, today: int, changes: Changes) -> None:
         """Drops, once a day, the trajectories that closed before the days for which they are kept."""
