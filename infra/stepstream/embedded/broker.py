@@ -44,9 +44,10 @@ def properties(settings: Settings) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "4",
         # The log is the truth: a consumer's place in it outlives a long holiday (minutes in a year).
         "offsets.retention.minutes": "525600",
-        # After kill -9 the controller holds the old session for this long before the restarted broker may serve.
-        "broker.session.timeout.ms": "1000",
-        "broker.heartbeat.interval.ms": "250",
+        # After kill -9 the controller holds the old session for this long before the restarted broker may serve; much
+        # less, and a broker that a busy machine lets wait is taken for dead while it runs.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
         # A dead consumer's partitions move on in seconds, not in the 45 that suit a large cluster.
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",

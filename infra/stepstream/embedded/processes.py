@@ -200,7 +200,7 @@ class _Metrics:
             f"stepstream.{module}",
             after,
             HttpReady(
-                f"http://{reachable(self._host)}:{port}/metrics", contains="stepstream_job_ready 1" if job else ""
+                f"http://{reachable(self._host)}:{port}/metrics", contains="\nstepstream_job_ready 1" if job else ""
             ),
             (Port(self._host, port, name, "STEPSTREAM_STACK_METRICS_PORT_BASE"),),
             {variable("metrics", "port"): str(port)},

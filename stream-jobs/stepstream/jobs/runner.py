@@ -109,6 +109,8 @@ class JobWorker:
                     raise Fatal(f"Faust stopped: {self._app.crash_reason!r}")
                 if started.done():
                     started.result()
+                if _coordination_ended(self._app):
+                    raise Fatal("the client's group coordination ended by a fault, see above: this process starts anew")
                 if time.monotonic() >= next_tick and self._assigned:
                     next_tick = time.monotonic() + _TICK_S
                     await self._guarded(self._processor.tick)
@@ -138,8 +140,8 @@ class JobWorker:
 
     async def _consume(self, stream: Any) -> None:
         async for events in stream.noack_take(self._batch, within=self._within_s):
-            if self._fault is not None or self._stop:
-                continue
+            if self._fault is not None or self._stop or self._revoking:
+                continue  # not acknowledged: it is delivered again, here or elsewhere
             generation = self._app.consumer_generation_id
             current = [event for event in events if event.message.generation_id == generation]
             began = time.monotonic()
@@ -225,6 +227,17 @@ def run_job(
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work())
+
+
+def _coordination_ended(app: Any) -> bool:
+    """Whether aiokafka's coordination task died, as it does when a broker that just starts lists no brokers.
+
+    Faust does not notice; without the task no partition would ever be assigned again.
+    """
+    thread = getattr(app.consumer, "_thread", None) if app.consumer is not None else None
+    client = getattr(thread, "_consumer", None)
+    task = getattr(getattr(client, "_coordinator", None), "_coordination_task", None)
+    return task is not None and task.done()
 
 
 def _record(message: Any) -> Record:

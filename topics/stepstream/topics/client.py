@@ -55,19 +55,29 @@ def wait_for_kafka(kafka: Kafka, stopping: Callable[[], bool] = lambda: False) -
     deadline = time.monotonic() + kafka.deadline_s
     told = False
     while not stopping():
-        try:
-            admin.list_topics(timeout=min(2.0, kafka.deadline_s))
-        except KafkaException as error:
-            if time.monotonic() >= deadline:
-                raise KafkaUnavailable(
-                    f"no Kafka broker answers at {kafka.bootstrap} after {kafka.deadline_s:g} s "
-                    f"({error.args[0].str()}): start it, or set STEPSTREAM_KAFKA_BOOTSTRAP"
-                ) from None
-            if not told:
-                log.warning("waiting for a Kafka broker at %s", kafka.bootstrap)
-                told = True
-        else:
+        fault = _fault(admin, min(2.0, kafka.deadline_s))
+        if not fault:
             return
+        if time.monotonic() >= deadline:
+            raise KafkaUnavailable(
+                f"no Kafka broker answers at {kafka.bootstrap} after {kafka.deadline_s:g} s ({fault}): "
+                "start it, or set STEPSTREAM_KAFKA_BOOTSTRAP"
+            )
+        if not told:
+            log.warning("waiting for a Kafka broker at %s", kafka.bootstrap)
+            told = True
+
+
+def _fault(admin: AdminClient, timeout_s: float) -> str:
+    """Why the cluster cannot be used yet; empty: it can."""
+    try:
+        brokers = admin.list_topics(timeout=timeout_s).brokers
+    except KafkaException as error:
+        return str(error.args[0].str())
+    if not brokers:
+        time.sleep(0.1)  # one that answers before the controller knows it: soon
+        return "it lists no brokers"
+    return ""
 
 
 def _log_error(error: Any) -> None:
