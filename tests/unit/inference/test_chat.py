@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,19 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_streamed_pieces_add_up(tokenizer: ChatTokenizer, ids: list[int]) -> None:
     stream = StreamedText(tokenizer)
     assert "".join(stream.add([token]) for token in ids) == tokenizer.text(ids)
+
+
+class Bytes:
+    """A tokenizer with a token a byte, as byte-level vocabularies have for rare characters."""
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        return bytes(token_ids).decode(errors="replace")
+
+
+@given(st.text(alphabet="aé€😀\ufffd"), st.integers(0, 3))
+def test_a_streamed_character_is_whole_or_the_last(text: str, cut: int) -> None:
+    encoded = text.encode()
+    encoded = encoded[: len(encoded) - cut]
+    stream = StreamedText(Bytes())  # type: ignore[arg-type]
+    pieces = [stream.add([byte], last=place == len(encoded) - 1) for place, byte in enumerate(encoded)]
+    assert "".join(pieces) == encoded.decode(errors="replace")

@@ -189,7 +189,7 @@ class StreamedReply:
     def _content(self, chunk: TokenChunk, delta: dict[str, Any]) -> Any:
         """Puts what may be told now into `delta`; returns the tool call if the response is one."""
         names = self._request.tool_names
-        self._held += self._pieces.add(chunk.token_ids)
+        self._held += self._pieces.add(chunk.token_ids, last=chunk.finish_reason is not None)
         if chunk.finish_reason == "stop" and self._holding:
             call = self._parser.parse(self._held, names)
             if call is not None:

@@ -73,21 +73,25 @@ class ChatTokenizer:
 
 
 class StreamedText:
-    """Turns a growing list of tokens into pieces of text, each of whole characters."""
+    """Turns a growing list of tokens into pieces of text, each of whole characters.
+
+    Only the last pieces are decoded again: what a token spells may depend on its neighbours, not on more.
+    """
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._sent = ""
+        self._told: list[int] = []
+        self._new: list[int] = []
 
-    def add(self, token_ids: Sequence[int]) -> str:
-        """The new text; may be empty while a character's bytes are incomplete."""
-        self._ids += token_ids
-        text = self._tokenizer.text(self._ids)
-        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+    def add(self, token_ids: Sequence[int], *, last: bool = False) -> str:
+        """The new text; empty while a character's bytes are incomplete, unless these tokens are the last."""
+        self._new += token_ids
+        before = self._tokenizer.text(self._told)
+        text = self._tokenizer.text(self._told + self._new)
+        if text.endswith("\N{REPLACEMENT CHARACTER}") and not last:
             return ""
-        new, self._sent = text[len(self._sent) :], text
-        return new
+        self._told, self._new = self._new, []
+        return text[len(before) :]
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
