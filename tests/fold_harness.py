@@ -7,7 +7,7 @@ from typing import Any
 
 import fastavro
 
-from stepstream.jobs.folding import Fold
+from stepstream.jobs.fold_job import Fold
 from stepstream.jobs.outputs import Outputs, Refused
 from stepstream.jobs.record import Record
 from stepstream.jobs.state import Changes

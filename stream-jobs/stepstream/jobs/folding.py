@@ -2,85 +2,31 @@
 
 A batch goes: decode, fold, write the state with the input offsets and the outputs, publish the outputs, commit. A
 kill at any point is made good at the next start: outputs in the store's outbox are published again (same ids, same
-bytes), records at offsets that were folded are passed over. Where the store is missing or behind the committed
-offsets, the input is folded again without publishing: the input topics are the change log.
+bytes), records at offsets that were folded are passed over. What `recovery.py` does comes before all of it.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from stepstream.config import Settings
 from stepstream.jobs import metrics
+from stepstream.jobs.fold_job import FoldJob, Partition
 from stepstream.jobs.limits import DeadLetterShare
 from stepstream.jobs.log_reader import LogReader
 from stepstream.jobs.outputs import Outputs, Refused, pack, unpack
 from stepstream.jobs.publisher import Publisher
 from stepstream.jobs.record import Record
-from stepstream.jobs.state import Changes, PartitionState
+from stepstream.jobs.recovery import Recovery
+from stepstream.jobs.state import Changes
 from stepstream.jobs.waiting import patiently
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
-
-_PUBLISHED_MARGIN_MS = 600_000
-"""How long before its last write a state may have missed what was published: clocks differ."""
-
-
-class Fold(Protocol):
-    """What a job does with the records of one partition. No Kafka and no clock: both are passed in."""
-
-    def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Folds one event. Raises `Refused` where it cannot be used; must not raise anything else."""
-        ...
-
-    def settle(self, changes: Changes, out: Outputs) -> None:
-        """Ends a batch: emits what follows from all of it."""
-        ...
-
-    def due(self, now_ms: int) -> bool:
-        """Whether `tick` has something to do at this time."""
-        ...
-
-    def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Takes decisions in time: as of `now_ms`, before which every record is folded."""
-        ...
-
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
-        """Learns, while state is rebuilt, of an event that was published before."""
-        ...
-
-
-class FoldJob(Protocol):
-    """A job made of folds."""
-
-    name: ClassVar[str]
-    version: ClassVar[str]
-    inputs: ClassVar[tuple[str, ...]]
-    remembers: ClassVar[str | None]
-    """Output topic that `Fold.published` wants to see when state is rebuilt; None: it does not need to."""
-
-    @property
-    def max_event_bytes(self) -> int | None:
-        """Largest record that is decoded at all; None: any that Kafka takes."""
-        ...
-
-    def fold(self, state: PartitionState) -> Fold:
-        """The fold of one partition, over its store."""
-        ...
-
-
-class _Partition:
-    def __init__(self, number: int, state: PartitionState, fold: Fold) -> None:
-        self.number = number
-        self.state = state
-        self.fold = fold
-        self.horizon: tuple[int, dict[str, int]] | None = None
-        """A time, and where the inputs ended then."""
 
 
 class FoldProcessor:
@@ -93,14 +39,14 @@ class FoldProcessor:
         self._codec = Codec(settings.schema_registry)
         self._publisher = Publisher(settings, self._codec, f"{job.name}/{job.version}", abandoned)
         self._reader = LogReader(settings.kafka, group(job.name), abandoned)
-        self._folder = state_folder(settings) / job.name
+        folder = state_folder(settings) / job.name
+        self._recovery = Recovery(job, folder, self._reader, self._decode, self._fold, self._outputs)
         self._share = DeadLetterShare(settings.jobs.dead_letter_share)
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, Partition] = {}
 
     def open(self, partitions: Iterable[int]) -> None:
-        """Opens, and where needed rebuilds, the state of partitions."""
-        for partition in sorted(partitions):
-            self._open(partition)
+        """Opens, and where needed rebuilds, the state of partitions; publishes what an outbox still holds."""
+        self._open(partitions)
 
     def close(self, partitions: Iterable[int]) -> None:
         """Releases partitions that were taken away; unknown ones are passed over."""
@@ -124,7 +70,8 @@ class FoldProcessor:
         by_partition = attrgetter("partition")
         taken = []
         for number, batch in groupby(sorted(records, key=by_partition), by_partition):
-            partition = self._open(number)
+            self._open([number])
+            partition = self._partitions[number]
             fresh = self._contiguous(partition, list(batch))
             if fresh:
                 taken.append((partition, self._take(partition, fresh)))
@@ -143,7 +90,7 @@ class FoldProcessor:
                 taken.append((partition, out))
         self._publish(taken)
 
-    def _take(self, partition: _Partition, records: Sequence[Record]) -> Outputs:
+    def _take(self, partition: Partition, records: Sequence[Record]) -> Outputs:
         changes, out = partition.state.begin(), self._outputs()
         self._fold(partition, records, changes, out)
         if out.refused:
@@ -155,7 +102,7 @@ class FoldProcessor:
         partition.state.write(changes, reached, time.time_ns() // 1_000_000, pack(out.events))
         return out
 
-    def _publish(self, taken: Sequence[tuple[_Partition, Outputs]]) -> None:
+    def _publish(self, taken: Sequence[tuple[Partition, Outputs]]) -> None:
         """Publishes what partitions gave, all at once: one round trip to the brokers."""
         outputs = [output for _, out in taken for output in out.events]
         if outputs:
@@ -165,7 +112,7 @@ class FoldProcessor:
                 partition.state.clear_outbox()
             out.show_counts()
 
-    def _fold(self, partition: _Partition, records: Sequence[Record], changes: Changes, out: Outputs) -> None:
+    def _fold(self, partition: Partition, records: Sequence[Record], changes: Changes, out: Outputs) -> None:
         fold = partition.fold
         for record in records:
             try:
@@ -190,7 +137,7 @@ class FoldProcessor:
     def _wait_for_registry(self, call: Callable[[], Any]) -> Any:
         return patiently(call, RegistryUnavailable, self._abandoned)
 
-    def _contiguous(self, partition: _Partition, records: list[Record]) -> list[Record]:
+    def _contiguous(self, partition: Partition, records: list[Record]) -> list[Record]:
         """The records that follow on the partition's position: without folded ones, with missing ones read."""
         position = dict(partition.state.position)
         fresh: list[Record] = []
@@ -199,8 +146,11 @@ class FoldProcessor:
             if record.offset < expected:
                 metrics.REDELIVERED.labels(record.topic).inc()
                 continue
-            if record.offset > expected:
+            # A single offset without a record is the mark of somebody's transaction. Anything else would be a record
+            # that got lost while partitions changed hands, as would be one before the first that is delivered.
+            if record.offset > expected + 1 or (record.offset > expected and record.topic not in partition.joined):
                 fresh += self._missing(record, expected)
+            partition.joined.add(record.topic)
             fresh.append(record)
             position[record.topic] = record.offset + 1
         return fresh
@@ -212,7 +162,7 @@ class FoldProcessor:
             log.info("read %d records before %s[%d]@%d", len(found), record.topic, record.partition, record.offset)
         return found
 
-    def _known_until(self, partition: _Partition, now_ms: int) -> int | None:
+    def _known_until(self, partition: Partition, now_ms: int) -> int | None:
         """A time at which the fold has something to decide and before which every record is folded; None: not yet.
 
         Silence is known only up to there: after a standstill, what came meanwhile has to be read first.
@@ -228,60 +178,16 @@ class FoldProcessor:
         partition.horizon = None
         return as_of_ms
 
-    def _open(self, number: int) -> _Partition:
-        if number not in self._partitions:
-            state = PartitionState(self._folder / str(number))
-            try:
-                self._partitions[number] = self._recover(number, state)
-            except BaseException:
-                state.close()
-                raise
-        return self._partitions[number]
-
-    def _recover(self, number: int, state: PartitionState) -> _Partition:
-        inputs = self._job.inputs
-        identity = self._reader.identity(inputs)
-        bounds = {topic: self._reader.bounds(topic, number) for topic in inputs}
-        ahead = any(state.position.get(topic, 0) > high for topic, (_, high) in bounds.items())
-        if state.identity != identity or ahead:
-            if state.identity:
-                log.warning("state of %s partition %d belongs to another log: building it anew", self._job.name, number)
-            state.reset(identity)
-        partition = _Partition(number, state, self._job.fold(state))
-        known = {topic: state.position.get(topic, low) for topic, (low, _) in bounds.items()}
-        if state.position != known:
-            state.write(state.begin(), known, state.written_ms)
-        committed = self._reader.committed(inputs, number)
-        behind = {topic: (known[topic], committed[topic]) for topic in committed if committed[topic] > known[topic]}
-        if behind:
-            self._replay(partition, behind)
-        outbox = state.outbox()
-        if outbox is not None:
-            self._publisher.publish(unpack(outbox))
-            state.clear_outbox()
-        return partition
-
-    def _replay(self, partition: _Partition, behind: Mapping[str, tuple[int, int]]) -> None:
-        log.info("rebuilding the state of %s partition %d: %s", self._job.name, partition.number, dict(behind))
-        since_ms = partition.state.written_ms and partition.state.written_ms - _PUBLISHED_MARGIN_MS
-        state = partition.state
-        remembers, inputs = self._job.remembers, self._job.inputs
-        if remembers is not None:
-            changes = state.begin()
-            for batch in self._reader.read(self._reader.since(remembers, since_ms)):
-                for record in batch:
-                    event = self._decode(record)
-                    if self._reader.partition_of(inputs[0], event["trajectory_id"]) == partition.number:
-                        partition.fold.published(event, changes)
-            state.write(changes, {}, state.written_ms)
-        for batch in self._reader.read({(t, partition.number): stretch for t, stretch in behind.items()}):
-            changes = state.begin()
-            self._fold(partition, batch, changes, self._outputs())
-            reached = {record.topic: record.offset + 1 for record in batch}
-            state.write(changes, reached, state.written_ms)
-            for record in batch:
-                metrics.REPLAYED.labels(record.topic).inc()
-        state.write(state.begin(), {t: end for t, (_, end) in behind.items()}, state.written_ms)
+    def _open(self, numbers: Iterable[int]) -> None:
+        missing = [number for number in numbers if number not in self._partitions]
+        if not missing:
+            return
+        for partition in self._recovery.open(missing):
+            self._partitions[partition.number] = partition
+            outbox = partition.state.outbox()
+            if outbox is not None:
+                self._publisher.publish(unpack(outbox))
+                partition.state.clear_outbox()
 
 
 def group(job: str) -> str:

@@ -35,8 +35,8 @@ _HEAD, _STEP, _OPEN, _EXPIRY = b"h", b"s", b"o", b"x"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 DAY_US = 24 * 3600 * 1_000_000
-_CACHED_STEPS = 20_000
-_CACHED_HEADS = 20_000
+_CACHED_STEPS = 2_000
+_CACHED_HEADS = 5_000
 
 
 class LabelFold:
@@ -175,6 +175,8 @@ class LabelFold:
         )
         out.emit(LABELS, labelled["group_id"] or head.trajectory_id, labelled)
         head.revision, head.label_id = revision, labelled["event_id"]
+        for step in steps:
+            self._steps.pop(self._step_key(name, step["step_index"]), None)
 
     def _step(self, name: bytes, index: int, changes: Changes) -> Step:
         key = self._step_key(name, index)
