@@ -2,7 +2,7 @@
 
 import json
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stepstream.config import load
+from stepstream.config import Settings, load
 
 
 @click.group()
@@ -27,9 +27,9 @@ def publish(folder: Path, model: str | None, as_json: bool) -> None:
     from stepstream.learner.checkpoint import CheckpointFault
     from stepstream.learner.publish import publish_root
 
-    settings = load()
     try:
-        checkpoint = publish_root(settings, folder, model or settings.learner.model)
+        with _log() as settings:
+            checkpoint = publish_root(settings, folder, model or settings.learner.model)
     except CheckpointFault as error:
         raise click.ClickException(str(error)) from None
     row = _row(checkpoint)
@@ -44,10 +44,10 @@ def list_versions(as_json: bool) -> None:
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
 
-    settings = load()
-    wait_for_kafka(settings.kafka)
-    with closing(Codec(settings.schema_registry)) as codec:
-        versions = read_versions(settings.kafka, codec)
+    with _log() as settings:
+        wait_for_kafka(settings.kafka)
+        with closing(Codec(settings.schema_registry)) as codec:
+            versions = read_versions(settings.kafka, codec)
     rows = [_row(c) for _, by in sorted(versions.by_model.items()) for _, c in sorted(by.items())]
     if as_json:
         click.echo(json.dumps(rows))
@@ -75,7 +75,8 @@ def rebuild(name: str, as_json: bool) -> None:
 
     model, version = _parse(name)
     try:
-        result = rebuild_version(load(), model, version)
+        with _log() as settings:
+            result = rebuild_version(settings, model, version)
     except (UnknownVersion, CannotRebuild, CheckpointFault, Invalid) as error:
         raise click.ClickException(str(error)) from None
     if as_json:
@@ -94,6 +95,13 @@ def rebuild(name: str, as_json: bool) -> None:
         for difference in result.differences:
             click.echo(f"this machine computes differently: {difference}", err=True)
     sys.exit(0 if result.equal else 1)
+
+
+def _log() -> AbstractContextManager[Settings]:
+    """Settings under which the log can be read; what is started for it is told on standard error."""
+    from stepstream.embedded.on_demand import log_at_hand
+
+    return log_at_hand(load(), lambda line: click.echo(line, err=True))
 
 
 def _parse(name: str) -> tuple[str, int | None]:
