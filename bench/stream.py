@@ -5,9 +5,10 @@ ports, with data in a temporary folder.
 
 Rates. The loop consumes in batches, decodes each record from Avro, encodes it again, produces it and commits at the
 end: no state, no checks, no flush in between, so it is the most that one Python process can do with these records.
-Each job's rate is taken over the same records as the loop's, which runs right before and right after it (these
-machines are noisy): steps for govern and label (which have the feedback to read besides), labelled trajectories for
-measure, rows of all topics for store. The first batch, with the start of the process, is left out of both.
+Each job's rate is taken over the same records as the loop's, which runs right before and (unless --quick) right after
+it, since machines are noisy: steps for govern and label (which have the feedback to read besides), labelled
+trajectories for measure, rows of all topics for store. The first batch, with the start of the process, is left out of
+both.
 
 Latency. At 500 steps a second, from `produce` to the arrival of what follows: the governed step; the label, from the
 feedback that ends its trajectory; the trajectory's statistics, from its label.
@@ -119,8 +120,9 @@ class Bench:
     def __init__(self, stack: Stack, folder: Path, quick: bool) -> None:
         self.settings: Settings = stack.settings
         self.folder = folder
-        self.trajectories = 1_500 if quick else 10_000
-        self.seconds = 4.0 if quick else 20.0
+        self.trajectories = 1_600 if quick else 10_000
+        self.quick = quick
+        self.seconds = 3.0 if quick else 20.0
         self.codec = Codec(self.settings.schema_registry)
         self.producer = EventProducer(self.settings.kafka, self.codec, "bench/1", linger_ms=5)
         self.rng = random.Random(0)
@@ -263,10 +265,25 @@ def run_loop(topic: str, records: int) -> None:
     consumer.close()
 
 
+def event_id(value: bytes) -> str:
+    """The first field of every record: after the header of five bytes, a string of 36 characters."""
+    return value[6:42].decode()
+
+
+def trajectory_id(value: bytes) -> str:
+    """The third field of a label, after `event_id` and a time."""
+    place = 42
+    while value[place] & 0x80:
+        place += 1
+    length = value[place + 1] // 2  # a zigzag number, below 64 characters in one byte
+    return value[place + 2 : place + 2 + length].decode()
+
+
 class Follower:
     """Notes when records with the ids waited for arrive on a topic."""
 
-    def __init__(self, bench: Bench, topic: str, identify: Callable[[Any], str | None]) -> None:
+    def __init__(self, bench: Bench, topic: str, identify: Callable[[bytes], str]) -> None:
+        """`identify` reads an id from a record's bytes: decoding it all would make the follower what is measured."""
         self.arrived: dict[str, float] = {}
         self._bench, self._topic, self._identify = bench, topic, identify
         self._stop = threading.Event()
@@ -288,14 +305,10 @@ class Follower:
             | {"group.id": new_event_id(), "auto.offset.reset": "latest", "fetch.wait.max.ms": 5}
         )
         consumer.subscribe([self._topic], on_assign=from_now(self._assigned.set))
-        topic = "governed-steps" if self._topic == LOOP_TOPIC else self._topic
         while not self._stop.is_set():
             for message in consumer.consume(50, 0.001):
                 if message.error() is None:
-                    at = time.monotonic()
-                    found = self._identify(self._bench.codec.decode(topic, message.value()))
-                    if found is not None:
-                        self.arrived.setdefault(found, at)
+                    self.arrived.setdefault(self._identify(message.value()), time.monotonic())
         consumer.close()
 
 
@@ -329,6 +342,14 @@ def paced(bench: Bench, name: str, send: Callable[[list[events.Step], events.Fee
     return sent
 
 
+def stats_key(value: bytes) -> str:
+    """The key of a statistics record of one trajectory; of a cohort, something else."""
+    place = 42
+    while value[place] & 0x80:
+        place += 1
+    return trajectory_id(value[:42] + b"\x00" + value[place + 2 :])  # its scope comes between
+
+
 def latency(bench: Bench, name: str, follower: Follower, send: Callable[..., str]) -> tuple[float, float]:
     """p50 and p99 in milliseconds; the first second, in which everything warms up, is left out."""
     with follower:
@@ -355,7 +376,7 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
             rate = job.rate((topic,), records)
             wait_for(lambda outputs=outputs: all(bench.end(name) >= count for name, count in outputs.items()))
             cpu, rss = job.cost()
-        after = bench.loop_rate(topic)
+        after = before if bench.quick else bench.loop_rate(topic)
         loop = (before + after) / 2
         results[name] = {"rate": rate, "loop": loop, "ratio": rate / loop, "cpu_s": cpu, "rss_mb": rss}
         told(name, results[name])
@@ -387,6 +408,10 @@ def measure_latency(bench: Bench) -> dict[str, tuple[float, float]]:
     def steps_only(steps: list[events.Step], _: events.Feedback) -> str:
         for step in steps:
             producer.send("steps", step["trajectory_id"], step)
+        return derived_id("govern@1", steps[-1]["event_id"])
+
+    def looped_steps(steps: list[events.Step], ending: events.Feedback) -> str:
+        steps_only(steps, ending)
         return steps[-1]["event_id"]
 
     def governed_all(steps: list[events.Step], ending: events.Feedback) -> str:
@@ -400,26 +425,26 @@ def measure_latency(bench: Bench) -> dict[str, tuple[float, float]]:
     try:
         assert loop.stdout is not None
         loop.stdout.readline()
-        follower = Follower(bench, LOOP_TOPIC, lambda record: record["event_id"])
-        results["loop"] = latency(bench, "lat0", follower, steps_only)
+        follower = Follower(bench, LOOP_TOPIC, event_id)
+        results["loop"] = latency(bench, "lat0", follower, looped_steps)
     finally:
         loop.terminate()
         loop.wait()
     with bench.job("govern") as job:
         job.ready()
         wait_for(lambda: settled(job))
-        follower = Follower(bench, "governed-steps", lambda record: record["governed"]["source_event_id"])
+        follower = Follower(bench, "governed-steps", event_id)
         results["govern"] = latency(bench, "lat1", follower, steps_only)
     with bench.job("label") as job:
         job.ready()
         wait_for(lambda: settled(job))
-        follower = Follower(bench, "labeled-trajectories", lambda record: record["trajectory_id"])
+        follower = Follower(bench, "labeled-trajectories", trajectory_id)
         results["label"] = latency(bench, "lat2", follower, governed_all)
         with bench.job("measure") as measuring:
             measuring.ready()
             wait_for(lambda: settled(measuring))
-            labels = Follower(bench, "labeled-trajectories", lambda record: record["trajectory_id"])
-            stats = Follower(bench, "trajectory-stats", lambda record: record["trajectory_id"])
+            labels = Follower(bench, "labeled-trajectories", trajectory_id)
+            stats = Follower(bench, "trajectory-stats", stats_key)
             with labels, stats:
                 sent = paced(bench, "lat3", governed_all)
                 wait_for(lambda: stats.arrived.keys() >= sent.keys() and labels.arrived.keys() >= sent.keys())
