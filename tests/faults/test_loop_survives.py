@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 
 import clickhouse_connect
 import pytest
@@ -39,8 +40,23 @@ def stack(loop_settings: Settings):  # type: ignore[no-untyped-def]
 
 def test_every_part_may_be_killed(stack: Stack) -> None:
     settings = stack.settings
-    labels, figures = LabelReader(settings), Figures(settings, now_us(), 0)
-    codec = Codec(settings.schema_registry)
+    with (
+        closing(LabelReader(settings)) as labels,
+        closing(Figures(settings, now_us(), 0)) as figures,
+        closing(Codec(settings.schema_registry)) as codec,
+    ):
+        attempts = work_and_kill(stack)
+        sent = [Sent(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]
+        until(lambda: arrived(figures, sent), "everything sent is in the tables")
+        account = settle(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
+        assert (account.lost, account.duplicated) == (0, 0), account
+        until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
+        nothing_trained_twice(settings, codec)
+
+
+def work_and_kill(stack: Stack) -> list[Attempt]:
+    """Kills every victim while agents work; returns what the agents say of it."""
+    settings = stack.settings
     stack.start_process("fleet")
 
     def finished() -> int:
@@ -57,12 +73,7 @@ def test_every_part_may_be_killed(stack: Stack) -> None:
 
     attempts = [attempt for attempt in read_ledger(ledger_path(settings)) if attempt.steps]
     assert not [attempt.error for attempt in attempts if attempt.status == "lost"], "an agent saw a failure"
-    sent = [Sent(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]
-    until(lambda: arrived(figures, sent), "everything sent is in the tables")
-    account = settle(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
-    assert (account.lost, account.duplicated) == (0, 0), account
-    until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
-    nothing_trained_twice(settings, codec)
+    return attempts
 
 
 def arrived(figures: Figures, sent: list[Sent]) -> bool:

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ def demo(as_json: bool) -> None:
         with interruptible(), Stack(settings, on_event=say, held=["fleet"]) as stack:
             view.say(f"everything runs after {time.monotonic() - began:.1f} s")
             view.say(f"console: http://{settings.console.host}:{settings.console.port}")
-            versions = read_versions(stack.settings.kafka, Codec(stack.settings.schema_registry))
-            root = versions.newest(settings.learner.model)
+            with closing(Codec(stack.settings.schema_registry)) as codec:
+                root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
             assert root is not None
             memory = MemoryWatch(stack.members)
             try:

@@ -30,3 +30,7 @@ class LabelReader:
                     if (record := event.record) is not None
                 ]
         return labels
+
+    def close(self) -> None:
+        """Frees the connections."""
+        self._codec.close()

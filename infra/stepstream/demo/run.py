@@ -63,6 +63,7 @@ class Demo:
         facts = self._facts(before, after, seconds, account, snapshot)
         facts["peak_rss_mb"] = round(memory.stop())
         self._figures.close()
+        self._labels.close()
         return Report(facts, snapshot.by_version, self._settings.demo.target)
 
     def _learn(self, began: float) -> Rate:

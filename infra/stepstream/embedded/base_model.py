@@ -4,6 +4,7 @@ It does so where the model has no version yet, or where a new lineage is asked f
 """
 
 import importlib
+from contextlib import closing
 from pathlib import Path
 
 from stepstream.config import Settings
@@ -16,7 +17,8 @@ from stepstream.topics.process import Fatal, Stop, run
 def main(settings: Settings, _stop: Stop) -> None:
     """Publishes it, or finds that there is nothing to do."""
     model = settings.learner.model
-    known = read_versions(settings.kafka, Codec(settings.schema_registry)).newest(model)
+    with closing(Codec(settings.schema_registry)) as codec:
+        known = read_versions(settings.kafka, codec).newest(model)
     if known is None or settings.stack.new_lineage:
         publish_root(settings, _folder(settings), model)
 
