@@ -35,8 +35,8 @@ _HEAD, _STEP, _OPEN, _EXPIRY = b"h", b"s", b"o", b"x"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 DAY_US = 24 * 3600 * 1_000_000
-_CACHED_STEPS = 2_000
-_CACHED_HEADS = 5_000
+_CACHED_STEPS = 500
+_CACHED_HEADS = 2_000
 
 
 class LabelFold:

@@ -1,5 +1,6 @@
 """Publishes the outputs of a batch and returns when the brokers have acknowledged all of them."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from stepstream.config import Settings
@@ -37,8 +38,8 @@ class Publisher:
         while len(self._producer):
             self._wait()
         self._producer.flush()
-        for output in outputs:
-            metrics.RECORDS_OUT.labels(output.topic).inc()
+        for topic, records in Counter(output.topic for output in outputs).items():
+            metrics.RECORDS_OUT.labels(topic).inc(records)
 
     def _wait(self) -> None:
         if not self._producer.poll(_POLL_S) and self._abandoned():

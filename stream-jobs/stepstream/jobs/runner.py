@@ -8,6 +8,7 @@ are taken without Faust's automatic acknowledgement, which would also acknowledg
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -165,10 +166,9 @@ class JobWorker:
 
     def _observe(self, events: Sequence[Any], began: float) -> None:
         metrics.BATCH_SECONDS.observe(time.monotonic() - began)
-        newest = 0.0
-        for event in events:
-            metrics.RECORDS_IN.labels(event.message.topic).inc()
-            newest = max(newest, event.message.timestamp)
+        for topic, records in Counter(event.message.topic for event in events).items():
+            metrics.RECORDS_IN.labels(topic).inc(records)
+        newest = max((event.message.timestamp for event in events), default=time.time())
         metrics.LAG_SECONDS.set(max(0.0, time.time() - newest))
 
     async def _on_assigned(self, _app: Any, /, *arguments: Any, **_: Any) -> None:
