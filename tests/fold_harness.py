@@ -8,8 +8,8 @@ from typing import Any
 import fastavro
 
 from stepstream.jobs.fold_job import Fold
-from stepstream.jobs.outputs import Outputs, Refused
-from stepstream.jobs.record import Record
+from stepstream.jobs.outputs import Outputs
+from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.state import Changes
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import TOPICS

@@ -86,7 +86,7 @@ def test_every_kind_of_record_is_stored(tables: Client) -> None:
     assert (stored["version_min"], stored["version_max"], stored["logprob_sum"]) == (3, 4, -0.75)
     assert stored["tools"] == ["get"]
     assert "é\U0001f600" in stored["messages"]
-    assert tables.command("SELECT hex(value) FROM dead_letters") == "00FFFE"
+    assert not {"key", "value"}.intersection(TABLES["dead_letters"].columns), "a refused record is not governed"
     assert tables.query("SELECT components FROM trajectory_steps").first_row[0] == {"outcome": 1.0, "length": -0.25}
     assert tables.query("SELECT size_bytes, trajectories, metrics FROM checkpoints").first_row == (10, 2, {"loss": 0.5})
     assert tables.command("SELECT toUnixTimestamp64Micro(occurred_at) FROM closures") == T0_US + 1

@@ -187,10 +187,8 @@ def test_bad_input_becomes_dead_letters_and_stops_nothing(stack: Stack, log: Log
     log.until("SELECT count() FROM dead_letters FINAL", before + 10)
     errors = dict(log.store.query("SELECT error, count() FROM dead_letters FINAL GROUP BY error").result_rows)
     assert errors == {"malformed": 5, "unknown_schema": 1, "oversized": 1, "wrong_key": 1, "invalid": 2}
-    oversized = log.store.query(
-        "SELECT value_bytes, length(assumeNotNull(value)), job FROM dead_letters FINAL WHERE error = 'oversized'"
-    )
-    assert oversized.result_rows == [(len(sound) + 950_000, 900_000, "govern@1")]
+    oversized = log.store.query("SELECT value_bytes, job FROM dead_letters FINAL WHERE error = 'oversized'")
+    assert oversized.result_rows == [(len(sound) + 950_000, "govern@1")]
     # What may not be passed on leaves no trace of its content; what follows it works.
     log.send("steps", make_steps("after-bad", 1)[0])
     log.producer.flush()

@@ -65,13 +65,13 @@ def _summarise(facts: dict[str, Any], page: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
     else:
-        before, after = facts["success_before"]["value"], facts["success_after"]["value"]
+        before, after = facts["success_before"], facts["success_after"]
         click.echo(
             f"\nheld-out success {100 * before:.1f} % -> {100 * after:.1f} % in {facts['seconds_to_target']:.0f} s, "
             f"{facts['policy_versions']} policy versions\n"
             f"{facts['steps_produced']} steps sent, {facts['steps_in_clickhouse']} in ClickHouse; "
             f"{facts['lost']} lost, {facts['duplicated']} duplicated\n"
-            f"staleness at most {facts['staleness_max']:.0f} of {facts['staleness_bound']}, "
+            f"staleness at most {facts['staleness_max']} of {facts['staleness_bound']}, "
             f"peak memory {facts['peak_rss_mb']} MB\nreport: {page}"
         )
     if facts["lost"] or facts["duplicated"]:

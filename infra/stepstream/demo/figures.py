@@ -33,10 +33,14 @@ class Rate:
         centre, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
 
-    def facts(self) -> dict[str, Any]:
-        """As the report states it."""
-        low, high = self.interval or (None, None)
-        return {"value": self.value, "low": low, "high": high, "successes": self.successes, "n": self.n}
+    def facts(self, name: str) -> dict[str, Any]:
+        """As the report states it: the share, its interval (null without attempts), and what they are made of."""
+        return {
+            name: self.value,
+            f"{name}_interval": self.interval,
+            f"{name}_successes": self.successes,
+            f"{name}_n": self.n,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,8 @@ class Demo:
     def _facts(self, before: Rate, after: Rate, seconds: float, account: Account, snapshot: Snapshot) -> dict[str, Any]:
         newest = self._root if snapshot.newest_version is None else snapshot.newest_version
         return {
-            "success_before": before.facts(),
-            "success_after": after.facts(),
+            **before.facts("success_before"),
+            **after.facts("success_after"),
             "seconds_to_target": round(seconds, 1),
             "model": self._settings.learner.model,
             "root_version": self._root,
@@ -132,7 +132,7 @@ class Demo:
             "trajectories_labeled": account.trajectories_labelled,
             "lost": account.lost,
             "duplicated": account.duplicated,
-            "staleness_max": snapshot.staleness_max,
+            "staleness_max": int(snapshot.staleness_max or 0),
             "staleness_bound": self._settings.learner.staleness_bound,
             "versions_served_max_lag": self._figures.served_max_lag(),
         }

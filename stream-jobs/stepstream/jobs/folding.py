@@ -18,9 +18,9 @@ from stepstream.jobs import metrics
 from stepstream.jobs.fold_job import FoldJob, Partition
 from stepstream.jobs.limits import DeadLetterShare
 from stepstream.jobs.log_reader import LogReader
-from stepstream.jobs.outputs import Outputs, Refused, pack, unpack
+from stepstream.jobs.outputs import Outputs, pack, unpack
 from stepstream.jobs.publisher import Publisher
-from stepstream.jobs.record import Record
+from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.recovery import Recovery
 from stepstream.jobs.state import Changes
 from stepstream.jobs.waiting import patiently

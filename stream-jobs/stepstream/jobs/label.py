@@ -15,8 +15,8 @@ from stepstream.config import Settings
 from stepstream.jobs import metrics
 from stepstream.jobs.folding import FoldProcessor
 from stepstream.jobs.labelling import label
-from stepstream.jobs.outputs import Outputs, Refused
-from stepstream.jobs.record import Record
+from stepstream.jobs.outputs import Outputs
+from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.rewards import RewardSpec, load_spec
 from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.state import Changes, PartitionState

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import Counter
 
 from stepstream.jobs import metrics
-from stepstream.jobs.record import Record
+from stepstream.jobs.record import Record, Refused
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Codec, Unencodable
 from stepstream.topics.events import new_dead_letter
@@ -19,15 +19,6 @@ _DEAD_LETTER_BYTES = 900_000
 _REASON_CHARACTERS = 500
 _OVERHEAD_BYTES = 2_048
 """What a record's key, headers and framing may add to its value."""
-
-
-class Refused(Exception):
-    """A record that cannot be used; becomes a dead letter. `reason` never holds the record's content."""
-
-    def __init__(self, error: str, reason: str) -> None:
-        super().__init__(f"{error}: {reason}")
-        self.error = error
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A record of the log as the jobs pass it around: raw bytes with their place."""
+"""A record of the log as the jobs pass it around: raw bytes with their place, and its refusal."""
 
 from dataclasses import dataclass
 
@@ -15,3 +15,12 @@ class Record:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+
+
+class Refused(Exception):
+    """A record that cannot be used; becomes a dead letter. `reason` never holds the record's content."""
+
+    def __init__(self, error: str, reason: str) -> None:
+        super().__init__(f"{error}: {reason}")
+        self.error = error
+        self.reason = reason

@@ -15,8 +15,8 @@ from typing import Any
 from stepstream.jobs import metrics
 from stepstream.jobs.fold_job import FoldJob, Partition
 from stepstream.jobs.log_reader import LogReader
-from stepstream.jobs.outputs import Outputs, Refused
-from stepstream.jobs.record import Record
+from stepstream.jobs.outputs import Outputs
+from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.state import Changes, PartitionState
 
 log = logging.getLogger(__name__)

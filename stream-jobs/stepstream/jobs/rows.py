@@ -153,7 +153,7 @@ _WORKER_STATUS = _table(
 )
 _DEAD_LETTERS = _table(
     "dead_letters",
-    "event_id job topic partition offset key value value_bytes error reason",
+    "event_id job topic partition offset value_bytes error reason",
     occurred_at=_occurred_at,
 )
 

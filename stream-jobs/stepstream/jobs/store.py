@@ -15,9 +15,9 @@ from stepstream.config import Settings
 from stepstream.jobs import metrics
 from stepstream.jobs.inserting import Inserter
 from stepstream.jobs.limits import DeadLetterShare
-from stepstream.jobs.outputs import DEAD_LETTERS, Outputs, Refused
+from stepstream.jobs.outputs import DEAD_LETTERS, Outputs
 from stepstream.jobs.publisher import Publisher
-from stepstream.jobs.record import Record
+from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.rows import TOPICS, Row, rows
 from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.waiting import patiently

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from stepstream.jobs.outputs import Refused
+from stepstream.jobs.record import Refused
 
 _POSITIVE_LOGPROB = 1e-4
 """Rounding may put the logprob of a certain token this far above 0."""

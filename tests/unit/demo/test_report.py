@@ -16,12 +16,12 @@ def test_wilson_interval_is_that_of_the_vectors() -> None:
 
 
 def test_no_attempts_are_null_not_zero() -> None:
-    assert Rate(0, 0).facts() == {"value": None, "low": None, "high": None, "successes": 0, "n": 0}
+    assert Rate(0, 0).facts("s") == {"s": None, "s_interval": None, "s_successes": 0, "s_n": 0}
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:
     curve = [(0, Rate(3, 10)), (1, Rate(0, 0)), (2, Rate(9, 10))]
-    page = Report({"lost": 0, "success_after": Rate(9, 10).facts()}, curve, 0.85).write(tmp_path)
+    page = Report({"lost": 0, **Rate(9, 10).facts("success_after")}, curve, 0.85).write(tmp_path)
     assert json.loads((tmp_path / "report.json").read_text())["lost"] == 0
     assert "<th>lost</th><td>0</td>" in page.read_text()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_records import T0_US, make_feedback, make_steps
 
-from stepstream.jobs.outputs import Refused
+from stepstream.jobs.record import Refused
 from stepstream.jobs.validation import check_envelope, check_feedback, check_step
 from stepstream.topics.events import new_policy_span
 

@@ -235,9 +235,7 @@ CREATE TABLE IF NOT EXISTS dead_letters
     topic LowCardinality(String),
     partition Int32,
     offset Int64,
-    key Nullable(String),
-    value Nullable(String),
-    value_bytes Int64,
+    value_bytes Int64 COMMENT 'Size of the refused value; itself, ungoverned, it stays on the topic.',
     error LowCardinality(String),
     reason String
 )
