@@ -28,7 +28,6 @@ def client_config(kafka: Kafka) -> dict[str, Any]:
         # An embedded broker restarts within seconds: find it again soon.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
-        "broker.address.family": "v4",
         "allow.auto.create.topics": False,
     }
     if kafka.security_protocol.startswith("SASL"):

@@ -14,6 +14,14 @@ from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 
+BOUNDS_DEADLINE_S = 30.0
+ELECTING = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -63,7 +71,7 @@ class EventConsumer:
         assigned = []
         for topic in topics:
             for partition in self.partitions(topic):
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+                low, high = self._bounds(topic, partition)
                 begin = max(low, (start or {}).get((topic, partition), low))
                 self._ends[topic, partition] = high
                 self._positions[topic, partition] = begin
@@ -83,10 +91,7 @@ class EventConsumer:
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Offset after the last record of each partition, as of now."""
-        return {
-            partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
-            for partition in self.partitions(topic)
-        }
+        return {partition: self._bounds(topic, partition)[1] for partition in self.partitions(topic)}
 
     def poll(self, most: int, timeout_s: float) -> list[Event]:
         """Up to `most` events, waiting at most `timeout_s` seconds; unreadable ones carry their error.
@@ -123,6 +128,18 @@ class EventConsumer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """First and next offset of a partition; a leader that was just elected is asked again."""
+        deadline = time.monotonic() + BOUNDS_DEADLINE_S
+        while True:
+            try:
+                return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=BOUNDS_DEADLINE_S)
+            except KafkaException as error:
+                if error.args[0].code() not in ELECTING or time.monotonic() > deadline:
+                    raise
+            self._consumer.list_topics(topic, timeout=BOUNDS_DEADLINE_S)  # learns the new leader
+            time.sleep(0.1)
 
     def _event(self, message: Message) -> Event | None:
         fault = message.error()

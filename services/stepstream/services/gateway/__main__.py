@@ -1,7 +1,6 @@
 """`python -m stepstream.services.gateway`: serves until SIGTERM, then finishes calls, delivers events and exits."""
 
 import logging
-import socket
 from importlib.metadata import version
 
 import uvicorn
@@ -10,34 +9,15 @@ from stepstream.config import Settings
 from stepstream.services.gateway.app import GatewayApp
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.publisher import Publisher
+from stepstream.services.listen import listen
 from stepstream.topics.process import Fatal, Stop, run
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 2048
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        Fatal: the address cannot be had; the message says what to set.
-    """
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        sock.close()
-        raise Fatal(
-            f"cannot listen on {host}:{port}: {error.strerror}; set STEPSTREAM_GATEWAY_HOST or STEPSTREAM_GATEWAY_PORT"
-        ) from None
-    return sock
-
 
 def main(settings: Settings, stop: Stop) -> None:
     """Serves until a signal."""
-    sock = bind(settings.gateway.host, settings.gateway.port)
+    sock = listen(settings.gateway.host, settings.gateway.port, "gateway")
     metrics = Metrics()
     publisher = Publisher(settings, f"gateway/{version('stepstream')}", metrics)
     config = uvicorn.Config(
@@ -50,7 +30,6 @@ def main(settings: Settings, stop: Stop) -> None:
         log_level="warning",
         server_header=False,
         proxy_headers=False,
-        backlog=BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.gateway.shutdown_s),
     )

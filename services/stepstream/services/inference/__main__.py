@@ -13,6 +13,7 @@ from stepstream.services.inference.engine import Engine
 from stepstream.services.inference.follower import Follower
 from stepstream.services.inference.tool_parsers import TOOL_PARSERS
 from stepstream.services.inference.worker import Worker
+from stepstream.services.listen import listen
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.process import Fatal, Stop, run
 
@@ -26,7 +27,7 @@ def main(settings: Settings, _stop: Stop) -> None:
             f"no tool parser '{settings.inference.tool_parser}': set STEPSTREAM_INFERENCE_TOOL_PARSER to one of "
             + ", ".join(TOOL_PARSERS)
         )
-    with _listen(settings.inference) as listener:
+    with listen(settings.inference.host, settings.inference.port, "inference") as listener:
         wait_for_kafka(settings.kafka)
         uvloop.run(_serve(settings, listener))
 
@@ -75,15 +76,6 @@ def _engine(inference: Inference) -> Engine:
     from stepstream.services.inference.torch_engine import TorchEngine
 
     return TorchEngine(inference.max_batch, inference.max_model_len, inference.threads)
-
-
-def _listen(inference: Inference) -> socket.socket:
-    try:
-        return socket.create_server((inference.host, inference.port), backlog=1024)
-    except OSError as error:
-        raise Fatal(
-            f"{inference.host}:{inference.port} cannot be listened on ({error.strerror}): set STEPSTREAM_INFERENCE_PORT"
-        ) from error
 
 
 if __name__ == "__main__":
