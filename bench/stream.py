@@ -120,9 +120,9 @@ class Bench:
     def __init__(self, stack: Stack, folder: Path, quick: bool) -> None:
         self.settings: Settings = stack.settings
         self.folder = folder
-        self.trajectories = 1_600 if quick else 10_000
+        self.trajectories = 1_200 if quick else 10_000
         self.quick = quick
-        self.seconds = 3.0 if quick else 20.0
+        self.seconds = 2.0 if quick else 20.0
         self.codec = Codec(self.settings.schema_registry)
         self.producer = EventProducer(self.settings.kafka, self.codec, "bench/1", linger_ms=5)
         self.rng = random.Random(0)

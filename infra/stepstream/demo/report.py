@@ -58,10 +58,10 @@ def curve_svg(curve: Sequence[tuple[int, Rate]], target: float) -> str:
     parts.append(f'<polygon class="band" points="{_points(band)}"/>')
     parts.append(f'<polyline class="curve" points="{_points([(x(v), y(p)) for v, p, _ in points])}"/>')
     parts += [
-        f'<text x="{x(version):.1f}" y="{HEIGHT - 14}" text-anchor="middle">{version}</text>'
+        f'<text x="{x(version):.1f}" y="{HEIGHT - 22}" text-anchor="middle">{version}</text>'
         for version in sorted({first, (first + last) // 2, last})
     ]
-    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 1}" text-anchor="middle">policy version</text></svg>')
+    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 6}" text-anchor="middle">policy version</text></svg>')
     return "\n".join(parts)
 
 
