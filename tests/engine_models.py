@@ -1,21 +1,10 @@
-"""Checkpoints for engine tests: the tiny model with random weights, and what transformers says of them."""
+"""What transformers says of a checkpoint, for tests of engines."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
-
-from stepstream.learner.tiny.model import MAX_LENGTH, build_model
-from stepstream.learner.tiny.tokenizer import build_tokenizer
-
-
-def save_model(folder: Path, seed: int) -> Path:
-    """A checkpoint folder with random weights that depend on `seed` alone."""
-    tokenizer = build_tokenizer(MAX_LENGTH)
-    build_model(tokenizer, seed).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 class Reference:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from engine_models import Reference, save_model
+from engine_models import Reference
+from labelled_records import tiny_model
 
 from stepstream.config.sections import Inference
 from stepstream.services.inference.engine import (
@@ -66,7 +67,7 @@ def vllm_engine() -> Engine:
 )
 async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     base = tmp_path_factory.mktemp("models")
-    folders = [save_model(base / f"model-{seed}", seed) for seed in range(2)]
+    folders = [tiny_model(base / f"model-{seed}", seed) for seed in range(2)]
     engine = request.param()
     served = Served(engine, folders, [Reference(folder) for folder in folders])
     await served.load(0)
@@ -225,7 +226,7 @@ async def test_hot_swap_under_load(served: Served) -> None:
 
 async def test_a_bad_checkpoint_is_refused_and_the_old_one_stays(served: Served, tmp_path: Path) -> None:
     version = await served.load(0)
-    broken = save_model(tmp_path / "broken", 3)
+    broken = tiny_model(tmp_path / "broken", 3)
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     for folder in (broken, tmp_path / "missing"):

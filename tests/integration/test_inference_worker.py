@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_models import Reference, save_model
+from engine_models import Reference
+from labelled_records import tiny_model
 from service_process import ServiceProcess, until
 from stack_fixtures import changed
 
@@ -46,7 +47,7 @@ class Publisher:
 
     def make(self, version: int, seed: int) -> Checkpoint:
         """A checkpoint on disk and its event, not published yet."""
-        folder = save_model(self._folder / f"v{version}", seed)
+        folder = tiny_model(self._folder / f"v{version}", seed)
         files = [
             new_checkpoint_file(
                 path=file.name, sha256=hashlib.sha256(file.read_bytes()).hexdigest(), size_bytes=file.stat().st_size

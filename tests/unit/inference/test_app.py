@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from engine_models import save_model
+from labelled_records import tiny_model
 
 from stepstream.services.inference.app import App
 from stepstream.services.inference.chat import ChatTokenizer
@@ -103,7 +103,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
-    return ChatTokenizer(save_model(tmp_path_factory.mktemp("model") / "m", 0))
+    return ChatTokenizer(tiny_model(tmp_path_factory.mktemp("model") / "m", 0))
 
 
 @pytest.fixture

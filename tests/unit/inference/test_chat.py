@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_models import save_model
 from hypothesis import given
 from hypothesis import strategies as st
+from labelled_records import tiny_model
 
 from stepstream.services.fleet.lookup import Lookup
 from stepstream.services.inference.chat import ChatTokenizer, StreamedText, TemplateError
@@ -22,7 +22,7 @@ TOOLS = ["get", "calc"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "m", 0)
+    return tiny_model(tmp_path_factory.mktemp("model") / "m", 0)
 
 
 @pytest.fixture(scope="module")
