@@ -1,5 +1,6 @@
 """A real gateway process over the session's broker and registry, a scripted worker behind it, and what it recorded."""
 
+import atexit
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +40,9 @@ def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: A
 @cache
 def codec(registry_url: str) -> Codec:
     """One for all reads: each holds a connection."""
-    return Codec(SchemaRegistry(url=registry_url))
+    made = Codec(SchemaRegistry(url=registry_url))
+    atexit.register(made.close)
+    return made
 
 
 def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
