@@ -1,7 +1,6 @@
 """Publishes events: idempotent, acknowledged by all in-sync replicas, keyed as the catalogue says."""
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -124,22 +123,3 @@ class EventProducer:
             ("ce_time", moment.isoformat().encode()),
             ("content-type", b"application/avro"),
         ]
-
-
-class DeliveryThread:
-    """Serves a producer's delivery reports in the background, for programs that do not poll it themselves."""
-
-    def __init__(self, producer: EventProducer) -> None:
-        self._producer = producer
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="kafka-delivery", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread; flush the producer afterwards."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while not self._stopping.is_set():
-            self._producer.poll(0.1)
