@@ -45,7 +45,9 @@ install: $(VENV)/.demo ## Install what the demo needs: locked packages, the brok
 
 locks: $(VENV)/.uv ## Resolve the dependencies again and write the lock files (no addresses in them)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --extra demo --extra vllm --group dev --group build pyproject.toml -o requirements/dev.txt
+		--no-header --extra demo --extra detectors --extra datasets --extra vllm --group dev --group build pyproject.toml -o requirements/dev.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --group agents pyproject.toml -o requirements/agents.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo.txt
 

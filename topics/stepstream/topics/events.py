@@ -6,6 +6,102 @@ below make it checked. The `new_…` functions fill in the schemas' defaults.
 
 from typing import Literal, TypedDict
 
+class ApiKey(TypedDict):
+    """A key that callers of the gateway show, as a digest; the key itself is told once, to whoever made it."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    key_id: str
+    """Public name of the key; the key of the record."""
+    digest: str
+    """SHA-256 (hex) of the secret part."""
+    tenant: str
+    """Tenant that calls with it belong to."""
+    scopes: list[str]
+    """What it may do: `calls`, `feedback`, `otlp`."""
+    note: str
+    """What it is for."""
+    revoked: bool
+    """Whether it has been withdrawn."""
+
+
+def new_api_key(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    key_id: str,
+    digest: str,
+    tenant: str,
+    scopes: list[str] | None = None,
+    note: str = "",
+    revoked: bool = False,
+) -> ApiKey:
+    """A ApiKey with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "key_id": key_id,
+        "digest": digest,
+        "tenant": tenant,
+        "scopes": scopes if scopes is not None else [],
+        "note": note,
+        "revoked": revoked,
+    }
+
+class AuditEntry(TypedDict):
+    """What governance found in one record and did about it, by rule and count, never the value."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    trajectory_id: str
+    """Trajectory of the record; the key of this one."""
+    source_topic: str
+    """Topic of the record."""
+    source_event_id: str
+    """Its event_id."""
+    tenant: str
+    """Its tenant."""
+    policy_version: int
+    """Version of the policy that was applied; 0: the built-in one."""
+    action: str
+    """`redacted`, `withheld` (consent `none`), `duplicate`, or `inspected` (by a sampled job)."""
+    found: dict[str, int]
+    """Finds by rule."""
+    job: str
+    """Name and version of the job."""
+
+
+def new_audit_entry(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    trajectory_id: str,
+    source_topic: str,
+    source_event_id: str,
+    action: str,
+    job: str,
+    tenant: str = "default",
+    policy_version: int = 0,
+    found: dict[str, int] | None = None,
+) -> AuditEntry:
+    """A AuditEntry with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "trajectory_id": trajectory_id,
+        "source_topic": source_topic,
+        "source_event_id": source_event_id,
+        "tenant": tenant,
+        "policy_version": policy_version,
+        "action": action,
+        "found": found if found is not None else {},
+        "job": job,
+    }
+
 Track = Literal["stable", "canary"]
 """Which version of a model or harness serves a trajectory, sticky for its whole life."""
 
@@ -156,6 +252,78 @@ def new_checkpoint(
 Consent = Literal["train", "analyse", "none"]
 """What the person or tenant behind an event allows: learning from it, counting it only, or neither. A value that a reader does not know reads as `none`."""
 
+class ConsentChange(TypedDict):
+    """What a tenant, a user or an agent allows from now on, also for what is stored already. Of all that apply to a record, the strictest counts."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant."""
+    user: str | None
+    """Person; null: all of the tenant."""
+    agent: str | None
+    """Agent; null: all agents."""
+    consent: Consent
+    """What is allowed."""
+
+
+def new_consent_change(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    tenant: str,
+    consent: Consent,
+    user: str | None = None,
+    agent: str | None = None,
+) -> ConsentChange:
+    """A ConsentChange with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "user": user,
+        "agent": agent,
+        "consent": consent,
+    }
+
+class Curation(TypedDict):
+    """The decision, by a job or a person, to keep a trajectory out of training or to let it in again."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    trajectory_id: str
+    """The trajectory; the key of the record."""
+    action: str
+    """`hold`: keep it out of training. `release`: let it in, whatever held it before."""
+    reason: str
+    """Why, as a flag: `near_duplicate:…`, `names`, `by_hand`."""
+    by: str
+    """Job with its version, or person, who decided."""
+
+
+def new_curation(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    trajectory_id: str,
+    action: str,
+    reason: str,
+    by: str,
+) -> Curation:
+    """A Curation with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "trajectory_id": trajectory_id,
+        "action": action,
+        "reason": reason,
+        "by": by,
+    }
+
 class DeadLetter(TypedDict):
     """A record that could not be used, with where it came from and why."""
 
@@ -212,6 +380,38 @@ def new_dead_letter(
         "reason": reason,
     }
 
+class Erasure(TypedDict):
+    """The decision that a person's records are to be unreadable everywhere; written once, acted on by every job that keeps something."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant."""
+    subject: str
+    """Keyed digest of tenant and user; the key of the record. The person is not named."""
+    requested_by: str
+    """Who asked for it."""
+
+
+def new_erasure(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    tenant: str,
+    subject: str,
+    requested_by: str = "",
+) -> Erasure:
+    """A Erasure with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "subject": subject,
+        "requested_by": requested_by,
+    }
+
 TrajectoryEnd = Literal["open", "terminated", "truncated"]
 """How a trajectory ended: `terminated` by its task (answered, solved, failed), or `truncated` by a limit of steps, time or tokens. `open`: not told."""
 
@@ -222,6 +422,8 @@ class Governance(TypedDict):
     """event_id of the record as its producer wrote it."""
     job: str
     """Name and version of the job, as `govern@1`."""
+    policy_version: int
+    """Version of the tenant's policy that it was governed under; 0: the built-in one. Of two results for one source event, the one with the higher version counts."""
     redactions: dict[str, int]
     """Redactions made, by rule; never the redacted value."""
     trainable: bool
@@ -234,6 +436,7 @@ def new_governance(
     *,
     source_event_id: str,
     job: str,
+    policy_version: int = 0,
     redactions: dict[str, int] | None = None,
     trainable: bool = False,
     flags: list[str] | None = None,
@@ -242,6 +445,7 @@ def new_governance(
     return {
         "source_event_id": source_event_id,
         "job": job,
+        "policy_version": policy_version,
         "redactions": redactions if redactions is not None else {},
         "trainable": trainable,
         "flags": flags if flags is not None else [],
@@ -286,6 +490,10 @@ class Feedback(TypedDict):
     """Whether it tells that the trajectory has ended."""
     last_step_index: int | None
     """With `end`: index of the last step, so that missing ones are waited for."""
+    seal_key: str | None
+    """Key that `sealed` is encrypted under; null: nothing is sealed. Once the key is destroyed, nobody can read it."""
+    sealed: bytes | None
+    """Personal fields of this record (who and what was said), encrypted under a key of the person's own and empty here; readers of this package open it while the key exists."""
     governed: Governance | None
     """Set by the `govern` job."""
 
@@ -310,6 +518,8 @@ def new_feedback(
     retracts: str | None = None,
     end: TrajectoryEnd = "open",
     last_step_index: int | None = None,
+    seal_key: str | None = None,
+    sealed: bytes | None = None,
     governed: Governance | None = None,
 ) -> Feedback:
     """A Feedback with the schema's defaults."""
@@ -332,6 +542,8 @@ def new_feedback(
         "retracts": retracts,
         "end": end,
         "last_step_index": last_step_index,
+        "seal_key": seal_key,
+        "sealed": sealed,
         "governed": governed,
     }
 
@@ -370,6 +582,42 @@ def new_reward_component(
         "feedback_event_id": feedback_event_id,
     }
 
+class ToolCall(TypedDict):
+    """One call of a tool by the agent, with what came back where it is known."""
+
+    call_id: str
+    """Identity of the call inside its trajectory, as the model or the SDK named it."""
+    name: str
+    """Name of the tool."""
+    arguments: str
+    """Arguments as JSON text, exactly as the model wrote them."""
+    result: str | None
+    """What the tool answered; null where the record's producer did not see it."""
+    error: str | None
+    """Class of the error; null: none, or not known."""
+    duration_ms: float | None
+    """Time that the call took, in milliseconds."""
+
+
+def new_tool_call(
+    *,
+    call_id: str,
+    name: str,
+    arguments: str,
+    result: str | None = None,
+    error: str | None = None,
+    duration_ms: float | None = None,
+) -> ToolCall:
+    """A ToolCall with the schema's defaults."""
+    return {
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+        "result": result,
+        "error": error,
+        "duration_ms": duration_ms,
+    }
+
 class LabeledStep(TypedDict):
     """One step of a labelled trajectory."""
 
@@ -395,6 +643,10 @@ class LabeledStep(TypedDict):
     """Time of the call, in milliseconds."""
     error: str | None
     """Class of the error if the call failed."""
+    prompt_shared_step: int | None
+    """Step whose context this one continues; null: none, it begins a conversation of its own."""
+    tool_calls: list[ToolCall]
+    """Tools that its response called, with the results that came back in later prompts."""
     trainable: bool
     """Whether its response is in a training sequence."""
 
@@ -412,6 +664,8 @@ def new_labeled_step(
     prompt_tokens: int = 0,
     duration_ms: float | None = None,
     error: str | None = None,
+    prompt_shared_step: int | None = None,
+    tool_calls: list[ToolCall] | None = None,
     trainable: bool = False,
 ) -> LabeledStep:
     """A LabeledStep with the schema's defaults."""
@@ -427,6 +681,8 @@ def new_labeled_step(
         "prompt_tokens": prompt_tokens,
         "duration_ms": duration_ms,
         "error": error,
+        "prompt_shared_step": prompt_shared_step,
+        "tool_calls": tool_calls if tool_calls is not None else [],
         "trainable": trainable,
     }
 
@@ -535,6 +791,8 @@ class LabeledTrajectory(TypedDict):
     """Attempts that are compared; the key of the record where it is set."""
     tenant: str
     """Customer or organisation."""
+    user: str | None
+    """Person that the agent worked for, for consent and erasure."""
     consent: Consent
     """The strictest consent of its steps."""
     agent: str
@@ -589,6 +847,12 @@ class LabeledTrajectory(TypedDict):
     """Sum of the known prices in US dollars."""
     labelled_by: str
     """Name and version of the job."""
+    signature: list[int]
+    """MinHash of its text (32-bit values), where the tenant's policy caps near-duplicates; empty otherwise."""
+    seal_key: str | None
+    """Key that `sealed` is encrypted under; null: nothing is sealed. Once the key is destroyed, nobody can read it."""
+    sealed: bytes | None
+    """Personal fields of this record (who and what was said), encrypted under a key of the person's own and empty here; readers of this package open it while the key exists."""
 
 
 def new_labeled_trajectory(
@@ -613,6 +877,7 @@ def new_labeled_trajectory(
     task_id: str = "",
     group_id: str | None = None,
     tenant: str = "default",
+    user: str | None = None,
     environment: str = "",
     harness_version: str = "",
     track: Track = "stable",
@@ -629,6 +894,9 @@ def new_labeled_trajectory(
     prompt_tokens: int = 0,
     response_tokens: int = 0,
     cost_usd: float | None = None,
+    signature: list[int] | None = None,
+    seal_key: str | None = None,
+    sealed: bytes | None = None,
 ) -> LabeledTrajectory:
     """A LabeledTrajectory with the schema's defaults."""
     return {
@@ -641,6 +909,7 @@ def new_labeled_trajectory(
         "task_id": task_id,
         "group_id": group_id,
         "tenant": tenant,
+        "user": user,
         "consent": consent,
         "agent": agent,
         "environment": environment,
@@ -668,42 +937,9 @@ def new_labeled_trajectory(
         "ended_at_us": ended_at_us,
         "cost_usd": cost_usd,
         "labelled_by": labelled_by,
-    }
-
-class ToolCall(TypedDict):
-    """One call of a tool by the agent, with what came back where it is known."""
-
-    call_id: str
-    """Identity of the call inside its trajectory, as the model or the SDK named it."""
-    name: str
-    """Name of the tool."""
-    arguments: str
-    """Arguments as JSON text, exactly as the model wrote them."""
-    result: str | None
-    """What the tool answered; null where the record's producer did not see it."""
-    error: str | None
-    """Class of the error; null: none, or not known."""
-    duration_ms: float | None
-    """Time that the call took, in milliseconds."""
-
-
-def new_tool_call(
-    *,
-    call_id: str,
-    name: str,
-    arguments: str,
-    result: str | None = None,
-    error: str | None = None,
-    duration_ms: float | None = None,
-) -> ToolCall:
-    """A ToolCall with the schema's defaults."""
-    return {
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-        "result": result,
-        "error": error,
-        "duration_ms": duration_ms,
+        "signature": signature if signature is not None else [],
+        "seal_key": seal_key,
+        "sealed": sealed,
     }
 
 class Message(TypedDict):
@@ -719,6 +955,8 @@ class Message(TypedDict):
     """For a tool's message: the call that it answers."""
     name: str | None
     """Name of the speaker or tool, where given."""
+    reasoning: str | None
+    """What the model thought before it answered, where the upstream shows it."""
 
 
 def new_message(
@@ -728,6 +966,7 @@ def new_message(
     tool_calls: list[ToolCall] | None = None,
     tool_call_id: str | None = None,
     name: str | None = None,
+    reasoning: str | None = None,
 ) -> Message:
     """A Message with the schema's defaults."""
     return {
@@ -736,6 +975,43 @@ def new_message(
         "tool_calls": tool_calls if tool_calls is not None else [],
         "tool_call_id": tool_call_id,
         "name": name,
+        "reasoning": reasoning,
+    }
+
+class Policy(TypedDict):
+    """What a tenant allows and asks of governance: one version of its policy file. The newest of a tenant rules."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    tenant: str
+    """Tenant that it rules; the key of the record. `*`: every tenant without one of its own."""
+    version: int
+    """1, 2, … : rising for each tenant."""
+    document: str
+    """The policy file, TOML, as it was checked and applied."""
+    author: str
+    """Who applied it."""
+
+
+def new_policy(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    tenant: str,
+    version: int,
+    document: str,
+    author: str = "",
+) -> Policy:
+    """A Policy with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "tenant": tenant,
+        "version": version,
+        "document": document,
+        "author": author,
     }
 
 class PolicySpan(TypedDict):
@@ -840,6 +1116,8 @@ class Step(TypedDict):
     """What was captured."""
     prompt_shared_messages: int
     """Leading messages of this prompt that are exactly the step before's prompt and response; 0 or more."""
+    prompt_shared_step: int | None
+    """Step of this trajectory that the shared part repeats, where the conversation branched; null: the step before."""
     prompt_shared_tokens: int
     """Leading tokens of this prompt that are exactly the step before's prompt and response; 0 or more."""
     prompt_shared_digest: str | None
@@ -872,6 +1150,14 @@ class Step(TypedDict):
     """Time to the first token, in milliseconds."""
     cost_usd: float | None
     """Price of the call in US dollars."""
+    usage_prompt_tokens: int | None
+    """Tokens of the whole prompt as the upstream counted them."""
+    usage_response_tokens: int | None
+    """Tokens of the response as the upstream counted them."""
+    seal_key: str | None
+    """Key that `sealed` is encrypted under; null: nothing is sealed. Once the key is destroyed, nobody can read it."""
+    sealed: bytes | None
+    """Personal fields of this record (who and what was said), encrypted under a key of the person's own and empty here; readers of this package open it while the key exists."""
     governed: Governance | None
     """Set by the `govern` job."""
 
@@ -900,6 +1186,7 @@ def new_step(
     track: Track = "stable",
     split: str = "train",
     prompt_shared_messages: int = 0,
+    prompt_shared_step: int | None = None,
     prompt_shared_tokens: int = 0,
     prompt_shared_digest: str | None = None,
     messages: list[Message] | None = None,
@@ -914,6 +1201,10 @@ def new_step(
     duration_ms: float | None = None,
     first_token_ms: float | None = None,
     cost_usd: float | None = None,
+    usage_prompt_tokens: int | None = None,
+    usage_response_tokens: int | None = None,
+    seal_key: str | None = None,
+    sealed: bytes | None = None,
     governed: Governance | None = None,
 ) -> Step:
     """A Step with the schema's defaults."""
@@ -938,6 +1229,7 @@ def new_step(
         "model": model,
         "fidelity": fidelity,
         "prompt_shared_messages": prompt_shared_messages,
+        "prompt_shared_step": prompt_shared_step,
         "prompt_shared_tokens": prompt_shared_tokens,
         "prompt_shared_digest": prompt_shared_digest,
         "messages": messages if messages is not None else [],
@@ -954,7 +1246,47 @@ def new_step(
         "duration_ms": duration_ms,
         "first_token_ms": first_token_ms,
         "cost_usd": cost_usd,
+        "usage_prompt_tokens": usage_prompt_tokens,
+        "usage_response_tokens": usage_response_tokens,
+        "seal_key": seal_key,
+        "sealed": sealed,
         "governed": governed,
+    }
+
+class SubjectKey(TypedDict):
+    """The key under which one person's records are sealed, itself encrypted under the installation's master key. Deleting the record (a tombstone) destroys the key and with it all that was sealed."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    key_id: str
+    """Random name of the key; the key of the record."""
+    tenant: str
+    """Tenant."""
+    subject: str
+    """Keyed digest of tenant and user; the person is not named."""
+    wrapped_key: bytes
+    """AES-256 key, wrapped under the master key (RFC 3394)."""
+
+
+def new_subject_key(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    key_id: str,
+    tenant: str,
+    subject: str,
+    wrapped_key: bytes,
+) -> SubjectKey:
+    """A SubjectKey with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "key_id": key_id,
+        "tenant": tenant,
+        "subject": subject,
+        "wrapped_key": wrapped_key,
     }
 
 class TrajectoryClosed(TypedDict):
