@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepstream.services.gateway.messages import record_message
+from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.topics.events import Message, PolicySpan, new_message, new_policy_span
 
 

@@ -1,6 +1,7 @@
 """What the gateway remembers of running trajectories, so that a step stores only what is new."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepstream.topics.events import Message
@@ -64,3 +65,11 @@ class Contexts:
 
     def __len__(self) -> int:
         return len(self._trajectories)
+
+
+def shared_messages(prompt: Sequence[Message], before: Sequence[Message]) -> int:
+    """How many leading messages of `prompt` are exactly those of `before`."""
+    for index, (new, old) in enumerate(zip(prompt, before, strict=False)):
+        if new != old:
+            return index
+    return min(len(prompt), len(before))

@@ -5,9 +5,9 @@ from typing import Any
 
 from stepstream.services.gateway import tokens
 from stepstream.services.gateway.answers import Answer, policy_spans
-from stepstream.services.gateway.contexts import Context
+from stepstream.services.gateway.contexts import Context, shared_messages
 from stepstream.services.gateway.identity import Identity
-from stepstream.services.gateway.messages import record_message, shared_messages
+from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.topics.events import Fidelity, PolicySpan, Sampling, Step, new_sampling, new_step
 
 

@@ -1,0 +1,73 @@
+"""Messages of OpenAI's chat API as the log keeps them, and helpers that every protocol reads its own with."""
+
+from typing import Any
+
+import orjson
+
+from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
+
+
+def record_message(raw: Any) -> Message:
+    """A message of a request or a response in the log's form; what is malformed is kept as JSON text."""
+    if not isinstance(raw, dict):
+        return new_message(role="user", content=json_text(raw))
+    calls = raw.get("tool_calls")
+    # Reasoning models' servers name it `reasoning_content` (vLLM, DeepSeek) or `reasoning` (OpenRouter, newer vLLM).
+    reasoning = raw.get("reasoning_content")
+    return new_message(
+        role=text(raw.get("role")) or "user",
+        content=content_text(raw.get("content")),
+        tool_calls=[_tool_call(call) for call in calls] if isinstance(calls, list) else None,
+        tool_call_id=optional_text(raw.get("tool_call_id")),
+        name=optional_text(raw.get("name")),
+        reasoning=optional_text(raw.get("reasoning") if reasoning is None else reasoning),
+    )
+
+
+def content_text(content: Any) -> str:
+    """A message's content as text; parts that are not text are kept as JSON."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        return "".join([text(part.get("text")) for part in content])
+    return json_text(content)
+
+
+def text(value: Any) -> str:
+    """A string as it is, nothing as an empty one, anything else as JSON text."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json_text(value)
+
+
+def optional_text(value: Any) -> str | None:
+    """As `text`, with None for nothing."""
+    return None if value is None else text(value)
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON."""
+    return orjson.dumps(value).decode()
+
+
+def number(value: Any) -> int | float | None:
+    """A number of a request, or None: what is no number is the upstream's to refuse."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def count(value: Any) -> int | None:
+    """A count of tokens as an upstream tells it, or None where it tells none that can be kept (0 to 2^31 - 1)."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
+
+
+def _tool_call(raw: Any) -> ToolCall:
+    if not isinstance(raw, dict):
+        return new_tool_call(call_id="", name="", arguments=json_text(raw))
+    function = raw.get("function")
+    if not isinstance(function, dict):  # a custom tool's call, or none that we know
+        return new_tool_call(call_id=text(raw.get("id")), name=text(raw.get("type")), arguments=json_text(raw))
+    return new_tool_call(
+        call_id=text(raw.get("id")), name=text(function.get("name")), arguments=text(function.get("arguments"))
+    )
