@@ -6,6 +6,7 @@ below make it checked. The `new_…` functions fill in the schemas' defaults.
 
 from typing import Literal, TypedDict
 
+
 class ApiKey(TypedDict):
     """A key that callers of the gateway show, as a digest; the key itself is told once, to whoever made it."""
 
@@ -49,6 +50,7 @@ def new_api_key(
         "note": note,
         "revoked": revoked,
     }
+
 
 class AuditEntry(TypedDict):
     """What governance found in one record and did about it, by rule and count, never the value."""
@@ -102,8 +104,10 @@ def new_audit_entry(
         "job": job,
     }
 
+
 Track = Literal["stable", "canary"]
 """Which version of a model or harness serves a trajectory, sticky for its whole life."""
+
 
 class CheckpointFile(TypedDict):
     """One file of a checkpoint."""
@@ -129,6 +133,7 @@ def new_checkpoint_file(
         "size_bytes": size_bytes,
     }
 
+
 class UpdateInput(TypedDict):
     """What one update of the learner trained on, in order."""
 
@@ -153,6 +158,7 @@ def new_update_input(
         "offsets": offsets if offsets is not None else [],
     }
 
+
 class PartitionOffset(TypedDict):
     """A position of a topic."""
 
@@ -172,6 +178,7 @@ def new_partition_offset(
         "partition": partition,
         "offset": offset,
     }
+
 
 class Checkpoint(TypedDict):
     """A published version of a model, with what is needed to rebuild it from the log."""
@@ -249,8 +256,10 @@ def new_checkpoint(
         "metrics": metrics if metrics is not None else {},
     }
 
+
 Consent = Literal["train", "analyse", "none"]
 """What the person or tenant behind an event allows: learning from it, counting it only, or neither. A value that a reader does not know reads as `none`."""
+
 
 class ConsentChange(TypedDict):
     """What a tenant, a user or an agent allows from now on, also for what is stored already. Of all that apply to a record, the strictest counts."""
@@ -288,6 +297,7 @@ def new_consent_change(
         "consent": consent,
     }
 
+
 class Curation(TypedDict):
     """The decision, by a job or a person, to keep a trajectory out of training or to let it in again."""
 
@@ -323,6 +333,7 @@ def new_curation(
         "reason": reason,
         "by": by,
     }
+
 
 class DeadLetter(TypedDict):
     """A record that could not be used, with where it came from and why."""
@@ -380,6 +391,7 @@ def new_dead_letter(
         "reason": reason,
     }
 
+
 class Erasure(TypedDict):
     """The decision that a person's records are to be unreadable everywhere; written once, acted on by every job that keeps something."""
 
@@ -412,8 +424,10 @@ def new_erasure(
         "requested_by": requested_by,
     }
 
+
 TrajectoryEnd = Literal["open", "terminated", "truncated"]
 """How a trajectory ended: `terminated` by its task (answered, solved, failed), or `truncated` by a limit of steps, time or tokens. `open`: not told."""
+
 
 class Governance(TypedDict):
     """What the `govern` job did to a record; present on governed topics only."""
@@ -450,6 +464,7 @@ def new_governance(
         "trainable": trainable,
         "flags": flags if flags is not None else [],
     }
+
 
 class Feedback(TypedDict):
     """A signal about a trajectory, a step or a tool call, from a user, a verifier, a judge, the environment or a business event; it may come days later."""
@@ -547,8 +562,10 @@ def new_feedback(
         "governed": governed,
     }
 
+
 Fidelity = Literal["token", "text", "span"]
 """How much of what the policy did was captured: `token` (ids and behaviour logprobs), `text`, or `span` (from OpenTelemetry). Only `token` may feed importance-weighted losses."""
+
 
 class RewardComponent(TypedDict):
     """One named term of a reward, kept on its own so that the sum can be explained."""
@@ -581,6 +598,7 @@ def new_reward_component(
         "source": source,
         "feedback_event_id": feedback_event_id,
     }
+
 
 class ToolCall(TypedDict):
     """One call of a tool by the agent, with what came back where it is known."""
@@ -617,6 +635,7 @@ def new_tool_call(
         "error": error,
         "duration_ms": duration_ms,
     }
+
 
 class LabeledStep(TypedDict):
     """One step of a labelled trajectory."""
@@ -686,6 +705,7 @@ def new_labeled_step(
         "trainable": trainable,
     }
 
+
 class SequenceSpan(TypedDict):
     """A run of sampled tokens of one step inside a training sequence."""
 
@@ -718,6 +738,7 @@ def new_sequence_span(
         "version": version,
     }
 
+
 class TrainingSequence(TypedDict):
     """Tokens that one forward pass sees: as many steps as share one growing context. The loss mask is 1 inside the spans and 0 elsewhere."""
 
@@ -741,6 +762,7 @@ def new_training_sequence(
         "spans": spans if spans is not None else [],
         "logprobs": logprobs if logprobs is not None else [],
     }
+
 
 class ToolUse(TypedDict):
     """How often a trajectory used one tool."""
@@ -769,6 +791,7 @@ def new_tool_use(
         "errors": errors,
         "duration_ms": duration_ms,
     }
+
 
 class LabeledTrajectory(TypedDict):
     """A closed trajectory with its rewards, returns and training sequences. A later revision replaces the earlier one."""
@@ -942,6 +965,7 @@ def new_labeled_trajectory(
         "sealed": sealed,
     }
 
+
 class Message(TypedDict):
     """One message of a conversation, in the form of OpenAI's chat API."""
 
@@ -977,6 +1001,7 @@ def new_message(
         "name": name,
         "reasoning": reasoning,
     }
+
 
 class Policy(TypedDict):
     """What a tenant allows and asks of governance: one version of its policy file. The newest of a tenant rules."""
@@ -1014,6 +1039,7 @@ def new_policy(
         "author": author,
     }
 
+
 class PolicySpan(TypedDict):
     """A run of response tokens sampled by one version of one model."""
 
@@ -1041,6 +1067,7 @@ def new_policy_span(
         "model": model,
         "version": version,
     }
+
 
 class Sampling(TypedDict):
     """How response tokens were drawn."""
@@ -1070,8 +1097,10 @@ def new_sampling(
         "seed": seed,
     }
 
+
 StatsScope = Literal["trajectory", "cohort"]
 """What a statistics record describes: one trajectory, or all trajectories of one cohort (agent × policy version × harness version × tool) in one partition."""
+
 
 class Step(TypedDict):
     """One complete interaction round of an agent: observation, the agent's whole response, how it was sampled. It stores only what is new: the part of the prompt that repeats the step before is named by its length and digest."""
@@ -1253,6 +1282,7 @@ def new_step(
         "governed": governed,
     }
 
+
 class SubjectKey(TypedDict):
     """The key under which one person's records are sealed, itself encrypted under the installation's master key. Deleting the record (a tombstone) destroys the key and with it all that was sealed."""
 
@@ -1289,6 +1319,7 @@ def new_subject_key(
         "wrapped_key": wrapped_key,
     }
 
+
 class TrajectoryClosed(TypedDict):
     """The decision, made once and written to the log, that a trajectory is over although its end was not told or steps are missing."""
 
@@ -1324,6 +1355,7 @@ def new_trajectory_closed(
         "last_step_index": last_step_index,
         "job": job,
     }
+
 
 class TrajectoryStats(TypedDict):
     """Absolute statistics as of one position of the log: the newest version of a key replaces the earlier ones, sums over partitions give the whole."""
@@ -1433,8 +1465,10 @@ def new_trajectory_stats(
         "duration_ms_sum": duration_ms_sum,
     }
 
+
 WorkerState = Literal["unknown", "starting", "loading", "serving", "refused", "stopping"]
 """What an inference worker is doing."""
+
 
 class WorkerStatus(TypedDict):
     """What an inference worker serves."""

@@ -39,7 +39,7 @@ def python_module() -> str:
     for name in _in_order_of_use():
         definition = source(name)
         parts.append(_enum(definition) if definition["type"] == "enum" else _record(definition))
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def protocol_page() -> str:
