@@ -1,6 +1,7 @@
 # Stepstream: `make demo` shows the loop, `make test` proves it. `make help` lists the rest.
 PYTHON ?= python3
 VENV := .venv
+AGENTS := .venv-agents
 BIN := $(VENV)/bin
 # The lock files are complete: nothing outside them is resolved. Compiled once here, or each of the stack's processes
 # would compile half of it at every start where Python is told to write no bytecode.
@@ -20,7 +21,7 @@ demo: install ## Run the whole loop on the embedded stack until the policy is cl
 up: install ## Run the same services over the same data, until Ctrl-C
 	@$(BIN)/stepstream up
 
-test: $(VENV)/.dev lint types ## Run every check and every test
+test: $(VENV)/.dev $(AGENTS)/.done lint types ## Run every check and every test
 	@echo "== tests"
 	@$(BIN)/pytest
 
@@ -47,7 +48,7 @@ locks: $(VENV)/.uv ## Resolve the dependencies again and write the lock files (n
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --extra detectors --extra datasets --extra vllm --group dev --group build pyproject.toml -o requirements/dev.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --group agents pyproject.toml -o requirements/agents.txt
+		--no-header --group agents -o requirements/agents.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo.txt
 
@@ -55,7 +56,7 @@ clean: ## Remove all local data: topics, tables, checkpoints, logs, reports
 	rm -rf var
 
 distclean: clean ## Remove the virtual environment and build products too
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(AGENTS) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.uv: requirements/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -74,4 +75,11 @@ $(VENV)/.demo: requirements/demo.txt pyproject.toml $(VENV)/.uv
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
 	@echo "== locked packages for development"
 	@$(UV) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(AGENTS)/.done: requirements/agents.txt $(VENV)/.uv
+	@echo "== other people's agents and instrumentations, for the tests, in $(AGENTS)"
+	@test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
+	@$(BIN)/uv pip install --quiet --python $(AGENTS)/bin/python --no-deps --compile-bytecode --require-hashes \
+		-r requirements/agents.txt
 	@touch $@
