@@ -1,0 +1,275 @@
+"""What the gateway costs a call, beside LiteLLM's proxy and beside calling the upstream directly.
+
+Run it as `.venv/bin/python bench/gateway.py [--quick]`. It starts a broker and a registry of its own, the gateway with
+all of its features on (keys, contexts, spool, an event of every call to Kafka with acks=all), LiteLLM's proxy in an
+environment of its own (keys on, no database, no events), and one fake upstream that answers at once.
+
+Each gateway is one process on one core, the same one in turn; the upstream, the caller and the broker share the rest.
+Rates: 64 connections call as fast as they are answered. Latency: 50 calls a second, on schedule; what a gateway adds
+is its quantile less that of the direct calls of the same round. Medians of the rounds, which alternate.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from http_load import Load, command
+from peers import python_of
+
+from stepstream.config import Settings, environment_of, load
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.stack import Stack
+
+LITELLM = ["litellm[proxy]==1.106.2"]
+CONNECTIONS = 64
+PACE = 50.0
+PATIENCE_S = 120.0
+UPSTREAM = Path(__file__).with_name("fake_upstream.py")
+SERVER_CORE, *OTHER_CORES = sorted(os.sched_getaffinity(0))
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+@dataclass
+class Server:
+    """Something that answers model calls."""
+
+    name: str
+    port: int
+    headers: dict[str, str]
+    process: psutil.Process | None = None
+
+    def cpu_s(self) -> float:
+        """CPU seconds used so far, with its children."""
+        if self.process is None:
+            return 0.0
+        every = [self.process, *self.process.children(recursive=True)]
+        return sum(sum(process.cpu_times()[:2]) for process in every)
+
+
+@dataclass
+class Round:
+    """Figures of one round: calls per second, calls per CPU-second of the server, latencies in milliseconds."""
+
+    rate: float
+    per_core: float
+    p50: float
+    p99: float
+
+
+@contextmanager
+def running(arguments: list[str], cores: list[int], log: Path, **environment: str) -> Iterator[psutil.Process]:
+    """A process on some cores."""
+    with log.open("ab") as sink:
+        process = subprocess.Popen(arguments, env=ENVIRONMENT | environment, stdout=sink, stderr=sink)
+    handle = psutil.Process(process.pid)
+    handle.cpu_affinity(cores)
+    try:
+        yield handle
+    finally:
+        for child in handle.children(recursive=True):
+            child.terminate()
+        process.terminate()
+        process.wait()
+
+
+def wait_for(ask: Callable[[], bool], what: str) -> None:
+    """Blocks until the answer is yes."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not ask():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{what} did not start within {PATIENCE_S:g} s")
+        time.sleep(0.1)
+
+
+def answers(url: str) -> bool:
+    """Whether there is a server that is well."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return reply.status == 200
+    except OSError:
+        return False
+
+
+def listens(port: int) -> bool:
+    """Whether something listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def pin(pid: int, cores: list[int]) -> None:
+    """Keeps a process, with all of its threads and children, on some cores."""
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        for thread in process.threads():
+            psutil.Process(thread.id).cpu_affinity(cores)
+
+
+@contextmanager
+def upstream(folder: Path) -> Iterator[Server]:
+    """The fake provider."""
+    port = free_block(1)
+    with running([sys.executable, str(UPSTREAM), str(port)], OTHER_CORES, folder / "upstream.log"):
+        wait_for(lambda: listens(port), "the fake upstream")
+        yield Server("direct", port, {})
+
+
+@contextmanager
+def litellm(folder: Path, provider: Server) -> Iterator[Server]:
+    """LiteLLM's proxy as its documentation recommends it for production: one worker a core, no debug output."""
+    port, key = free_block(1), f"sk-{secrets.token_hex(16)}"
+    parameters = {"model": "openai/bench-model", "api_base": f"http://127.0.0.1:{provider.port}/v1", "api_key": "none"}
+    config = {
+        "model_list": [{"model_name": "bench-model", "litellm_params": parameters}],
+        "litellm_settings": {"set_verbose": False, "json_logs": True, "request_timeout": 600},
+        "general_settings": {"master_key": key, "disable_spend_logs": True},
+    }
+    file = folder / "litellm.yaml"
+    file.write_text(json.dumps(config))  # JSON is YAML
+    program = python_of("litellm", LITELLM).with_name("litellm")
+    arguments = [str(program), "--config", str(file), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
+    environment = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    with running(arguments, [SERVER_CORE], folder / "litellm.log", **environment) as process:
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health/liveliness"), "LiteLLM")
+        yield Server("litellm", port, {"authorization": f"Bearer {key}"}, process)
+
+
+@contextmanager
+def gateway(folder: Path, provider: Server, settings: Settings) -> Iterator[Server]:
+    """Our gateway with its features on."""
+    port = free_block(1)
+    providers = [
+        {
+            "name": "bench",
+            "base_url": f"http://127.0.0.1:{provider.port}",
+            "models": ["bench-*"],
+            "protocols": ["chat"],
+            "api_key": "none",
+        }
+    ]
+    fields = {"port": port, "require_key": True, "providers": providers}
+    settings = Settings.model_validate(settings.model_dump() | {"gateway": settings.gateway.model_dump() | fields})
+    environment = environment_of(settings)
+    made = subprocess.run(
+        [sys.executable, "-m", "stepstream.cli.main", "keys", "create", "--tenant", "bench", "--json"],
+        env=ENVIRONMENT | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    key = json.loads(made.stdout)["key"]
+    arguments = [sys.executable, "-m", "stepstream.services.gateway"]
+    with running(arguments, [SERVER_CORE], folder / "gateway.log", **environment) as process:
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), "the gateway")
+        yield Server("stepstream", port, {"authorization": f"Bearer {key}"}, process)
+
+
+def calls(server: Server, folder: Path, *, stream: bool, seconds: float, per_s: float = 0.0) -> Round:
+    """One round of calls to a server."""
+    job = Load(server.port, stream, CONNECTIONS, seconds + 1.0, 1.0, per_s, server.headers)
+    before = server.cpu_s()
+    process = subprocess.Popen(command(job, folder), stdout=subprocess.PIPE, text=True)
+    psutil.Process(process.pid).cpu_affinity(OTHER_CORES)
+    out, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"the calls to {server.name} failed")
+    used = server.cpu_s() - before
+    told = json.loads(out)
+    times = sorted(told["latencies_ms"])
+    if told["failed"] or not times:
+        raise SystemExit(f"{told['failed']} calls to {server.name} failed, {len(times)} went well: see its log")
+    p99 = times[min(int(len(times) * 0.99), len(times) - 1)]
+    return Round(len(times) / told["seconds"], told["calls"] / used if used else 0.0, statistics.median(times), p99)
+
+
+def median(rounds: list[Round], figure: str) -> float:
+    """The median of one figure."""
+    return statistics.median(getattr(one, figure) for one in rounds)
+
+
+def measure(servers: list[Server], folder: Path, rounds: int, **how: float | bool) -> dict[str, list[Round]]:
+    """Rounds that alternate between the servers."""
+    results: dict[str, list[Round]] = {server.name: [] for server in servers}
+    for number in range(rounds):
+        for server in servers:
+            one = calls(server, folder, **how)  # type: ignore[arg-type]
+            results[server.name].append(one)
+            print(
+                f"  round {number + 1} {how}: {server.name} {one.rate:,.0f}/s, {one.per_core:,.0f} a CPU-second, "
+                f"p50 {one.p50:.2f} ms, p99 {one.p99:.2f} ms",
+                file=sys.stderr,
+            )
+    return results
+
+
+def figures(
+    whole: dict[str, list[Round]], streamed: dict[str, list[Round]], paced: dict[str, list[Round]]
+) -> dict[str, float]:
+    """The figures by name."""
+    found: dict[str, float] = {}
+    for kind, rounds in (("", whole), ("stream_", streamed)):
+        for name in rounds:
+            found[f"{kind}rate_{name}"] = median(rounds[name], "rate")
+            found[f"{kind}per_core_{name}"] = median(rounds[name], "per_core")
+        found[f"{kind}rate_ratio_to_litellm"] = found[f"{kind}rate_stepstream"] / found[f"{kind}rate_litellm"]
+        found[f"{kind}cpu_ratio_to_litellm"] = found[f"{kind}per_core_stepstream"] / found[f"{kind}per_core_litellm"]
+    for quantile in ("p50", "p99"):
+        for name in ("stepstream", "litellm"):
+            pairs = zip(paced[name], paced["direct"], strict=True)
+            added = [getattr(one, quantile) - getattr(direct, quantile) for one, direct in pairs]
+            found[f"added_{quantile}_ms_{name}"] = statistics.median(added)
+        ratio = found[f"added_{quantile}_ms_stepstream"] / found[f"added_{quantile}_ms_litellm"]
+        found[f"added_{quantile}_ratio_to_litellm"] = ratio
+        found[f"{quantile}_ms_direct"] = median(paced["direct"], quantile)
+    found["calls_per_s_core"] = found["per_core_stepstream"]
+    return found
+
+
+def print_table(found: dict[str, float]) -> None:
+    """What people read."""
+    print("\n| | calls/s | a CPU-second | streams/s | a CPU-second | adds p50 ms | adds p99 ms |")
+    print("|---|---|---|---|---|---|---|")
+    for name in ("direct", "stepstream", "litellm"):
+        cells = [found[f"rate_{name}"], found[f"per_core_{name}"], found[f"stream_rate_{name}"]]
+        cells.append(found[f"stream_per_core_{name}"])
+        added = [f"{found[f'added_{q}_ms_{name}']:.2f}" if name != "direct" else "–" for q in ("p50", "p99")]
+        print(f"| {name} | " + " | ".join([*(f"{cell:,.0f}" if cell else "–" for cell in cells), *added]) + " |")
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, under a minute")
+    quick = parser.parse_args().quick
+    rounds, seconds, paced_s = (1, 3.0, 6.0) if quick else (5, 6.0, 20.0)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepstream-bench-")))
+        kafka = stack.enter_context(Stack(isolated(load({}), folder / "stack"), ["broker", "registry"]))
+        for child in psutil.Process().children(recursive=True):
+            pin(child.pid, OTHER_CORES)
+        provider = stack.enter_context(upstream(folder))
+        ours = stack.enter_context(gateway(folder, provider, kafka.settings))
+        theirs = stack.enter_context(litellm(folder, provider))
+        servers = [provider, ours, theirs]
+        whole = measure(servers, folder, rounds, stream=False, seconds=seconds)
+        streamed = measure(servers, folder, rounds, stream=True, seconds=seconds)
+        paced = measure(servers, folder, rounds, stream=False, seconds=paced_s, per_s=PACE)
+    found = figures(whole, streamed, paced)
+    print_table(found)
+    print(json.dumps({name: round(value, 4) for name, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()

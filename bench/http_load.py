@@ -1,0 +1,160 @@
+"""Calls a chat-completions endpoint as fast as it answers, or at a pace, and tells how long the calls took.
+
+Run it as `python bench/http_load.py CALLS.json`, which holds the fields of `Load`. Prints one line of JSON: all calls,
+counted calls that failed, the seconds in which they were counted, and the latency of each that went well in ms.
+"""
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import uvloop
+
+CALLS_OF_ONE_TRAJECTORY = 10
+PROMPT = "Where is my order 4711? It was to arrive on Monday, and the tracking page has not changed since. " * 5
+
+
+@dataclass
+class Load:
+    """What to do."""
+
+    port: int
+    stream: bool
+    connections: int
+    seconds: float
+    """How long new calls are begun; the first `warm_s` seconds of them are not counted."""
+    warm_s: float
+    per_s: float
+    """Calls begun per second; 0: each connection calls again at once."""
+    headers: dict[str, str]
+
+
+def body(stream: bool) -> bytes:
+    """A request of about 670 bytes."""
+    messages = [
+        {"role": "system", "content": "You help customers with their orders."},
+        {"role": "user", "content": PROMPT},
+    ]
+    request = {"model": "bench-model", "messages": messages, "temperature": 0.7, "max_tokens": 256}
+    return json.dumps(request | ({"stream": True} if stream else {})).encode()
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one call at a time."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._payload = body(load.stream)
+        self._buffer = b""
+        self._done: asyncio.Future[bool] | None = None
+        self._calls = 0
+        self._trajectory = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(False)
+
+    async def call(self) -> bool:
+        """One call; False unless it was answered with status 200."""
+        if self._calls % CALLS_OF_ONE_TRAJECTORY == 0:
+            self._trajectory = uuid.uuid4().hex
+        self._calls += 1
+        headers = self._load.headers | {"x-stepstream-trajectory": self._trajectory}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._done = asyncio.get_running_loop().create_future()
+        self._transport.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n%b\r\n%b" % (len(self._payload), head.encode(), self._payload)
+        )
+        return await self._done
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0 or self._done is None:
+            return
+        head = self._buffer[:end].lower()
+        if b"transfer-encoding: chunked" in head:
+            if not self._buffer.endswith(b"0\r\n\r\n"):
+                return
+        else:
+            length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+            if len(self._buffer) < end + 4 + length:
+                return
+        well = b" 200 " in self._buffer[:20]
+        self._buffer = b""
+        done, self._done = self._done, None
+        if not done.done():
+            done.set_result(well)
+
+
+async def run(load: Load) -> dict[str, object]:
+    """Makes the calls."""
+    loop = asyncio.get_running_loop()
+    connections = [
+        (await loop.create_connection(lambda: Connection(load), "127.0.0.1", load.port))[1]
+        for _ in range(load.connections)
+    ]
+    latencies: list[float] = []
+    calls = failed = 0
+    began = time.perf_counter()
+    counted_from = began + load.warm_s
+
+    async def one(connection: Connection, at: float) -> None:
+        nonlocal calls, failed
+        calls += 1
+        well = await connection.call()
+        now = time.perf_counter()
+        if at < counted_from:
+            return
+        if well:
+            latencies.append((now - at) * 1000)
+        else:
+            failed += 1
+
+    async def again_and_again(connection: Connection) -> None:
+        while (at := time.perf_counter()) < began + load.seconds:
+            await one(connection, at)
+
+    async def paced() -> None:
+        free = list(connections)
+        running = set()
+
+        async def turn(connection: Connection, at: float) -> None:
+            await one(connection, at)
+            free.append(connection)
+
+        for number in range(int(load.seconds * load.per_s)):
+            due = began + number / load.per_s
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            if not free:
+                raise SystemExit("all connections are busy: the server is slower than the pace")
+            # From when it was due: a call that the client itself began late is late as well.
+            task = asyncio.create_task(turn(free.pop(), due))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+
+    if load.per_s:
+        await paced()
+    else:
+        await asyncio.gather(*(again_and_again(connection) for connection in connections))
+    return {"calls": calls, "failed": failed, "seconds": time.perf_counter() - counted_from, "latencies_ms": latencies}
+
+
+def command(load: Load, folder: Path) -> list[str]:
+    """The command line of a process that does it."""
+    file = folder / f"load-{uuid.uuid4().hex}.json"
+    file.write_text(json.dumps(asdict(load)))
+    return [sys.executable, __file__, str(file)]
+
+
+if __name__ == "__main__":
+    print(json.dumps(uvloop.run(run(Load(**json.loads(Path(sys.argv[1]).read_text()))))))
