@@ -50,6 +50,10 @@ class RegistryUnavailable(Exception):
     """The registry did not answer: the record may be sound, so wait and try again."""
 
 
+class NotRegistered(RegistryUnavailable):
+    """The registry answers but does not hold the schema: wait until somebody applies the catalogue."""
+
+
 class Codec:
     """Encodes and decodes the records of catalogue topics. Safe to share between threads."""
 
@@ -60,7 +64,7 @@ class Codec:
             config["basic.auth.user.info"] = registry.user_info.get_secret_value()
         self._client = SchemaRegistryClient(config)
         self._parsed = {topic.name: fastavro.parse_schema(schema(topic.schema)) for topic in TOPICS.values()}
-        self._ids: dict[str, bytes] = {}
+        self._ids: dict[tuple[str, str | None], bytes] = {}
         self._writers: dict[int, ParsedSchema] = {}
         self._same: dict[tuple[str, int], bool] = {}
         self._unknown: dict[int, float] = {}
@@ -76,13 +80,49 @@ class Codec:
             Unencodable: it does not fit the schema; the message names the field where known.
             RegistryUnavailable: the id of the schema is not cached and the registry does not answer.
         """
-        header = self._ids.get(topic) or self._look_up_id(topic)
+        return self.header(topic) + self.body(topic, record)
+
+    def header(self, topic: str, text: str | None = None) -> bytes:
+        """The five bytes before a body; looked up once for each schema.
+
+        Args:
+            topic: a topic of the catalogue.
+            text: schema that the body was written with; default: this package's.
+
+        Raises:
+            NotRegistered: the registry does not know this schema.
+            RegistryUnavailable: it does not answer.
+        """
+        key = topic, text
+        return self._ids.get(key) or self._look_up_id(key)
+
+    def body(self, topic: str, record: Any) -> bytes:
+        """One record as Avro without the header: needs no registry.
+
+        Raises:
+            Unencodable: it does not fit the schema; the message names the field where known.
+        """
         out = io.BytesIO()
-        out.write(header)
         try:
             fastavro.schemaless_writer(out, self._parsed[topic], record)
         except Exception as error:  # fastavro raises whatever the wrong value provokes
             raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {error!r}") from error
+        return out.getvalue()
+
+    def translate(self, topic: str, text: str, body: bytes) -> bytes:
+        """A body that was written with another schema, `text`, in this package's.
+
+        Raises:
+            Malformed: it does not read with that schema.
+        """
+        try:
+            record = fastavro.schemaless_reader(
+                io.BytesIO(body), fastavro.parse_schema(json.loads(text)), self._parsed[topic]
+            )
+        except Exception as error:  # as in `decode`
+            raise Malformed(f"does not read as {TOPICS[topic].schema}: {error!r}"[:300]) from error
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, self._parsed[topic], record)
         return out.getvalue()
 
     def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
@@ -116,16 +156,16 @@ class Codec:
             self._same[key] = writer == self._parsed[topic]
         return self._same[key]
 
-    def _look_up_id(self, topic: str) -> bytes:
-        found = self._ask(
-            lambda: self._client.lookup_schema(TOPICS[topic].subject, Schema(schema_text(TOPICS[topic].schema), "AVRO"))
-        )
+    def _look_up_id(self, key: tuple[str, str | None]) -> bytes:
+        topic, text = key
+        written = Schema(text or schema_text(TOPICS[topic].schema), "AVRO")
+        found = self._ask(lambda: self._client.lookup_schema(TOPICS[topic].subject, written))
         if found is None:
-            raise RegistryUnavailable(
+            raise NotRegistered(
                 f"the schema of {topic} is not registered at {self._url}: run `stepstream topics apply`"
             )
-        self._ids[topic] = HEADER.pack(MAGIC, found.schema_id)
-        return self._ids[topic]
+        self._ids[key] = HEADER.pack(MAGIC, found.schema_id)
+        return self._ids[key]
 
     def _look_up_writer(self, schema_id: int) -> ParsedSchema:
         if time.monotonic() - self._unknown.get(schema_id, -FORGET_UNKNOWN_S) < FORGET_UNKNOWN_S:
