@@ -26,6 +26,9 @@ class Conversation:
     """The person, where the protocol has a field for that (`user`, `safety_identifier`, `metadata.user_id`)."""
     previous_response_id: str | None = None
     """Responses API: the response whose conversation `messages` goes on; they are then only what is new."""
+    instructions: int = 0
+    """How many leading messages are `instructions` of this call alone: a call that goes on from its response has its
+    own, so they are no part of the conversation, and the conversation so far goes between them and what is new."""
 
 
 @dataclass(slots=True)
