@@ -5,8 +5,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
+import orjson
 from pydantic import SecretStr, ValidationError
 
 from stepstream.config.sections import Section, Settings
@@ -66,7 +67,7 @@ def load_with_origins(
         name = variable(section, field)
         if name in environment:
             text = environment[name]
-            values.setdefault(section, {})[field] = _split(text) if get_origin(annotation) is list else text
+            values.setdefault(section, {})[field] = _parse(text, annotation, name)
             origins[section, field] = name
     try:
         return Settings.model_validate(values), origins
@@ -80,9 +81,8 @@ def effective(settings: Settings, origins: Mapping[tuple[str, str], str]) -> lis
     for section, field, _ in _declared():
         group: Section = getattr(settings, section)
         value = getattr(group, field)
-        shown = ("********" if value.get_secret_value() else "") if isinstance(value, SecretStr) else _show(value)
         description = type(group).model_fields[field].description or ""
-        rows.append(Value(f"{section}.{field}", shown, origins.get((section, field), "default"), description))
+        rows.append(Value(f"{section}.{field}", _show(value), origins.get((section, field), "default"), description))
     return rows
 
 
@@ -93,7 +93,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         value = getattr(getattr(settings, section), field)
         if value is None:
             continue
-        variables[variable(section, field)] = value.get_secret_value() if isinstance(value, SecretStr) else _show(value)
+        variables[variable(section, field)] = _show(value, secrets=True)
     return variables
 
 
@@ -115,12 +115,35 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise SettingsError(f"settings file {file} is not TOML: {error}") from None
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _parse(text: str, annotation: Any, name: str) -> Any:
+    """A variable's text as its field takes it: lists of tables are JSON, other lists are separated by commas."""
+    if get_origin(annotation) is not list:
+        return text
+    (item,) = get_args(annotation)
+    if not (isinstance(item, type) and issubclass(item, Section)):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return orjson.loads(text or "[]")
+    except orjson.JSONDecodeError as error:
+        raise SettingsError(f"{name} is not JSON: {error}") from None
 
 
-def _show(value: object) -> str:
+def _show(value: object, *, secrets: bool = False) -> str:
+    """A value as its environment variable would have it; secrets masked unless asked for."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value() if secrets else "********" if value.get_secret_value() else ""
+    if isinstance(value, list) and value and isinstance(value[0], Section):
+        return orjson.dumps([_table(table, secrets=secrets) for table in value]).decode()
     return ",".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def _table(table: Section, *, secrets: bool) -> dict[str, Any]:
+    values = {name: getattr(table, name) for name in type(table).model_fields}
+    return {
+        name: _show(value, secrets=secrets) if isinstance(value, SecretStr) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _explain(error: ValidationError, origins: Mapping[tuple[str, str], str]) -> str:

@@ -89,6 +89,16 @@ class Govern(Section):
     )
 
 
+class Seal(Section):
+    """Encryption of what is personal in the log, under keys that erasure destroys."""
+
+    master_key: SecretStr = Field(
+        SecretStr(""),
+        description="Secret that wraps the keys of persons; empty: a random one kept in DATA/secrets. Programs on "
+        "several machines need the same one; losing it makes everything sealed unreadable.",
+    )
+
+
 class Label(Section):
     """Closing and labelling trajectories."""
 
@@ -138,6 +148,26 @@ class Broker(Section):
     )
 
 
+class Provider(Section):
+    """One model provider behind the gateway, as an entry of `gateway.providers`."""
+
+    name: str = Field(min_length=1, description="Name in messages and metrics.")
+    base_url: str = Field(min_length=1, description="Address before the paths of its API, as https://api.openai.com.")
+    models: list[str] = Field(
+        min_length=1, description="Names of the models that it serves; `*` stands for any characters."
+    )
+    protocols: list[Literal["chat", "responses", "anthropic"]] = Field(
+        ["chat"], min_length=1, description="Protocols that it speaks; others are translated into chat."
+    )
+    api_key: SecretStr | None = Field(
+        None, description="Key that calls are made with; none: the caller's own goes through. Never printed."
+    )
+    gives_tokens: bool = Field(
+        False, description="Whether its chat completions take `return_token_ids` and give token ids and logprobs."
+    )
+    path_prefix: str = Field("/v1", description="What its paths begin with where OpenAI's begin with /v1.")
+
+
 class Gateway(Section):
     """The OpenAI-compatible gateway."""
 
@@ -148,13 +178,26 @@ class Gateway(Section):
         min_length=1,
         description="Base addresses of inference workers; comma-separated in the environment.",
     )
+    providers: list[Provider] = Field(
+        [],
+        description="Model providers, asked before the workers: the first whose `models` fit; JSON in the environment.",
+    )
+    require_key: bool = Field(False, description="Whether calls without one of our API keys are refused.")
     agent: str = Field("agent", description="Agent name of a call that carries no x-stepstream-agent header.")
     consent: Literal["train", "analyse", "none"] = Field(
         "train", description="Consent recorded with calls that carry no x-stepstream-consent header."
     )
     tenant: str = Field("default", description="Tenant recorded with each call.")
     context_cache: int = Field(
-        20_000, ge=1, description="Trajectories whose last context is remembered, to store only what is new."
+        20_000, ge=1, description="Trajectories whose steps are remembered, to store only what is new."
+    )
+    context_bytes: int = Field(
+        256 * 1_048_576, ge=1, description="Most bytes, roughly, that the remembered steps may take in memory."
+    )
+    history_bytes: int = Field(
+        64 * 1_048_576,
+        ge=1,
+        description="Most bytes of conversations kept for `previous_response_id`, for upstreams that keep none.",
     )
     upstream_deadline_s: float = Field(
         60.0, ge=0, description="Seconds for which a call is tried again while no worker answers it."
@@ -300,6 +343,7 @@ class Settings(Section):
     metrics: Metrics = Metrics()
     jobs: Jobs = Jobs()
     govern: Govern = Govern()
+    seal: Seal = Seal()
     label: Label = Label()
     store: Store = Store()
     registry: Registry = Registry()
