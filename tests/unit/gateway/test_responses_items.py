@@ -1,0 +1,205 @@
+"""A response that is repeated in the next request, however a client's library writes it, reads as it was recorded."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import Response
+
+from stepstream.services.gateway.protocols.messages import record_message
+from stepstream.services.gateway.protocols.responses import ResponsesProtocol
+from stepstream.services.gateway.protocols.responses_memory import ItemMemory
+
+Raw = dict[str, Any]
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+ANNOTATION = {"type": "url_citation", "url": "https://example.org", "title": "t", "start_index": 0, "end_index": 1}
+
+
+def response(output: list[Raw], **fields: Any) -> Raw:
+    whole = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "status": "completed",
+        "model": "m",
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    return whole | fields
+
+
+@st.composite
+def output_items(draw: st.DrawFn) -> list[Raw]:
+    items: list[Raw] = []
+    for index in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from(["reasoning", "thought", "text", "refusal", "call", "custom", "search"]))
+        said = draw(TEXT)
+        message = {"type": "message", "id": f"msg_{index}", "role": "assistant", "status": "completed"}
+        part = {"type": "output_text", "text": said, "annotations": draw(st.sampled_from([[], [ANNOTATION]]))}
+        items.append(
+            {
+                "reasoning": {
+                    "type": "reasoning",
+                    "id": f"rs_{index}",
+                    "summary": [{"type": "summary_text", "text": said}] * draw(st.integers(0, 2)),
+                    "encrypted_content": draw(st.sampled_from([None, "gAAA"])),
+                },
+                "thought": {
+                    "type": "reasoning",
+                    "id": f"rs_{index}",
+                    "summary": [],
+                    "content": [{"type": "reasoning_text", "text": said}],
+                },
+                "text": message | {"content": [part] * draw(st.integers(0, 2))},
+                "refusal": message | {"content": [{"type": "refusal", "refusal": said}]},
+                "call": {
+                    "type": "function_call",
+                    "id": f"fc_{index}",
+                    "call_id": f"call_{index}",
+                    "name": "get",
+                    "arguments": said,
+                    "status": "completed",
+                },
+                "custom": {
+                    "type": "custom_tool_call",
+                    "id": f"ctc_{index}",
+                    "call_id": f"call_{index}",
+                    "name": "patch",
+                    "input": said,
+                },
+                "search": {
+                    "type": "web_search_call",
+                    "id": f"ws_{index}",
+                    "status": "completed",
+                    "action": {"type": "search", "query": said},
+                },
+            }[kind]
+        )
+    return items
+
+
+def repeated(output: list[Raw], way: str) -> list[Raw]:
+    """The items as a client would send them back."""
+    if way == "as it came":
+        return output
+    if way == "by id":
+        return [{"type": "item_reference", "id": item["id"]} for item in output]
+    if way == "without ids":
+        return [{name: value for name, value in item.items() if name not in ("id", "status")} for item in output]
+    parsed = Response.model_validate(response(output)).output
+    if way == "with all nulls":
+        return [item.model_dump(mode="json", by_alias=True) for item in parsed]
+    return [item.to_dict(mode="json") for item in parsed]
+
+
+WAYS = ["as it came", "by id", "without ids", "with all nulls", "through the models"]
+
+
+@given(output_items(), st.sampled_from(WAYS), st.sampled_from(["user", "tool", "nothing"]))
+def test_a_repeated_response_reads_as_it_was_recorded(output: list[Raw], way: str, then: str) -> None:
+    protocol = ResponsesProtocol()
+    recorded = protocol.answer(response(output)).message
+    new: dict[str, list[Raw]] = {
+        "user": [{"role": "user", "content": "on"}],
+        "tool": [{"type": "function_call_output", "call_id": "call_0", "output": "7"}],
+        "nothing": [],
+    }
+    items = [{"role": "user", "content": "go"}, *repeated(output, way), *new[then]]
+    messages = protocol.read({"instructions": "Be brief.", "input": items}).messages
+    assert [message["role"] for message in messages[:3]] == ["system", "user", "assistant"]
+    assert messages[2] == recorded
+    assert len(messages) == 3 + len(new[then])
+
+
+@given(output_items(), TEXT)
+def test_a_translated_call_is_recorded_as_it_reads(output: list[Raw], said: str) -> None:
+    protocol = ResponsesProtocol()
+    items = [{"role": "user", "content": said}, *[item for item in output if item["type"] != "web_search_call"]]
+    items.append({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": said}]})
+    request = {"model": "m", "instructions": said, "input": items}
+    chat = protocol.translation(request, None)
+    assert [record_message(message) for message in chat.request["messages"]] == protocol.read(request).messages
+
+
+def test_messages_of_a_request() -> None:
+    request = {
+        "model": "m",
+        "instructions": "Be brief.",
+        "safety_identifier": "p1",
+        "user": "other",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 64,
+        "stream": True,
+        "previous_response_id": "resp_0",
+        "input": [
+            {
+                "role": "developer",
+                "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
+            },
+            {
+                "role": "user",
+                "type": "message",
+                "content": [{"type": "input_image", "image_url": "data:x", "detail": None}],
+            },
+            {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {"type": "function_call", "call_id": "c0", "name": "get", "arguments": "{}"},
+            {"type": "function_call", "call_id": "c1", "name": "get", "arguments": "[]"},
+            {"type": "function_call_output", "call_id": "c1", "output": "7"},
+            {"type": "custom_tool_call_output", "call_id": "c0", "output": {"n": 8}},
+            {"type": "shell_call_output", "call_id": "c2", "output": [], "status": None},
+            "stray",
+        ],
+    }
+    read = ResponsesProtocol().read(request)
+    assert [(m["role"], m["content"], m["tool_call_id"]) for m in read.messages] == [
+        ("system", "Be brief.", None),
+        ("developer", "ab", None),
+        ("user", '[{"type":"image_url","image_url":{"url":"data:x"}}]', None),
+        ("assistant", "", None),
+        ("tool", "7", "c1"),
+        ("tool", '{"n":8}', "c0"),
+        ("tool", '{"call_id":"c2","output":[],"type":"shell_call_output"}', "c2"),
+        ("user", "stray", None),
+    ]
+    answer = read.messages[3]
+    assert answer["reasoning"] == "hm"
+    assert [(call["call_id"], call["arguments"]) for call in answer["tool_calls"]] == [("c0", "{}"), ("c1", "[]")]
+    assert (read.instructions, read.previous_response_id, read.user, read.stream) == (1, "resp_0", "p1", True)
+    assert read.sampling == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 64, "seed": None}
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "role", "content", "summary", "output", "arguments", "id", "text", "format", "name"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(ANYTHING, ANYTHING)
+def test_whatever_a_request_holds_is_read(instructions: Any, items: Any) -> None:
+    ResponsesProtocol().read({"instructions": instructions, "input": items, "model": items})
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_the_newest_items_are_remembered_up_to_a_size(bare: bool) -> None:
+    memory = ItemMemory(limit_bytes=60)
+    items = [{"id": f"i{n}", "type": "message"} for n in range(3)]  # 29 bytes each
+    memory.keep(items[:2])
+    memory.keep(items[:1])
+    memory.keep(items[2:])
+    references = [{"id": f"i{n}"} | ({} if bare else {"type": "item_reference"}) for n in range(3)]
+    assert memory.resolved([*references, "text"]) == [items[0], references[1], items[2], "text"]
