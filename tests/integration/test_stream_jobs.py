@@ -16,7 +16,7 @@ from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse import connect
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
@@ -41,7 +41,7 @@ class Log:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.codec = Codec(settings.schema_registry)
+        self.codec = codec_of(settings)
         self.producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
         self.store = connect(settings.clickhouse, database=settings.clickhouse.database)
 

@@ -2,7 +2,7 @@
 
 from stepstream.config import Settings
 from stepstream.demo.accounting import Label
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 
 TOPIC = "labeled-trajectories"
@@ -14,7 +14,7 @@ class LabelReader:
     def __init__(self, settings: Settings) -> None:
         """Notes where the topic ends now."""
         self._kafka = settings.kafka
-        self._codec = Codec(settings.schema_registry)
+        self._codec = codec_of(settings)
         with EventConsumer(self._kafka, self._codec) as consumer:
             self._start = {(TOPIC, partition): offset for partition, offset in consumer.end_offsets(TOPIC).items()}
 

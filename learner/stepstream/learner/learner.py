@@ -20,7 +20,7 @@ from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, rea
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
 from stepstream.learner.update import CannotTrain, Trainer
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_update_input
 from stepstream.topics.process import Fatal, Stop, serve_metrics
@@ -38,7 +38,7 @@ def main(settings: Settings, stop: Stop) -> None:
     """
     serve_metrics(settings.metrics)
     wait_for_kafka(settings.kafka, lambda: bool(stop))
-    codec = Codec(settings.schema_registry)
+    codec = codec_of(settings)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
     try:
         while not stop:

@@ -31,9 +31,10 @@ from stepstream.learner.provenance import arithmetic, recorded
 from stepstream.learner.publish import INPUT
 from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
+from stepstream.topics.seal import is_erased
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +76,13 @@ def rebuild(settings: Settings, model: str, version: int | None) -> Rebuilt:
 
     Raises:
         UnknownVersion: there is no such model or version; the message lists what there is.
-        CannotRebuild: records that it was trained on are no longer in the log, or an ancestor came out different.
+        CannotRebuild: records that it was trained on are no longer in the log or were erased, or an ancestor came out
+            different.
         CheckpointFault: the files of the lineage's root are gone or damaged.
         KafkaUnavailable: no broker answers within its deadline.
     """
     wait_for_kafka(settings.kafka)
-    with closing(Codec(settings.schema_registry)) as codec:
+    with closing(codec_of(settings)) as codec:
         versions = read_versions(settings.kafka, codec)
         if version is None:
             newest = versions.newest(model)
@@ -135,6 +137,8 @@ def _redo(checkpoint: Checkpoint, parent: Path, target: Path, read: Read) -> Non
 def _attempt(records: dict[Place, Any], place: Place, limits: Limits) -> Attempt:
     if place not in records:
         raise CannotRebuild(f"partition {place[0]} offset {place[1]} of {INPUT} is no longer in the log")
+    if is_erased(records[place]):
+        raise CannotRebuild(f"the person of partition {place[0]} offset {place[1]} of {INPUT} was erased")
     return attempt_of(records[place], place, limits)
 
 

@@ -24,7 +24,7 @@ from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.recovery import Recovery
 from stepstream.jobs.state import Changes
 from stepstream.jobs.waiting import patiently
-from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
+from stepstream.topics.codec import CodecError, RegistryUnavailable, codec_of
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class FoldProcessor:
         self._job = job
         self._id = f"{job.name}@{job.version}"
         self._abandoned = abandoned
-        self._codec = Codec(settings.schema_registry)
+        self._codec = codec_of(settings)
         self._publisher = Publisher(settings, self._codec, f"{job.name}/{job.version}", abandoned)
         self._reader = LogReader(settings.kafka, group(job.name), abandoned)
         folder = state_folder(settings) / job.name
@@ -59,6 +59,7 @@ class FoldProcessor:
         """Releases everything."""
         self.close(list(self._partitions))
         self._reader.close()
+        self._codec.close()
 
     def process(self, records: Sequence[Record]) -> None:
         """Folds a batch and publishes what follows; when it returns, the batch's offsets may be committed.

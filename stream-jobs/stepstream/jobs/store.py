@@ -21,7 +21,7 @@ from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.rows import TOPICS, Row, rows
 from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.waiting import patiently
-from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
+from stepstream.topics.codec import CodecError, RegistryUnavailable, codec_of
 from stepstream.topics.process import Stop, run
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class StoreProcessor:
 
     def __init__(self, settings: Settings, abandoned: Callable[[], bool]) -> None:
         self._abandoned = abandoned
-        self._codec = Codec(settings.schema_registry)
+        self._codec = codec_of(settings)
         self._inserter = Inserter(settings.clickhouse, abandoned)
         self._publisher = Publisher(settings, self._codec, f"{NAME}/{VERSION}", abandoned)
         self._share = DeadLetterShare(settings.jobs.dead_letter_share)
@@ -53,8 +53,9 @@ class StoreProcessor:
         """Nothing depends on time."""
 
     def shut_down(self) -> None:
-        """Frees the connection."""
+        """Frees the connections."""
         self._inserter.close()
+        self._codec.close()
 
     def process(self, records: Sequence[Record]) -> None:
         """Inserts a batch; when it returns, everything is acknowledged.

@@ -92,8 +92,8 @@ class Worker:
     def __init__(self, log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log, self.folder = log, folder
         self.publisher = Publisher(log)
-        monkeypatch.setattr(folding, "Codec", lambda _: LocalCodec())
-        monkeypatch.setattr(label, "Codec", lambda _: LocalCodec())
+        monkeypatch.setattr(folding, "codec_of", lambda _: LocalCodec())
+        monkeypatch.setattr(label, "codec_of", lambda _: LocalCodec())
         monkeypatch.setattr(folding, "Publisher", lambda *_: self.publisher)
         monkeypatch.setattr(folding, "LogReader", lambda *_: Reader(log))
         self.processor = self.start()

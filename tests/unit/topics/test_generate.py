@@ -19,5 +19,12 @@ def test_protocol_page_is_current() -> None:
 def test_constructors_fill_in_defaults_and_share_no_lists() -> None:
     first = events.new_message(role="user", content="a")
     second = events.new_message(role="user", content="b")
-    assert first == {"role": "user", "content": "a", "tool_calls": [], "tool_call_id": None, "name": None}
+    assert first == {
+        "role": "user",
+        "content": "a",
+        "tool_calls": [],
+        "tool_call_id": None,
+        "name": None,
+        "reasoning": None,
+    }
     assert first["tool_calls"] is not second["tool_calls"]

@@ -8,16 +8,21 @@ import io
 import json
 import struct
 import time
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import fastavro
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from fastavro.types import Schema as ParsedSchema
 
-from stepstream.config.sections import SchemaRegistry
+from stepstream.config.sections import SchemaRegistry, Settings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.seal import SEALED_TOPICS
+
+if TYPE_CHECKING:
+    from stepstream.topics.seal_keys import KeepKey
 
 MAGIC = 0
 HEADER = struct.Struct(">bI")
@@ -54,10 +59,49 @@ class NotRegistered(RegistryUnavailable):
     """The registry answers but does not hold the schema: wait until somebody applies the catalogue."""
 
 
-class Codec:
-    """Encodes and decodes the records of catalogue topics. Safe to share between threads."""
+class KeysUnavailable(RegistryUnavailable):
+    """The keys of sealed records cannot be had: the record may be sound, so wait and try again."""
 
-    def __init__(self, registry: SchemaRegistry) -> None:
+
+class Sealing(Protocol):
+    """What seals and opens records; see `seal_keys.py`."""
+
+    def seal(self, topic: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The record with its personal fields encrypted."""
+        ...
+
+    def open(self, topic: str, writer: Any, record: dict[str, Any]) -> dict[str, Any]:
+        """The record with its personal fields in the clear, or marked as erased."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds."""
+        ...
+
+
+def codec_of(settings: Settings, *, keep_key: "KeepKey | None" = None, make_master: bool = True) -> "Codec":
+    """A codec that seals what it encodes and opens what it decodes, where records have a `user`.
+
+    Args:
+        settings: where the registry, the keys and the master key are.
+        keep_key: for programs that must not block: takes on the key of a person who is met for the first time, and
+            sees to it that Kafka has acknowledged it before it sends a record that is encoded after. Default: `encode`
+            sends the key itself and waits.
+        make_master: whether an installation without a master key gets one; without one, records stay unsealed.
+    """
+    from stepstream.topics.seal_keys import Sealer
+
+    return Codec(settings.schema_registry, Sealer(settings, keep_key=keep_key, make_master=make_master))
+
+
+class Codec:
+    """Encodes and decodes the records of catalogue topics. Safe to share between threads.
+
+    Without `sealing`, records are taken as they are: sealed ones stay sealed. `codec_of` makes one with it.
+    """
+
+    def __init__(self, registry: SchemaRegistry, sealing: Sealing | None = None) -> None:
+        self._sealing = sealing
         self._url = registry.url
         config: dict[str, Any] = {"url": registry.url, "timeout": registry.timeout_s}
         if registry.user_info.get_secret_value():
@@ -68,17 +112,21 @@ class Codec:
         self._writers: dict[int, ParsedSchema] = {}
         self._same: dict[tuple[str, int], bool] = {}
         self._unknown: dict[int, float] = {}
+        self._translated: dict[str, ParsedSchema] = {}
 
     def close(self) -> None:
-        """Frees the connections to the registry."""
+        """Frees the connections to the registry and to the keys."""
         self._client.close()
+        if self._sealing is not None:
+            self._sealing.close()
 
     def encode(self, topic: str, record: Any) -> bytes:
         """One record as bytes.
 
         Raises:
             Unencodable: it does not fit the schema; the message names the field where known.
-            RegistryUnavailable: the id of the schema is not cached and the registry does not answer.
+            RegistryUnavailable: the id of the schema is not cached and the registry does not answer, or the record has
+                a `user` whose key cannot be had (`KeysUnavailable`).
         """
         return self.header(topic) + self.body(topic, record)
 
@@ -97,14 +145,19 @@ class Codec:
         return self._ids.get(key) or self._look_up_id(key)
 
     def body(self, topic: str, record: Any) -> bytes:
-        """One record as Avro without the header: needs no registry.
+        """One record as Avro without the header, sealed where it has a `user`: needs no registry.
 
         Raises:
             Unencodable: it does not fit the schema; the message names the field where known.
+            KeysUnavailable: its key cannot be had.
         """
         out = io.BytesIO()
         try:
+            if self._sealing is not None and topic in SEALED_TOPICS and record["user"]:
+                record = self._sealing.seal(topic, record)
             fastavro.schemaless_writer(out, self._parsed[topic], record)
+        except (RegistryUnavailable, CodecError):
+            raise
         except Exception as error:  # fastavro raises whatever the wrong value provokes
             raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {error!r}") from error
         return out.getvalue()
@@ -114,16 +167,16 @@ class Codec:
 
         Raises:
             Malformed: it does not read with that schema.
+            KeysUnavailable: it is sealed and its key cannot be had.
         """
         try:
-            record = fastavro.schemaless_reader(
-                io.BytesIO(body), fastavro.parse_schema(json.loads(text)), self._parsed[topic]
-            )
+            writer = self._translated.get(text) or fastavro.parse_schema(json.loads(text))
+            record = fastavro.schemaless_reader(io.BytesIO(body), writer, self._parsed[topic])
         except Exception as error:  # as in `decode`
             raise Malformed(f"does not read as {TOPICS[topic].schema}: {error!r}"[:300]) from error
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, self._parsed[topic], record)
-        return out.getvalue()
+        self._translated[text] = writer
+        # What is sealed is written with its record's schema too, so it is opened and sealed again.
+        return self.body(topic, self._open(topic, writer, cast(dict[str, Any], record)))
 
     def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
         """One record from bytes, in the shape that this package knows, whichever version wrote it.
@@ -131,7 +184,8 @@ class Codec:
         Raises:
             Malformed: not framed, cut off, or not of this topic's type.
             UnknownSchema: the registry does not know its schema id.
-            RegistryUnavailable: the schema is not cached and the registry does not answer.
+            RegistryUnavailable: the schema is not cached and the registry does not answer, or the record is sealed and
+                its key cannot be had (`KeysUnavailable`).
         """
         if value is None or len(value) < HEADER.size:
             raise Malformed("shorter than the five-byte header of the wire format")
@@ -148,7 +202,12 @@ class Codec:
             raise Malformed(f"schema {schema_id} does not read as {TOPICS[topic].schema}: {error!r}"[:300]) from error
         if body.tell() != len(value):
             raise Malformed(f"{len(value) - body.tell()} bytes after the end of the record")
-        return cast(dict[str, Any], record)
+        return self._open(topic, writer, cast(dict[str, Any], record))
+
+    def _open(self, topic: str, writer: ParsedSchema, record: dict[str, Any]) -> dict[str, Any]:
+        if self._sealing is not None and topic in SEALED_TOPICS and record["seal_key"] is not None:
+            return self._sealing.open(topic, writer, record)
+        return record
 
     def _is_ours(self, topic: str, schema_id: int, writer: ParsedSchema) -> bool:
         key = topic, schema_id

@@ -88,6 +88,10 @@ class EventProducer:
             topic, value=value, key=key.encode(), headers=every, on_delivery=on_delivery or self._note_failure
         )
 
+    def delete(self, topic: str, key: str) -> None:
+        """Queues a tombstone: a compacted topic forgets the key. Raises as `send` does."""
+        self._producer.produce(topic, value=None, key=key.encode(), on_delivery=self._note_failure)
+
     def poll(self, timeout_s: float = 0.0) -> int:
         """Serves delivery reports; returns how many."""
         return int(self._producer.poll(timeout_s))

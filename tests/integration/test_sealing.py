@@ -1,0 +1,95 @@
+"""Sealed records over a real broker and registry: what one process seals, another opens, until the key is gone."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from service_process import until
+from stream_records import make_feedback, make_steps
+
+from stepstream.config import Settings
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.events import SubjectKey
+from stepstream.topics.producer import EventProducer
+from stepstream.topics.seal import is_erased
+
+SECRET = "the patient's name is Ada"
+
+
+@pytest.fixture
+def codecs(registry_settings: Settings) -> Iterator[Callable[..., Codec]]:
+    """Makes codecs as several processes have them."""
+    made: list[Codec] = []
+
+    def make(**how: Any) -> Codec:
+        made.append(codec_of(registry_settings, **how))
+        return made[-1]
+
+    yield make
+    for codec in made:
+        codec.close()
+
+
+def test_one_process_seals_and_another_opens_until_the_key_is_destroyed(
+    registry_settings: Settings, codecs: Callable[..., Codec]
+) -> None:
+    user = uuid.uuid4().hex
+    writer, reader, late = codecs(), codecs(), codecs()
+    [step] = make_steps(user, 1, user=user, error=SECRET)
+    comment = make_feedback(user, comment=SECRET, user=user)
+    sealed = writer.encode("steps", step)
+    assert user.encode() not in sealed.replace(step["trajectory_id"].encode(), b"")
+    assert SECRET.encode() not in sealed
+    assert reader.decode("steps", sealed) == step
+    assert reader.decode("feedback", writer.encode("feedback", comment)) == comment
+    with closing(Codec(registry_settings.schema_registry)) as plain:
+        producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
+        key_id = plain.decode("steps", sealed)["seal_key"]
+        producer.delete("subject-keys", key_id)
+        producer.flush(20)
+    gone = late.decode("steps", sealed)  # a process that never knew the key
+    assert is_erased(gone)
+    assert (gone["user"], gone["messages"], gone["response_token_ids"]) == (None, [], [])
+    until(lambda: is_erased(reader.decode("steps", sealed)), 20)
+    assert late.decode("steps", late.encode("steps", gone)) == gone
+
+
+def test_a_program_that_must_not_block_hands_its_keys_on(codecs: Callable[..., Codec]) -> None:
+    user = uuid.uuid4().hex
+    kept: list[SubjectKey] = []
+
+    def keep(key: SubjectKey) -> bool:
+        kept.append(key)
+        return True
+
+    gateway = codecs(keep_key=keep)
+    [step] = make_steps(user, 1, user=user)
+    values = [gateway.encode("steps", step) for _ in range(3)]
+    assert len(kept) == 1
+    assert all(gateway.decode("steps", value) == step for value in values)
+
+
+def test_records_without_a_user_are_written_as_before(
+    registry_settings: Settings, codecs: Callable[..., Codec]
+) -> None:
+    [step] = make_steps("nobody", 1)
+    sealing = codecs()
+    with closing(Codec(registry_settings.schema_registry)) as plain:
+        assert sealing.encode("steps", step) == plain.encode("steps", step)
+        assert sealing.decode("steps", plain.encode("steps", step)) == step
+    assert sealing._sealing is not None
+    assert sealing._sealing._ring is None  # type: ignore[attr-defined]
+
+
+def test_a_body_of_another_version_is_sealed_again(codecs: Callable[..., Codec]) -> None:
+    from stepstream.schemas import schema_text
+
+    user = uuid.uuid4().hex
+    codec = codecs()
+    [step] = make_steps(user, 1, user=user)
+    text = schema_text(TOPICS["steps"].schema).replace("Tokens of the response", "Response tokens")
+    body = codec.translate("steps", text, codec.body("steps", step))
+    assert codec.decode("steps", codec.header("steps") + body) == step

@@ -1,0 +1,82 @@
+"""Sealing without Kafka: keys in a dict that a test can destroy."""
+
+from collections.abc import Callable
+from typing import Any
+
+from stepstream.config import Settings
+from stepstream.config.sections import Seal
+from stepstream.topics.events import SubjectKey, new_erasure
+from stepstream.topics.seal_keys import ERASURES, KEYS, Sealer
+
+MASTER = Settings(seal=Seal.model_validate({"master_key": "a secret of the tests"}))
+
+
+class FakeTable:
+    """`Table` over a dict; `current` and `reachable` are the test's to set."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Any] = {}
+        self.current = True
+        self.reachable = True
+        self.waits = 0
+        self.arriving: dict[str, Any] = {}
+        """What is on the topic but not read yet."""
+        self._callbacks: list[Callable[[str, Any], None]] = []
+
+    def get(self, key: str) -> Any:
+        return self.rows.get(key)
+
+    def items(self) -> dict[str, Any]:
+        return dict(self.rows)
+
+    def on_change(self, callback: Callable[[str, Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    def wait_current(self, timeout_s: float) -> bool:
+        self.waits += 1
+        if self.reachable:
+            arriving, self.arriving = self.arriving, {}
+            for key, record in arriving.items():
+                self.put(key, record)
+        return self.reachable
+
+    def put(self, key: str, record: Any) -> None:
+        if record is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = record
+        for callback in self._callbacks:
+            callback(key, record)
+
+    def close(self) -> None:
+        pass
+
+
+class Keys:
+    """The topics of keys and erasures, which several sealers may share."""
+
+    def __init__(self) -> None:
+        self.tables = {KEYS: FakeTable(), ERASURES: FakeTable()}
+        self.made: list[SubjectKey] = []
+        self.keeps = True
+
+    def sealer(self, settings: Settings = MASTER) -> Sealer:
+        return Sealer(settings, keep_key=self._keep, tables=lambda _, topic: self.tables[topic])
+
+    def destroy(self, subject: str | None = None) -> None:
+        """Destroys the keys of one person, or all of them."""
+        for key_id, key in self.tables[KEYS].items().items():
+            if subject in (None, key["subject"]):
+                self.tables[KEYS].put(key_id, None)
+
+    def erase(self, subject: str, at_us: int) -> None:
+        """What `stepstream erase` writes."""
+        event = new_erasure(event_id="e", occurred_at_us=at_us, tenant="default", subject=subject)
+        self.tables[ERASURES].put(subject, event)
+        self.destroy(subject)
+
+    def _keep(self, key: SubjectKey) -> bool:
+        self.made.append(key)
+        if self.keeps:
+            self.tables[KEYS].put(key["key_id"], key)
+        return self.keeps

@@ -1,0 +1,211 @@
+"""Sealing: what is sealed comes back the same, and without its key not at all."""
+
+import io
+from copy import deepcopy
+from typing import Any
+
+import fastavro
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sample_records import feedback, step, trajectory
+
+from stepstream.schemas import schema
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.events import (
+    new_governance,
+    new_labeled_step,
+    new_message,
+    new_tool_call,
+    new_training_sequence,
+)
+from stepstream.topics.seal import (
+    SEALED_TOPICS,
+    Layout,
+    SealBroken,
+    emptied,
+    erase,
+    is_erased,
+    layout_of,
+    open_sealed,
+    seal,
+)
+
+KEY = AESGCM(b"k" * 32)
+SECRET = "Ada Lovelace lives at 12 St James's Square"
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+calls = st.builds(
+    lambda n, a, r: new_tool_call(call_id=n, name=n, arguments=a, result=r), texts, texts, st.none() | texts
+)
+messages = st.builds(
+    lambda role, content, tools, reasoning: new_message(
+        role=role, content=content, tool_calls=tools, reasoning=reasoning
+    ),
+    texts,
+    texts,
+    st.lists(calls, max_size=2),
+    st.none() | texts,
+)
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
+floats = st.lists(st.floats(-100, 0, width=32), max_size=5)
+
+steps = st.builds(
+    lambda **fields: step(**fields),
+    event_id=texts,
+    user=texts,
+    messages=st.lists(messages, max_size=3),
+    prompt_token_ids=ids,
+    response=messages,
+    response_token_ids=ids,
+    response_logprobs=floats,
+    loss_mask=st.lists(st.booleans(), max_size=5),
+    error=st.none() | texts,
+    prompt_shared_digest=st.none() | texts,
+    governed=st.none() | st.just(new_governance(source_event_id="s", job="govern@1", trainable=True)),
+)
+feedbacks = st.builds(
+    lambda **fields: feedback(**fields),
+    user=texts,
+    category=st.none() | texts,
+    comment=st.none() | texts,
+    demonstration=st.none() | texts,
+)
+labels = st.builds(
+    lambda user, signature, sequences, entries: trajectory(
+        user=user, signature=signature, sequences=sequences, steps=entries, trainable=True
+    ),
+    texts,
+    st.lists(st.integers(0, 2**32 - 1), max_size=4),
+    st.lists(
+        st.builds(
+            lambda tokens, logprobs: new_training_sequence(token_ids=tokens, logprobs=logprobs),
+            ids,
+            floats,
+        ),
+        max_size=2,
+    ),
+    st.lists(
+        st.builds(
+            lambda index, tools, error: new_labeled_step(
+                step_index=index, event_id="e", reward=0.5, return_to_go=0.5, tool_calls=tools, error=error
+            ),
+            st.integers(0, 9),
+            st.lists(calls, max_size=2),
+            st.none() | texts,
+        ),
+        max_size=3,
+    ),
+)
+records = st.one_of(
+    st.tuples(st.sampled_from(["steps", "governed-steps"]), steps),
+    st.tuples(st.sampled_from(["feedback", "governed-feedback"]), feedbacks),
+    st.tuples(st.just("labeled-trajectories"), labels),
+)
+
+
+def through_avro(topic: str, record: Any) -> Any:
+    """What a reader gets of a record."""
+    parsed = fastavro.parse_schema(schema(TOPICS[topic].schema))
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, parsed, record)
+    return fastavro.schemaless_reader(io.BytesIO(out.getvalue()), parsed, None)
+
+
+@given(records)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_sealed_opens_to_the_same_record(example: tuple[str, Any]) -> None:
+    topic, record = example
+    layout = layout_of(topic)
+    sealed = through_avro(topic, seal(layout, topic, record, "k1", KEY))
+    assert sealed["user"] is None
+    assert is_erased(sealed)
+    opened = open_sealed(layout, layout, topic, sealed, KEY)
+    assert opened == through_avro(topic, record)
+
+
+@given(records, st.data())
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+def test_a_changed_blob_does_not_open(example: tuple[str, Any], data: Any) -> None:
+    topic, record = example
+    layout = layout_of(topic)
+    sealed = through_avro(topic, seal(layout, topic, record, "k1", KEY))
+    place = data.draw(st.integers(0, len(sealed["sealed"]) - 1))
+    blob = bytearray(sealed["sealed"])
+    blob[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(SealBroken):
+        open_sealed(layout, layout, topic, {**sealed, "sealed": bytes(blob)}, KEY)
+    with pytest.raises(SealBroken):
+        open_sealed(layout, layout, topic, {**sealed, "sealed": sealed["sealed"][:place]}, KEY)
+
+
+@pytest.mark.parametrize("change", [{"event_id": "another"}, {"seal_key": "another"}])
+def test_a_blob_belongs_to_its_record(change: dict[str, str]) -> None:
+    layout = layout_of("steps")
+    sealed = through_avro("steps", seal(layout, "steps", step(user="ada"), "k1", KEY))
+    with pytest.raises(SealBroken, match="another record"):
+        open_sealed(layout, layout, "steps", {**sealed, **change}, KEY)
+    with pytest.raises(SealBroken):
+        open_sealed(layout, layout, "governed-steps", dict(sealed), KEY)
+
+
+@given(records)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_erased_is_a_record_like_any_other(example: tuple[str, Any]) -> None:
+    topic, record = example
+    erased = erase(through_avro(topic, seal(layout_of(topic), topic, record, "k1", KEY)))
+    again = through_avro(topic, erased)
+    assert again == erased
+    assert is_erased(again)
+    assert again["sealed"] is None
+    assert through_avro(topic, emptied(layout_of(topic), again)) == again
+    assert not again.get("trainable")
+    assert not (again.get("governed") or {}).get("trainable")
+
+
+def test_nothing_personal_is_left_in_the_clear() -> None:
+    said = new_message(role="user", content=SECRET, reasoning=SECRET)
+    made: dict[str, Any] = {
+        "steps": step(user=SECRET, messages=[said], response=said, error=SECRET, prompt_shared_digest=SECRET),
+        "feedback": feedback(user=SECRET, category=SECRET, comment=SECRET, demonstration=SECRET),
+        "labeled-trajectories": trajectory(
+            user=SECRET,
+            steps=[
+                new_labeled_step(
+                    step_index=0,
+                    event_id="s",
+                    reward=0.0,
+                    return_to_go=0.0,
+                    error=SECRET,
+                    tool_calls=[new_tool_call(call_id="1", name="get", arguments=SECRET)],
+                )
+            ],
+        ),
+    }
+    for topic, record in made.items():
+        assert SECRET not in str(seal(layout_of(topic), topic, record, "k1", KEY))
+
+
+def test_a_later_schema_reads_what_an_earlier_one_sealed() -> None:
+    """A field added to a nested record later gets its default, in the blob as outside of it."""
+    earlier = deepcopy(schema("Step"))
+    text = str(earlier)
+    assert "'reasoning'" in text
+    message = next(f for f in earlier["fields"] if f["name"] == "messages")["type"]["items"]
+    message["fields"] = [field for field in message["fields"] if field["name"] != "reasoning"]
+    parsed = fastavro.parse_schema(earlier)
+    written, known = Layout(parsed), layout_of("steps")
+    record = step(user="ada", messages=[{"role": "user", "content": SECRET}])
+    sealed = seal(written, "steps", record, "k1", KEY)
+    opened = open_sealed(written, known, "steps", dict(sealed), KEY)
+    assert opened["messages"] == [new_message(role="user", content=SECRET)]
+
+
+def test_every_topic_with_persons_is_sealed() -> None:
+    with_user = {
+        topic.name
+        for topic in TOPICS.values()
+        if any(field["name"] == "sealed" for field in schema(topic.schema)["fields"])
+    }
+    assert set(SEALED_TOPICS) == with_user

@@ -1,0 +1,141 @@
+"""The keys of sealed records: found, waited for, destroyed, and never made for what was erased."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from sample_records import T0_US, feedback, step
+from sealing import MASTER, Keys
+
+from stepstream.config import Settings
+from stepstream.config.sections import Paths, Seal
+from stepstream.schemas import schema
+from stepstream.topics.codec import KeysUnavailable, Malformed
+from stepstream.topics.seal import is_erased
+from stepstream.topics.seal_keys import ERASURES, KEYS, WrongMasterKey, master_of
+
+WRITER = fastavro.parse_schema(schema("Step"))
+
+
+def opened(keys: Keys, sealed: Any, settings: Settings = MASTER) -> Any:
+    return keys.sealer(settings).open("steps", WRITER, dict(sealed))
+
+
+def test_a_person_has_one_key_and_every_reader_finds_it() -> None:
+    keys = Keys()
+    first, second = keys.sealer(), keys.sealer()
+    ours = step(user="ada")
+    sealed = [first.seal("steps", ours), first.seal("steps", ours), second.seal("steps", ours)]
+    assert len(keys.made) == 1
+    assert len({record["seal_key"] for record in sealed}) == 1
+    assert len({record["sealed"] for record in sealed}) == 3
+    assert all(opened(keys, record)["user"] == "ada" for record in sealed)
+    first.seal("steps", step(user="bob"))
+    first.seal("steps", step(user="ada", tenant="other"))
+    assert len({key["subject"] for key in keys.made}) == 3
+    assert all("ada" not in str(key) and "bob" not in str(key) for key in keys.made)
+
+
+def test_nothing_is_followed_until_a_person_is_met() -> None:
+    asked: list[str] = []
+    keys = Keys()
+    sealer = keys.sealer()
+    sealer._tables = lambda _, topic: asked.append(topic)
+    sealer.close()
+    assert asked == []
+
+
+def test_a_destroyed_key_leaves_an_erased_record() -> None:
+    keys = Keys()
+    writer, reader = keys.sealer(), keys.sealer()
+    sealed = writer.seal("steps", step(user="ada"))
+    assert reader.open("steps", WRITER, dict(sealed))["user"] == "ada"
+    keys.destroy()
+    gone = reader.open("steps", WRITER, dict(sealed))
+    assert is_erased(gone)
+    assert (gone["user"], gone["messages"]) == (None, [])
+    # What happens later is sealed under a new key, as that of anybody.
+    assert opened(keys, writer.seal("steps", step(user="ada")))["user"] == "ada"
+    assert len(keys.made) == 2
+
+
+def test_an_unknown_key_is_waited_for_before_it_counts_as_destroyed() -> None:
+    keys = Keys()
+    sealed = keys.sealer().seal("steps", step(user="ada"))
+    table = keys.tables[KEYS]
+    late = dict(table.rows)
+    table.rows.clear()
+    table.arriving = late
+    assert opened(keys, sealed)["user"] == "ada"
+    table.rows.clear()
+    table.reachable = False
+    reader = keys.sealer()
+    with pytest.raises(KeysUnavailable):
+        reader.open("steps", WRITER, dict(sealed))
+    table.reachable = True
+    assert is_erased(reader.open("steps", WRITER, dict(sealed)))
+    before = table.waits
+    reader.open("steps", WRITER, dict(sealed))
+    assert table.waits == before, "a key that is known to be destroyed is not asked for again"
+
+
+def test_what_happened_before_an_erasure_is_never_sealed_anew() -> None:
+    keys = Keys()
+    sealer = keys.sealer()
+    sealer.seal("steps", step(user="ada"))
+    subject = keys.made[0]["subject"]
+    keys.erase(subject, T0_US)
+    late = sealer.seal("steps", step(user="ada", at_us=T0_US))
+    assert is_erased(opened(keys, late))
+    assert "ada" not in str(late)
+    assert is_erased(opened(keys, sealer.seal("feedback", feedback(user="ada", comment="x"))))
+    assert opened(keys, sealer.seal("steps", step(user="ada", at_us=T0_US + 1)))["user"] == "ada"
+    assert opened(keys, sealer.seal("steps", step(user="bob", at_us=T0_US)))["user"] == "bob"
+
+
+def test_another_master_key_opens_nothing_and_says_so() -> None:
+    keys = Keys()
+    sealed = keys.sealer().seal("steps", step(user="ada"))
+    other = Settings(seal=Seal.model_validate({"master_key": "another"}))
+    with pytest.raises(WrongMasterKey, match="STEPSTREAM_SEAL_MASTER_KEY"):
+        opened(keys, sealed, other)
+
+
+def test_a_damaged_record_is_malformed() -> None:
+    keys = Keys()
+    sealed = keys.sealer().seal("steps", step(user="ada"))
+    with pytest.raises(Malformed):
+        opened(keys, {**sealed, "sealed": sealed["sealed"] + b"x"})
+
+
+def test_the_master_key_is_made_once_and_only_its_user_reads_it(tmp_path: Path) -> None:
+    local = Settings(paths=Paths(data=tmp_path))
+    assert master_of(local, make=False) is None
+    first, second = master_of(local), master_of(local, make=False)
+    assert first is not None
+    assert second is not None
+    assert first.subject("t", "u") == second.subject("t", "u")
+    assert first.subject("t", "u") != first.subject("t\x1f", "u")
+    file = tmp_path / "secrets" / "master.key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_program_that_must_not_make_a_master_key_leaves_records_as_they_are(tmp_path: Path) -> None:
+    keys = Keys()
+    sealer = keys.sealer(Settings(paths=Paths(data=tmp_path)))
+    sealer._make_master = False
+    record = step(user="ada")
+    assert sealer.seal("steps", record) is record
+    assert keys.tables[ERASURES].rows == {}
+
+
+def test_a_key_that_could_not_be_kept_is_not_used() -> None:
+    keys = Keys()
+    sealer = keys.sealer()
+    keys.keeps = False
+    with pytest.raises(KeysUnavailable):
+        sealer.seal("steps", step(user="ada"))
+    keys.keeps = True
+    assert sealer.seal("steps", step(user="ada"))["seal_key"] == keys.made[1]["key_id"]

@@ -1,0 +1,190 @@
+"""Sealing: the personal fields of a record as one encrypted blob, under a key of the person's own.
+
+`seal` and `open_sealed` are pure. The blob is an Avro record made of the personal fields, by a schema derived from
+the schema of the whole record: whoever can read the record can read the blob, in each version of the schema. What is
+left in the clear is empty but valid, so that programs without the key see a record like any other. Destroying the key
+leaves exactly that for everybody: the record is erased (`is_erased`).
+"""
+
+import io
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import fastavro
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from stepstream.schemas import schema
+from stepstream.topics.catalogue import TOPICS
+
+FORMAT = 1
+_NONCE_BYTES = 12
+_ERASED = "erased"
+
+_STEP = (
+    "user",
+    "messages",
+    "prompt_shared_digest",
+    "prompt_token_ids",
+    "response",
+    "response_token_ids",
+    "response_logprobs",
+    "loss_mask",
+    "policy_spans",
+    "error",
+)
+_FEEDBACK = ("user", "category", "comment", "demonstration")
+_TRAJECTORY = ("user", "sequences", "signature")
+_INSIDE_STEPS = ("tool_calls", "error")
+"""Personal fields of each entry of `steps`, where a record has that."""
+_PERSONAL = {"Step": _STEP, "Feedback": _FEEDBACK, "LabeledTrajectory": _TRAJECTORY}
+
+SEALED_TOPICS = {topic.name: _PERSONAL[topic.schema] for topic in TOPICS.values() if topic.schema in _PERSONAL}
+"""Topics whose records are sealed where they have a `user`, and their personal fields."""
+
+
+class SealBroken(Exception):
+    """A blob that was changed, belongs to another record, or is of a format that this version does not know."""
+
+
+class Layout:
+    """The personal fields of one version of a record's schema, and the blob's schema."""
+
+    def __init__(self, parsed: Any) -> None:
+        """`parsed` is the record's schema as fastavro parsed it; it must be one of a sealed topic."""
+        self._fields = {field["name"]: field for field in parsed["fields"]}
+        self.personal = [name for name in _PERSONAL[parsed["name"].rpartition(".")[2]] if name in self._fields]
+        named = parsed["__named_schemas"]
+        fields = [self._of_blob(self._fields[name]) for name in self.personal]
+        self.inside: list[str] = []
+        if "steps" in self._fields:
+            entry = named[_referenced(self._fields["steps"]["type"])["items"]]
+            inner = {field["name"]: field for field in entry["fields"]}
+            self.inside = [name for name in _INSIDE_STEPS if name in inner]
+            record = {"type": "record", "name": "SealedEntry", "fields": [self._of_blob(inner[n]) for n in self.inside]}
+            fields.append({"name": "steps", "type": {"type": "array", "items": record}})
+        blob = {"type": "record", "name": f"Sealed{parsed['name'].rpartition('.')[2]}", "fields": fields}
+        self.blob = fastavro.parse_schema(blob, named_schemas=dict(named))
+
+    @staticmethod
+    def _of_blob(field: Mapping[str, Any]) -> dict[str, Any]:
+        return {**field, "type": _referenced(field["type"])}
+
+
+def is_erased(record: Mapping[str, Any]) -> bool:
+    """Whether a decoded record was sealed under a key that is destroyed: its personal fields are empty for good."""
+    return record.get("seal_key") is not None
+
+
+def seal(layout: Layout, topic: str, record: Mapping[str, Any], key_id: str, cipher: AESGCM) -> dict[str, Any]:
+    """The record with its personal fields encrypted; any field that does not fit its schema raises."""
+    sealed = emptied(layout, record)
+    blob = io.BytesIO()
+    personal = {name: record[name] for name in layout.personal if name in record}
+    if layout.inside:
+        personal["steps"] = record["steps"]
+    fastavro.schemaless_writer(blob, layout.blob, personal)
+    nonce = os.urandom(_NONCE_BYTES)
+    hidden = cipher.encrypt(nonce, blob.getvalue(), _bound_to(topic, record, key_id))
+    sealed["seal_key"], sealed["sealed"] = key_id, bytes([FORMAT]) + nonce + hidden
+    return sealed
+
+
+def emptied(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record without what is personal in it."""
+    plain = dict(record)
+    for name in layout.personal:
+        if name in plain:
+            plain[name] = _empty(name, plain[name])
+    if layout.inside:
+        plain["steps"] = [_emptied_entry(layout, entry) for entry in record["steps"]]
+    return plain
+
+
+def open_sealed(written: Layout, known: Layout, topic: str, record: dict[str, Any], cipher: AESGCM) -> dict[str, Any]:
+    """Puts the personal fields back, in place.
+
+    Args:
+        written: layout of the schema that the record was written with.
+        known: layout of the schema that it was read as.
+        topic: topic that the record was read from.
+        record: a sealed record.
+        cipher: of the key that `seal_key` names.
+
+    Raises:
+        SealBroken: the blob is not what was sealed.
+    """
+    blob: bytes = record["sealed"]
+    if len(blob) <= 1 + _NONCE_BYTES or blob[0] != FORMAT:
+        raise SealBroken("the sealed part is cut off, or of a format that this version does not know")
+    nonce, hidden = blob[1 : 1 + _NONCE_BYTES], blob[1 + _NONCE_BYTES :]
+    try:
+        plain = cipher.decrypt(nonce, hidden, _bound_to(topic, record, record["seal_key"]))
+    except InvalidTag:
+        raise SealBroken("the sealed part was changed or belongs to another record") from None
+    personal: Any = fastavro.schemaless_reader(io.BytesIO(plain), written.blob, known.blob)
+    steps = personal.pop("steps", None)
+    if steps is not None:
+        if len(steps) != len(record["steps"]):
+            raise SealBroken("the sealed part has another number of steps than the record")
+        for entry, inside in zip(record["steps"], steps, strict=True):
+            entry.update(inside)
+    record.update(personal)
+    record["seal_key"] = record["sealed"] = None
+    return record
+
+
+def erase(record: dict[str, Any]) -> dict[str, Any]:
+    """Marks, in place, a record whose key is destroyed: nothing is left to open and nothing to train on."""
+    record["sealed"] = None
+    governed = record.get("governed")
+    if governed is not None:
+        governed["trainable"] = False
+        governed["flags"] = _with_erased(governed["flags"])
+    if "steps" in record:
+        record["trainable"] = False
+        record["flags"] = _with_erased(record["flags"])
+        for step in record["steps"]:
+            step["trainable"] = False
+    return record
+
+
+def _empty(name: str, value: Any) -> Any:
+    """What stands in the clear for a personal field; that a call failed stays known."""
+    if isinstance(value, list):
+        return []
+    if name == "response":
+        return {"role": "assistant"}
+    return _ERASED if name == "error" and value is not None else None
+
+
+def _with_erased(flags: list[str]) -> list[str]:
+    return flags if _ERASED in flags else [*flags, _ERASED]
+
+
+def _emptied_entry(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {**entry, **{name: _empty(name, entry[name]) for name in layout.inside if name in entry}}
+
+
+def _bound_to(topic: str, record: Mapping[str, Any], key_id: str) -> bytes:
+    """What a blob belongs to: moved to another record, it does not open."""
+    return "\x1f".join((topic, record["event_id"], key_id)).encode("utf-8", "surrogatepass")
+
+
+def _referenced(kind: Any) -> Any:
+    """A type with every named type in it told by its name alone."""
+    if isinstance(kind, list):
+        return [_referenced(branch) for branch in kind]
+    if not isinstance(kind, dict):
+        return kind
+    if "name" in kind:
+        return kind["name"]
+    return {key: _referenced(value) if key in ("items", "values") else value for key, value in kind.items()}
+
+
+@cache
+def layout_of(topic: str) -> Layout:
+    """The layout by this package's own schema."""
+    return Layout(fastavro.parse_schema(schema(TOPICS[topic].schema)))
