@@ -109,11 +109,14 @@ class ScriptedUpstream:
 
     async def _listen(self) -> None:
         app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_get("/v1/models", self._models)
+        self._route(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+
+    def _route(self, app: web.Application) -> None:
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
 
     def _transports(self) -> Iterator[asyncio.Transport]:
         server = self._runner.server
