@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
@@ -40,45 +40,44 @@ def output_items(draw: st.DrawFn) -> list[Raw]:
         said = draw(TEXT)
         message = {"type": "message", "id": f"msg_{index}", "role": "assistant", "status": "completed"}
         part = {"type": "output_text", "text": said, "annotations": draw(st.sampled_from([[], [ANNOTATION]]))}
-        items.append(
-            {
-                "reasoning": {
-                    "type": "reasoning",
-                    "id": f"rs_{index}",
-                    "summary": [{"type": "summary_text", "text": said}] * draw(st.integers(0, 2)),
-                    "encrypted_content": draw(st.sampled_from([None, "gAAA"])),
-                },
-                "thought": {
-                    "type": "reasoning",
-                    "id": f"rs_{index}",
-                    "summary": [],
-                    "content": [{"type": "reasoning_text", "text": said}],
-                },
-                "text": message | {"content": [part] * draw(st.integers(0, 2))},
-                "refusal": message | {"content": [{"type": "refusal", "refusal": said}]},
-                "call": {
-                    "type": "function_call",
-                    "id": f"fc_{index}",
-                    "call_id": f"call_{index}",
-                    "name": "get",
-                    "arguments": said,
-                    "status": "completed",
-                },
-                "custom": {
-                    "type": "custom_tool_call",
-                    "id": f"ctc_{index}",
-                    "call_id": f"call_{index}",
-                    "name": "patch",
-                    "input": said,
-                },
-                "search": {
-                    "type": "web_search_call",
-                    "id": f"ws_{index}",
-                    "status": "completed",
-                    "action": {"type": "search", "query": said},
-                },
-            }[kind]
-        )
+        kinds: dict[str, Raw] = {
+            "reasoning": {
+                "type": "reasoning",
+                "id": f"rs_{index}",
+                "summary": [{"type": "summary_text", "text": said}] * draw(st.integers(0, 2)),
+                "encrypted_content": draw(st.sampled_from([None, "gAAA"])),
+            },
+            "thought": {
+                "type": "reasoning",
+                "id": f"rs_{index}",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": said}],
+            },
+            "text": message | {"content": [part] * draw(st.integers(0, 2))},
+            "refusal": message | {"content": [{"type": "refusal", "refusal": said}]},
+            "call": {
+                "type": "function_call",
+                "id": f"fc_{index}",
+                "call_id": f"call_{index}",
+                "name": "get",
+                "arguments": said,
+                "status": "completed",
+            },
+            "custom": {
+                "type": "custom_tool_call",
+                "id": f"ctc_{index}",
+                "call_id": f"call_{index}",
+                "name": "patch",
+                "input": said,
+            },
+            "search": {
+                "type": "web_search_call",
+                "id": f"ws_{index}",
+                "status": "completed",
+                "action": {"type": "search", "query": said},
+            },
+        }
+        items.append(kinds[kind])
     return items
 
 
@@ -99,6 +98,7 @@ def repeated(output: list[Raw], way: str) -> list[Raw]:
 WAYS = ["as it came", "by id", "without ids", "with all nulls", "through the models"]
 
 
+@settings(deadline=None)  # the API's models are built when they are first used
 @given(output_items(), st.sampled_from(WAYS), st.sampled_from(["user", "tool", "nothing"]))
 def test_a_repeated_response_reads_as_it_was_recorded(output: list[Raw], way: str, then: str) -> None:
     protocol = ResponsesProtocol()

@@ -119,7 +119,10 @@ class ResponsesTranslation:
         """The `response` that a chat completion amounts to."""
         self._make.learn(completion)
         choices = completion.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else {}
+        first = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(first, dict):
+            error = {"code": "server_error", "message": "the upstream's reply is not a chat completion"}
+            return self._make.response("failed", [], error=error)
         status = final_status(first.get("finish_reason"))
         output = self._output(first, "completed" if status == "completed" else "incomplete")
         self._memory.keep(output)

@@ -10,7 +10,6 @@ from stepstream.topics.events import new_message
 
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 _UNFINISHED = ("queued", "in_progress")
-_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _DELTAS: dict[Any, tuple[str, str, str | None, str]] = {
     "response.output_text.delta": ("message", "content", "output_text", "text"),
     "response.refusal.delta": ("message", "content", "refusal", "refusal"),
@@ -64,7 +63,8 @@ def _ending(response: Raw, output: list[Any]) -> tuple[str, str | None]:
         return "error", "background_response"
     if status == "incomplete":
         details = response.get("incomplete_details")
-        return _REASONS.get(details.get("reason", "") if isinstance(details, dict) else "", "length"), None
+        filtered = isinstance(details, dict) and details.get("reason") == "content_filter"
+        return "content_filter" if filtered else "length", None
     return "tool_calls" if calls_tools(output) else "stop", None
 
 

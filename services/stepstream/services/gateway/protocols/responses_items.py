@@ -71,10 +71,15 @@ def custom_arguments(given: str) -> str:
 def _is_models(item: Any) -> bool:
     if not isinstance(item, dict):
         return False
-    kind = item.get("type") or "message"
+    kind = _kind(item)
     if kind == "message":
         return item.get("role") == "assistant"
-    return isinstance(kind, str) and (kind in _MODELS_OWN or kind.endswith("_call"))
+    return kind in _MODELS_OWN or kind.endswith("_call")
+
+
+def _kind(item: Raw) -> str:
+    """An item's type; a message may leave it out."""
+    return text(item.get("type")) or "message"
 
 
 def _assistant(items: Sequence[Raw], unsupported: list[str]) -> Raw:
@@ -82,7 +87,7 @@ def _assistant(items: Sequence[Raw], unsupported: list[str]) -> Raw:
     thought: list[str] = []
     calls: list[Raw] = []
     for item in items:
-        kind = item.get("type") or "message"
+        kind = _kind(item)
         if kind == "message":
             said.append(_said(item.get("content")))
         elif kind == "reasoning":
@@ -135,14 +140,14 @@ def _other(item: Any, unsupported: list[str]) -> Raw:
     if not isinstance(item, dict):
         unsupported.append("items that are not objects")
         return {"role": "user", "content": text(item)}
-    kind = item.get("type") or "message"
+    kind = _kind(item)
     if kind == "message":
         return {"role": text(item.get("role")) or "user", "content": _content(item.get("content"), unsupported)}
     if kind in _OUTPUTS:
         return {"role": "tool", "tool_call_id": text(item.get("call_id")), "content": _result(item, unsupported)}
     unsupported.append(f"items of type '{kind}'")
     bare = json_text(_bare(item))
-    if isinstance(kind, str) and kind.endswith("_output"):
+    if kind.endswith("_output"):
         return {"role": "tool", "tool_call_id": text(item.get("call_id")), "content": bare}
     return {"role": "user", "content": json_text(_without_nulls(item))}
 
