@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,18 +39,18 @@ def output_items(draw: st.DrawFn) -> list[Raw]:
     for index in range(draw(st.integers(1, 5))):
         kind = draw(st.sampled_from(["reasoning", "thought", "text", "refusal", "call", "custom", "search"]))
         said = draw(TEXT)
-        message = {"type": "message", "id": f"msg_{index}", "role": "assistant", "status": "completed"}
+        message = {"type": "message", "id": f"msg_{index:032}", "role": "assistant", "status": "completed"}
         part = {"type": "output_text", "text": said, "annotations": draw(st.sampled_from([[], [ANNOTATION]]))}
         kinds: dict[str, Raw] = {
             "reasoning": {
                 "type": "reasoning",
-                "id": f"rs_{index}",
+                "id": f"rs_{index:032}",
                 "summary": [{"type": "summary_text", "text": said}] * draw(st.integers(0, 2)),
                 "encrypted_content": draw(st.sampled_from([None, "gAAA"])),
             },
             "thought": {
                 "type": "reasoning",
-                "id": f"rs_{index}",
+                "id": f"rs_{index:032}",
                 "summary": [],
                 "content": [{"type": "reasoning_text", "text": said}],
             },
@@ -57,7 +58,7 @@ def output_items(draw: st.DrawFn) -> list[Raw]:
             "refusal": message | {"content": [{"type": "refusal", "refusal": said}]},
             "call": {
                 "type": "function_call",
-                "id": f"fc_{index}",
+                "id": f"fc_{index:032}",
                 "call_id": f"call_{index}",
                 "name": "get",
                 "arguments": said,
@@ -65,14 +66,14 @@ def output_items(draw: st.DrawFn) -> list[Raw]:
             },
             "custom": {
                 "type": "custom_tool_call",
-                "id": f"ctc_{index}",
+                "id": f"ctc_{index:032}",
                 "call_id": f"call_{index}",
                 "name": "patch",
                 "input": said,
             },
             "search": {
                 "type": "web_search_call",
-                "id": f"ws_{index}",
+                "id": f"ws_{index:032}",
                 "status": "completed",
                 "action": {"type": "search", "query": said},
             },
@@ -196,10 +197,16 @@ def test_whatever_a_request_holds_is_read(instructions: Any, items: Any) -> None
 
 @pytest.mark.parametrize("bare", [True, False])
 def test_the_newest_items_are_remembered_up_to_a_size(bare: bool) -> None:
-    memory = ItemMemory(limit_bytes=60)
-    items = [{"id": f"i{n}", "type": "message"} for n in range(3)]  # 29 bytes each
+    items = [{"id": f"{n:032}", "type": "message"} for n in range(3)]
+    memory = ItemMemory(limit_bytes=2 * len(orjson.dumps(items[0])))
     memory.keep(items[:2])
     memory.keep(items[:1])
     memory.keep(items[2:])
-    references = [{"id": f"i{n}"} | ({} if bare else {"type": "item_reference"}) for n in range(3)]
+    references = [{"id": f"{n:032}"} | ({} if bare else {"type": "item_reference"}) for n in range(3)]
     assert memory.resolved([*references, "text"]) == [items[0], references[1], items[2], "text"]
+
+
+def test_an_id_that_others_may_have_too_names_nothing() -> None:
+    memory = ItemMemory()
+    memory.keep([{"id": "msg_1", "type": "message"}])
+    assert memory.resolved([{"type": "item_reference", "id": "msg_1"}]) == [{"type": "item_reference", "id": "msg_1"}]

@@ -10,10 +10,12 @@ from typing import Any
 import orjson
 
 KEPT_BYTES = 64 * 1024 * 1024
+SHORTEST_ID = 24
+"""Shorter ids, as `msg_1` of some local servers, name items of different callers: those are not remembered."""
 
 
 class ItemMemory:
-    """The newest items, up to a size; an id is as hard to guess as an upstream, or a UUID of ours, makes it."""
+    """The newest items, up to a size. All callers share it, so an id must be one that only its own caller knows."""
 
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
         """`limit_bytes`: of all items together, as JSON."""
@@ -22,10 +24,10 @@ class ItemMemory:
         self._items: OrderedDict[str, bytes] = OrderedDict()
 
     def keep(self, items: Iterable[Any]) -> None:
-        """Remembers the items that have an id."""
+        """Remembers the items that have an id which nobody guesses."""
         for item in items:
             name = item.get("id") if isinstance(item, dict) else None
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or len(name) < SHORTEST_ID:
                 continue
             kept = orjson.dumps(item)
             self._size += len(kept) - len(self._items.pop(name, b""))
