@@ -213,6 +213,27 @@ class Gateway(Section):
     )
 
 
+class Otlp(Section):
+    """OpenTelemetry in: `/v1/traces` and `/v1/logs` of the gateway."""
+
+    acknowledge_s: float = Field(
+        8.0, gt=0, description="Seconds to wait for Kafka before a request is answered 503; exporters give up after 10."
+    )
+    max_body_mb: int = Field(32, ge=1, description="Largest request in MB, once decompressed.")
+    settle_s: float = Field(
+        60.0, gt=0, description="Seconds without a span after which a trace whose root has not ended is told as it is."
+    )
+    grace_s: float = Field(
+        1.5, gt=0, description="Seconds to wait for a trace's last parts and log records after its root span ended."
+    )
+    open_mb: int = Field(
+        256,
+        ge=1,
+        description="MB of traces held in memory; beyond it the ones longest without a span are told as they are.",
+    )
+    trajectories: int = Field(50_000, ge=1, description="Trajectories whose step count and last step are remembered.")
+
+
 class Inference(Section):
     """An inference worker."""
 
@@ -349,6 +370,7 @@ class Settings(Section):
     registry: Registry = Registry()
     broker: Broker = Broker()
     gateway: Gateway = Gateway()
+    otlp: Otlp = Otlp()
     inference: Inference = Inference()
     learner: Learner = Learner()
     fleet: Fleet = Fleet()

@@ -180,6 +180,16 @@ _ALL = (
         cleanup="compact",
     ),
     Topic(
+        "open-traces",
+        "trace_id",
+        "TraceExport",
+        "Parts of OpenTelemetry traces that wait for the rest.",
+        ("gateway",),
+        ("gateway",),
+        retention_ms=2 * DAY_MS,
+        max_message_bytes=16 * 1_048_576,
+    ),
+    Topic(
         "dead-letters",
         "key of the refused record",
         "DeadLetter",

@@ -1320,6 +1320,51 @@ def new_subject_key(
     }
 
 
+class TraceExport(TypedDict):
+    """A part of an OpenTelemetry trace as it was exported, kept until the rest of the trace is here and its steps can be told."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7."""
+    occurred_at_us: int
+    """When it was received, in microseconds since the Unix epoch (UTC)."""
+    producer: str
+    """Program that wrote the event."""
+    trace_id: str
+    """The trace, in lower-case hexadecimal; the key of the record."""
+    tenant: str
+    """Customer or organisation."""
+    consent: Consent
+    """What may be done with what it tells, where its spans do not say."""
+    signal: str
+    """`traces` or `logs`: which request of OTLP `payload` is."""
+    payload: bytes
+    """An ExportTraceServiceRequest or ExportLogsServiceRequest in protobuf, with what belongs to this trace."""
+
+
+def new_trace_export(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    producer: str,
+    trace_id: str,
+    consent: Consent,
+    signal: str,
+    payload: bytes,
+    tenant: str = "default",
+) -> TraceExport:
+    """A TraceExport with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "producer": producer,
+        "trace_id": trace_id,
+        "tenant": tenant,
+        "consent": consent,
+        "signal": signal,
+        "payload": payload,
+    }
+
+
 class TrajectoryClosed(TypedDict):
     """The decision, made once and written to the log, that a trajectory is over although its end was not told or steps are missing."""
 

@@ -1,0 +1,1 @@
+"""OpenTelemetry in: spans and log records of agents become steps and feedback."""

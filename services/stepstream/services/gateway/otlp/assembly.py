@@ -1,0 +1,231 @@
+"""From traces to the log's records: which step each call is, with which tools, below which trajectory.
+
+Pure but for what it remembers (`Places`): no clock, no I/O. A record's id is derived from trace, span and kind, so a
+span that is sent twice folds to one event.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast, get_args
+
+from stepstream.services.gateway.otlp.calls import Call, call_of
+from stepstream.services.gateway.otlp.evaluations import evaluations
+from stepstream.services.gateway.otlp.messages import shared
+from stepstream.services.gateway.otlp.places import Places, Trajectory
+from stepstream.services.gateway.otlp.spans import Role, Span
+from stepstream.services.gateway.otlp.tools import attach
+from stepstream.services.gateway.otlp.trace import Run, Trace, name_of, runs_of
+from stepstream.services.gateway.otlp.values import number, text, whole
+from stepstream.topics.events import Consent, Message, Step, new_feedback, new_step
+from stepstream.topics.ids import derived_id
+
+JOB = "otlp@1"
+CONSENTS = frozenset(get_args(Consent))
+
+
+class Record(NamedTuple):
+    """One record to publish."""
+
+    topic: str
+    key: str
+    record: Any
+    headers: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a span that does not say is taken to mean."""
+
+    tenant: str
+    consent: Consent
+    agent: str
+
+
+class Assembler:
+    """Makes records of traces, one trace at a time."""
+
+    def __init__(self, producer: str, places: Places) -> None:
+        """`producer` is the program that writes the events, as `gateway-otlp/0.1.0`."""
+        self._producer = producer
+        self._places = places
+
+    def records(self, trace: Trace, defaults: Defaults) -> list[Record]:
+        """The steps and the feedback that a trace tells of.
+
+        Args:
+            trace: its spans and log records.
+            defaults: of the tenant that sent it.
+        """
+        calls = trace.calls()
+        steps: dict[str, Step] = {}
+        found = []
+        if len(calls) == 1 and len(trace.spans) == 1:
+            runs = [Run(None, calls)]  # a call on its own, as most services send them
+        else:
+            runs = runs_of(trace, calls) if calls else []
+        names: dict[int, str] = {}
+        base = ""
+        for run in runs:
+            base = base or self._base(trace, run.calls[0])
+            name = self._name(trace, run, base)
+            names[id(run)] = name
+            parent = self._caller(trace, run, names, steps) if run.parent is not None else (None, None)
+            for span in run.calls:
+                step = self._step(trace, run, span, name, parent, defaults)
+                steps[span.span_id] = step
+                context = {"traceparent": f"00-{span.trace_id}-{span.span_id}-01"}
+                found.append(Record("steps", step["trajectory_id"], step, context))
+        if len(trace.spans) > len(calls):
+            attach(trace, runs, steps)
+            self._end(trace, runs, steps)
+        found += self._feedback(trace, defaults)
+        return found
+
+    def _base(self, trace: Trace, span: Span) -> str:
+        """Name of the trajectory of a trace's outermost run."""
+        conversation = trace.attribute(span, "gen_ai.conversation.id", "session.id")
+        return text(conversation) or trace.trace_id
+
+    def _name(self, trace: Trace, run: Run, base: str) -> str:
+        if run.parent is None or run.agent is None:
+            return base
+        return f"{trace.trace_id}-{run.agent.span_id}"
+
+    def _caller(
+        self, trace: Trace, run: Run, names: dict[int, str], steps: dict[str, Step]
+    ) -> tuple[str | None, int | None]:
+        """The trajectory and the step that called a run: the one whose tool it is, else the last that had begun."""
+        assert run.parent is not None
+        assert run.agent is not None
+        tool = next((s for s in trace.above(run.agent) if s.role is Role.TOOL), None)
+        asked = text(tool.attributes.get("gen_ai.tool.call.id")) if tool is not None else ""
+        before: Step | None = None
+        for span in run.parent.calls:
+            step = steps[span.span_id]
+            if asked and any(call["call_id"] == asked for call in step["response"]["tool_calls"]):
+                return step["trajectory_id"], step["step_index"]
+            if span.start_ns <= run.agent.start_ns:
+                before = step
+        if before is None:
+            return names[id(run.parent)], None
+        return before["trajectory_id"], before["step_index"]
+
+    def _step(
+        self,
+        trace: Trace,
+        run: Run,
+        span: Span,
+        name: str,
+        parent: tuple[str | None, int | None],
+        defaults: Defaults,
+    ) -> Step:
+        call = call_of(span, trace.logs.get(span.span_id, ()))
+        say = trace.attribute
+        tenant = defaults.tenant
+        explicit = text(say(span, "stepstream.trajectory_id"))
+        conversation = explicit or text(span.attributes.get("gen_ai.conversation.id") if run.parent is None else "")
+        trajectory_id = conversation or name
+        known = self._places.trajectory(tenant, trajectory_id)
+        index, trajectory = self._index(trace, span, call, tenant, trajectory_id, known)
+        again = index < trajectory.next_index - 1
+        old = 0 if again else shared(call.prompt, trajectory.said)
+        error = span.error
+        if not again:
+            trajectory.said = [*call.prompt, call.response] if error is None else ()
+        step = new_step(
+            event_id=derived_id(JOB, span.trace_id, span.span_id, "step"),
+            occurred_at_us=span.start_ns // 1000,
+            producer=self._producer,
+            tenant=tenant,
+            consent=cast(Consent, say(span, "stepstream.consent") or defaults.consent),
+            user=text(say(span, "stepstream.user", "user.id", "enduser.id")) or None,
+            trajectory_id=trajectory_id,
+            step_index=index,
+            parent_trajectory_id=text(say(span, "stepstream.parent_trajectory_id")) or parent[0],
+            parent_step_index=parent[1],
+            task_id=text(say(span, "stepstream.task_id")),
+            group_id=text(say(span, "stepstream.group_id")) or None,
+            agent=self._agent(run, span) or defaults.agent,
+            environment=text(say(span, "stepstream.environment")),
+            harness_version=text(say(span, "stepstream.harness_version")),
+            split=text(say(span, "stepstream.split")) or "train",
+            model=call.model,
+            fidelity="span",
+            prompt_shared_messages=old,
+            messages=call.prompt[old:],
+            response=call.response,
+            sampling=call.sampling,
+            finish_reason="error" if error else call.finish_reason,
+            error=error,
+            duration_ms=span.duration_ms,
+            first_token_ms=call.first_token_ms,
+            cost_usd=call.cost_usd,
+            usage_prompt_tokens=call.usage_prompt_tokens,
+            usage_response_tokens=call.usage_response_tokens,
+        )
+        place = trajectory_id, index
+        self._places.put(span.trace_id, span.span_id, place, text(span.attributes.get("gen_ai.response.id")))
+        return step
+
+    def _index(
+        self, trace: Trace, span: Span, call: Call, tenant: str, trajectory_id: str, known: Trajectory | None
+    ) -> tuple[int, Trajectory]:
+        """The step's index and its trajectory, whose counter has moved past it."""
+        told = whole(span.attributes.get("stepstream.step_index"), 31)
+        place = self._places.of_span(span.trace_id, span.span_id)
+        if known is None:
+            # Of a conversation that goes on, earlier steps may have been counted by a gateway that has stopped since:
+            # the answers in the prompt tell how many there were. A gap can be seen; a doubled index would lose a step.
+            first = 0 if trajectory_id == trace.trace_id else _answers(call.prompt)
+            known = self._places.begin(tenant, trajectory_id, first)
+        if told is not None and told >= 0:
+            index = told
+        elif place is not None and place[0] == trajectory_id:
+            index = place[1]
+        else:
+            index = known.next_index
+        known.next_index = max(known.next_index, index + 1)
+        return index, known
+
+    def _agent(self, run: Run, span: Span) -> str:
+        own = span.attributes.get("gen_ai.agent.name") or span.attributes.get("agent.name")
+        inside = name_of(run.agent) if run.agent is not None else ""
+        return text(own) or inside or text(span.resource.attributes.get("service.name"))
+
+    def _end(self, trace: Trace, runs: list[Run], steps: dict[str, Step]) -> None:
+        """Tells the end of each run whose agent's span has ended; a conversation may go on after one."""
+        for run in runs:
+            last = steps[run.calls[-1].span_id]
+            own = f"{trace.trace_id}-{run.agent.span_id}" if run.agent is not None else ""
+            if own and last["trajectory_id"] in (trace.trace_id, own):
+                last["end"] = "terminated"
+
+    def _feedback(self, trace: Trace, defaults: Defaults) -> Iterator[Record]:
+        for span_id, place_number, a, resource, time_ns in evaluations(trace):
+            response_id = text(a.get("gen_ai.response.id"))
+            place = self._places.of_span(trace.trace_id, span_id) or self._places.of_response(response_id)
+            conversation = text(a.get("gen_ai.conversation.id") or a.get("session.id"))
+            name = text(a.get("gen_ai.evaluation.name")) or "evaluation"
+            trajectory_id = place[0] if place else conversation or trace.trace_id
+            yield Record(
+                "feedback",
+                trajectory_id,
+                new_feedback(
+                    event_id=derived_id(JOB, trace.trace_id, span_id, "evaluation", name, place_number),
+                    occurred_at_us=time_ns // 1000,
+                    producer=self._producer,
+                    tenant=defaults.tenant,
+                    consent=cast(Consent, resource.attributes.get("stepstream.consent") or defaults.consent),
+                    trajectory_id=trajectory_id,
+                    step_index=place[1] if place else None,
+                    name=name,
+                    value=number(a.get("gen_ai.evaluation.score.value")),
+                    category=text(a.get("gen_ai.evaluation.score.label")) or None,
+                    comment=text(a.get("gen_ai.evaluation.explanation")) or None,
+                    source=text(a.get("stepstream.source")) or "judge",
+                ),
+            )
+
+
+def _answers(prompt: list[Message]) -> int:
+    return sum(message["role"] == "assistant" for message in prompt)

@@ -1,0 +1,123 @@
+"""What one call of a model said and how it was sampled, whichever convention its span follows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepstream.services.gateway.otlp import messages
+from stepstream.services.gateway.otlp.spans import Log, Span
+from stepstream.services.gateway.otlp.values import Attributes, number, structure, text, whole
+from stepstream.topics.events import Message, Sampling, new_message, new_sampling
+
+DETAILS = "gen_ai.client.inference.operation.details"
+EVALUATION = "gen_ai.evaluation.result"
+_CURRENT = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions")
+
+
+@dataclass(slots=True)
+class Call:
+    """The content of a call; empty messages where the instrumentation captured none."""
+
+    prompt: list[Message]
+    response: Message
+    finish_reason: str
+    model: str
+    sampling: Sampling
+    usage_prompt_tokens: int | None
+    usage_response_tokens: int | None
+    first_token_ms: float | None
+    cost_usd: float | None
+
+
+def has_content(span: Span) -> bool:
+    """Whether the span itself says what was said; otherwise log records may."""
+    a = span.attributes
+    if any(name in a for name in _CURRENT):
+        return True
+    if "gen_ai.prompt.0.role" in a or "gen_ai.completion.0.role" in a or "gen_ai.completion.0.content" in a:
+        return True
+    if "llm.input_messages.0.message.role" in a or "llm.output_messages.0.message.role" in a:
+        return True
+    return any(event.name in messages.EVENT_ROLES or event.name in (messages.CHOICE, DETAILS) for event in span.events)
+
+
+def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
+    """The call that a span and its log records tell of; what the span says wins."""
+    a = span.attributes
+    for event in span.events:
+        if event.name == DETAILS:
+            a = {**event.attributes, **a}
+    for log in logs:
+        if log.name == DETAILS:
+            a = {**log.attributes, **(log.body if isinstance(log.body, dict) else {}), **a}
+    prompt, response, finish = _said(a, span, logs)
+    parameters = structure(a.get("llm.invocation_parameters"))
+    asked = parameters if isinstance(parameters, dict) else {}
+    return Call(
+        prompt,
+        response if response is not None else new_message(role="assistant"),
+        messages.finish_reason(a.get("gen_ai.response.finish_reasons") or a.get("llm.finish_reason")) or finish,
+        text(
+            a.get("gen_ai.request.model")
+            or asked.get("model")
+            or a.get("gen_ai.response.model")
+            or a.get("llm.model_name")
+        ),
+        _sampling(a, asked),
+        whole(_first(a, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
+        whole(_first(a, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")),
+        _milliseconds(a.get("gen_ai.response.time_to_first_chunk")),
+        number(a.get("llm.cost.total")),
+    )
+
+
+def _said(a: Attributes, span: Span, logs: Sequence[Log]) -> tuple[list[Message], Message | None, str]:
+    """Prompt, response and finish reason."""
+    if any(name in a for name in _CURRENT):
+        prompt = messages.instructions(a.get("gen_ai.system_instructions"))
+        prompt += messages.part_messages(a.get("gen_ai.input.messages"))
+        raw = structure(a.get("gen_ai.output.messages"))
+        answers = messages.part_messages(raw[:1] if isinstance(raw, list) else raw)
+        first = raw[0] if isinstance(raw, list) and raw and isinstance(raw[0], dict) else {}
+        return prompt, answers[0] if answers else None, messages.finish_reason(first.get("finish_reason"))
+    if "gen_ai.prompt.0.role" in a or "gen_ai.prompt.0.content" in a or "gen_ai.completion.0.role" in a:
+        answers = messages.indexed_messages(a, "gen_ai.completion")
+        finish = messages.finish_reason(a.get("gen_ai.completion.0.finish_reason"))
+        return messages.indexed_messages(a, "gen_ai.prompt"), answers[0] if answers else None, finish
+    if "llm.input_messages.0.message.role" in a or "llm.output_messages.0.message.role" in a:
+        answers = messages.inference_messages(a, "llm.output_messages")
+        return messages.inference_messages(a, "llm.input_messages"), answers[0] if answers else None, ""
+    told: list[tuple[str, Any]] = [(event.name, event.attributes) for event in span.events]
+    if not any(name in messages.EVENT_ROLES or name == messages.CHOICE for name, _ in told):
+        told = [(log.name, log.body if log.body is not None else log.attributes) for log in _in_order(logs)]
+    return messages.event_messages(told)
+
+
+def _in_order(logs: Sequence[Log]) -> list[Log]:
+    return sorted(logs, key=lambda log: log.time_ns)
+
+
+def _sampling(a: Attributes, asked: Attributes) -> Sampling:
+    def given(name: str) -> Any:
+        return a.get(f"gen_ai.request.{name}", asked.get(name))
+
+    temperature, top_p = number(given("temperature")), number(given("top_p"))
+    most = given("max_tokens")
+    return new_sampling(
+        temperature=1.0 if temperature is None else temperature,
+        top_p=1.0 if top_p is None else top_p,
+        max_tokens=whole(asked.get("max_completion_tokens") if most is None else most, 31),
+        seed=whole(given("seed")),
+    )
+
+
+def _first(a: Attributes, *names: str) -> Any:
+    for name in names:
+        if name in a:
+            return a[name]
+    return None
+
+
+def _milliseconds(seconds: Any) -> float | None:
+    found = number(seconds)
+    return None if found is None else found * 1000.0

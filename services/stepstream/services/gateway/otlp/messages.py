@@ -1,0 +1,206 @@
+"""Messages as the generations of GenAI instrumentation write them, in the log's form."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stepstream.services.gateway.otlp.values import Attributes, structure, text
+from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
+
+FINISH = {
+    "tool_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "safety": "content_filter",
+}
+"""Finish reasons of other protocols in the words of chat completions."""
+
+
+def finish_reason(value: Any) -> str:
+    """A finish reason in the log's words; of several, the first."""
+    if isinstance(value, list):
+        value = value[0] if value else ""
+    word = text(value).lower()
+    return FINISH.get(word, word)
+
+
+def part_messages(raw: Any) -> list[Message]:
+    """The value of `gen_ai.input.messages` or `gen_ai.output.messages`: messages made of typed parts."""
+    raw = structure(raw)
+    if not isinstance(raw, list):
+        return [new_message(role="user", content=text(raw))] if raw else []
+    return [message for item in raw for message in _of_parts(item)]
+
+
+def instructions(raw: Any) -> list[Message]:
+    """The value of `gen_ai.system_instructions`: the parts of one system message."""
+    raw = structure(raw)
+    return _of_parts({"role": "system", "parts": raw if isinstance(raw, list) else [raw]}) if raw else []
+
+
+def _of_parts(item: Any) -> list[Message]:
+    """One message, or several where it holds the results of several tools."""
+    if not isinstance(item, dict):
+        return [new_message(role="user", content=text(item))]
+    parts = item.get("parts")
+    if not isinstance(parts, list):
+        return [chat_message(item)]
+    said: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    results: list[Message] = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            said.append(text(part.get("content")))
+        elif kind == "tool_call":
+            calls.append(_call(part.get("id"), part.get("name"), part.get("arguments")))
+        elif kind == "tool_call_response":
+            answer = part["response"] if "response" in part else part.get("result")
+            results.append(new_message(role="tool", content=text(answer), tool_call_id=text(part.get("id")) or None))
+        elif kind == "reasoning":
+            thoughts.append(text(part.get("content")))
+        else:
+            said.append(text(part))
+    if results and not said and not calls:
+        return results
+    message = new_message(
+        role=text(item.get("role")) or "user",
+        content="".join(said),
+        tool_calls=calls,
+        name=text(item.get("name")) or None,
+        reasoning="".join(thoughts) or None,
+    )
+    return [message, *results]
+
+
+def chat_message(item: Attributes, role: str = "") -> Message:
+    """One message in the form of chat completions, as a dict; `role` where the dict has none."""
+    content = item.get("content")
+    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+        content = "".join(part["text"] for part in content)
+    calls = structure(item.get("tool_calls"))
+    role = text(item.get("role")) or role or "user"
+    answered = item.get("tool_call_id") or (item.get("id") if role == "tool" else None)
+    return new_message(
+        role=role,
+        content=text(content),
+        tool_calls=[_chat_call(call) for call in calls] if isinstance(calls, list) else [],
+        tool_call_id=text(answered) or None,
+        name=text(item.get("name")) or None,
+        reasoning=text(item.get("reasoning_content") or item.get("reasoning")) or None,
+    )
+
+
+def _chat_call(raw: Any) -> ToolCall:
+    if not isinstance(raw, dict):
+        return _call("", "", raw)
+    function = raw.get("function")
+    if not isinstance(function, dict):
+        return _call(raw.get("id"), raw.get("name"), raw.get("arguments"))
+    return _call(raw.get("id"), function.get("name"), function.get("arguments"))
+
+
+def _call(call_id: Any, name: Any, arguments: Any) -> ToolCall:
+    return new_tool_call(call_id=text(call_id), name=text(name), arguments=text(arguments))
+
+
+def nested(attributes: Attributes, prefix: str) -> list[Any]:
+    """Attributes with numbered names as the list that they spell.
+
+    `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` -> `[{"role": …, "tool_calls": [None…, {"name": …}]}]`; levels whose
+    names are all numbers are lists, in their order.
+    """
+    tree: dict[str, Any] = {}
+    skip = len(prefix) + 1
+    for name, value in attributes.items():
+        if name.startswith(prefix) and name[skip - 1 : skip] == ".":
+            *path, last = name[skip:].split(".")
+            level = tree
+            for step in path:
+                below = level.get(step)
+                if not isinstance(below, dict):
+                    below = level[step] = {}
+                level = below
+            level[last] = value
+    spelled = _lists(tree)
+    return spelled if isinstance(spelled, list) else []
+
+
+def _lists(level: Any) -> Any:
+    if not isinstance(level, dict):
+        return level
+    if level and all(name.isdecimal() for name in level):
+        return [_lists(level[name]) for name in sorted(level, key=int)]
+    return {name: _lists(value) for name, value in level.items()}
+
+
+def indexed_messages(attributes: Attributes, prefix: str) -> list[Message]:
+    """OpenLLMetry's `gen_ai.prompt.N.role`, `….content`, `….tool_calls.M.name`."""
+    return [chat_message(item) for item in nested(attributes, prefix) if isinstance(item, dict)]
+
+
+def inference_messages(attributes: Attributes, prefix: str) -> list[Message]:
+    """OpenInference's `llm.input_messages.N.message.role` and so on."""
+    return [
+        chat_message(_inference(item["message"]))
+        for item in nested(attributes, prefix)
+        if isinstance(item, dict) and isinstance(item.get("message"), dict)
+    ]
+
+
+def _inference(message: Attributes) -> Attributes:
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        message["tool_calls"] = [call.get("tool_call", call) if isinstance(call, dict) else call for call in calls]
+    contents = message.get("contents")
+    if "content" not in message and isinstance(contents, list):
+        parts = [part.get("message_content", part) if isinstance(part, dict) else part for part in contents]
+        message["content"] = [
+            part if isinstance(part, dict) and "text" in part else {"text": text(part)} for part in parts
+        ]
+    return message
+
+
+EVENT_ROLES = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+CHOICE = "gen_ai.choice"
+
+
+def event_messages(events: Iterable[tuple[str, Any]]) -> tuple[list[Message], Message | None, str]:
+    """Prompt, response and finish reason of one call, from its message events in order.
+
+    Args:
+        events: name and content; the content of a log record is its body, that of a span event its attributes.
+    """
+    prompt: list[Message] = []
+    response: Message | None = None
+    finish = ""
+    for name, content in events:
+        said = content if isinstance(content, dict) else {"content": content}
+        role = EVENT_ROLES.get(name)
+        if role is not None:
+            prompt.append(chat_message(said, role))
+        elif name == CHOICE and response is None:
+            finish = finish_reason(said.get("finish_reason"))
+            message = structure(said.get("message"))
+            inner = message if isinstance(message, dict) else {"content": message if message is not None else ""}
+            # As a span event the calls stand beside the message.
+            calls = {"tool_calls": said["tool_calls"]} if "tool_calls" in said else {}
+            response = chat_message({**said, **inner, **calls} if message is None else {**calls, **inner}, "assistant")
+    return prompt, response, finish
+
+
+def shared(prompt: Sequence[Message], before: Sequence[Message]) -> int:
+    """How many leading messages of a prompt are exactly those of the step before, response included."""
+    for index, (new, old) in enumerate(zip(prompt, before, strict=False)):
+        if new != old:
+            return index
+    return min(len(prompt), len(before))

@@ -1,0 +1,163 @@
+"""What of a span or a log record matters here, and what part it plays in an agent's work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from stepstream.services.gateway.otlp.values import Attributes, attributes_of, value_of
+
+
+class Role(Enum):
+    """The part of a span in an agent's work."""
+
+    CALL = "call"
+    """One call of a model: a step."""
+    TOOL = "tool"
+    AGENT = "agent"
+    """An agent's run: its steps are a trajectory of their own below that of its caller."""
+    OTHER = "other"
+
+
+_OPERATIONS = {
+    "chat": Role.CALL,
+    "text_completion": Role.CALL,
+    "generate_content": Role.CALL,
+    "execute_tool": Role.TOOL,
+    "invoke_agent": Role.AGENT,
+}
+_INFERENCE_KINDS = {"LLM": Role.CALL, "TOOL": Role.TOOL, "AGENT": Role.AGENT}
+_REQUEST_TYPES = {"chat": Role.CALL, "completion": Role.CALL}
+_TRACELOOP_KINDS = {"tool": Role.TOOL, "agent": Role.AGENT}
+_NAMED = (
+    ("gen_ai.operation.name", _OPERATIONS),
+    ("openinference.span.kind", _INFERENCE_KINDS),
+    ("llm.request.type", _REQUEST_TYPES),
+    ("traceloop.span.kind", _TRACELOOP_KINDS),
+    ("mcp.method.name", {"tools/call": Role.TOOL}),
+    ("rpc.system", {"a2a": Role.AGENT}),
+)
+_ERROR = 2
+
+
+@dataclass(slots=True)
+class Resource:
+    """Where spans come from."""
+
+    attributes: Attributes
+    scope: str = ""
+
+
+@dataclass(slots=True)
+class Event:
+    """A span event."""
+
+    name: str
+    time_ns: int
+    attributes: Attributes
+
+
+@dataclass(slots=True)
+class Span:
+    """A span that has ended. Ids are lower-case hexadecimal; `parent_id` is empty for a root."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str
+    role: Role
+    start_ns: int
+    end_ns: int
+    attributes: Attributes
+    resource: Resource
+    failed: bool = False
+    events: list[Event] = field(default_factory=list)
+    name: str = ""
+
+    @property
+    def error(self) -> str | None:
+        """Class of the error, where it failed."""
+        kind = self.attributes.get("error.type")
+        if not self.failed and kind is None:
+            return None
+        if kind is None:
+            raised = (e.attributes.get("exception.type") for e in self.events if e.name == "exception")
+            kind = next((name for name in raised if name), None)
+        return str(kind or "error")
+
+    @property
+    def duration_ms(self) -> float | None:
+        """Its time in milliseconds."""
+        return (self.end_ns - self.start_ns) / 1e6 if self.end_ns >= self.start_ns > 0 else None
+
+
+@dataclass(slots=True)
+class Log:
+    """A log record that is an event of GenAI."""
+
+    trace_id: str
+    span_id: str
+    name: str
+    time_ns: int
+    attributes: Attributes
+    body: Any
+    resource: Resource
+
+
+def role_of(attributes: Attributes, name: str) -> Role:
+    """The part that a span plays, from whichever convention it follows."""
+    for key, roles in _NAMED:
+        word = attributes.get(key)
+        if word is not None:
+            return roles.get(word, Role.OTHER)
+    if name.startswith("a2a.") or any(key.startswith("a2a.") for key in attributes):
+        return Role.AGENT
+    return Role.OTHER
+
+
+def spans_of(request: ExportTraceServiceRequest) -> Iterator[Span]:
+    """The spans of an export; malformed ids are empty text."""
+    for group in request.resource_spans:
+        shared = attributes_of(group.resource.attributes)
+        for scope in group.scope_spans:
+            resource = Resource(shared, scope.scope.name)
+            for raw in scope.spans:
+                attributes = attributes_of(raw.attributes)
+                name = raw.name
+                trace_id, span_id, parent_id = raw.trace_id, raw.span_id, raw.parent_span_id
+                yield Span(
+                    trace_id.hex() if len(trace_id) == 16 else "",
+                    span_id.hex() if len(span_id) == 8 else "",
+                    parent_id.hex(),
+                    role_of(attributes, name),
+                    raw.start_time_unix_nano,
+                    raw.end_time_unix_nano,
+                    attributes,
+                    resource,
+                    raw.status.code == _ERROR,
+                    [Event(e.name, e.time_unix_nano, attributes_of(e.attributes)) for e in raw.events],
+                    name,
+                )
+
+
+def logs_of(request: ExportLogsServiceRequest) -> Iterator[Log]:
+    """The GenAI events among the log records of an export."""
+    for group in request.resource_logs:
+        shared = attributes_of(group.resource.attributes)
+        for scope in group.scope_logs:
+            resource = Resource(shared, scope.scope.name)
+            for raw in scope.log_records:
+                attributes = attributes_of(raw.attributes)
+                name = raw.event_name or attributes.get("event.name", "")
+                if isinstance(name, str) and name.startswith("gen_ai."):
+                    yield Log(
+                        raw.trace_id.hex(),
+                        raw.span_id.hex(),
+                        name,
+                        raw.time_unix_nano or raw.observed_time_unix_nano,
+                        attributes,
+                        value_of(raw.body, raw.body.WhichOneof("value")),
+                        resource,
+                    )

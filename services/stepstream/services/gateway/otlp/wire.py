@@ -1,0 +1,162 @@
+"""OTLP over HTTP: requests in protobuf or JSON, plain or compressed, and answers in the request's encoding."""
+
+import base64
+import zlib
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import orjson
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from stepstream.services.gateway.errors import BadRequest, GatewayError, TooLarge
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+Signal = Literal["traces", "logs"]
+M = TypeVar("M", ExportTraceServiceRequest, ExportLogsServiceRequest)
+_IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+# google.rpc.Code by HTTP status.
+_CODES = {400: 3, 401: 16, 403: 7, 413: 8, 415: 3, 503: 14}
+
+
+class Unsupported(GatewayError):
+    """A content type or an encoding that OTLP has not; the message names those that it has."""
+
+    status = 415
+    type = "invalid_request_error"
+
+
+class Headers(NamedTuple):
+    """What of a request's headers decides how its body is read."""
+
+    content_type: str
+    encoding: str
+
+
+def headers_of(raw: list[tuple[bytes, bytes]]) -> Headers:
+    """How a body is written.
+
+    Raises:
+        Unsupported: in no way that OTLP knows.
+    """
+    kind, encoding = PROTOBUF, "identity"
+    for name, value in raw:
+        if name == b"content-type":
+            kind = value.decode("latin-1").split(";")[0].strip().lower()
+        elif name == b"content-encoding":
+            encoding = value.decode("latin-1").strip().lower()
+    if kind not in (PROTOBUF, JSON):
+        raise Unsupported(f"content-type must be {PROTOBUF} or {JSON}, not '{kind}'")
+    if encoding not in ("identity", "", "gzip", "deflate"):
+        raise Unsupported(f"content-encoding must be gzip, deflate or identity, not '{encoding}'")
+    return Headers(kind, encoding)
+
+
+def inflate(body: bytes, encoding: str, most: int) -> bytes:
+    """The body itself.
+
+    Raises:
+        BadRequest: it is not compressed as it says.
+        TooLarge: it would be more than `most` bytes.
+    """
+    if encoding in ("identity", ""):
+        return body
+    engine = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        plain = engine.decompress(body, most)
+    except zlib.error as error:
+        raise BadRequest(f"the body is not {encoding}: {error}") from None
+    if engine.unconsumed_tail:
+        raise TooLarge(f"the body is larger than {most} bytes once decompressed")
+    if not engine.eof:
+        raise BadRequest(f"the body's {encoding} data is cut off")
+    return plain
+
+
+def traces(body: bytes, kind: str) -> ExportTraceServiceRequest:
+    """The request of `/v1/traces`.
+
+    Raises:
+        BadRequest: it is malformed.
+    """
+    return _parse(ExportTraceServiceRequest, body, kind)
+
+
+def logs(body: bytes, kind: str) -> ExportLogsServiceRequest:
+    """The request of `/v1/logs`.
+
+    Raises:
+        BadRequest: it is malformed.
+    """
+    return _parse(ExportLogsServiceRequest, body, kind)
+
+
+def answer(signal: Signal, kind: str, rejected: int, why: str) -> bytes:
+    """The body of a success; with `rejected`, of a partial one."""
+    if not rejected and not why:
+        return b"{}" if kind == JSON else b""
+    response: ExportTraceServiceResponse | ExportLogsServiceResponse
+    if signal == "traces":
+        spans = ExportTraceServiceResponse()
+        spans.partial_success.rejected_spans = rejected
+        spans.partial_success.error_message = why
+        response = spans
+    else:
+        records = ExportLogsServiceResponse()
+        records.partial_success.rejected_log_records = rejected
+        records.partial_success.error_message = why
+        response = records
+    return orjson.dumps(MessageToDict(response)) if kind == JSON else response.SerializeToString()
+
+
+def refusal(error: GatewayError, kind: str) -> bytes:
+    """The body of a failure: a `google.rpc.Status`, whose first two fields are the code and the message."""
+    code, told = _CODES.get(error.status, 13), str(error)
+    if kind == JSON:
+        return orjson.dumps({"code": code, "message": told})
+    raw = told.encode()
+    return bytes((0x08, code, 0x12)) + _varint(len(raw)) + raw
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _parse(kind: type[M], body: bytes, content_type: str) -> M:
+    message = kind()
+    try:
+        if content_type == JSON:
+            raw = orjson.loads(body)
+            if not isinstance(raw, dict):
+                raise BadRequest("the body is no OTLP request: a JSON object is expected")
+            ParseDict(_with_base64_ids(raw), message, ignore_unknown_fields=True)
+        else:
+            message.ParseFromString(body)
+    except (orjson.JSONDecodeError, DecodeError, ParseError, ValueError) as error:
+        raise BadRequest(f"the body is no OTLP request: {error}") from None
+    return message
+
+
+def _with_base64_ids(node: Any) -> Any:
+    """OTLP's JSON writes ids in hexadecimal, where protobuf's JSON has base64."""
+    if isinstance(node, dict):
+        return {
+            name: base64.b64encode(bytes.fromhex(value)).decode()
+            if name in _IDS and isinstance(value, str)
+            else _with_base64_ids(value)
+            for name, value in node.items()
+        }
+    if isinstance(node, list):
+        return [_with_base64_ids(item) for item in node]
+    return node
