@@ -1,0 +1,205 @@
+"""Rules for secrets that only their context tells: passwords, keys and tokens in assignments, headers, addresses.
+
+A keyword (`password`, `api_key`, `token`) is looked for first; what stands around it is read from there, so that a
+text without a keyword costs nothing and no pattern can run away.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+from stepstream.jobs.redaction.checks import entropy
+from stepstream.jobs.redaction.rule import Finder, Rule
+
+# What tells a password: any value that is no placeholder and no code.
+_STRONG = ("password", "passwd", "passphrase", "passwort", "pwd", "passcode", "contraseña", "mot de passe", "kennwort")
+# What tells a key: a value with digits and letters.
+_MEDIUM = (
+    "secret", "api_key", "apikey", "api-key", "api key", "access_key", "accesskey", "access-key", "auth_key", "authkey",
+    "private_key", "privatekey", "signing_key", "signingkey", "signing-key", "encryption_key", "encryptionkey",
+    "encryption-key", "master_key", "masterkey", "account_key", "sharedkey", "shared_key", "client_key", "service_key",
+    "license_key", "app_key", "appkey", "app-key", "storage_key",
+)  # fmt: skip
+# What may tell one: only a value that looks drawn at random.
+_WEAK = ("token", "credential", "session", "auth", "jwt", "cookie", "sid=", "_key", "pat=")
+
+_NOT_SECRET_BEFORE = re.compile(
+    r"(?:page|next|prev|continuation|continue|sync|cursor|pad|eos|bos|unk|mask|special|max|min|num|total|prompt|completion"
+    r"|input|output|cached|reasoning|public|primary|foreign|sort|partition|cache|idempotency|dedup|group|row|object"
+    r"|routing|message|trace|span|event|i18n|translation|hot|host|registry|known|no|is|has|use|show|hide|toggle)[_ -]?$"
+)
+_NOT_SECRET_AFTER = re.compile(
+    r"s?[_ -]?(?:id|name|type|count|url|uri|endpoint|limit|expir\w*|len\w*|arn|path|file\w*|hint|policy|ref|version"
+    r"|budget|usage|field|label|prompt|input|rotat\w*|strength|min\w*|max\w*|at|ttl|age|algorithm|alg|scopes?|status"
+    r"|valid\w*|required|reset|manager|store|provider|length|format|env|var|iz\w+|is\w+)(?![a-z])"
+)
+_SEPARATOR = re.compile(
+    r"[\w.-]{0,24}(?:(?P<quote>\\{0,3}[\"'`])\]?\s{0,4}(?:=>|:=|==?|:|,)|\]?\)?\s{0,4}(?:=>|:=|==?|(?::\s?(?:str|string|String)\s?)=|:(?!=|:)))\s{0,4}"
+)
+_IS = re.compile(r"\s{1,3}(?:is|was|=|ist|est|es)\s{0,3}:?\s{0,3}")
+_XML = re.compile(r"[\w.-]{0,24}>\s{0,4}")
+_FLAG = re.compile(r"(?:^|[\s\"'])--[\w-]{0,24}$")
+_SPACE = re.compile(r"[\w-]{0,24}\s{1,4}(?=[^\s-])")
+_QUOTED = re.compile(r"[rbf]?(?P<q>[\"'`])(?P<value>(?:\\.|(?!(?P=q))[^\\\n]){3,512})(?P=q)")
+_BARE = re.compile(r"[^\s\"'`,;&<>(){}\[\]|\\]{4,512}")
+
+_PLACEHOLDER = re.compile(
+    r"[*•xX.#_?-]+|\$\{?[\w.:-]+\}?.*|\$\(.*|<[^>]*>|\{\{?.*\}?\}|%\(?\w*\)?s|%\w+%|\[[^\]]*\]"
+    r"|(?:your|my|the|some|enter|insert|new|old|current)[-_ ].*"
+    r"|(?:null|none|nil|true|false|undefined|empty|string|str|text|password|passwd|pwd|secret|token|bearer|redacted"
+    r"|hidden|masked|optional|required|changeme|example|placeholder|secretstr|bytes|int|any|object|n/?a|todo|tbd|unset"
+    r"|missing|invalid|incorrect|wrong|expired|yes|no|on|off|here)",
+    re.IGNORECASE,
+)
+_PROSE = re.compile(
+    r"\b(?:must|required?|enter|invalid|incorrect|should|characters?|forgot|reset|your|please|cannot|contain|field|the|is"
+    r"|for|of|to)\b",
+    re.IGNORECASE,
+)
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+")
+_WORD = re.compile(r"[A-Za-z][a-z]*(?:[_-][A-Za-z]+)*")
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+_RANDOM = re.compile(r"[A-Za-z0-9+/=_.~!@#$%^*:-]{12,512}")
+_RUN = re.compile(r"[A-Za-z0-9+/=_~-]{12,}")
+
+
+def _positions(lowered: str, words: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    for word in words:
+        place = lowered.find(word)
+        while place >= 0:
+            yield place, place + len(word)
+            place = lowered.find(word, place + 1)
+
+
+def _lower(text: str) -> str:
+    """Lower case, each character in its place (a few letters become two otherwise)."""
+    lowered = text.lower()
+    return lowered if len(lowered) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+
+
+def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, bool] | None:
+    """Start and end of what is assigned, whether it is quoted, and whether it must look like no word."""
+    separator = _SEPARATOR.match(text, place)
+    doubtful = True
+    if separator is not None:
+        at = separator.end()
+        doubtful = not (text[begin:place].isupper()) and text[begin - 1 : begin] not in (";", "?", "&")  # fmt: skip
+    elif xml := (_XML.match(text, place) if text[max(0, begin - 24) : begin].rfind("<") >= 0 else None):
+        at = xml.end()
+    elif flag := (_SPACE.match(text, place) if _FLAG.search(text, max(0, begin - 32), begin) else None):
+        at, doubtful = flag.end(), False
+    elif said := _IS.match(text, place):
+        at = said.end()
+    else:
+        return None
+    quoted = _QUOTED.match(text, at)
+    if quoted is not None:
+        return *quoted.span("value"), True, doubtful
+    bare = _BARE.match(text, at)
+    if bare is None:
+        return None
+    start, end = bare.span()
+    if text[end : end + 1] in ("(", "[", "{"):  # a call, a look-up, a template
+        return None
+    while end > start and text[end - 1] in ".:!?" and text[end : end + 1] in ("", " ", "\n", "\t"):
+        end -= 1
+    return start, end, False, doubtful
+
+
+def _assigned(words: tuple[str, ...], accept: Callable[[str, bool, bool], bool]) -> Finder:
+    """A rule's `find`: what is assigned to one of the words and accepted (value, whether quoted, whether doubtful)."""
+
+    def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+        lowered = _lower(text)
+        for begin, place in _positions(lowered, words):
+            if _NOT_SECRET_BEFORE.search(lowered, max(0, begin - 16), begin) or _NOT_SECRET_AFTER.match(lowered, place):
+                continue
+            found = _value_after(text, place, begin)
+            if found is not None:
+                start, end, quoted, doubtful = found
+                value = text[start:end]
+                if not _PLACEHOLDER.fullmatch(value) and accept(value, quoted, doubtful):
+                    yield start, end
+
+    return find
+
+
+def _password(value: str, quoted: bool, doubtful: bool) -> bool:
+    plain = value.isalpha() or _DOTTED.fullmatch(value) or _WORD.fullmatch(value)
+    if quoted:
+        return len(value) >= 4 and not (" " in value and (_PROSE.search(value) or value.count(" ") > 7))
+    return not (plain and doubtful)
+
+
+def _key(value: str, quoted: bool, doubtful: bool) -> bool:
+    if " " in value or len(value) < 8 or _DOTTED.fullmatch(value) or _WORD.fullmatch(value) or value.isdigit():
+        return False
+    if value.startswith(("/", "./", "~/", "http://", "https://", "arn:", "projects/")):
+        return False
+    mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return mixed or (len(value) >= 16 and entropy(value) > 3.3 and not value.islower())
+
+
+def _drawn(value: str, quoted: bool, doubtful: bool) -> bool:
+    if not _RANDOM.fullmatch(value) or _UUID.fullmatch(value) or value.startswith(("/", "http", "arn:")):
+        return False
+    run = max(_RUN.findall(value), key=len, default="")
+    if len(run) < 16 or _WORD.fullmatch(run):
+        return False
+    digits = sum(map(str.isdigit, run))
+    return 0 < digits < len(run) and entropy(run) > 3.0 and (digits > 2 or not (run.islower() or run.isupper()))
+
+
+_URL = re.compile(
+    r"://(?P<value>[^\s/:@\"'<>`]{0,128}:[^\s/\"'<>`]{1,256}|[A-Za-z0-9_-]{20,200})@(?=[\w\[.-])", re.IGNORECASE
+)
+_URL_PLACEHOLDER = re.compile(
+    r"(?:[^:]*:)?(?:\$\{?\w+\}?|<[^>]*>|\{[^}]*\}|\*+|x+|\.\.\.|%s|\[[^\]]*\]|pass(?:word|wd)?|pwd|secret)",
+    re.IGNORECASE,
+)
+_AUTHORIZATION = re.compile(
+    r"authorization[\"'\]]{0,2}\s{0,3}[:=,]\s{0,3}[\"']?(?!bearer\b)(?:[A-Za-z][\w-]{2,20}\s+)?(?P<value>[A-Za-z0-9._~+/=:-]{8,4000})",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(r"authorization", re.IGNORECASE)
+_BEARER = re.compile(r"\bbearer[\s:=\"']{1,4}(?P<value>[A-Za-z0-9._~+/-]{16,4000}=*)", re.IGNORECASE)
+_SHELL = re.compile(
+    r"\b(?:mysql(?:dump|admin)?|mariadb)\b[^\n|;]{0,120}?\s-p(?P<a>[^\s\"'<>$-][^\s\"'<>]{3,80})"
+    r"|\bcurl\b[^\n|;]{0,200}?\s(?:-u|--user)[\s=][\"']?[^\s:\"'$]{1,64}:(?P<b>[^\s\"'<>$]{3,128})"
+    r"|\bsshpass\s+-p\s*[\"']?(?P<c>[^\s\"'<>$]{3,128})"
+    r"|\b(?:redis-cli|docker login)\b[^\n|;]{0,120}?\s(?:-a|-p)\s+[\"']?(?P<d>[^\s\"'<>$-][^\s\"'<>]{3,128})"
+)
+
+
+def _url(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _URL.finditer(text, low, high):
+        if not _URL_PLACEHOLDER.fullmatch(match["value"]):
+            yield match.span("value")
+
+
+def _authorization(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _AUTHORIZATION.finditer(text, low, high):
+        if not _PLACEHOLDER.fullmatch(match["value"]) and match["value"].lower() not in ("bearer", "required"):
+            yield match.span("value")
+
+
+def _bearer(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _BEARER.finditer(text, low, high):
+        told = _HEADER.search(text, max(0, match.start() - 24), match.start()) is not None
+        if told or any(map(str.isdigit, match["value"])) or not match["value"].islower():
+            yield match.span("value")
+
+
+def _shell(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _SHELL.finditer(text, low, high):
+        yield match.span(match.lastgroup or 0)
+
+
+ASSIGNMENTS = (
+    Rule("connection_string", 5, _url, ("://",)),
+    Rule("authorization", 14, _authorization, ("authorization",)),
+    Rule("bearer", 15, _bearer, ("bearer",)),
+    Rule("password", 18, _shell, ("mysql", "mariadb", "curl", "sshpass", "redis-cli", "docker login")),
+    Rule("password", 20, _assigned(_STRONG, _password), _STRONG),
+    Rule("secret", 21, _assigned(_MEDIUM, _key), _MEDIUM),
+    Rule("secret", 22, _assigned(_WEAK, _drawn), _WEAK),
+)

@@ -1,0 +1,134 @@
+"""Rules for national ids: format, check digit, and for those that other numbers could be, words that tell them."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepstream.jobs.redaction import checks
+from stepstream.jobs.redaction.rule import NUMBER, Gate, Rule, by_pattern, context_before
+
+_PLAIN = re.compile(r"[^A-Za-z0-9]+")
+_BEFORE, _AFTER = r"(?<![A-Za-z0-9])(?<!\d[.-])", r"(?![A-Za-z0-9]|[.-]\d)"
+
+# Where digits and letters mix as in one of the ids with letters. Each way begins at a digit: that is quick to look for.
+_LETTERED = Gate(
+    re.compile(
+        r"\d(?:(?<=[A-Z]{2}\d)|(?<=[A-Z]{2}[ -]\d))\d[ -]?\d\d[ -]?\d\d[ -]?[A-D]"
+        r"|\d(?<=[A-Z]{5}\d)\d{3}[A-Z]"
+        r"|\d(?<=[A-Za-z]{6}\d)\d[A-Za-z]\d\d[A-Za-z]"
+        r"|\d(?<=[A-Z]{4}\d)\d{5}[HMX]"
+        r"|\d{7,8}[ -]?[A-Za-z]"
+    ),
+    before=12,
+    after=16,
+)
+
+
+@dataclass(frozen=True)
+class NationalId:
+    """How a country writes an id."""
+
+    name: str
+    formatted: str
+    """As its separators tell it apart from other numbers."""
+    check: Callable[[str], bool] | None = None
+    """Of its letters and digits, upper case."""
+    bare: str = ""
+    """Without separators (or with any): counts only after one of `words`."""
+    words: str = ""
+    letters: bool = False
+    """Whether letters stand between its digits."""
+
+    @property
+    def region(self) -> str:
+        """ISO 3166 code of the country, lower case."""
+        return self.name[:2]
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the two ways to write it."""
+        made = []
+        if self.formatted:
+            made.append(self._rule(self.formatted, None))
+        if self.bare:
+            made.append(self._rule(self.bare, re.compile(self.words, re.IGNORECASE)))
+        return tuple(made)
+
+    def _rule(self, pattern: str, words: "re.Pattern[str] | None") -> Rule:
+        check = self.check
+
+        def passes(text: str, start: int, end: int) -> bool:
+            if check is not None and not check(_PLAIN.sub("", text[start:end]).upper()):
+                return False
+            return words is None or context_before(text, start, words)
+
+        find = by_pattern(f"{_BEFORE}(?:{pattern}){_AFTER}", passes)
+        return Rule(self.name, 45, find, gate=_LETTERED if self.letters else NUMBER)
+
+
+IDS = (
+    NationalId(
+        "us_ssn",
+        r"(?!000|666|9\d\d)\d{3}-(?!00)\d\d-(?!0000)\d{4}",
+        bare=r"(?!000|666|9\d\d)\d{3}[ .-]?(?!00)\d\d[ .-]?(?!0000)\d{4}",
+        words=r"\bssn|social.?sec|itin\b",
+    ),
+    NationalId("us_itin", r"9\d\d-(?:5\d|6[0-5]|7\d|8[0-8]|9[0-24-9])-\d{4}"),
+    NationalId(
+        "uk_nino",
+        r"(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z][ -]?\d\d[ -]?\d\d[ -]?\d\d[ -]?[A-D]",
+        letters=True,
+    ),
+    NationalId("uk_nhs", "", checks.uk_nhs, r"\d{3}[ -]?\d{3}[ -]?\d{4}", r"\bnhs\b|patient"),
+    NationalId("de_tax_id", r"[1-9]\d[ /]?\d{3}[ /]?\d{3}[ /]?\d{3}", checks.german_tax_id),
+    NationalId(
+        "fr_nir",
+        r"[1-478][ .]?\d\d[ .]?(?:0[1-9]|1[0-2]|[2-9]\d)[ .]?(?:\d\d|2[AB])[ .]?\d{3}[ .]?\d{3}[ .-]?\d\d",
+        checks.french_nir,
+    ),
+    NationalId("es_id", r"(?:\d{8}|[XYZxyz][ -]?\d{7})[ -]?[A-Za-z]", checks.spanish_id, letters=True),
+    NationalId(
+        "it_fiscal_code", r"(?i:[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z])", checks.italian_code, letters=True
+    ),
+    NationalId(
+        "nl_bsn",
+        "",
+        checks.dutch_bsn,
+        r"\d{3}[ .]?\d{3}[ .]?\d{3}|\d{4}[ .]\d{2}[ .]\d{3}",
+        r"\bbsn\b|burgerservice|sofi",
+    ),
+    NationalId(
+        "br_cpf", r"\d{3}\.\d{3}\.\d{3}-\d\d", checks.brazilian_cpf, r"\d{11}|\d{9}-\d\d", r"\bcpf\b|contribuinte"
+    ),
+    NationalId(
+        "in_aadhaar",
+        r"[2-9]\d{3}([ -])\d{4}\1\d{4}(?![ -]\d{4})",
+        checks.verhoeff,
+        r"[2-9]\d{11}",
+        r"aadha?ar|uidai|\buid\b|aadhar",
+    ),
+    NationalId("in_pan", r"[A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z]", letters=True),
+    NationalId("pl_pesel", "", checks.polish_pesel, r"\d{11}", r"\bpesel\b"),
+    NationalId(
+        "se_personnummer",
+        r"\d{6}[-+]\d{4}",
+        checks.swedish_number,
+        r"(?:19|20)?\d{6}[-+]?\d{4}",
+        r"person.?n(?:ummer|r)|\bpnr\b",
+    ),
+    NationalId(
+        "ca_sin", "", checks.luhn, r"\d{3}[ -]?\d{3}[ -]?\d{3}", r"\bsin\b|social.?ins|assurance sociale|\bnas\b"
+    ),
+    NationalId("au_tfn", "", checks.australian_tfn, r"\d{3}[ -]?\d{3}[ -]?\d{3}", r"\btfn\b|tax file"),
+    NationalId("ch_ahv", r"756[. ]?\d{4}[. ]?\d{4}[. ]?\d{2}", checks.swiss_ahv),
+    NationalId(
+        "be_national",
+        r"\d\d[.]\d\d[.]\d\d-\d{3}[.]\d\d",
+        checks.belgian_number,
+        r"\d{11}",
+        r"rijksregister|registre national|\binsz\b|\bniss\b",
+    ),
+    NationalId("cn_id", r"[1-8]\d{5}(?:19|20)\d{9}[\dXx]", checks.chinese_id),
+    NationalId("kr_rrn", r"\d{6}-[1-8]\d{6}", checks.korean_rrn),
+    NationalId("mx_curp", r"[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d", letters=True),
+    NationalId("sg_nric", r"[STFG]\d{7}[A-Z]", checks.singapore_nric, letters=True),
+)

@@ -1,0 +1,114 @@
+"""Rules for numbers that many countries share: payment cards, bank accounts, telephones."""
+
+import re
+from collections.abc import Iterator
+
+from stepstream.jobs.redaction.checks import luhn, mod97
+from stepstream.jobs.redaction.rule import NUMBER, Gate, Rule, by_pattern, context_before
+
+# Digits of the networks' ranges (ISO/IEC 7812), each with the lengths and groups that they print.
+_SEP = r"[ .-]?"
+_CARD = (
+    r"(?<![A-Za-z0-9])(?<!\d\.)(?:"
+    rf"(?:4\d{{3}}|5[1-5]\d\d|2[2-7]\d\d|6(?:011|5\d\d|4[4-9]\d)|35\d\d|62\d\d){_SEP}\d{{4}}{_SEP}\d{{4}}{_SEP}\d{{4}}"
+    rf"|3[47]\d\d{_SEP}\d{{6}}{_SEP}\d{{5}}"
+    rf"|3(?:0[0-5]|[689]\d)\d{_SEP}\d{{6}}{_SEP}\d{{4}}"
+    r"|4\d{12}(?:\d{6})?|(?:5[06-9]|6\d)\d{10,17})"
+    r"(?![A-Za-z0-9]|\.\d)"
+)
+
+# Lengths of IBANs by country (the registry of ISO 13616).
+_IBAN_LENGTH = {
+    country: int(length)
+    for country, length in re.findall(
+        r"(\w\w)(\d\d)",
+        "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20 EG29 "
+        "ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 "
+        "LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 "
+        "PT25 QA29 RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 "
+        "YE30",
+    )
+}
+_IBAN_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}\d{2}(?=[ -]?[A-Za-z0-9]{4})")
+_IBAN_GATE = Gate(re.compile(r"\d(?<=[A-Za-z]{2}\d)\d[ -]?[A-Za-z0-9]{4}[ -]?[A-Za-z0-9]{4}"), before=3, after=40)
+_IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,29}")
+
+_PHONE = re.compile(
+    r"(?<![\w.+/#=%-])(?<!\d[ ,:])(?:"
+    r"\+\d{1,3}(?:[ .\-/]{0,2}\(?\d{1,5}\)?){2,6}"  # +49 (0) 30 123456
+    r"|00[1-9]\d{0,2}(?:[ .\-/]{1,2}\(?\d{1,5}\)?){2,6}"  # 0049 30 123456
+    r"|(?:1[ .-])?\(?[2-9]\d\d(?:\) ?|[ .-])[2-9]\d\d[ .-]\d{4}"  # (415) 555-0132
+    r"|\(\d{2,5}\) ?\d{3,5}[ -]?\d{2,5}(?:[ -]?\d{2,4})?"  # (030) 123456, (11) 91234-5678
+    r"|0[1-9](?:[ .-]\d\d){4}"  # 01 23 45 67 89
+    r"|0[1-9]\d{1,3}[ /-]{1,3}\d{3,4}[ -]?\d{3,5}(?![ -]?\d)"  # 020 7946 0958, 0171/1234567
+    r"|07\d{3} ?\d{6}|06[ -]\d{8}"
+    r")(?:(?: ?(?:x|ext\.?) ?)\d{1,5})?(?![\w%]|[.:/-]\d)"
+)
+# Told to be a telephone number, any grouping will do.
+_PHONE_TOLD = re.compile(
+    r"(?:phones?|tele(?:ph|f)\w{0,8}|tel|t[ée]l(?:[ée]phone)?|mobile?|m[óo]vil|cell(?:ular)?|celular|handy|call(?: me)?"
+    r"|fax|whatsapp|sms|text(?: me)?|msisdn|hotline|rufnummer|portable|gsm)"
+    r"(?:[\w ]{0,14})[\"'\]]{0,2}\s{0,2}[:=.,]{0,2}\s{0,2}\\?[\"']?\s?"
+    r"((?:\+|\(|00)?\d(?:[ .()/-]{0,2}\d){6,13})(?![\w%]|[.:]\d)",
+    re.IGNORECASE,
+)
+_PHONE_MARKS = ("phone", "tel", "tél", "mob", "móvil", "movil", "cel", "handy", "call", "fax", "whatsapp", "sms",
+                "text me", "msisdn", "hotline", "rufnummer", "portable", "gsm")  # fmt: skip
+_NO_PHONE = re.compile(
+    r"(?:order|invoice|ticket|tracking|serial|isbn|issn|doi|part|version|sku|case|ref|model|build|rev|no\.?|#|id|date"
+    r"|account|page|lines?|range|port|batch|at)\W{0,3}\s?$",
+    re.IGNORECASE,
+)
+_DATE = re.compile(r"(?:19|20)\d\d[-/. ](?:0\d|1[0-2])|\d\d?[./-]\d\d?[./-](?:19|20)\d\d")
+
+
+def _iban(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for head in _IBAN_HEAD.finditer(text, low, high):
+        start = head.start()
+        length = _IBAN_LENGTH.get(text[start : start + 2].upper())
+        rest = _IBAN_REST.match(text, head.end()) if length else None
+        if length is None or rest is None:
+            continue
+        end, count = head.end(), 4
+        while count < length and end < rest.end():
+            count += text[end] not in " -"
+            end += 1
+        value = re.sub(r"[ -]", "", text[start:end])
+        whole = count == length and not text[end : end + 1].isalnum()
+        if whole and mod97(value.upper()):
+            yield start, end
+
+
+def _card(text: str, start: int, end: int) -> bool:
+    return luhn(text[start:end])
+
+
+def _phone(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _PHONE.finditer(text, low, high):
+        start, end = match.span()
+        value = match.group()
+        count = sum(character.isdigit() for character in value)
+        if value.count("(") != value.count(")"):
+            if value[-1] == ")":
+                end -= 1
+            elif value[0] == "(":
+                start += 1
+        if not 8 <= count <= 17 or _DATE.match(value):
+            continue
+        if value[0] == "+" or not context_before(text, start, _NO_PHONE, 16):
+            yield start, end
+
+
+def _phone_told(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _PHONE_TOLD.finditer(text, low, high):
+        value = match.group(1)
+        if 7 <= sum(character.isdigit() for character in value) <= 15 and not _DATE.match(value):
+            yield match.span(1)
+
+
+NUMBERS = (
+    Rule("card", 40, by_pattern(_CARD, _card), gate=NUMBER),
+    Rule("iban", 35, _iban, gate=_IBAN_GATE),
+    Rule("phone", 60, _phone, gate=NUMBER),
+    Rule("phone", 60, _phone_told, _PHONE_MARKS, gate=NUMBER),
+)

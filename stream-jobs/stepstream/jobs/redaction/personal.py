@@ -1,0 +1,71 @@
+"""Rules for addresses: e-mail, IP, MAC."""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from stepstream.jobs.redaction.rule import Gate, Rule, by_pattern, context_before
+
+_LOCAL_REVERSED = re.compile(r"[\w.%+'/=-]{1,64}")
+_DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w-])")
+# image@2x.png names a file for a dense display.
+_DENSITY = re.compile(r"\dx\.\w+$")
+
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_IPV4 = rf"(?<![\w.%-])(?<!\w/)(?:{_OCTET}\.){{3}}{_OCTET}(?![\w%]|\.\d|-\w)"
+_VERSION = re.compile(
+    r"(?:\bv|ver(?:sion)?s?|release|build|rev|firmware|driver|upgrade\w*|section|chapter|clause|§|figure|table|tag"
+    r"|[=~<>!^]=|[\"']version[\"'])\W{0,4}(?:to |is |= ?|from )?[\"']?$",
+    re.IGNORECASE,
+)
+_IPV6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:]{0,4}:)[0-9A-Fa-f:]{3,39}(?:\.\d{1,3}){0,3}(?![\w:])")
+_MAC = r"(?<![\w:-])[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])"
+
+
+def _email(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    at = text.find("@")
+    while at >= 0:
+        domain = _DOMAIN.match(text, at + 1)
+        local = _LOCAL_REVERSED.match(text[max(0, at - 64) : at][::-1]) if domain else None
+        if domain and local:
+            name = local.group()[::-1].lstrip(".%+'/=-").rsplit("=", 1)[-1].rsplit("/", 1)[-1]
+            # git@host:owner/repository is an account of a program.
+            if name and name != "git" and not _DENSITY.match(domain.group()):
+                yield at - len(name), domain.end()
+        at = text.find("@", at + 1)
+
+
+def _ipv4(text: str, start: int, end: int) -> bool:
+    value = text[start:end]
+    if value.startswith(("0.", "127.", "255.255.")):  # says nothing about anybody
+        return False
+    return not context_before(text, start, _VERSION, 24)
+
+
+def _ipv6(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _IPV6.finditer(text, low, high):
+        value = match.group().rstrip(":") if not match.group().endswith("::") else match.group()
+        groups = [group for group in value.split(":") if group]
+        # `std::vector`, `dead::beef` and 12:34:56 are no addresses.
+        if len(groups) < 3 and not value.lower().startswith(("fe80", "2", "fc", "fd")):
+            continue
+        if not any(character.isdigit() for character in value):
+            continue
+        try:
+            address = ipaddress.IPv6Address(value)
+        except ValueError:
+            continue
+        if not address.is_loopback and not address.is_unspecified:
+            yield match.start(), match.start() + len(value)
+
+
+_FOUR_NUMBERS = Gate(re.compile(r"\.\d{1,3}\.\d{1,3}\.\d"), before=4, after=4)
+_COLONS = Gate(re.compile(r":(?:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]|:[0-9A-Fa-f])"), before=40, after=40)
+_PAIRS = Gate(re.compile(r"[:-][0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-]"), before=6, after=8)
+
+PERSONAL = (
+    Rule("email", 50, _email, ("@",)),
+    Rule("ip", 55, by_pattern(_IPV4, _ipv4), gate=_FOUR_NUMBERS),
+    Rule("ip", 55, _ipv6, gate=_COLONS),
+    Rule("mac", 56, by_pattern(_MAC), gate=_PAIRS),
+)

@@ -1,0 +1,164 @@
+"""Replaces what must not be kept: the rules, run over a text and over what its encodings hide."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+from stepstream.jobs.redaction.catalogue import inline_rules
+from stepstream.jobs.redaction.containers import containers
+from stepstream.jobs.redaction.options import RedactionOptions
+from stepstream.jobs.redaction.pseudonyms import PSEUDONYM, pseudonym
+from stepstream.jobs.redaction.rule import Find, Gate, Rule, by_pattern
+from stepstream.jobs.redaction.tiers import tier_rules
+from stepstream.jobs.redaction.views import View, views_of
+
+_MAX_DEPTH = 3
+"""Containers inside containers."""
+_MAX_PASSES = 8
+_CUSTOM_RANK, _CONTAINER_RANK = 1, 30
+
+
+class Redactor:
+    """Replaces values by pseudonyms. Safe to share between threads."""
+
+    def __init__(self, key: bytes, options: RedactionOptions | None = None) -> None:
+        """`key` makes pseudonyms (see `tenant_key`); whoever has it can check a guess.
+
+        Raises RedactionError where a tier's package is missing.
+        """
+        options = options or RedactionOptions()
+        self._key = key
+        rules = inline_rules(options) if "inline" in options.tiers else ()
+        custom = [Rule(name, _CUSTOM_RANK, by_pattern(pattern)) for name, pattern in options.custom]
+        self._rules = (*rules, *custom, *tier_rules(options.tiers))
+        by_marks: dict[tuple[str, ...], list[Rule]] = {}
+        by_gate: dict[Gate, list[Rule]] = {}
+        for rule in self._rules:
+            if rule.gate is None:
+                by_marks.setdefault(rule.marks, []).append(rule)
+            else:
+                by_gate.setdefault(rule.gate, []).append(rule)
+        self._marked = [(mark, marks, rules) for marks, rules in by_marks.items() for mark in marks]
+        self._unmarked = by_marks.get((), [])
+        self._gated = list(by_gate.items())
+        self._allow = tuple(re.compile(pattern) for pattern in options.allow)
+
+    def redact(self, text: str, found: "Counter[str]") -> str:
+        """The text with every value replaced as `<EMAIL:3f9a…>`; counts them by rule into `found`.
+
+        Redacting twice changes nothing more. The same object comes back where nothing was found.
+        """
+        return self._redact(text, found, 0) if len(text) > 3 else text
+
+    def pseudonym(self, rule: str, value: str) -> str:
+        """The stand-in of a value."""
+        return pseudonym(self._key, rule, value)
+
+    def _redact(self, text: str, found: "Counter[str]", depth: int) -> str:
+        # A replacement changes what its neighbours look like: look again until nothing is found.
+        for _ in range(_MAX_PASSES):
+            finds = self._finds(text, depth)
+            if not finds:
+                break
+            pieces, done = [], 0
+            for find in finds:
+                pieces.append(text[done : find.start])
+                if find.stand_in is None:
+                    found[find.rule] += 1
+                    pieces.append(self.pseudonym(find.rule, find.value))
+                else:
+                    found.update(find.inner)
+                    pieces.append(find.stand_in)
+                done = find.end
+            pieces.append(text[done:])
+            text = "".join(pieces)
+        return text
+
+    def _finds(self, text: str, depth: int) -> list[Find]:
+        """What to replace, in order, without overlaps."""
+        views = views_of(text)
+        shields = [match.span() for match in PSEUDONYM.finditer(text)] if "<" in text else []
+        finds: list[Find] = []
+        for level, view in enumerate(views):
+            for start, end, rule in self._scan(view.text):
+                value = view.text[start:end]
+                if not any(pattern.fullmatch(value) for pattern in self._allow):
+                    finds.append(Find(*view.span(start, end), rule.name, value, rule.rank, level))
+            if depth < _MAX_DEPTH:
+                finds.extend(self._contained(view, level, depth))
+        if not finds:
+            return finds
+        return _chosen([fitted for find in finds if (fitted := _fitted(find, text, views, shields)) is not None])
+
+    def _scan(self, text: str) -> Iterator[tuple[int, int, Rule]]:
+        """What the rules find in one view, overlaps included."""
+        lowered = text.lower()
+        last = None
+        for mark, marks, rules in self._marked:
+            if marks is not last and mark in lowered:
+                last = marks
+                for rule in rules:
+                    for start, end in rule.find(text, 0, len(text)):
+                        yield start, end, rule
+        for gate, rules in self._gated:
+            for low, high in gate.windows(text):
+                for rule in rules:
+                    if not rule.marks or any(mark in lowered for mark in rule.marks):
+                        for start, end in rule.find(text, low, high):
+                            yield start, end, rule
+        for rule in self._unmarked:
+            for start, end in rule.find(text, 0, len(text)):
+                yield start, end, rule
+
+    def _contained(self, view: View, level: int, depth: int) -> Iterator[Find]:
+        """Containers in one view whose content has something to replace."""
+        for piece in containers(view.text):
+            inner: Counter[str] = Counter()
+            redacted = self._redact(piece.content, inner, depth + 1)
+            if inner:
+                start, end = view.span(piece.start, piece.end)
+                yield Find(start, end, "", "", _CONTAINER_RANK, level, piece.wrap(redacted), inner)
+
+
+def _fitted(find: Find, text: str, views: list[View], shields: list[tuple[int, int]]) -> Find | None:
+    """The find without halves of escapes or of pseudonyms; null where nothing is left to replace."""
+    start, end = find.start, find.end
+    for deeper in views[find.level + 1 :]:
+        start, end = deeper.snapped(start, end)
+    rest = ""
+    if shields:
+        k = max(0, bisect_right(shields, (start, 0)) - 1)
+        done = start
+        for low, high in islice(shields, k, None):
+            if low >= end:
+                break
+            if low < start < high:
+                start = done = high
+            elif start <= low and high <= end:
+                rest += text[done:low]
+                done = high
+            elif low < end < high:
+                end = low
+        rest += text[done:end]
+    else:
+        rest = text[start:end]
+    if start >= end or not any(map(str.isalnum, rest)):
+        return None
+    if (start, end) == (find.start, find.end):
+        return find
+    return None if find.stand_in is not None else find._replace(start=start, end=end, value=text[start:end])
+
+
+def _chosen(finds: list[Find]) -> list[Find]:
+    """Of overlapping finds the one of lowest rank, then the longest, then that of the deepest view."""
+    chosen: list[Find] = []
+    starts: list[int] = []
+    for find in sorted(finds, key=lambda f: (f.rank, f.start - f.end, -f.level, f.start)):
+        place = bisect_left(starts, find.start)
+        free = place == len(starts) or starts[place] >= find.end
+        if free and (place == 0 or chosen[place - 1].end <= find.start):
+            starts.insert(place, find.start)
+            chosen.insert(place, find)
+    return chosen

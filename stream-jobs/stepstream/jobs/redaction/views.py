@@ -1,0 +1,127 @@
+"""A text as it reads once its escapes are undone, with the way back to the text as it stands.
+
+Values hide behind escapes: `ada\\u0040example.org` in JSON (and in JSON inside JSON), `ada%40example.org` in addresses,
+`ada&#64;example.org` in HTML. Each view undoes one layer of them all; what is found in a view is replaced in the text
+itself, so that everything around it stays byte for byte, and JSON stays JSON.
+"""
+
+import html
+import re
+from bisect import bisect_left, bisect_right
+
+MAX_LAYERS = 5
+
+_ESCAPE = re.compile(
+    r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\"'\\/bfnrt])|%[0-7][0-9a-fA-F]"
+    r"|&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});|[\u00ad\u200b-\u200f\u2060\ufeff]"
+)
+_HINT = re.compile(r"[\\%&\u00ad\u200b-\u200f\u2060\ufeff]")
+_SIMPLE = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_PERCENT_SPACE = re.compile(r"%[0-7][0-9a-fA-F]")
+# Spaces, hyphens and full-width forms that typesetting puts for plain ones: one character for one.
+_PLAIN: dict[int, int | str] = {
+    **{0xFF01 + n: 0x21 + n for n in range(94)},
+    **dict.fromkeys((0xA0, 0x2002, 0x2003, 0x2007, 0x2008, 0x2009, 0x200A, 0x202F, 0x3000), " "),
+    **dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2212), "-"),
+}
+
+
+class View:
+    """One layer: its text, and where each place of it is in the layer below."""
+
+    def __init__(self, text: str, below: "View | None", at: list[int], source: list[int], width: list[int]) -> None:
+        """`at[k]`: where the k-th piece begins here; `source[k]`: where below; `width[k]`: of an escape, else 0."""
+        self.text = text
+        self._below, self._at, self._source, self._width = below, at, source, width
+        self._escapes: tuple[list[int], list[int]] | None = None
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """A span of this layer, as a span of the text as it stands."""
+        view = self
+        while view._below is not None:
+            k = bisect_right(view._at, start) - 1
+            first = view._source[k] + (0 if view._width[k] else start - view._at[k])
+            k = bisect_right(view._at, end - 1) - 1
+            end = view._source[k] + (view._width[k] or end - view._at[k])
+            start, view = first, view._below
+        return start, end
+
+    def snapped(self, start: int, end: int) -> tuple[int, int]:
+        """A span of the text as it stands, without halves of this layer's escapes at its ends."""
+        if self._escapes is None:
+            spans = [self.span(a, a + 1) for a, width in zip(self._at, self._width, strict=True) if width]
+            self._escapes = [first for first, _ in spans], [last for _, last in spans]
+        firsts, lasts = self._escapes
+        k = bisect_left(firsts, start) - 1
+        if k >= 0 and lasts[k] > start:
+            start = lasts[k]
+        k = bisect_left(firsts, end) - 1
+        if k >= 0 and lasts[k] > end:
+            end = firsts[k]
+        return start, end
+
+
+def views_of(text: str) -> list[View]:
+    """The text itself, then each layer under it that has something to undo."""
+    plain = text if text.isascii() else text.translate(_PLAIN)
+    views = [View(plain, None, [0], [0], [0])]
+    while len(views) <= MAX_LAYERS and _HINT.search(views[-1].text):
+        layer = _undo(views[-1])
+        if layer is None:
+            break
+        views.append(layer)
+    return views
+
+
+def _undo(below: View) -> View | None:
+    text = below.text
+    pieces: list[str] = []
+    at: list[int] = []
+    source: list[int] = []
+    width: list[int] = []
+    done = size = 0
+    for match in _ESCAPE.finditer(text):
+        plain = _meaning(match.group())
+        start, end = match.span()
+        if plain is None:
+            continue
+        if start > done:
+            pieces.append(text[done:start])
+            at.append(size)
+            source.append(done)
+            width.append(0)
+            size += start - done
+        if plain:
+            pieces.append(plain)
+            at.append(size)
+            source.append(start)
+            width.append(end - start)
+            size += 1
+        done = end
+    if not done:
+        return None
+    if done < len(text):
+        pieces.append(text[done:])
+        at.append(size)
+        source.append(done)
+        width.append(0)
+    undone = "".join(pieces)
+    if not undone:
+        return None
+    if _PERCENT_SPACE.search(text):
+        undone = undone.replace("+", " ")  # as forms write spaces; a plus sign of their own is %2B
+    return View(undone if undone.isascii() else undone.translate(_PLAIN), below, at, source, width)
+
+
+def _meaning(escape: str) -> str | None:
+    """The one character that an escape stands for, "" for an invisible one, or null where it stands for itself."""
+    lead = escape[0]
+    if lead == "\\":
+        kind = escape[1]
+        return chr(int(escape[2:], 16)) if kind in "ux" else _SIMPLE.get(kind, kind)
+    if lead == "%":
+        return chr(int(escape[1:], 16))
+    if lead == "&":
+        meaning = html.unescape(escape)
+        return meaning if len(meaning) == 1 else None
+    return ""
