@@ -36,6 +36,9 @@ class LocalCodec:
         assert value is not None
         return fastavro.schemaless_reader(io.BytesIO(value), _parsed(TOPICS[topic].schema), None)
 
+    def close(self) -> None:
+        """Nothing to free."""
+
 
 class MemoryState:
     """A partition's state in a dict."""

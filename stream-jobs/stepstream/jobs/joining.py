@@ -104,9 +104,7 @@ def _hash_of(context: _Context, length: int) -> "hashlib._Hash":
     return hashed
 
 
-def _lay(
-    step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences: list[TrainingSequence]
-) -> _Context:
+def _lay(step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences: list[TrainingSequence]) -> _Context:
     """Puts a verified step behind its shared part: in the same sequence where that ends there, else in a new one."""
     shared, prompt = step["prompt_shared_tokens"], step["prompt_token_ids"]
     sequence = None

@@ -1,42 +1,54 @@
 """The `label` job: joins the steps and feedback of a trajectory, closes it, and publishes its rewards and sequences.
 
-Run it as `python -m stepstream.jobs.label`. Reads `governed-steps`, `governed-feedback` and its own decisions on
-`closures`; writes `labeled-trajectories` and `closures`. The logic is in `trajectory.py`, `labelling.py`,
-`joining.py` and `rewards.py`.
+Run it as `python -m stepstream.jobs.label`. Reads `governed-steps`, `governed-feedback`, its own decisions on
+`closures` and those of people and jobs on `curation`; follows the tables `policies`, `consents` and `erasures`, and
+looks again at what it keeps when consent changes or somebody is erased. Writes `labeled-trajectories` and `closures`.
+The logic is in `trajectory.py`, `labelling.py`, `joining.py` and `rewards.py`.
 """
 
 import hashlib
 import heapq
+import logging
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, ClassVar, cast
 
 from stepstream.config import Settings
 from stepstream.jobs import metrics
 from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.labelling import label
+from stepstream.jobs.labelling import label, without_content
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.rewards import RewardSpec, load_spec
+from stepstream.jobs.rules import TableRules
 from stepstream.jobs.runner import Processor, run_job
+from stepstream.jobs.standing import NoRules, Rules, Standing
 from stepstream.jobs.state import Changes, PartitionState
 from stepstream.jobs.trajectory import Head
-from stepstream.topics.codec import Codec
-from stepstream.topics.events import Feedback, Step, TrajectoryClosed, new_trajectory_closed
+from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, new_trajectory_closed
 from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Stop, run
+from stepstream.topics.seal import is_erased
+
+log = logging.getLogger(__name__)
 
 NAME = "label"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 STEPS, FEEDBACK, CLOSURES, LABELS = "governed-steps", "governed-feedback", "closures", "labeled-trajectories"
+CURATION = "curation"
 
-_HEAD, _STEP, _OPEN, _EXPIRY = b"h", b"s", b"o", b"x"
+_HEAD, _STEP, _OPEN, _EXPIRY, _RULES = b"h", b"s", b"o", b"x", b"r"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 DAY_US = 24 * 3600 * 1_000_000
 _CACHED_STEPS = 500
 _CACHED_HEADS = 2_000
+_LOOKED_AT = 500
+"""Trajectories looked at again in one tick after consent changed."""
 
 
 class LabelFold:
@@ -47,6 +59,7 @@ class LabelFold:
         state: PartitionState,
         spec: RewardSpec,
         codec: Codec,
+        rules: Rules | None = None,
         *,
         idle_timeout_s: float,
         end_grace_s: float,
@@ -56,6 +69,9 @@ class LabelFold:
         self._spec, self._spec_id = spec, spec.identity()
         self._keep_days, self._swept_day = keep_days, 0
         self._codec = codec
+        self._rules: Rules = rules or NoRules()
+        self._settled_rules = int.from_bytes(state.get(_RULES) or b"")
+        self._looking: tuple[int, list[bytes]] | None = None
         self._idle_ms, self._grace_ms = int(idle_timeout_s * 1000), int(end_grace_s * 1000)
         self._heads: dict[bytes, Head] = {}
         self._steps: dict[bytes, Step] = {}
@@ -71,29 +87,32 @@ class LabelFold:
         """Notes an event with its trajectory."""
         name = _name(event["trajectory_id"])
         head = self._head(name, event["trajectory_id"], changes)
+        if head.erased:
+            out.count(metrics.WITHHELD.labels(record.topic))
+            return
+        self._touched[name] = (head, record)
         if record.topic == STEPS:
             self._add_step(name, head, cast(Step, event), record, changes, out)
         elif record.topic == FEEDBACK:
-            if event["event_id"] in head.feedback:
+            if not head.add_feedback(cast(Feedback, event), record.timestamp_ms):
                 out.count(metrics.DUPLICATES.labels(record.topic))
-            head.add_feedback(cast(Feedback, event), record.timestamp_ms)
+        elif record.topic == CURATION:
+            head.curate(cast(Curation, event), record.timestamp_ms)
         else:
             head.close(cast(TrajectoryClosed, event))
             if not head.steps:
                 changes.delete(_OPEN + name)
-                self._touched[name] = (head, record)
-                raise Refused(
-                    "invalid", f"feedback for a trajectory of which no step came: {len(head.feedback)} events"
-                )
-        self._touched[name] = (head, record)
+                waited = f"{len(head.feedback)} events of feedback and {len(head.holds)} holds"
+                raise Refused("invalid", f"no step came, or none is kept any more, of a trajectory with {waited}")
 
     def settle(self, changes: Changes, out: Outputs) -> None:
         """Publishes what became due: a first label, or a new revision where the inputs are others."""
         for name, (head, record) in self._touched.items():
             if head.closed:
                 changes.delete(_OPEN + name)
-                if not head.revision:
-                    changes.put(_EXPIRY + _DAY.pack(head.newest_us // DAY_US) + name, b"")
+                if head.kept_day < 0:
+                    head.kept_day = head.newest_us // DAY_US
+                    changes.put(_EXPIRY + _DAY.pack(head.kept_day) + name, b"")
                 try:
                     self._publish(name, head, changes, out)
                 except Refused as refused:
@@ -109,12 +128,21 @@ class LabelFold:
             self._steps.clear()
 
     def due(self, now_ms: int) -> bool:
-        """Whether some trajectory may have waited long enough, or been kept long enough."""
-        return self._overdue(now_ms) is not None or now_ms * 1000 // DAY_US > self._swept_day
+        """Whether a trajectory may have waited or been kept long enough, or consent has changed."""
+        return (
+            self._overdue(now_ms) is not None
+            or now_ms * 1000 // DAY_US > self._swept_day
+            or self._looking is not None
+            or self._rules.fingerprint() != self._settled_rules
+        )
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Writes the decision to close what has waited long enough; it acts when the decision is read back."""
+        """Writes the decision to close what has waited long enough; it acts when the decision is read back.
+
+        Gives a new revision, some trajectories a time, where consent has changed or somebody was erased.
+        """
         self._forget(now_ms * 1000 // DAY_US, changes)
+        self._look_again(changes, out)
         while (head := self._overdue(now_ms)) is not None:
             name = heapq.heappop(self._deadlines)[1]
             del self._watched[name]
@@ -141,42 +169,132 @@ class LabelFold:
         changes.put(_HEAD + name, head.pack())
 
     def _add_step(self, name: bytes, head: Head, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
-        if head.steps.get(str(step["step_index"])) == step["event_id"]:
+        key = self._step_key(name, step["step_index"])
+        noted, replaced = head.add_step(step, record.offset, record.timestamp_ms)
+        if noted == "known":
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
-        if not head.add_step(step, record.timestamp_ms):
-            raise Refused("invalid", f"another event is already step {step['step_index']} of this trajectory")
-        key = self._step_key(name, step["step_index"])
+        if noted == "conflict":
+            raise _conflict(step["step_index"])
+        if noted != "taken":
+            out.count(metrics.SUPERSEDED.labels(record.topic, noted))
+            return
+        if replaced is not None:
+            if replaced[1] == head.steps[str(step["step_index"])][1]:
+                out.count(metrics.SUPERSEDED.labels(record.topic, "older"))
+            elif replaced[4]:
+                out.count(metrics.SUPERSEDED.labels(record.topic, "retried"))
+            else:
+                before = Record(STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, changes.get(key))
+                out.refuse(before, _conflict(step["step_index"]))
         assert record.value is not None
         changes.put(key, record.value)
         self._steps[key] = step
 
     def _publish(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
-        signals = head.signals()
-        used = {component.feedback for component in self._spec.component}
-        signals = [signal for signal in signals if signal["name"] in used]
-        digest = head.inputs_digest(self._spec_id, signals)
+        """Publishes a revision where the inputs are others than those of the last one.
+
+        While state is rebuilt, nothing: what followed from these inputs was published then, and `published` tells it.
+        """
+        if out.silent:
+            return
+        if not head.erased and self._standing(head).erased:
+            self._erase(name, head, changes, out)
+            return
+        digest, signals, standing = self._inputs(head)
         if head.revision and head.label_event_id(JOB, head.revision, digest) == head.label_id:
             return
-        revision = head.revision + 1
         steps = [self._step(name, index, changes) for index in sorted(map(int, head.steps))]
+        if any(map(is_erased, steps)):
+            self._erase(name, head, changes, out)
+            return
+        self._emit(head, steps, digest, signals, standing, out)
+        for step in steps:
+            self._steps.pop(self._step_key(name, step["step_index"]), None)
+
+    def _inputs(self, head: Head) -> tuple[str, list[dict[str, Any]], Standing]:
+        """What a label would be made from, beside the steps, and a digest of all of it."""
+        used = {component.feedback for component in self._spec.component}
+        signals = [signal for signal in head.signals() if signal["name"] in used]
+        standing = self._standing(head)
+        decided = {"held": head.held, "released": bool(head.released)}
+        rules = standing.inputs() | {kind: value for kind, value in decided.items() if value}
+        return head.inputs_digest(self._spec_id, signals, rules), signals, standing
+
+    def _standing(self, head: Head) -> Standing:
+        _, tenant, agent, started_us = head.first
+        return self._rules.standing(tenant, agent, head.users, started_us)
+
+    def _emit(
+        self,
+        head: Head,
+        steps: list[Step],
+        digest: str,
+        signals: list[dict[str, Any]],
+        standing: Standing,
+        out: Outputs,
+    ) -> None:
+        revision = head.revision + 1
         closed_us = head.closure[2] if head.closure is not None else 0
+        decided = [*head.holds.values(), head.released or [0]]
         labelled = label(
             steps,
             signals,
             spec=self._spec,
+            standing=standing,
+            held=head.held,
+            released=bool(head.released),
             end=head.end,
             closed_by=head.closed_by,
             last_step_index=head.last_step_index,
             event_id=head.label_event_id(JOB, revision, digest),
-            occurred_at_us=max(head.newest_us, closed_us, *(signal["at"] for signal in signals), 0),
+            occurred_at_us=max(
+                head.newest_us, closed_us, *(signal["at"] for signal in signals), *(at for at, *_ in decided)
+            ),
             revision=revision,
             job=JOB,
         )
+        if head.erased:
+            labelled = without_content(labelled)
         out.emit(LABELS, labelled["group_id"] or head.trajectory_id, labelled)
         head.revision, head.label_id = revision, labelled["event_id"]
-        for step in steps:
-            self._steps.pop(self._step_key(name, step["step_index"]), None)
+
+    def _erase(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
+        """Drops what is kept of a trajectory, and publishes its last revision: that it was."""
+        steps = [self._step(name, index, changes) for index in sorted(map(int, head.steps))]
+        for index in head.steps:
+            key = self._step_key(name, int(index))
+            changes.delete(key)
+            self._steps.pop(key, None)
+        head.erase()
+        digest = head.inputs_digest("", [], {"erased": True})
+        if not head.revision or head.label_event_id(JOB, head.revision, digest) != head.label_id:
+            self._emit(head, steps, digest, [], Standing(consent="none"), out)
+
+    def _look_again(self, changes: Changes, out: Outputs) -> None:
+        """After a change of consent or an erasure: some of the trajectories kept, until all were looked at."""
+        if self._looking is None:
+            fingerprint = self._rules.fingerprint()
+            if fingerprint == self._settled_rules:
+                return
+            self._looking = fingerprint, [name for name, _ in self._state.scan(_HEAD)]
+        fingerprint, names = self._looking
+        for name in names[-_LOOKED_AT:]:
+            packed = changes.get(_HEAD + name)
+            head = self._heads.get(name) or (Head.unpack(packed) if packed is not None else None)
+            if head is None or head.erased or not head.closed:
+                continue
+            before = head.revision
+            try:
+                self._publish(name, head, changes, out)
+            except Refused as refused:
+                log.error("no new revision of a trajectory whose consent has changed: %s", refused)
+            if head.revision != before or head.erased:
+                changes.put(_HEAD + name, head.pack())
+        del names[-_LOOKED_AT:]
+        if not names:
+            self._settled_rules, self._looking = fingerprint, None
+            changes.put(_RULES, fingerprint.to_bytes(16))
 
     def _step(self, name: bytes, index: int, changes: Changes) -> Step:
         key = self._step_key(name, index)
@@ -239,6 +357,10 @@ class LabelFold:
             heapq.heappush(self._deadlines, (deadline_ms, name))
 
 
+def _conflict(index: int) -> Refused:
+    return Refused("invalid", f"another event is step {index} of this trajectory")
+
+
 def _name(trajectory_id: str) -> bytes:
     """A short key of fixed length for a trajectory."""
     return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -249,14 +371,20 @@ class Label:
 
     name: ClassVar = NAME
     version: ClassVar = VERSION
-    inputs: ClassVar[tuple[str, ...]] = (STEPS, FEEDBACK, CLOSURES)
+    inputs: ClassVar[tuple[str, ...]] = (STEPS, FEEDBACK, CLOSURES, CURATION)
     remembers: ClassVar[str | None] = LABELS
     max_event_bytes: int | None = None
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
+        """`rules` are asked at each label; without them everything is allowed."""
         self._settings = settings.label
         self._spec = load_spec(settings.label.reward_spec)
-        self._codec = Codec(settings.schema_registry)
+        self._codec = codec_of(settings)
+        self._rules = rules
+
+    def close(self) -> None:
+        """Frees the connections."""
+        self._codec.close()
 
     def fold(self, state: PartitionState) -> LabelFold:
         """One partition."""
@@ -264,6 +392,7 @@ class Label:
             state,
             self._spec,
             self._codec,
+            self._rules,
             idle_timeout_s=self._settings.idle_timeout_s,
             end_grace_s=self._settings.end_grace_s,
             keep_days=self._settings.keep_days,
@@ -272,12 +401,16 @@ class Label:
 
 def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop."""
-    job = Label(settings)
+    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    with TableRules(settings) as rules, closing(Label(settings, rules)) as job:
+        # Nobody's consent is guessed: nothing is labelled before all that was said is known.
+        if not rules.wait(lambda: bool(stop)):
+            return
 
-    def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-        return FoldProcessor(settings, job, abandoned)
+        def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
+            return FoldProcessor(settings, job, abandoned)
 
-    run_job(settings, stop, NAME, job.inputs, make)
+        run_job(settings, stop, NAME, job.inputs, make)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 
-from stepstream.jobs.joining import join
+from stepstream.jobs.joining import join, shared_step
+from stepstream.jobs.quality import kept_out, quality
 from stepstream.jobs.rewards import RewardSpec, Signal, components, returns_to_go, reward_of, success
+from stepstream.jobs.signature import signature
+from stepstream.jobs.standing import Standing
+from stepstream.jobs.toolcalls import attach
 from stepstream.topics.events import (
     Consent,
     Fidelity,
     LabeledStep,
     LabeledTrajectory,
+    RewardComponent,
     Step,
+    ToolCall,
     ToolUse,
     TrajectoryEnd,
     new_labeled_step,
@@ -26,6 +32,9 @@ def label(
     signals: Sequence[Signal],
     *,
     spec: RewardSpec,
+    standing: Standing,
+    held: Sequence[str],
+    released: bool,
     end: TrajectoryEnd,
     closed_by: str,
     last_step_index: int,
@@ -40,6 +49,9 @@ def label(
         steps: governed steps in order of their index, at least one.
         signals: feedback that stands and has a value.
         spec: the reward specification.
+        standing: consent, and what the tenant's policy asks.
+        held: reasons for which somebody decided to keep it out of training.
+        released: whether somebody decided to let it in, whatever its quality.
         end: how the trajectory ended, as it was told.
         closed_by: what closed it: `end`, `idle` or `incomplete`.
         last_step_index: index of the last step, as far as known.
@@ -55,16 +67,23 @@ def label(
     outcome = success(spec, terms)
     joined = join(steps)
     complete = [step["step_index"] for step in steps] == list(range(last_step_index + 1))
-    consent = min([step["consent"] for step in steps] + [s["consent"] for s in signals], key=_CONSENT.index)
-    flags = _flags(steps, joined.faults)
+    calls = attach(steps)
+    given = [standing.consent, *(step["consent"] for step in steps), *(signal["consent"] for signal in signals)]
+    consent = min(given, key=_CONSENT.index)
+    reasons = quality(steps, calls, end, standing.languages)
+    holds = [*held, *(f"quality:{reason}" for reason in ([] if released else kept_out(reasons, standing.keep_out)))]
+    flags = _flags(steps, joined.faults, standing.consent)
     if not complete:
         flags.append("incomplete")
     if spec.outcome is not None and outcome is None:
         flags.append("outcome:missing")
     if first["split"] != "train":
         flags.append(f"split:{first['split']}")
+    flags += [f"quality:{reason}" for reason in reasons] + [f"held:{reason}" for reason in holds]
+    if released:
+        flags.append("released")
     allowed = complete and consent == "train" and first["split"] == "train" and "outcome:missing" not in flags
-    trainable = allowed and bool(joined.sequences)
+    trainable = allowed and not holds and bool(joined.sequences)
     fidelity = min((step["fidelity"] for step in steps), key=_FIDELITY.index)
     if any(joined.text):
         fidelity = min(fidelity, "text", key=_FIDELITY.index)
@@ -80,6 +99,7 @@ def label(
         task_id=first["task_id"],
         group_id=first["group_id"],
         tenant=first["tenant"],
+        user=next((step["user"] for step in steps if step["user"] is not None), None),
         consent=consent,
         agent=first["agent"],
         environment=first["environment"],
@@ -97,11 +117,18 @@ def label(
         reward=sum(rewards),
         reward_spec=spec.identity(),
         steps=[
-            _labelled(step, rewards[place], returns[place], terms[place], trainable and joined.trainable[place])
+            _labelled(
+                step,
+                rewards[place],
+                returns[place],
+                terms[place],
+                calls[place] if consent != "none" else [],
+                trainable and joined.trainable[place],
+            )
             for place, step in enumerate(steps)
         ],
         sequences=joined.sequences if trainable else [],
-        tools=_tools(steps),
+        tools=_tools(calls),
         flags=flags,
         trainable=trainable,
         prompt_tokens=sum(len(step["prompt_token_ids"]) for step in steps),
@@ -110,10 +137,33 @@ def label(
         ended_at_us=steps[-1]["occurred_at_us"],
         cost_usd=sum(costs) if costs else None,
         labelled_by=job,
+        signature=signature(steps) if standing.signs and consent != "none" else [],
     )
 
 
-def _labelled(step: Step, reward: float, return_to_go: float, terms: list, trainable: bool) -> LabeledStep:  # type: ignore[type-arg]
+def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
+    """What is left of a label when somebody in it was erased: that it was, without who and without what was said."""
+    steps: list[LabeledStep] = [{**step, "tool_calls": [], "trainable": False} for step in labelled["steps"]]
+    return {
+        **labelled,
+        "user": None,
+        "consent": "none",
+        "steps": steps,
+        "sequences": [],
+        "signature": [],
+        "flags": ["erased"],
+        "trainable": False,
+    }
+
+
+def _labelled(
+    step: Step,
+    reward: float,
+    return_to_go: float,
+    terms: list[RewardComponent],
+    calls: list[ToolCall],
+    trainable: bool,
+) -> LabeledStep:
     versions = [span["version"] for span in step["policy_spans"]]
     return new_labeled_step(
         step_index=step["step_index"],
@@ -127,23 +177,27 @@ def _labelled(step: Step, reward: float, return_to_go: float, terms: list, train
         prompt_tokens=step["prompt_shared_tokens"] + len(step["prompt_token_ids"]),
         duration_ms=step["duration_ms"],
         error=step["error"],
+        prompt_shared_step=shared_step(step),
+        tool_calls=calls,
         trainable=trainable,
     )
 
 
-def _flags(steps: Iterable[Step], faults: Sequence[str]) -> list[str]:
-    """Why parts are kept out of training: what `govern` said and what joining found, each once, sorted."""
+def _flags(steps: Iterable[Step], faults: Sequence[str], consent: Consent) -> list[str]:
+    """Why parts are kept out of training: what `govern` said, what joining found and what is allowed now, sorted."""
     flags = set(faults)
+    if consent != "train":
+        flags.add(f"consent:{consent}")
     for step in steps:
         if step["governed"] is not None:
             flags.update(step["governed"]["flags"])
     return sorted(flags)
 
 
-def _tools(steps: Iterable[Step]) -> list[ToolUse]:
+def _tools(calls: Iterable[Sequence[ToolCall]]) -> list[ToolUse]:
     uses: dict[str, ToolUse] = {}
-    for step in steps:
-        for call in step["response"]["tool_calls"]:
+    for made in calls:
+        for call in made:
             use = uses.setdefault(call["name"], new_tool_use(name=call["name"], calls=0, errors=0))
             use["calls"] += 1
             use["errors"] += call["error"] is not None

@@ -10,6 +10,9 @@ RECORDS_OUT = Counter("stepstream_job_records_out", "Records published.", ["topi
 DEAD_LETTERS = Counter("stepstream_job_dead_letters", "Records that could not be used.", ["topic", "error"])
 REDELIVERED = Counter("stepstream_job_redelivered", "Records at offsets that were folded already.", ["topic"])
 DUPLICATES = Counter("stepstream_job_duplicates", "Events seen before under another offset.", ["topic"])
+SUPERSEDED = Counter(
+    "stepstream_job_superseded", "Events in whose place another of the same step counts.", ["topic", "why"]
+)
 WITHHELD = Counter("stepstream_job_withheld", "Records without consent, whose content was not passed on.", ["topic"])
 REDACTIONS = Counter("stepstream_job_redactions", "Passages redacted.", ["rule"])
 REPLAYED = Counter("stepstream_job_replayed", "Records folded silently to rebuild state.", ["topic"])

@@ -42,6 +42,8 @@ class Outputs:
         self._patiently = patiently
         self.events: list[Output] = []
         self.refused = 0
+        self.silent = False
+        """Nothing of it will be published: state is being rebuilt."""
         self._counted: list[tuple[Counter, int]] = []
 
     def emit(self, topic: str, key: str, record: Any) -> None:

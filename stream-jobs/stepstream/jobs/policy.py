@@ -39,8 +39,9 @@ class QualityPolicy(Part):
     """`[quality]`: which trajectories are not trained on for what they are."""
 
     keep_out: tuple[str, ...] = Field(
-        ("partial_failure", "truncated", "looping", "empty", "wrong_language"),
-        description="Flags of quality that keep a trajectory out of training; all are counted either way.",
+        ("empty",),
+        description="Flags of quality (empty, looping, partial_failure, truncated, wrong_language) that keep a "
+        "trajectory out of training; all are counted either way. Learning from one's own work needs failures too.",
         strict=False,
     )
     languages: tuple[str, ...] = Field(

@@ -119,8 +119,9 @@ class Recovery:
 
     def _fold_silently(self, partition: Partition, records: list[Record]) -> None:
         state = partition.state
-        changes = state.begin()
-        self._fold_batch(partition, records, changes, self._outputs())
+        changes, out = state.begin(), self._outputs()
+        out.silent = True
+        self._fold_batch(partition, records, changes, out)
         reached = {record.topic: record.offset + 1 for record in records}
         state.write(changes, reached, state.written_ms)
         for record in records:

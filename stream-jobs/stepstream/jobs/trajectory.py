@@ -1,18 +1,23 @@
 """What `label` remembers of one trajectory between events. Pure; what it knows depends on the set of events alone.
 
-Steps and feedback come in any order and more than once. Everything that is decided here (is it closed, by what, what
-is its identity) is a function of which events came, never of their order, so that state can be rebuilt by reading
-the input topics one after the other.
+Steps, feedback and decisions come in any order and more than once. Everything that is decided here (which event is a
+step, is the trajectory closed, by what, what is its identity) is a function of which events came, never of their
+order, so that state can be rebuilt by reading the input topics one after the other.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from stepstream.topics.events import Feedback, Step, TrajectoryClosed, TrajectoryEnd
+from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
 from stepstream.topics.ids import derived_id
+
+Noted = Literal["taken", "known", "older", "retried", "conflict"]
+"""What became of a step: it counts now; it is known; it is an older result for the source that counts; it is a failed
+attempt at a step of which another counts; or two sources claim one index and this one does not count."""
 
 
 @dataclass
@@ -20,12 +25,13 @@ class Head:
     """The summary of one trajectory; its steps are kept beside it."""
 
     trajectory_id: str
-    steps: dict[str, str] = field(default_factory=dict)
-    """event_id of each step, by index as text."""
+    steps: dict[str, list[Any]] = field(default_factory=dict)
+    """The event that counts of each step, by index as text: [event_id, source_event_id, policy_version, job, whether
+    it failed, offset]."""
     ends: dict[str, list[Any]] = field(default_factory=dict)
     """Who told the end: event_id -> [end, last step index or -1]."""
     feedback: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Feedback by event_id, as the reward needs it."""
+    """Feedback by event_id of its source, as the reward needs it."""
     closure: list[Any] | None = None
     """The decision that it is over: [event_id, reason, occurred_at_us]."""
     newest_us: int = 0
@@ -34,6 +40,18 @@ class Head:
     """Log time of its newest event."""
     end_arrived_ms: int = 0
     """Log time at which its end was first told; 0: not told."""
+    first: list[Any] = field(default_factory=list)
+    """Its lowest step: [index, tenant, agent, occurred_at_us]; empty: none came."""
+    users: list[str] = field(default_factory=list)
+    """Everybody whom its steps name."""
+    holds: dict[str, list[Any]] = field(default_factory=dict)
+    """Newest decision to hold it, by reason: [occurred_at_us, event_id]."""
+    released: list[Any] = field(default_factory=list)
+    """Newest decision to let it in: [occurred_at_us, event_id]; empty: none."""
+    erased: bool = False
+    """Somebody in it was erased: nothing more is taken in."""
+    kept_day: int = -1
+    """Day from which its time to be kept counts; -1: it is open."""
     revision: int = 0
     """Last revision published; 0: none."""
     label_id: str = ""
@@ -48,23 +66,44 @@ class Head:
         """The reverse of `pack`."""
         return Head(**orjson.loads(packed))
 
-    def add_step(self, step: Step, arrived_ms: int) -> bool:
-        """Notes a step; False where another step already has this index."""
+    def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[Noted, list[Any] | None]:
+        """Notes a step; also gives the entry that it takes the place of.
+
+        Of several results for one source event the one under the highest policy counts. Of several sources for one
+        index one that did not fail counts, then the one with the smallest id: the earliest, where ids rise with time.
+        """
         index = str(step["step_index"])
-        known = self.steps.setdefault(index, step["event_id"])
-        if known != step["event_id"]:
-            return False
+        source, version, job = _origin(step)
+        entry = [step["event_id"], source, version, job, step["error"] is not None, offset]
+        known = self.steps.get(index)
+        self._whose(step)
         self._arrived(step["occurred_at_us"], arrived_ms)
+        if known is not None:
+            if known[0] == entry[0]:
+                return "known", None
+            if known[1] == source and _version(known) > _version(entry):
+                return "older", None
+            if known[1] != source and (known[4], known[1]) < (entry[4], source):
+                return ("retried" if entry[4] else "conflict"), None
+            self.ends.pop(known[0], None)
+        self.steps[index] = entry
         if step["end"] != "open":
             self._ended(step["event_id"], step["end"], step["step_index"], arrived_ms)
-        return True
+        return "taken", known
 
-    def add_feedback(self, feedback: Feedback, arrived_ms: int) -> None:
-        """Notes feedback."""
-        governed = feedback["governed"]
-        self.feedback[feedback["event_id"]] = {
+    def add_feedback(self, feedback: Feedback, arrived_ms: int) -> bool:
+        """Notes feedback; False where it is known, or an older result for its source."""
+        source, version, job = _origin(feedback)
+        known = self.feedback.get(source)
+        if known is not None:
+            if (known["version"], known["job"], known["id"]) >= (version, job, feedback["event_id"]):
+                return False
+            self.ends.pop(known["id"], None)
+        self.feedback[source] = {
             "id": feedback["event_id"],
-            "source_id": governed["source_event_id"] if governed is not None else feedback["event_id"],
+            "source_id": source,
+            "version": version,
+            "job": job,
             "name": feedback["name"],
             "value": feedback["value"],
             "step": feedback["step_index"],
@@ -78,12 +117,33 @@ class Head:
             last = feedback["last_step_index"]
             self.newest_us = max(self.newest_us, feedback["occurred_at_us"])
             self._ended(feedback["event_id"], feedback["end"], -1 if last is None else last, arrived_ms)
+        return True
 
     def close(self, closed: TrajectoryClosed) -> None:
         """Notes the decision that it is over; the first one in the log's order of ids counts."""
         decision = [closed["event_id"], closed["reason"], closed["occurred_at_us"]]
         if self.closure is None or decision < self.closure:
             self.closure = decision
+
+    def curate(self, curation: Curation, arrived_ms: int) -> None:
+        """Notes a decision to hold it or to let it in; the newest of a kind counts."""
+        decision = [curation["occurred_at_us"], curation["event_id"]]
+        if curation["action"] == "release":
+            self.released = max(self.released, decision)
+        else:
+            self.holds[curation["reason"]] = max(self.holds.get(curation["reason"], []), decision)
+        self._arrived(0, arrived_ms)
+
+    def erase(self) -> None:
+        """Forgets whose it was and what was told about it; what remains is what a label without content needs."""
+        self.erased = True
+        self.users = []
+        self.holds, self.released = {}, []
+
+    @property
+    def held(self) -> list[str]:
+        """Reasons for which it is held, decided after the newest release."""
+        return sorted(reason for reason, decision in self.holds.items() if decision > self.released)
 
     @property
     def last_step_index(self) -> int:
@@ -129,14 +189,29 @@ class Head:
             return min(idle, self.end_arrived_ms + grace_ms), "incomplete"
         return idle, "idle"
 
-    def inputs_digest(self, spec: str, signals: list[dict[str, Any]]) -> str:
-        """Names what a label would be made from: the same inputs give the same label."""
-        inputs = [spec, sorted(self.steps.items()), [s["id"] for s in signals], sorted(self.ends), self.closure]
-        return hashlib.blake2b(orjson.dumps(inputs), digest_size=16).hexdigest()
+    def inputs_digest(self, spec: str, signals: list[dict[str, Any]], rules: Mapping[str, Any]) -> str:
+        """Names what a label would be made from: the same inputs give the same label.
+
+        Args:
+            spec: identity of the reward specification.
+            signals: feedback that the reward uses.
+            rules: what else bears on it, where it is not the ordinary case: consent, policy, decisions.
+        """
+        steps = sorted((index, entry[0]) for index, entry in self.steps.items())
+        inputs: list[Any] = [spec, steps, [s["id"] for s in signals], sorted(self.ends), self.closure]
+        if rules:
+            inputs.append(rules)
+        return hashlib.blake2b(orjson.dumps(inputs, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
 
     def label_event_id(self, job: str, revision: int, digest: str) -> str:
         """Identity of a label."""
         return derived_id(job, self.trajectory_id, revision, digest)
+
+    def _whose(self, step: Step) -> None:
+        first = [step["step_index"], step["tenant"], step["agent"], step["occurred_at_us"]]
+        self.first = min(self.first, first) if self.first else first
+        if step["user"] is not None and step["user"] not in self.users:
+            self.users = sorted([*self.users, step["user"]])
 
     def _arrived(self, occurred_us: int, arrived_ms: int) -> None:
         self.newest_us = max(self.newest_us, occurred_us)
@@ -146,3 +221,15 @@ class Head:
         self.ends[event_id] = [end, last]
         earliest = min(self.end_arrived_ms or arrived_ms, arrived_ms)
         self.end_arrived_ms = max(1, earliest)
+
+
+def _origin(event: Step | Feedback) -> tuple[str, int, str]:
+    """The source event, and the policy and job by which it was governed."""
+    governed = event["governed"]
+    if governed is None:
+        return event["event_id"], 0, ""
+    return governed["source_event_id"], governed["policy_version"], governed["job"]
+
+
+def _version(entry: list[Any]) -> tuple[int, str, str]:
+    return entry[2], entry[3], entry[0]

@@ -13,6 +13,7 @@ from stepstream.jobs.rewards import RewardSpec
 
 LABELS, CLOSURES = "labeled-trajectories", "closures"
 NOW_MS = 1_760_000_100_000
+NO_STEP = "no step came, or none is kept any more, of a trajectory with 1 events of feedback and 0 holds"
 
 
 def label_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
@@ -67,7 +68,7 @@ def test_a_step_may_end_its_trajectory() -> None:
     [(_, key, label)] = run.feed([run.record("governed-steps", as_governed(step)) for step in steps])
     assert key == "t"
     assert (label["end"], label["success"], label["trainable"]) == ("truncated", None, False)
-    assert label["flags"] == ["outcome:missing"]
+    assert label["flags"] == ["outcome:missing", "quality:truncated"]
 
 
 def test_late_feedback_gives_a_revision_and_what_changes_nothing_gives_none() -> None:
@@ -129,7 +130,7 @@ def test_feedback_without_a_trajectory_ends_its_wait_without_a_label() -> None:
     [(_, _, closed)] = run.tick(NOW_MS + 601_000)
     assert closed["last_step_index"] == -1
     [(topic, _, letter)] = run.feed([run.record(CLOSURES, closed)])
-    assert (topic, letter["reason"]) == ("dead-letters", "feedback for a trajectory of which no step came: 1 events")
+    assert (topic, letter["reason"]) == ("dead-letters", NO_STEP)
     assert run.tick(NOW_MS + 5_000_000) == []
 
 

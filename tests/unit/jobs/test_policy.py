@@ -29,7 +29,7 @@ def test_an_empty_file_is_the_built_in_policy() -> None:
     assert (policy.consent.default, policy.consent.maximum) == ("train", "train")
     assert policy.near_duplicates.cap == 0
     assert policy.inspect.share == 0
-    assert "looping" in policy.quality.keep_out
+    assert policy.quality.keep_out == ("empty",)
 
 
 def test_every_entry_is_read() -> None:

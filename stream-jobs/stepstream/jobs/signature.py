@@ -1,0 +1,48 @@
+"""The MinHash of a trajectory's text, by which near-duplicates are found without comparing texts. Pure.
+
+Over runs of five words of what was said, in order: the new messages of each prompt, the response and its tools'
+arguments. datasketch and numpy are imported when the first signature is made: most tenants cap nothing.
+"""
+
+import re
+from collections.abc import Sequence
+
+from stepstream.topics.events import Step
+
+PERMUTATIONS = 128
+SHINGLE = 5
+_SEED = 1
+_WORDS = re.compile(r"\w+")
+
+
+def signature(steps: Sequence[Step]) -> list[int]:
+    """`PERMUTATIONS` 32-bit values; equal places of two signatures estimate the Jaccard similarity of their texts.
+
+    Empty where nothing was said.
+    """
+    found = shingles(words(steps))
+    if not found:
+        return []
+    from datasketch import MinHash
+
+    minhash = MinHash(num_perm=PERMUTATIONS, seed=_SEED)
+    minhash.update_batch([shingle.encode("utf-8", "surrogatepass") for shingle in found])
+    return [int(value) for value in minhash.hashvalues]
+
+
+def words(steps: Sequence[Step]) -> list[str]:
+    """What was said, in lower case."""
+    said: list[str] = []
+    for step in steps:
+        for message in (*step["messages"], step["response"]):
+            said += _WORDS.findall(message["content"].lower())
+            for call in message["tool_calls"]:
+                said += _WORDS.findall(call["arguments"].lower())
+    return said
+
+
+def shingles(said: Sequence[str]) -> set[str]:
+    """Runs of `SHINGLE` words; a shorter text is one run."""
+    if not said:
+        return set()
+    return {" ".join(said[start : start + SHINGLE]) for start in range(max(1, len(said) - SHINGLE + 1))}
