@@ -1,15 +1,18 @@
 """The `govern` job: what agents told becomes safe to learn from, or a dead letter.
 
-Run it as `python -m stepstream.jobs.govern`. Reads `steps` and `feedback`; writes `governed-steps` and
-`governed-feedback`. Checks and redaction are in `validation.py`, `governing.py` and `redaction.py`.
+Run it as `python -m stepstream.jobs.govern`. Reads `steps` and `feedback`; writes `governed-steps`,
+`governed-feedback` and, about what it found, `governance-audit`. Checks and redaction are in `validation.py`,
+`governing.py` and `redaction/`; what each tenant wants is in `ruling.py`. Until policies and consents are known, and
+where a policy cannot be applied, events wait.
 """
 
 import hashlib
 import struct
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
 from stepstream.jobs import metrics
@@ -18,12 +21,17 @@ from stepstream.jobs.governing import govern_feedback, govern_step
 from stepstream.jobs.keys import pseudonym_key
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record
-from stepstream.jobs.redaction import Redactor
+from stepstream.jobs.ruling import CannotGovern, Ruling, Rulings
 from stepstream.jobs.runner import Processor, run_job
+from stepstream.jobs.shredding import LateKeys
 from stepstream.jobs.state import Changes, PartitionState
 from stepstream.jobs.validation import check_envelope, check_feedback, check_step
-from stepstream.topics.events import Feedback, Step
+from stepstream.jobs.waiting import patiently
+from stepstream.topics.events import Consent, Feedback, Step, new_audit_entry
+from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Stop, run
+from stepstream.topics.seal import is_erased
+from stepstream.topics.table import Table
 
 NAME = "govern"
 VERSION = "1"
@@ -31,8 +39,21 @@ JOB = f"{NAME}@{VERSION}"
 DAY_US = 24 * 3600 * 1_000_000
 
 _SEEN, _CLEAN = b"e", b"p"
+_TABLE_WAIT_S = 2.0
 _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
+
+
+class Governors(Protocol):
+    """Where a fold asks how to govern; `Rulings` is one."""
+
+    def of(self, tenant: str) -> Ruling:
+        """How a tenant's records are governed."""
+        ...
+
+    def consent(self, ruling: Ruling, event: Any) -> Consent:
+        """What may be done with an event."""
+        ...
 
 
 class GovernFold:
@@ -42,8 +63,8 @@ class GovernFold:
     clean context (a step may keep the digest of its shared prefix only after one).
     """
 
-    def __init__(self, redactor: Redactor, *, dedup_days: int, max_future_s: float, now_us: Callable[[], int]) -> None:
-        self._redactor = redactor
+    def __init__(self, rulings: Governors, *, dedup_days: int, max_future_s: float, now_us: Callable[[], int]) -> None:
+        self._rulings = rulings
         self._dedup_days = dedup_days
         self._max_future_us = int(max_future_s * 1e6)
         self._now_us = now_us
@@ -51,6 +72,9 @@ class GovernFold:
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Checks, deduplicates, redacts and passes on one event."""
+        if is_erased(event):
+            self._withhold(record, event, "erased", 0, out)
+            return
         check_envelope(event, record.key, self._now_us(), self._max_future_us)
         is_step = record.topic == "steps"
         if is_step:
@@ -60,13 +84,21 @@ class GovernFold:
         seen = _SEEN + _bucket(event) + uuid.UUID(event["event_id"]).bytes
         if changes.get(seen) is not None:
             out.count(metrics.DUPLICATES.labels(record.topic))
+            self._audit(record, event, "duplicate", {"event_id": 1}, 0, out, record.partition, record.offset)
             return
-        if event["consent"] == "none":
-            out.count(metrics.WITHHELD.labels(record.topic))
-        elif is_step:
-            self._step(cast(Step, event), changes, out)
+        ruling = self._rulings.of(event["tenant"])
+        consent = self._rulings.consent(ruling, event)
+        if consent != event["consent"]:
+            event = event | {"consent": consent}
+        if consent == "none":
+            self._withhold(record, event, "consent:none", ruling.version, out)
         else:
-            self._feedback(cast(Feedback, event), out)
+            governed: Step | Feedback
+            if is_step:
+                governed = self._step(cast(Step, event), ruling, changes, out)
+            else:
+                governed = self._feedback(cast(Feedback, event), ruling, out)
+            self._account(record, event, governed, out)
         # Last, so that an event whose result was refused is not taken for a duplicate when it is sent again.
         changes.put(seen, b"")
         self._newest_day = max(self._newest_day, event["occurred_at_us"] // DAY_US)
@@ -88,21 +120,56 @@ class GovernFold:
     def published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: results depend on the input alone."""
 
-    def _step(self, step: Step, changes: Changes, out: Outputs) -> None:
-        governed, clean = govern_step(JOB, step, self._prefix_clean(step, changes), self._redactor)
-        assert governed["governed"] is not None
+    def _step(self, step: Step, ruling: Ruling, changes: Changes, out: Outputs) -> Step:
+        governed, clean = govern_step(JOB, step, self._prefix_clean(step, changes), ruling.redactor, ruling.version)
         out.emit("governed-steps", step["trajectory_id"], governed)
-        for rule, times in governed["governed"]["redactions"].items():
-            out.count(metrics.REDACTIONS.labels(rule), times)
         if clean:
             changes.put(_clean_key(step, step["step_index"], 0), b"")
+        return governed
 
-    def _feedback(self, feedback: Feedback, out: Outputs) -> None:
-        governed = govern_feedback(JOB, feedback, self._redactor)
-        assert governed["governed"] is not None
+    @staticmethod
+    def _feedback(feedback: Feedback, ruling: Ruling, out: Outputs) -> Feedback:
+        governed = govern_feedback(JOB, feedback, ruling.redactor, ruling.version)
         out.emit("governed-feedback", feedback["trajectory_id"], governed)
-        for rule, times in governed["governed"]["redactions"].items():
+        return governed
+
+    def _account(self, record: Record, event: Any, governed: Step | Feedback, out: Outputs) -> None:
+        """Counts and tells what was redacted, if anything was."""
+        stamp = governed["governed"]
+        assert stamp is not None
+        for rule, times in stamp["redactions"].items():
             out.count(metrics.REDACTIONS.labels(rule), times)
+        if stamp["redactions"]:
+            self._audit(record, event, "redacted", stamp["redactions"], stamp["policy_version"], out)
+
+    def _withhold(self, record: Record, event: Any, why: str, version: int, out: Outputs) -> None:
+        out.count(metrics.WITHHELD.labels(record.topic))
+        self._audit(record, event, "withheld", {why: 1}, version, out)
+
+    @staticmethod
+    def _audit(
+        record: Record,
+        event: Any,
+        action: str,
+        found: Mapping[str, int],
+        version: int,
+        out: Outputs,
+        *place: int,
+    ) -> None:
+        """Tells what was found and done; `place` tells apart what happens to one event more than once."""
+        entry = new_audit_entry(
+            event_id=derived_id(JOB, "audit", action, record.topic, event["event_id"], version, *place),
+            occurred_at_us=max(0, record.timestamp_ms) * 1000,
+            trajectory_id=event["trajectory_id"],
+            source_topic=record.topic,
+            source_event_id=event["event_id"],
+            tenant=event["tenant"],
+            policy_version=version,
+            action=action,
+            found=dict(found),
+            job=JOB,
+        )
+        out.emit("governance-audit", event["trajectory_id"], entry)
 
     def _prefix_clean(self, step: Step, changes: Changes) -> bool:
         """Whether the step before is known to be clean; it may have happened on the day before."""
@@ -120,6 +187,22 @@ def _clean_key(step: Step, index: int, days_back: int) -> bytes:
     return _CLEAN + _bucket(step, days_back) + trajectory + _INDEX.pack(index)
 
 
+class PatientRulings:
+    """Waits where a policy cannot be applied, until it is another one or the work is taken away."""
+
+    def __init__(self, rulings: Rulings, abandoned: Callable[[], bool]) -> None:
+        self._rulings, self._abandoned = rulings, abandoned
+        self.consent = rulings.consent
+
+    def of(self, tenant: str) -> Ruling:
+        """How a tenant's records are governed.
+
+        Raises:
+            Abandoned: asked to give up while waiting.
+        """
+        return patiently(lambda: self._rulings.of(tenant), CannotGovern, self._abandoned)
+
+
 class Govern:
     """The job for `FoldProcessor`."""
 
@@ -128,15 +211,17 @@ class Govern:
     inputs: ClassVar[tuple[str, ...]] = ("steps", "feedback")
     remembers: ClassVar[str | None] = None
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, rulings: Governors, ready: Callable[[], None] = lambda: None) -> None:
+        """`ready` blocks until the rulings are known."""
         self.max_event_bytes: int | None = settings.govern.max_event_bytes
         self._settings = settings.govern
-        self._redactor = Redactor(pseudonym_key(settings))
+        self._rulings, self._ready = rulings, ready
 
     def fold(self, state: PartitionState) -> GovernFold:
-        """One partition."""
+        """One partition; blocks until the rulings are known."""
+        self._ready()
         return GovernFold(
-            self._redactor,
+            self._rulings,
             dedup_days=self._settings.dedup_days,
             max_future_s=self._settings.max_future_s,
             now_us=lambda: time.time_ns() // 1000,
@@ -145,12 +230,29 @@ class Govern:
 
 def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop."""
-    job = Govern(settings)
+    with ExitStack() as held:
+        tables = [held.enter_context(Table(settings, topic)) for topic in ("policies", "consents")]
+        held.callback(LateKeys(settings).close)
+        rulings = Rulings(pseudonym_key(settings), *tables)
 
-    def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-        return FoldProcessor(settings, job, abandoned)
+        def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
+            def ready() -> None:
+                for table in tables:
+                    patiently(lambda table=table: _known(table), _NotKnown, abandoned)  # type: ignore[misc]
 
-    run_job(settings, stop, NAME, job.inputs, make)
+            job = Govern(settings, PatientRulings(rulings, abandoned), ready)
+            return FoldProcessor(settings, job, abandoned)
+
+        run_job(settings, stop, NAME, Govern.inputs, make)
+
+
+class _NotKnown(Exception):
+    """What tenants want has not been read yet."""
+
+
+def _known(table: Table) -> None:
+    if not table.wait_current(_TABLE_WAIT_S):
+        raise _NotKnown("policies and consents are not known yet, so nothing is governed: is Kafka away?")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from stepstream.topics.events import Feedback, Governance, Message, Step, new_go
 from stepstream.topics.ids import derived_id
 
 
-def govern_step(job: str, step: Step, prefix_clean: bool, redactor: Redactor) -> tuple[Step, bool]:
+def govern_step(
+    job: str, step: Step, prefix_clean: bool, redactor: Redactor, policy_version: int = 0
+) -> tuple[Step, bool]:
     """The governed step, and whether its whole context (prompt, shared part included, and response) is clean.
 
     Args:
@@ -23,6 +25,7 @@ def govern_step(job: str, step: Step, prefix_clean: bool, redactor: Redactor) ->
         prefix_clean: whether the step before passed without a redaction in its whole context; of no account where
             nothing is shared.
         redactor: makes the pseudonyms.
+        policy_version: version of the tenant's policy that it is governed under; 0: the built-in one.
     """
     in_prompt: Counter[str] = Counter()
     in_response: Counter[str] = Counter()
@@ -47,11 +50,11 @@ def govern_step(job: str, step: Step, prefix_clean: bool, redactor: Redactor) ->
         flags.append(f"consent:{step['consent']}")
     if step["fidelity"] != "token":
         flags.append(f"fidelity:{step['fidelity']}")
-    _stamp(governed, job, in_prompt + in_response, flags, trainable=clean and not flags)
+    _stamp(governed, job, policy_version, in_prompt + in_response, flags, trainable=clean and not flags)
     return governed, clean
 
 
-def govern_feedback(job: str, feedback: Feedback, redactor: Redactor) -> Feedback:
+def govern_feedback(job: str, feedback: Feedback, redactor: Redactor, policy_version: int = 0) -> Feedback:
     """The governed feedback; `feedback` has consent `train` or `analyse` and is not changed."""
     found: Counter[str] = Counter()
     governed = feedback.copy()
@@ -62,17 +65,24 @@ def govern_feedback(job: str, feedback: Feedback, redactor: Redactor) -> Feedbac
     flags = [f"redacted:{rule}" for rule in sorted(found)]
     if feedback["consent"] != "train":
         flags.append(f"consent:{feedback['consent']}")
-    _stamp(governed, job, found, flags, trainable=not flags)
+    _stamp(governed, job, policy_version, found, flags, trainable=not flags)
     return governed
 
 
-def _stamp(governed: Step | Feedback, job: str, found: "Counter[str]", flags: list[str], *, trainable: bool) -> None:
+def _stamp(
+    governed: Step | Feedback, job: str, version: int, found: "Counter[str]", flags: list[str], *, trainable: bool
+) -> None:
     source = governed["event_id"]
     record: Governance = new_governance(
-        source_event_id=source, job=job, redactions=dict(found), trainable=trainable, flags=flags
+        source_event_id=source,
+        job=job,
+        policy_version=version,
+        redactions=dict(found),
+        trainable=trainable,
+        flags=flags,
     )
     governed["governed"] = record
-    governed["event_id"] = derived_id(job, source)
+    governed["event_id"] = derived_id(job, source, version) if version else derived_id(job, source)
 
 
 def _drop_prompt_tokens(step: Step) -> None:

@@ -1,13 +1,7 @@
-"""The secret behind the pseudonyms."""
-
-import os
-import secrets
-from contextlib import suppress
-from pathlib import Path
+"""The secrets behind the pseudonyms."""
 
 from stepstream.config import Settings
-
-_BYTES = 32
+from stepstream.topics.secret_files import kept
 
 
 def pseudonym_key(settings: Settings) -> bytes:
@@ -16,16 +10,4 @@ def pseudonym_key(settings: Settings) -> bytes:
     Workers on several machines need the setting: with a key each, one value would get several pseudonyms.
     """
     declared = settings.govern.pseudonym_key.get_secret_value()
-    return declared.encode() if declared else _kept(settings.paths.data / "secrets" / "pseudonym.key")
-
-
-def _kept(file: Path) -> bytes:
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    made = file.with_suffix(f".{os.getpid()}")
-    if not file.exists():
-        with open(made, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
-            out.write(secrets.token_bytes(_BYTES))
-        with suppress(FileExistsError):  # whichever worker is first wins
-            os.link(made, file)
-        made.unlink()
-    return file.read_bytes()
+    return declared.encode() if declared else kept(settings.paths.data / "secrets" / "pseudonym.key")

@@ -1,6 +1,7 @@
 """Rule 6: where text is redacted, the tokens that spell it go too; and what else `govern` makes of a record."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,25 +12,50 @@ from stream_records import T0_US, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.govern import JOB, GovernFold
 from stepstream.jobs.governing import govern_feedback, govern_step
+from stepstream.jobs.record import Record
 from stepstream.jobs.redaction import Redactor
-from stepstream.topics.events import new_message, new_tool_call
+from stepstream.jobs.ruling import CannotGovern, Rulings
+from stepstream.topics.events import new_consent_change, new_message, new_policy, new_tool_call
 from stepstream.topics.ids import derived_id
 
 REDACTOR = Redactor(b"key")
+RULINGS = Rulings(b"key", {}, {})
 MAIL = "ada@example.org"
 TOKENS = ("response_token_ids", "response_logprobs", "loss_mask", "policy_spans")
 
 
-def fold_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
+class GovernRun(FoldRun):
+    """A run whose audit is kept apart from what it lets pass."""
+
+    def __init__(self, fold: GovernFold, state: MemoryState) -> None:
+        super().__init__(JOB, fold, state)
+        self.audit: list[Any] = []
+
+    def feed(self, records: Sequence[Record]) -> list[tuple[str, str, Any]]:
+        outputs = super().feed(records)
+        self.audit += [event for topic, _, event in outputs if topic == "governance-audit"]
+        return [output for output in outputs if output[0] != "governance-audit"]
+
+
+def fold_run(state: MemoryState | None = None, rulings: Any = None, **limits: Any) -> GovernRun:
     values: dict[str, Any] = {"dedup_days": 7, "max_future_s": 300.0, "now_us": lambda: T0_US + 600_000_000} | limits
-    return FoldRun(JOB, GovernFold(REDACTOR, **values), state or MemoryState())
+    return GovernRun(GovernFold(rulings or RULINGS, **values), state or MemoryState())
+
+
+def policy(document: str, tenant: str = "default", version: int = 1) -> dict[str, Any]:
+    """The table of policies with one in it."""
+    made = new_policy(
+        event_id=f"{tenant}@{version}", occurred_at_us=T0_US, tenant=tenant, version=version, document=document
+    )
+    return {tenant: made}
 
 
 def test_a_clean_step_keeps_everything() -> None:
     step = make_steps("t")[1]
     governed, clean = govern_step(JOB, step, True, REDACTOR)
     assert clean
-    stamp = {"source_event_id": step["event_id"], "job": JOB, "redactions": {}, "trainable": True, "flags": []}
+    stamp = {"source_event_id": step["event_id"], "job": JOB, "policy_version": 0}
+    stamp |= {"redactions": {}, "trainable": True, "flags": []}
     assert governed == step | {"event_id": derived_id(JOB, step["event_id"]), "governed": stamp}
 
 
@@ -149,6 +175,72 @@ def test_an_event_counts_once_within_the_window() -> None:
     assert run.feed([run.record("steps", step)]) == []
     run.tick(T0_US // 1000 + 4 * 86_400_000)
     assert run.state.content == {}
+    assert [entry["action"] for entry in run.audit] == ["duplicate"] * 3
+    assert len({entry["event_id"] for entry in run.audit}) == 3
+
+
+def test_the_strictest_consent_counts_and_a_change_counts_at_once() -> None:
+    said: dict[str, Any] = {}
+    run = fold_run(rulings=Rulings(b"key", {}, said))
+
+    def consent_of(name: str, **fields: Any) -> str | None:
+        outputs = run.feed([run.record("steps", make_steps(name, 1, user="ada", **fields)[0])])
+        return outputs[0][2]["consent"] if outputs else None
+
+    assert consent_of("a") == "train"
+    for key, user, level in (("default/*/*", None, "analyse"), ("default/ada/*", "ada", "none")):
+        said[key] = new_consent_change(event_id="c", occurred_at_us=T0_US, tenant="default", user=user, consent=level)
+        assert consent_of(f"b{level}") == (level if level != "none" else None)
+    assert run.audit[-1]["found"] == {"consent:none": 1}
+    del said["default/ada/*"]
+    assert consent_of("c", consent="none") is None
+    assert "ada" not in str(run.audit)
+
+
+def test_a_policy_is_applied_from_its_version_on() -> None:
+    policies: dict[str, Any] = {}
+    run = fold_run(rulings=Rulings(b"key", policies, {}))
+    mail = new_message(role="user", content=MAIL)
+
+    def governed(name: str) -> Any:
+        [(_, _, event)] = run.feed([run.record("steps", make_steps(name, 1, messages=[mail])[0])])
+        return event
+
+    assert governed("a")["governed"]["redactions"] == {"email": 1}
+    policies |= policy("[redaction.rules]\nemail = false", version=3)
+    free = governed("b")
+    assert free["governed"]["policy_version"] == 3
+    assert free["event_id"] == derived_id(JOB, free["governed"]["source_event_id"], 3)
+    assert free["messages"][0]["content"] == MAIL
+    policies |= policy("[consent]\nmaximum = 'analyse'", tenant="*", version=9)
+    assert governed("c")["consent"] == "train", "its own policy, not the one for all"
+    del policies["default"]
+    assert governed("d")["consent"] == "analyse"
+    assert [entry["policy_version"] for entry in run.audit] == [0, 9]
+    assert MAIL not in str(run.audit)
+
+
+def test_pseudonyms_of_two_tenants_cannot_be_compared() -> None:
+    run = fold_run()
+    mail = new_message(role="user", content=MAIL)
+    steps = [make_steps(name, 1, tenant=name, messages=[mail])[0] for name in ("a", "b")]
+    texts = {event["messages"][0]["content"] for _, _, event in run.feed([run.record("steps", step) for step in steps])}
+    assert len(texts) == 2
+
+
+@pytest.mark.parametrize("document", ["[redaction]\ntiers = ['psychic']", "not TOML", "[future]\nentry = 1"])
+def test_a_policy_that_cannot_be_applied_stops_its_tenant_alone(document: str) -> None:
+    rulings = Rulings(b"key", policy(document, tenant="t", version=2), {})
+    with pytest.raises(CannotGovern, match="version 2 of the policy of t cannot be applied"):
+        rulings.of("t")
+    assert rulings.of("default").version == 0
+
+
+def test_what_is_erased_already_goes_no_further() -> None:
+    run = fold_run()
+    [step] = make_steps("t", 1)
+    assert run.feed([run.record("steps", step | {"seal_key": "gone", "policy_spans": []})]) == []
+    assert run.audit[0]["found"] == {"erased": 1}
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,6 +13,7 @@ from stepstream.config import Settings
 from stepstream.config.sections import Paths, Seal
 from stepstream.schemas import schema
 from stepstream.topics.codec import KeysUnavailable, Malformed
+from stepstream.topics.events import new_erasure
 from stepstream.topics.seal import is_erased
 from stepstream.topics.seal_keys import ERASURES, KEYS, WrongMasterKey, master_of
 
@@ -139,3 +140,18 @@ def test_a_key_that_could_not_be_kept_is_not_used() -> None:
         sealer.seal("steps", step(user="ada"))
     keys.keeps = True
     assert sealer.seal("steps", step(user="ada"))["seal_key"] == keys.made[1]["key_id"]
+
+
+def test_an_erasure_outdates_every_key_that_was_made_before() -> None:
+    """The erasure alone is enough, also for keys that reach the topic after it."""
+    keys = Keys()
+    sealer = keys.sealer()
+    sealed = sealer.seal("steps", step(user="ada"))
+    [key] = keys.made
+    erasure = new_erasure(event_id="e", occurred_at_us=key["occurred_at_us"], tenant="default", subject=key["subject"])
+    keys.tables[ERASURES].put(key["subject"], erasure)
+    assert is_erased(sealer.open("steps", WRITER, dict(sealed)))
+    assert is_erased(opened(keys, sealed))
+    again = sealer.seal("steps", step(user="ada", at_us=key["occurred_at_us"] + 1))
+    assert again["seal_key"] != key["key_id"]
+    assert opened(keys, again)["user"] == "ada"

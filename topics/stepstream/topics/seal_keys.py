@@ -4,8 +4,9 @@ A key is destroyed by deleting its record from the topic. So a reader that does 
 reads the topic to its end as of now: only a key that is then still missing is destroyed. This rests on one promise of
 every writer: a key is acknowledged by Kafka before a record that is sealed with it is sent.
 
-An erasure is about all that happened before it. What a process still held in memory then, and what arrives late, must
-not be sealed under a new key: it is emptied instead.
+An erasure is about all that happened before it: every key that was made until then counts as destroyed, also one that
+reaches the topic later. What a process still held in memory, or what arrives late, must not be sealed under a new key:
+it is emptied instead.
 """
 
 import hmac
@@ -59,11 +60,11 @@ class Master:
         named = f"{tenant}\x1f{user}".encode("utf-8", "surrogatepass")
         return hmac.new(self._subjects, named, sha256).hexdigest()[:40]
 
-    def new_key(self, tenant: str, subject: str) -> SubjectKey:
-        """A fresh random key for a person, wrapped."""
+    def new_key(self, tenant: str, subject: str, after_us: int = -1) -> SubjectKey:
+        """A fresh random key for a person, wrapped; `after_us` is the time of the person's last erasure."""
         return new_subject_key(
             event_id=new_event_id(),
-            occurred_at_us=now_us(),
+            occurred_at_us=max(now_us(), after_us + 1),  # clocks differ
             key_id=uuid.uuid4().hex,
             tenant=tenant,
             subject=subject,
@@ -198,6 +199,7 @@ class _Ring:
         self._keys: Table = tables(settings, KEYS)
         self._erasures: Table = tables(settings, ERASURES)
         self._keys.on_change(self._changed)
+        self._erasures.on_change(self._erased)
         for key_id, key in self._keys.items().items():  # read before we listened
             self._changed(key_id, key)
 
@@ -221,6 +223,8 @@ class _Ring:
             if key is None:
                 self._destroyed.add(key_id)
                 return None
+            if self._is_superseded(key):
+                return None
             found = self._remember(key)
         return found
 
@@ -241,11 +245,11 @@ class _Ring:
                 self._wait(self._erasures)
             self._bereft.discard(subject)
         with self._lock:
-            known = self._of_subject[subject]
+            known = {name: key for name, key in self._of_subject[subject].items() if not self._is_superseded(key)}
             if known:
                 key = known[min(known)]
             else:
-                key = self._master.new_key(tenant, subject)
+                key = self._master.new_key(tenant, subject, self.erased_at(subject))
                 if not self._keep_key(key):
                     raise KeysUnavailable("a new key could not be kept: nothing may be sealed with it")
                 self._note(key)
@@ -274,12 +278,24 @@ class _Ring:
                 self._note(key)
                 return
             self._destroyed.add(key_id)
-            self._ciphers.pop(key_id, None)
             subject = self._subject_of.pop(key_id, None)
             if subject is not None:
                 self._bereft.add(subject)
                 self._of_subject[subject].pop(key_id, None)
-                self._persons = {who: entry for who, entry in self._persons.items() if entry[1] != key_id}
+            self._forget(key_id)
+
+    def _erased(self, subject: str, _erasure: Any) -> None:
+        with self._lock:
+            for key_id, key in self._of_subject[subject].items():
+                if self._is_superseded(key):
+                    self._forget(key_id)
+
+    def _is_superseded(self, key: SubjectKey) -> bool:
+        return key["occurred_at_us"] <= self.erased_at(key["subject"])
+
+    def _forget(self, key_id: str) -> None:
+        self._ciphers.pop(key_id, None)
+        self._persons = {who: entry for who, entry in self._persons.items() if entry[1] != key_id}
 
     def _wait(self, table: Table) -> None:
         if not table.wait_current(PATIENCE_S):
