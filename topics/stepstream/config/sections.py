@@ -205,8 +205,15 @@ class Gateway(Section):
     upstream_silence_s: float = Field(
         600.0, gt=0, description="Seconds without a byte after which a worker's answer is given up."
     )
-    backlog_events: int = Field(
-        50_000, ge=1, description="Events kept in memory while neither Kafka's client nor the registry takes them."
+    spool: Path | None = Field(
+        None,
+        description="Local folder of events that Kafka does not have yet; default: DATA/spool/gateway.",
+    )
+    spool_mb: int = Field(
+        1024, ge=1, description="Most MB of events on disk, for each gateway process; beyond, the oldest are given up."
+    )
+    backlog_mb: int = Field(
+        64, ge=1, description="Most MB of events in memory while neither the disk nor Kafka's client takes them."
     )
     shutdown_s: float = Field(
         10.0, gt=0, description="Seconds to finish calls when told to stop, and again to deliver events."

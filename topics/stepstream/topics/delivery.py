@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config.sections import Kafka
 from stepstream.topics.backlog import Backlog, Room, Watch
-from stepstream.topics.codec import Codec, CodecError, KeysUnavailable, RegistryUnavailable
+from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.events import DeadLetter, SubjectKey, new_dead_letter
 from stepstream.topics.headers import Headers
 from stepstream.topics.ids import derived_id, now_us
@@ -83,7 +83,7 @@ class Delivery:
     def __init__(
         self,
         kafka: Kafka,
-        make_codec: Callable[[Callable[[SubjectKey], None]], Codec],
+        make_codec: Callable[[Callable[[SubjectKey], bool]], Codec],
         source: str,
         watch: Watch,
         room: Room,
@@ -102,10 +102,10 @@ class Delivery:
         """
         self._watch = watch
         self._source = source
-        self._codec = make_codec(self._keep_key)
-        self._connect = partial(EventProducer, kafka, self._codec, source, linger_ms=linger_ms)
+        self.codec = make_codec(self._keep_key)
+        self._connect = partial(EventProducer, kafka, self.codec, source, linger_ms=linger_ms)
         self._producer = self._connect()
-        self._headers = Headers(self._codec)
+        self._headers = Headers(self.codec)
         self._lock = threading.Lock()
         self._window: deque[_Sent] = deque()
         self._window_bytes = 0
@@ -129,7 +129,7 @@ class Delivery:
         """Queues one event; False if it is lost, since as many wait already as may. Never raises for its content."""
         event_id = record["event_id"]
         try:
-            body = self._codec.body(topic, record)
+            body = self.codec.body(topic, record)
         except (CodecError, RegistryUnavailable) as error:
             self._refuse(topic, event_id, str(error))
             return True
@@ -156,6 +156,10 @@ class Delivery:
         """Events that Kafka has not acknowledged yet."""
         return len(self._backlog) + len(self._ahead) + len(self._window)
 
+    def keys_waiting(self) -> bool:
+        """Whether keys of persons are not in Kafka yet, so that nothing sealed with them may go there."""
+        return bool(self._keys)
+
     def flush(self, timeout_s: float) -> int:
         """Waits until all is acknowledged, at most `timeout_s` seconds; returns how many events still wait."""
         deadline = time.monotonic() + timeout_s
@@ -179,7 +183,7 @@ class Delivery:
         if left.lost:
             self._backlog.lose(left.lost)
         self._report()
-        self._codec.close()
+        self.codec.close()
         return left
 
     def _left(self) -> Left:
@@ -189,10 +193,9 @@ class Delivery:
         unread = spool.unread if spool is not None else 0
         return Left(kept + unread, len(places) - kept + len(self._backlog) - unread)
 
-    def _keep_key(self, key: SubjectKey) -> None:
+    def _keep_key(self, key: SubjectKey) -> bool:
         """Takes on the key of a person: nothing that is sent after this is on its way before Kafka has the key."""
-        if not self.send(KEYS, key["key_id"], key):
-            raise KeysUnavailable("no room for a person's key: events of persons not met before are lost")
+        return self.send(KEYS, key["key_id"], key)
 
     def _refuse(self, topic: str, event_id: str, why: str) -> None:
         self._watch.refused(1)
@@ -224,7 +227,7 @@ class Delivery:
             self._producer.send_encoded(
                 record.topic, record.key, value, envelope, record.headers, partial(self._answered, sent)
             )
-        except BufferError:
+        except (BufferError, RegistryUnavailable):
             return False
         except KafkaException as error:
             key = record.key.encode(errors="replace")

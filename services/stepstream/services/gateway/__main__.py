@@ -36,9 +36,11 @@ def main(settings: Settings, stop: Stop) -> None:
     log.info("listening on http://%s:%d for %s", *sock.getsockname()[:2], ", ".join(settings.gateway.upstreams))
     if not stop:
         uvicorn.Server(config).run(sockets=[sock])
-    lost = publisher.close(settings.gateway.shutdown_s)
-    if lost:
-        raise Fatal(f"{lost} events could not be delivered in {settings.gateway.shutdown_s:g} s and are lost")
+    left = publisher.close(settings.gateway.shutdown_s)
+    if left.kept:
+        log.info("%d events wait on disk for the next gateway", left.kept)
+    if left.lost:
+        raise Fatal(f"{left.lost} events could not be delivered in {settings.gateway.shutdown_s:g} s and are lost")
 
 
 if __name__ == "__main__":

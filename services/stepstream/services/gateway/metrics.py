@@ -36,11 +36,13 @@ class Metrics:
         self.events_delivered = events.labels("delivered")
         self.events_refused = events.labels("refused")
         self.events_lost = events.labels("lost")
+        self.events_unspooled = events.labels("unspooled")
         self.backlog = Gauge(
             "stepstream_gateway_backlog",
-            "Events that wait in memory for registry or Kafka.",
+            "Events that Kafka has not acknowledged yet.",
             registry=self.registry,
         )
+        self.spool_bytes = Gauge("stepstream_gateway_spool_bytes", "Bytes of the spool.", registry=self.registry)
         self.in_flight = Gauge(
             "stepstream_gateway_upstream_in_flight", "Calls in flight by worker.", ["upstream"], registry=self.registry
         )

@@ -1,133 +1,78 @@
-"""Publishes events without ever delaying or failing a call.
+"""Publishes events without ever delaying or failing a call: on disk first, then to Kafka; see `topics.delivery`."""
 
-`publish` encodes and queues in the caller's thread, which takes microseconds and never blocks. What cannot be queued
-(the registry has not been reached yet, or Kafka has been away for so long that its client's queue is full) waits in
-a bounded backlog in memory, which a thread works off in order.
-"""
-
-import logging
-import threading
-import time
-from collections import deque
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-from confluent_kafka import KafkaError, Message
+from collections.abc import Sequence
 
 from stepstream.config import Settings
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
-from stepstream.topics.producer import EventProducer
+from stepstream.topics.backlog import Room
+from stepstream.topics.codec import codec_of
+from stepstream.topics.confirmed import Confirmed, Event, NotDelivered
+from stepstream.topics.delivery import Delivery, Left
 
-log = logging.getLogger(__name__)
+__all__ = ["Event", "Left", "NotDelivered", "Publisher"]
 
-RETRY_S = 0.5
-# Each batch costs a request to the broker, and each look at the reports a switch of threads: a few of them per
-# second and partition take a fraction of the processor time of one per event, and the agent waits for neither.
-LINGER_MS = 50.0
-POLL_S = 0.05
-
-
-class Event(NamedTuple):
-    """One event to publish."""
-
-    topic: str
-    key: str
-    record: Any
-    headers: Mapping[str, str] | None = None
+MB = 1024 * 1024
 
 
 class Publisher:
-    """The way of the gateway's events to Kafka. Close it, or events in memory are lost."""
+    """The way of the gateway's events to Kafka. Close it."""
 
     def __init__(self, settings: Settings, source: str, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._limit = settings.gateway.backlog_events
-        self._producer = EventProducer(settings.kafka, Codec(settings.schema_registry), source, linger_ms=LINGER_MS)
-        self._backlog: deque[Event] = deque()
-        self._queued = 0
-        self._answered = 0
-        self._known: set[str] = set()  # topics whose schema the codec has looked up: encoding them does not block
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="events", daemon=True)
-        self._thread.start()
+        """Takes up what an earlier gateway left in the spool, and begins to deliver."""
+        gateway = settings.gateway
+        self._delivery = Delivery(
+            settings.kafka,
+            lambda keep_key: codec_of(settings, keep_key=keep_key),
+            source,
+            _Counting(metrics),
+            Room(
+                gateway.spool or settings.paths.data / "spool" / "gateway",
+                spool_bytes=gateway.spool_mb * MB,
+                memory_bytes=gateway.backlog_mb * MB,
+            ),
+        )
+        self._confirmed = Confirmed(settings.kafka, self._delivery, source)
 
     def publish(self, event: Event) -> bool:
-        """Queues one event; False if it is lost, since as many wait already as may."""
-        if event.topic in self._known and not self._backlog:
-            try:
-                self._send(event)
-            except BufferError:
-                pass
-            except CodecError as error:
-                self._refuse(event, str(error))
-                return True
-            else:
-                return True
-        if len(self._backlog) >= self._limit:
-            self._metrics.events_lost.inc()
-            log.error("event %s lost: %d events wait for Kafka already", event.record["event_id"], self._limit)
-            return False
-        # The thread takes an event out only once it is queued, so events stay in order.
-        self._backlog.append(event)
-        self._metrics.backlog.set(len(self._backlog))
-        return True
+        """Spools one event and sees to it that it arrives; takes microseconds. False: it is lost, no room is left."""
+        return self._delivery.send(event.topic, event.key, event.record, event.headers)
+
+    async def deliver(self, events: Sequence[Event], timeout_s: float) -> None:
+        """Returns when Kafka has acknowledged all events, which are not spooled.
+
+        Raises:
+            NotDelivered: it has not, for sure; its `retry` says whether sending them again may help.
+        """
+        await self._confirmed.deliver(events, timeout_s)
 
     def waiting(self) -> int:
-        """Events that are not durable yet."""
-        return len(self._backlog) + self._queued - self._answered
+        """Spooled events that Kafka has not acknowledged yet."""
+        return self._delivery.waiting()
 
-    def close(self, timeout_s: float) -> int:
-        """Delivers what it can within `timeout_s` seconds; returns how many events are lost."""
-        deadline = time.monotonic() + timeout_s
-        while self.waiting() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self._stopping.set()
-        # The thread may be inside a call to a registry that hangs: it is a daemon, so don't wait for that.
-        self._thread.join(max(deadline - time.monotonic(), 0.0) + 2 * POLL_S)
-        return self.waiting()
+    def close(self, timeout_s: float) -> Left:
+        """Delivers what it can within `timeout_s` seconds; what is left on disk goes out with the next gateway."""
+        self._confirmed.close()
+        return self._delivery.close(timeout_s)
 
-    def _send(self, event: Event) -> None:
-        self._producer.send(event.topic, event.key, event.record, headers=event.headers, on_delivery=self._delivered)
-        self._queued += 1  # never from two threads at once: see `publish`
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        self._answered += 1
-        if error is None:
-            self._metrics.events_delivered.inc()
-        else:
-            self._metrics.events_refused.inc()
-            log.error("Kafka refused an event for %s of trajectory %r: %s", message.topic(), message.key(), error)
+class _Counting:
+    """What becomes of events, as metrics."""
 
-    def _refuse(self, event: Event, why: str) -> None:
-        self._metrics.events_refused.inc()
-        log.error("event %s for %s cannot be published: %s", event.record["event_id"], event.topic, why)
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
-    def _serve(self) -> None:
-        told = False
-        while not self._stopping.is_set():
-            self._producer.poll(0)
-            if not self._backlog:
-                self._stopping.wait(POLL_S)
-                continue
-            event = self._backlog[0]
-            try:
-                self._send(event)
-            except BufferError:
-                self._stopping.wait(POLL_S)
-                continue
-            except RegistryUnavailable as error:
-                if not told:
-                    log.warning("events wait in memory: %s", error)
-                    told = True
-                self._stopping.wait(RETRY_S)
-                continue
-            except CodecError as error:
-                self._refuse(event, str(error))
-            else:
-                self._known.add(event.topic)
-                if told:
-                    log.info("the schema registry answers: events are delivered again")
-                    told = False
-            self._backlog.popleft()
-            self._metrics.backlog.set(len(self._backlog))
+    def delivered(self, events: int) -> None:
+        self._metrics.events_delivered.inc(events)
+
+    def refused(self, events: int) -> None:
+        self._metrics.events_refused.inc(events)
+
+    def lost(self, events: int) -> None:
+        self._metrics.events_lost.inc(events)
+
+    def unspooled(self, events: int) -> None:
+        self._metrics.events_unspooled.inc(events)
+
+    def backlog(self, events: int, spool_bytes: int) -> None:
+        self._metrics.backlog.set(events)
+        self._metrics.spool_bytes.set(spool_bytes)

@@ -1,0 +1,147 @@
+"""Events that somebody waits for: sent at once, and told when Kafka has them all. They are not spooled.
+
+For producers that keep what they have until it is acknowledged, as OpenTelemetry's exporters do.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from stepstream.config.sections import Kafka
+from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
+from stepstream.topics.delivery import Delivery
+from stepstream.topics.producer import EventProducer
+
+LINGER_MS = 5.0
+MOST_WAITING = 50_000
+_POLL_S = 0.1
+_KEYS_S = 0.005
+
+log = logging.getLogger(__name__)
+
+
+class Event(NamedTuple):
+    """One event to publish."""
+
+    topic: str
+    key: str
+    record: Any
+    headers: Mapping[str, str] | None = None
+
+
+class NotDelivered(Exception):
+    """Not all events are in Kafka for sure; some may be. `retry`: whether sending them again may help."""
+
+    def __init__(self, reason: str, *, retry: bool = True) -> None:
+        super().__init__(reason)
+        self.retry = retry
+
+
+class _Batch:
+    """Counts the answers for the events of one call."""
+
+    __slots__ = ("error", "future", "left", "loop")
+
+    def __init__(self, events: int) -> None:
+        self.left = events
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.error: KafkaError | None = None
+
+    def answered(self, error: KafkaError | None, _message: Message) -> None:
+        """From the thread that polls."""
+        if error is not None:
+            self.error = error
+        self.left -= 1
+        if not self.left and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Confirmed:
+    """Made for one event loop; connects at the first use. Close it."""
+
+    def __init__(self, kafka: Kafka, delivery: Delivery, source: str) -> None:
+        """`delivery` lends its codec, and sends the keys of persons ahead."""
+        self._delivery = delivery
+        self._codec: Codec = delivery.codec
+        self._connect = partial(EventProducer, kafka, self._codec, source, linger_ms=LINGER_MS)
+        self._producer: EventProducer | None = None
+        self._known: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def deliver(self, events: Sequence[Event], timeout_s: float) -> None:
+        """Returns when Kafka has acknowledged all events.
+
+        Raises:
+            NotDelivered: it has not within `timeout_s` seconds, or refused one; or one fits no schema (then none was
+                sent).
+        """
+        if not events:
+            return
+        deadline = time.monotonic() + timeout_s
+        producer = self._producer or self._start()
+        if len(producer) + len(events) > MOST_WAITING:
+            raise NotDelivered("as many events are under way to Kafka as may be: send them again later")
+        try:
+            bodies = [self._codec.body(event.topic, event.record) for event in events]
+        except CodecError as error:
+            raise NotDelivered(str(error), retry=False) from error
+        except RegistryUnavailable as error:
+            raise NotDelivered(str(error)) from error
+        await self._prepare({event.topic for event in events}, deadline)
+        batch = _Batch(len(events))
+        try:
+            for event, body in zip(events, bodies, strict=True):
+                value = self._codec.header(event.topic) + body
+                producer.send_encoded(event.topic, event.key, value, event.record, event.headers, batch.answered)
+        except BufferError:
+            raise NotDelivered("Kafka's client is full: send them again later") from None
+        except (KafkaException, ValueError) as error:
+            raise NotDelivered(str(error), retry=False) from error
+        try:
+            await asyncio.wait_for(batch.future, max(deadline - time.monotonic(), 0.0))
+        except TimeoutError:
+            raise NotDelivered(f"Kafka did not acknowledge them within {timeout_s:g} s") from None
+        if batch.error is not None:
+            raise NotDelivered(f"Kafka refused one: {batch.error.str()}", retry=batch.error.retriable())
+
+    def close(self) -> None:
+        """Stops; events that are not acknowledged yet may or may not arrive."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(2 * _POLL_S)
+
+    async def _prepare(self, topics: set[str], deadline: float) -> None:
+        """Waits for what must be known before anything is sent: ids of schemas, keys of persons."""
+        for topic in topics - self._known:
+            try:
+                patience = max(deadline - time.monotonic(), 0.0)
+                await asyncio.wait_for(asyncio.to_thread(self._codec.header, topic), patience)
+            except (RegistryUnavailable, TimeoutError) as error:
+                raise NotDelivered(f"the schema registry does not answer: {error}") from error
+            self._known.add(topic)
+        while self._delivery.keys_waiting():
+            if time.monotonic() >= deadline:
+                raise NotDelivered("Kafka does not take the key of a person: is it away?")
+            await asyncio.sleep(_KEYS_S)
+
+    def _start(self) -> EventProducer:
+        self._producer = self._connect()
+        self._thread = threading.Thread(target=self._poll, args=(self._producer,), name="acknowledgements", daemon=True)
+        self._thread.start()
+        return self._producer
+
+    def _poll(self, producer: EventProducer) -> None:
+        while not self._stopping.is_set():
+            producer.poll(_POLL_S)
