@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts and say what to do about each fault."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and make its start-up cache."),
+    "keys": ("stepstream.cli.keys:keys", "Make, list and revoke API keys of the gateway."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list published versions."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),

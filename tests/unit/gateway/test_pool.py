@@ -2,9 +2,6 @@
 
 import pytest
 
-from stepstream.config.sections import Gateway
-from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.pool import LONGEST_PAUSE_S, Pool
 
 
@@ -48,25 +45,3 @@ def test_pauses_grow_to_a_limit_and_failures_of_one_outage_count_once() -> None:
         pauses.append(a.paused_until - now)
     assert first < pauses[0] < pauses[1]
     assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S)
-
-
-@pytest.mark.parametrize(
-    ("header", "value", "said"),
-    [
-        (b"x-stepstream-step", b"-1", "whole number"),
-        (b"x-stepstream-step", b"99999999999", "whole number"),
-        (b"x-stepstream-consent", b"yes", "train, analyse, none"),
-        (b"x-stepstream-trajectroy", b"t", "unknown header"),
-        (b"x-stepstream-task", b"\xff", "UTF-8"),
-        (b"x-stepstream-task", b"t" * 300, "longer than"),
-    ],
-)
-def test_a_header_that_cannot_be_used_is_refused(header: bytes, value: bytes, said: str) -> None:
-    with pytest.raises(BadRequest, match=said):
-        identify([(header, value)], Gateway())
-
-
-def test_an_identity_is_made_where_none_is_given() -> None:
-    first, second = (identify([(b"x-stepstream-trajectory", b"")], Gateway(tenant="acme")) for _ in range(2))
-    assert first.trajectory_id != second.trajectory_id
-    assert (first.step_index, first.tenant, first.consent) == (None, "acme", "train")

@@ -1,5 +1,6 @@
 """A step stores only what is new, and what it stores gives back the whole: prompts, messages and digests."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -7,22 +8,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.config.sections import Gateway
-from stepstream.services.gateway.answers import Answer, failed
-from stepstream.services.gateway.contexts import Contexts
+from stepstream.services.gateway.contexts import Contexts, prompt_of
 from stepstream.services.gateway.identity import Identity, identify
-from stepstream.services.gateway.recording import Call, Timing, step_of
+from stepstream.services.gateway.protocols.base import Answer
+from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.failures import failed
+from stepstream.services.gateway.recording import Call, Timing
+from stepstream.services.gateway.recording import record as record_call
 from stepstream.topics.events import Step, new_message
 from stepstream.topics.ids import token_digest
+
+
+def remembering(limit: int = 10, limit_bytes: int = 1 << 20) -> Contexts:
+    names = count()
+    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}")
 
 
 def record(
     contexts: Contexts, messages: list[dict[str, Any]], answer: Answer, identity: Identity, **request: Any
 ) -> Step:
-    index = contexts.begin(identity.trajectory_id, identity.step_index)
-    call = Call(identity, {"model": "m", "messages": messages} | request, index, "e", 1)
-    step, context = step_of(call, answer, contexts.before(identity.trajectory_id, index), Timing(1.0), "gateway/0")
-    contexts.remember(identity.trajectory_id, context)
-    return step
+    conversation = CHAT.read({"model": "m", "messages": messages} | request)
+    prompt = prompt_of(conversation.messages)
+    place = contexts.place(identity.tenant, identity.trajectory_id, identity.step_index, prompt)
+    call = Call(identity, conversation, prompt, place, "e", 1)
+    return record_call(contexts, call, answer, Timing(1.0), "gateway/0")
 
 
 def whose(trajectory_id: str = "t") -> Identity:
@@ -65,54 +74,34 @@ def conversations(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[dict
     return steps
 
 
-@given(conversations())
+@given(conversations(), st.sampled_from([1, 1 << 20]))
 def test_what_is_stored_gives_back_every_prompt(
-    conversation: list[tuple[list[int], list[int], list[dict[str, Any]], str]],
+    conversation: list[tuple[list[int], list[int], list[dict[str, Any]], str]], limit_bytes: int
 ) -> None:
-    contexts = Contexts(10)
-    tokens: list[int] = []
-    messages: list[Any] = []
+    contexts = remembering(limit_bytes=limit_bytes)
+    whole: list[tuple[list[int], list[Any]]] = []  # of each step: tokens and messages of prompt and response
     for index, (prompt, response, asked, text) in enumerate(conversation):
         step = record(contexts, asked, answered(prompt, response, text), whose())
         assert step["step_index"] == index
+        named = step["prompt_shared_step"]
+        assert named is None or 0 <= named < index - 1
+        tokens, messages = whole[index - 1 if named is None else named] if whole else ([], [])
         shared = tokens[: step["prompt_shared_tokens"]]
         assert shared + step["prompt_token_ids"] == prompt
         assert step["prompt_shared_digest"] == (token_digest(shared) if shared else None)
-        assert step["prompt_token_ids"][:1] != tokens[len(shared) : len(shared) + 1] or not step["prompt_token_ids"]
         restored = messages[: step["prompt_shared_messages"]] + step["messages"]
         assert [(m["role"], m["content"]) for m in restored] == [(m["role"], m["content"]) for m in asked]
-        tokens = prompt + step["response_token_ids"]
-        messages = [*restored, step["response"]]
-
-
-@given(st.integers(0, 5))
-def test_a_context_that_is_not_the_step_before_is_not_used(skipped: int) -> None:
-    contexts = Contexts(10)
-    record(contexts, [], answered([1], [2]), whose())
-    identity = whose()
-    identity.step_index = 1 + skipped
-    step = record(contexts, [], answered([1, 2, 3], [4]), identity)
-    assert step["prompt_shared_tokens"] == (2 if skipped == 0 else 0)
+        whole.append((prompt + step["response_token_ids"], [*restored, step["response"]]))
 
 
 def test_a_forgotten_context_stores_the_prompt_whole() -> None:
-    contexts = Contexts(1)
-    record(contexts, [], answered([1], [2]), whose("t"))
-    record(contexts, [], answered([1], [2]), whose("other"))
-    identity = whose("t")
-    identity.step_index = 1
-    step = record(contexts, [], answered([1, 2, 3], [4]), identity)
-    assert step["prompt_token_ids"] == [1, 2, 3]
+    contexts = remembering(1)
+    question = [{"role": "user", "content": "q"}]
+    record(contexts, question, answered([1], [2]), whose("t"))
+    record(contexts, question, answered([1], [2]), whose("other"))
+    step = record(contexts, [*question, {"role": "assistant", "content": "x"}], answered([1, 2, 3], [4]), whose("t"))
+    assert (step["prompt_token_ids"], step["step_index"]) == ([1, 2, 3], 1)
     assert len(contexts) == 1
-
-
-def test_calls_of_one_trajectory_at_once_get_different_steps() -> None:
-    contexts = Contexts(10)
-    assert [contexts.begin("t", None), contexts.begin("t", None)] == [0, 1]
-    contexts.give_back("t", 0)  # not the last one: its index is not free
-    assert contexts.begin("t", None) == 2
-    contexts.give_back("t", 2)
-    assert contexts.begin("t", None) == 2
 
 
 @pytest.mark.parametrize(
@@ -130,7 +119,7 @@ def test_calls_of_one_trajectory_at_once_get_different_steps() -> None:
     ],
 )
 def test_tokens_that_are_not_certain_are_left_out(fields: dict[str, Any]) -> None:
-    step = record(Contexts(1), [], answered([1], [2, 3], **fields), whose())
+    step = record(remembering(), [], answered([1], [2, 3], **fields), whose())
     assert step["fidelity"] == "text"
     kept = ("prompt_token_ids", "response_token_ids", "response_logprobs", "policy_spans", "prompt_shared_digest")
     assert not any(step[name] for name in kept)  # type: ignore[literal-required]
@@ -138,7 +127,7 @@ def test_tokens_that_are_not_certain_are_left_out(fields: dict[str, Any]) -> Non
 
 def test_spans_of_several_versions() -> None:
     versions = [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 1, "end": 3}]
-    step = record(Contexts(1), [], answered([1], [2, 3, 4], weight_versions=versions), whose())
+    step = record(remembering(), [], answered([1], [2, 3, 4], weight_versions=versions), whose())
     assert [(s["start"], s["end"], s["version"], s["model"]) for s in step["policy_spans"]] == [
         (0, 1, 3, "m"),
         (1, 3, 4, "m"),
@@ -146,7 +135,7 @@ def test_spans_of_several_versions() -> None:
 
 
 def test_a_failed_call_is_a_step_with_its_error() -> None:
-    step = record(Contexts(1), [{"role": "user", "content": "q"}], failed("too_long"), whose())
+    step = record(remembering(), [{"role": "user", "content": "q"}], failed("too_long"), whose())
     assert (step["error"], step["finish_reason"], step["fidelity"]) == ("too_long", "error", "text")
     assert step["messages"] == [new_message(role="user", content="q")]
 
@@ -161,8 +150,17 @@ def test_a_failed_call_is_a_step_with_its_error() -> None:
     ],
 )
 def test_sampling(request_: dict[str, Any], sampling: tuple[Any, ...]) -> None:
-    step = record(Contexts(1), [], answered([1], [2]), whose(), **request_)
+    step = record(remembering(), [], answered([1], [2]), whose(), **request_)
     assert tuple(step["sampling"].values()) == sampling
+
+
+def test_usage_and_user_come_from_the_protocol_where_nothing_else_tells() -> None:
+    answer = answered([1], [2], usage_prompt_tokens=1, usage_response_tokens=2)
+    step = record(remembering(), [], answer, whose(), user="someone")
+    assert (step["usage_prompt_tokens"], step["usage_response_tokens"], step["user"]) == (1, 2, "someone")
+    named = whose()
+    named.user = "header"
+    assert record(remembering(), [], answered([1], [2]), named, user="someone")["user"] == "header"
 
 
 def test_messages_of_every_shape_are_kept() -> None:
@@ -175,7 +173,7 @@ def test_messages_of_every_shape_are_kept() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "4"},
         "nonsense",
     ]
-    step = record(Contexts(1), raw, answered([1], [2]), whose())
+    step = record(remembering(), raw, answered([1], [2]), whose())
     assert [m["content"] for m in step["messages"]] == [
         "ab",
         '[{"type":"image_url","image_url":{"url":"u"}}]',
@@ -203,7 +201,7 @@ def test_identity_reaches_the_step() -> None:
         (b"x-stepstream-tenant", b"acme"),
         (b"x-stepstream-user", b"u"),
     ]
-    step = record(Contexts(1), [], answered([1], [2]), identify(headers, Gateway()))
+    step = record(remembering(), [], answered([1], [2]), identify(headers, Gateway()))
     expected = {
         "trajectory_id": "t",
         "task_id": "tâche",

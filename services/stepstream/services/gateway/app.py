@@ -19,11 +19,21 @@ from stepstream.services.gateway.asgi import (
     respond,
     respond_error,
 )
-from stepstream.services.gateway.chat import PATH as CHAT
-from stepstream.services.gateway.chat import ChatCompletions, forwarded
-from stepstream.services.gateway.errors import GatewayError, NotAccepted
+from stepstream.services.gateway.calls import Calls
+from stepstream.services.gateway.credentials import presented
+from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
 from stepstream.services.gateway.identity import identify
+from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.otlp.delivery import AcknowledgedProducer
+from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
+from stepstream.services.gateway.otlp.receiver import OtlpReceiver
+from stepstream.services.gateway.passthrough import PassThrough
+from stepstream.services.gateway.paths import take_session, versioned
+from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.base import ModelProtocol
+from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.responses import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
@@ -31,21 +41,7 @@ from stepstream.topics.ids import now_us
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
-MODELS = "/v1/models"
-
-
-class NotFound(GatewayError):
-    """Nothing answers here."""
-
-    status = 404
-    type = "invalid_request_error"
-
-
-class MethodNotAllowed(GatewayError):
-    """Something answers here, but not to this method."""
-
-    status = 405
-    type = "invalid_request_error"
+PROTOCOLS: tuple[ModelProtocol, ...] = (CHAT, RESPONSES, ANTHROPIC)
 
 
 class GatewayApp:
@@ -56,7 +52,11 @@ class GatewayApp:
         self._settings = settings
         self._producer = f"gateway/{version('stepstream')}"
         self._publisher = publisher or Publisher(settings, self._producer, self.metrics)
-        self._upstreams: Upstreams | None = None
+        self._upstreams: Upstreams
+        self._keys: Keys
+        self._calls: Calls
+        self._pass_through: PassThrough
+        self._protocols = {protocol.path: protocol for protocol in PROTOCOLS}
         self._routes: dict[str, tuple[str, Handler]] = {
             "/v1/feedback": ("POST", self._feedback),
             "/health": ("GET", self._health),
@@ -70,45 +70,60 @@ class GatewayApp:
             return
         if scope["type"] != "http":
             return
-        method, handler = self._routes.get(scope["path"]) or ("", None)
-        if handler is None and scope["path"].startswith(MODELS + "/"):
-            method, handler = self._routes[MODELS]
+        session, path = take_session(scope["path"])
+        # Clients are given a base address with or without /v1: they append the rest of the path alone.
+        protocol = self._protocols.get(path) or self._protocols.get("/v1" + path)
         try:
-            if handler is None:
-                raise NotFound(f"nothing answers at {scope['path']}; there are {', '.join(self._routes)}")
-            if scope["method"] != method:
-                raise MethodNotAllowed(f"{scope['path']} takes {method}, not {scope['method']}")
+            if protocol is not None:
+                _check_method(scope, "POST")
+                await self._calls(scope, receive, send, protocol, session)
+            elif path in self._routes:
+                method, handler = self._routes[path]
+                _check_method(scope, method)
+                await handler(scope, receive, send)
+            else:
+                await self._pass(scope, receive, send, path)
         except GatewayError as error:
             await respond_error(send, error)
-            return
-        await handler(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._upstreams = Upstreams(self._settings.gateway, self.metrics)
-        chat = ChatCompletions(self._settings.gateway, self._upstreams, self._publisher, self.metrics, self._producer)
-        self._routes[CHAT] = ("POST", chat)
-        self._routes[MODELS] = ("GET", self._models)
+        gateway = self._settings.gateway
+        self._upstreams = Upstreams(gateway, self.metrics)
+        self._keys = Keys(self._settings)
+        self._calls = Calls(gateway, self._upstreams, self._publisher, self._keys, self.metrics, self._producer)
+        self._pass_through = PassThrough(self._upstreams, self._keys)
+        acknowledged = AcknowledgedProducer(self._settings, self._producer)
+        otlp = OtlpReceiver(self._settings, acknowledged, self.metrics.registry, self._producer, self._otlp_tenant)
+        otlp.start()
+        self._routes |= dict.fromkeys(OTLP_PATHS, ("POST", otlp))
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        await otlp.close()
+        acknowledged.close()
         await self._upstreams.close()
+        self._keys.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert self._upstreams is not None
-        try:
-            reply = await self._upstreams.send("GET", scope["path"], None, forwarded(scope["headers"]))
-        except GatewayError as error:
-            await respond_error(send, error)
-            return
-        await respond(send, reply.status, reply.body, reply.headers)
+    def _otlp_tenant(self, scope: Scope) -> str | None:
+        return self._keys.tenant(presented(scope["headers"]), "otlp")
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
+        known = versioned(path)
+        raw = versioned(take_session(scope["raw_path"].decode("latin-1"))[1])
+        if known is None or raw is None:
+            there = ", ".join([*self._protocols, *self._routes])
+            raise NotFound(f"nothing answers at {path}; there are {there}, and what model APIs have under /v1/")
+        await self._pass_through(scope, receive, send, known, raw)
 
     async def _feedback(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            identity = identify(scope["headers"], self._settings.gateway)
+            shown = presented(scope["headers"])
+            tenant = self._keys.tenant(shown, "feedback")
+            identity = identify(scope["headers"], self._settings.gateway, tenant=tenant)
             items, several = feedback.parse(await read_body(receive))
             at = now_us()
-            events = [feedback.event_of(item, identity, at, self._producer) for item in items]
+            events = [feedback.event_of(item, identity, at, self._producer, tenant) for item in items]
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
             kept = [self._publisher.publish(Event("feedback", e["trajectory_id"], e, headers)) for e in events]
             if not all(kept):
@@ -123,7 +138,7 @@ class GatewayApp:
         await respond(send, 202, body, [JSON])
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        upstreams = self._upstreams.pool.upstreams if self._upstreams else []
+        upstreams = self._upstreams.all()
         body = {
             "status": "ok",
             "upstreams": [{"url": u.url, "in_flight": u.in_flight, "fault": u.fault or None} for u in upstreams],
@@ -132,7 +147,12 @@ class GatewayApp:
         await respond(send, 200, orjson.dumps(body), [JSON])
 
     async def _metrics_page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for upstream in self._upstreams.pool.upstreams if self._upstreams else []:
+        for upstream in self._upstreams.all():
             self.metrics.in_flight.labels(upstream.url).set(upstream.in_flight)
         page = generate_latest(self.metrics.registry)
         await respond(send, 200, page, [(b"content-type", CONTENT_TYPE_LATEST.encode())])
+
+
+def _check_method(scope: Scope, method: str) -> None:
+    if scope["method"] != method:
+        raise MethodNotAllowed(f"{scope['path']} takes {method}, not {scope['method']}")

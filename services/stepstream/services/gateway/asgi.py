@@ -12,6 +12,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 MAX_BODY = 64 * 1_048_576
+PATIENCE_S = 0.2
 JSON = (b"content-type", b"application/json")
 
 
@@ -47,26 +48,36 @@ async def respond(send: Send, status: int, body: bytes, headers: Headers) -> Non
     await send({"type": "http.response.body", "body": body})
 
 
-async def respond_error(send: Send, error: GatewayError, headers: Headers | None = None) -> None:
-    """An error of the gateway's own."""
-    await respond(send, error.status, error_body(str(error), error.type), [JSON, *(headers or [])])
+async def respond_error(send: Send, error: GatewayError, body: bytes = b"", headers: Headers | None = None) -> None:
+    """An error of the gateway's own; `body` where a protocol's clients read it differently from OpenAI's."""
+    await respond(send, error.status, body or error_body(str(error), error.type), [JSON, *(headers or [])])
 
 
 class Hangup:
-    """Cancels the task that handles a request when its caller goes away; `gone` tells that this was why."""
+    """Cancels the task that handles a request when its caller goes away; `gone` tells that this was why.
+
+    It looks only at requests that take a while: a task for each would cost more than a quick answer.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self.gone = False
-        handler = asyncio.current_task()
-        assert handler is not None
-        self._watch = asyncio.create_task(self._wait(receive, handler))
-
-    async def _wait(self, receive: Receive, handler: "asyncio.Task[Any]") -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        handler.cancel()
+        self._receive = receive
+        self._handler = asyncio.current_task()
+        self._watch: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._begin)
 
     def stop(self) -> None:
         """Call it before the response's last byte, after which a caller may well leave."""
-        self._watch.cancel()
+        self._timer.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _begin(self) -> None:
+        self._watch = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        assert self._handler is not None
+        self._handler.cancel()

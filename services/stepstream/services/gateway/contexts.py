@@ -1,75 +1,291 @@
-"""What the gateway remembers of running trajectories, so that a step stores only what is new."""
+"""What the gateway remembers of running trajectories: trees of steps, so that each stores only what is new. Pure.
 
-from collections import OrderedDict
-from collections.abc import Sequence
+Every message has a link: a digest of it and of all messages before it, so that one link names a whole conversation up
+to there. The steps of a trajectory are found again by the links of what they asked and were answered. A call that does
+not say whose it is is placed by them too: it goes on where its messages repeat a recorded response.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from stepstream.services.gateway import tokens
+from stepstream.services.gateway.links import Link, chain, link
 from stepstream.topics.events import Message
 
+PACKED_STEPS = 2
+"""Steps of a trajectory whose tokens are kept; of older ones their number and digest are."""
+# What they take in memory, roughly, in bytes: to keep a bound, not to account.
+_TRAJECTORY, _STEP, _LINK = 800, 500, 150
 
-@dataclass(slots=True)
-class Context:
-    """The newest recorded step of a trajectory: its prompt and response, whole."""
+Scope = tuple[str, ...]
+"""Whose calls without a session are compared with one another: tenant, key, agent."""
 
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A recorded step, as the ones after it see it."""
+
+    trajectory: "Trajectory"
     step_index: int
-    messages: list[Message]
+    messages: int
+    """Messages of its prompt and response together."""
+    first: Link | None
+    """Link of its first message alone."""
+    end: Link
+    """Link of its response."""
+    prompt_tokens: int
     tokens: bytes
-    """Packed token ids; empty below fidelity `token`."""
+    """Packed ids of prompt and response; empty below fidelity `token`, and once they were let go."""
+    continued: bool = False
+    _digests: dict[int, str] = field(default_factory=dict)
+
+    def shared_tokens(self, prompt: bytes) -> int:
+        """How many leading tokens of a packed prompt are this step's: exact, or one of the lengths still known."""
+        if self.tokens:
+            return tokens.shared_tokens(prompt, self.tokens)
+        for length in sorted(self._digests, reverse=True):
+            if len(prompt) >= length * tokens.WIDTH and tokens.digest(prompt, length) == self._digests[length]:
+                return length
+        return 0
+
+    def let_go(self) -> int:
+        """Keeps digests in place of the tokens; returns the bytes that this frees."""
+        freed = len(self.tokens)
+        if freed:
+            for length in (self.prompt_tokens, freed // tokens.WIDTH):
+                self._digests[length] = tokens.digest(self.tokens, length)
+            self.tokens = b""
+        return freed
+
+
+@dataclass(slots=True, eq=False)
+class Trajectory:
+    """One trajectory."""
+
+    tenant: str
+    id: str
+    next_index: int = 0
+    scope: Scope | None = None
+    """Set where its calls are placed by their content."""
+    links: dict[Link, Node] = field(default_factory=dict)
+    """The step that first asked, or last answered, each conversation."""
+    nodes: list[Node] = field(default_factory=list)
+    packed: deque[Node] = field(default_factory=deque)
+    """The newest steps that hold tokens."""
+    response_ids: list[str] = field(default_factory=list)
+    size: int = _TRAJECTORY
 
 
 @dataclass(slots=True)
-class _Trajectory:
-    next_index: int = 0
-    context: Context | None = field(default=None)
+class Prompt:
+    """A call's messages with their links."""
+
+    messages: list[Message]
+    links: list[Link]
+    before: Node | None = None
+    """The step whose prompt and response come before `messages`, where a call names it and repeats nothing."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a call belongs."""
+
+    trajectory: Trajectory
+    step_index: int
+    continues: Node | None = None
+    """The step after whose response its content placed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What of a prompt an earlier step holds already."""
+
+    step: int | None = None
+    """Index of that step; None: the step before, or nothing is shared."""
+    messages: int = 0
+    tokens: int = 0
+    repeated: int = 0
+    """How many of the messages that the call itself sent these are."""
+
+
+NOTHING = Shared()
 
 
 class Contexts:
     """The most recently used trajectories, up to a limit; one that was forgotten stores its next prompt whole."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, limit_bytes: int, new_id: Callable[[], str]) -> None:
         self._limit = limit
-        self._trajectories: OrderedDict[str, _Trajectory] = OrderedDict()
-
-    def begin(self, trajectory_id: str, step_index: int | None) -> int:
-        """The index of a step that begins now: the caller's, else the next one of its trajectory."""
-        trajectory = self._trajectories.get(trajectory_id)
-        if trajectory is None:
-            trajectory = self._trajectories[trajectory_id] = _Trajectory()
-            if len(self._trajectories) > self._limit:
-                self._trajectories.popitem(last=False)
-        else:
-            self._trajectories.move_to_end(trajectory_id)
-        index = trajectory.next_index if step_index is None else step_index
-        trajectory.next_index = max(trajectory.next_index, index + 1)
-        return index
-
-    def give_back(self, trajectory_id: str, step_index: int) -> None:
-        """Frees the index of a step that came to nothing, so that the next call gets it."""
-        trajectory = self._trajectories.get(trajectory_id)
-        if trajectory is not None and trajectory.next_index == step_index + 1:
-            trajectory.next_index = step_index
-
-    def before(self, trajectory_id: str, step_index: int) -> Context | None:
-        """The step before this one, if it is the one that is remembered."""
-        trajectory = self._trajectories.get(trajectory_id)
-        context = trajectory.context if trajectory is not None else None
-        return context if context is not None and context.step_index == step_index - 1 else None
-
-    def remember(self, trajectory_id: str, context: Context) -> None:
-        """Keeps a recorded step, unless a later one of its trajectory is known already."""
-        trajectory = self._trajectories.get(trajectory_id)
-        if trajectory is None:
-            return
-        if trajectory.context is None or trajectory.context.step_index <= context.step_index:
-            trajectory.context = context
+        self._limit_bytes = limit_bytes
+        self._new_id = new_id
+        self._size = 0
+        self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
+        self._endings: dict[tuple[Scope, Link], list[Node]] = {}
+        self._responses: dict[tuple[str, str], Node] = {}
 
     def __len__(self) -> int:
         return len(self._trajectories)
 
+    @property
+    def size(self) -> int:
+        """Bytes that are held, roughly."""
+        return self._size
 
-def shared_messages(prompt: Sequence[Message], before: Sequence[Message]) -> int:
-    """How many leading messages of `prompt` are exactly those of `before`."""
-    for index, (new, old) in enumerate(zip(prompt, before, strict=False)):
-        if new != old:
-            return index
-    return min(len(prompt), len(before))
+    def answered(self, tenant: str, response_id: str) -> Node | None:
+        """The step that gave a response, by the response's id."""
+        return self._responses.get((tenant, response_id))
+
+    def place(
+        self, tenant: str, trajectory_id: str, step_index: int | None, prompt: Prompt, scope: Scope = ()
+    ) -> Place:
+        """Where a call that begins now belongs.
+
+        Args:
+            tenant: whose names these are.
+            trajectory_id: empty: the step before's where the prompt names one, else told by the content.
+            step_index: the caller's; None: the next one of the trajectory. A trajectory that is not remembered begins
+                at the number of responses in the prompt, so that no index of before a restart is used again.
+            prompt: what is asked.
+            scope: of a call without a trajectory.
+        """
+        continues = None
+        if trajectory_id:
+            trajectory = self._trajectories.get((tenant, trajectory_id))
+            if trajectory is None:
+                answers = sum([message["role"] == "assistant" for message in prompt.messages])
+                trajectory = self._add(Trajectory(tenant, trajectory_id, answers))
+        elif prompt.before is not None and self._knows(prompt.before.trajectory):
+            trajectory = prompt.before.trajectory
+        else:
+            continues = self._ending(scope, prompt)
+            if continues is None:
+                trajectory = self._add(Trajectory(tenant, self._new_id(), scope=scope))
+            else:
+                trajectory = continues.trajectory
+                continues.continued = True
+        self._trajectories.move_to_end((tenant, trajectory.id))
+        index = trajectory.next_index if step_index is None else step_index
+        trajectory.next_index = max(trajectory.next_index, index + 1)
+        return Place(trajectory, index, continues)
+
+    def give_back(self, place: Place) -> None:
+        """Frees the index of a step that came to nothing, so that the next call gets it."""
+        if place.trajectory.next_index == place.step_index + 1:
+            place.trajectory.next_index = place.step_index
+        if place.continues is not None:
+            place.continues.continued = False
+
+    def shared(self, place: Place, prompt: Prompt, packed: bytes) -> Shared:
+        """What the step of the trajectory with the longest beginning in common holds; `packed`: the prompt's tokens."""
+        node, messages, repeated = self._longest(place, prompt)
+        if node is None:
+            return NOTHING
+        step = None if node.step_index == place.step_index - 1 else node.step_index
+        return Shared(step, messages, node.shared_tokens(packed) if packed else 0, repeated)
+
+    def remember(
+        self, place: Place, prompt: Prompt, response: Message, packed: bytes, prompt_tokens: int, response_id: str = ""
+    ) -> None:
+        """Keeps a recorded step.
+
+        Args:
+            place: where it is.
+            prompt: what was asked.
+            response: what was answered.
+            packed: token ids of prompt and response; empty below fidelity `token`.
+            prompt_tokens: how many of them are the prompt's.
+            response_id: the upstream's name of the response, where later calls may go on from it.
+        """
+        trajectory = place.trajectory
+        if not self._knows(trajectory):
+            return
+        links, before = prompt.links, prompt.before
+        end = link(links[-1] if links else before.end if before is not None else b"", response)
+        first = before.first if before is not None else links[0] if links else None
+        messages = (before.messages if before is not None else 0) + len(links) + 1
+        node = Node(trajectory, place.step_index, messages, first, end, prompt_tokens, packed)
+        trajectory.nodes.append(node)
+        size = _STEP + _LINK + len(packed) + self._add_links(node, links)
+        if packed:
+            trajectory.packed.append(node)
+            if len(trajectory.packed) > PACKED_STEPS:
+                size -= trajectory.packed.popleft().let_go()
+        if trajectory.scope is not None:
+            self._endings.setdefault((trajectory.scope, end), []).append(node)
+        if response_id:
+            self._responses[trajectory.tenant, response_id] = node
+            trajectory.response_ids.append(response_id)
+        trajectory.size += size
+        self._size += size
+        self._forget()
+
+    def _knows(self, trajectory: Trajectory) -> bool:
+        return self._trajectories.get((trajectory.tenant, trajectory.id)) is trajectory
+
+    def _add(self, trajectory: Trajectory) -> Trajectory:
+        self._trajectories[trajectory.tenant, trajectory.id] = trajectory
+        self._size += trajectory.size
+        self._forget()
+        return trajectory
+
+    def _ending(self, scope: Scope, prompt: Prompt) -> Node | None:
+        """The step whose response ends the longest known beginning; of equal ones the newest not yet gone on from."""
+        for index in range(len(prompt.messages) - 1, -1, -1):
+            if prompt.messages[index]["role"] == "assistant":
+                nodes = self._endings.get((scope, prompt.links[index]))
+                if nodes:
+                    return next((node for node in reversed(nodes) if not node.continued), nodes[-1])
+        return None
+
+    @staticmethod
+    def _longest(place: Place, prompt: Prompt) -> tuple[Node | None, int, int]:
+        before = prompt.before
+        asked_before = before.messages if before is not None else 0
+        known = place.trajectory.links
+        for index in range(len(prompt.links) - 1, -1, -1):
+            node = known.get(prompt.links[index])
+            if node is not None and node.step_index < place.step_index:
+                return node, asked_before + index + 1, index + 1
+        if before is not None and before.trajectory is place.trajectory and before.step_index < place.step_index:
+            return before, before.messages, 0
+        return None, 0, 0
+
+    @staticmethod
+    def _add_links(node: Node, links: list[Link]) -> int:
+        known = node.trajectory.links
+        size = 0
+        for here in reversed(links):
+            old = known.get(here)
+            if old is not None and old.step_index < node.step_index:
+                break  # and so are all shorter ones
+            known[here] = node
+            size += _LINK
+        known[node.end] = node
+        return size
+
+    def _forget(self) -> None:
+        """Forgets the least recently used trajectories beyond the limits."""
+        while len(self._trajectories) > 1 and (len(self._trajectories) > self._limit or self._size > self._limit_bytes):
+            _, trajectory = self._trajectories.popitem(last=False)
+            self._size -= trajectory.size
+            for response_id in trajectory.response_ids:
+                self._responses.pop((trajectory.tenant, response_id), None)
+            if trajectory.scope is None:
+                continue
+            for node in trajectory.nodes:
+                key = trajectory.scope, node.end
+                left = [other for other in self._endings.get(key, ()) if other.trajectory is not trajectory]
+                if left:
+                    self._endings[key] = left
+                else:
+                    self._endings.pop(key, None)
+
+
+def prompt_of(messages: list[Message], before: Node | None = None) -> Prompt:
+    """A prompt with its links; instructions that the step before had too, as its first message, are not new."""
+    if before is None:
+        return Prompt(messages, chain(messages))
+    if messages and messages[0]["role"] in ("system", "developer") and link(b"", messages[0]) == before.first:
+        messages = messages[1:]
+    return Prompt(messages, chain(messages, before.end), before)

@@ -26,6 +26,55 @@ class TooLarge(GatewayError):
     type = "invalid_request_error"
 
 
+class Unauthorized(GatewayError):
+    """No valid API key."""
+
+    status = 401
+    type = "authentication_error"
+
+
+class Forbidden(GatewayError):
+    """A valid API key that may not do this."""
+
+    status = 403
+    type = "permission_error"
+
+
+class KeysUnknown(GatewayError):
+    """Whether an API key is valid cannot be told yet."""
+
+    status = 503
+    type = "keys_unavailable"
+
+
+class NotFound(GatewayError):
+    """Nothing answers here."""
+
+    status = 404
+    type = "invalid_request_error"
+
+
+class MethodNotAllowed(GatewayError):
+    """Something answers here, but not to this method."""
+
+    status = 405
+    type = "invalid_request_error"
+
+
+class UpstreamDied(GatewayError):
+    """A provider took the call and went away before it answered: whether it did the work is not known."""
+
+    status = 502
+    type = "upstream_disconnected"
+
+
+class UpstreamSilent(GatewayError):
+    """A provider took the call and said nothing for too long."""
+
+    status = 504
+    type = "upstream_timeout"
+
+
 class NoUpstream(GatewayError):
     """No inference worker answered within the deadline; the message lists each with its fault."""
 

@@ -66,14 +66,14 @@ def parse(body: bytes) -> tuple[list[Posted], bool]:
     return items, several
 
 
-def event_of(posted: Posted, identity: Identity, now_us: int, producer: str) -> Feedback:
-    """The event; consent, tenant and user come from the item, else from the request's headers."""
+def event_of(posted: Posted, identity: Identity, now_us: int, producer: str, key_tenant: str | None = None) -> Feedback:
+    """The event; consent, tenant and user come from the item, else from the headers; an API key's tenant wins."""
     return new_feedback(
         event_id=str(posted.event_id) if posted.event_id else new_event_id(),
         occurred_at_us=now_us,
         producer=producer,
         consent=posted.consent or identity.consent,
-        tenant=posted.tenant or identity.tenant,
+        tenant=key_tenant or posted.tenant or identity.tenant,
         user=posted.user or identity.user,
         trajectory_id=posted.trajectory_id,
         step_index=posted.step_index,

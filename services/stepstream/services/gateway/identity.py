@@ -1,6 +1,6 @@
-"""Who and what a call belongs to, read from its `x-stepstream-*` headers; what is missing comes from the settings."""
+"""Who and what a call belongs to: its `x-stepstream-*` headers, its session key, its trace; else the settings. Pure."""
 
-import uuid
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
@@ -20,6 +20,7 @@ class Identity:
     """A call's place in the log. `step_index` is None where the caller leaves the counting to the gateway."""
 
     trajectory_id: str
+    """Empty: it names none."""
     agent: str
     consent: Consent
     tenant: str
@@ -34,6 +35,15 @@ class Identity:
     user: str | None = None
     traceparent: str | None = None
 
+    @property
+    def trace_id(self) -> str:
+        """Trace that the call is part of (W3C Trace Context: 32 hexadecimal digits); empty: none, or malformed."""
+        found = _TRACEPARENT.match(self.traceparent) if self.traceparent else None
+        return "" if found is None or found[1] == "0" * 32 else found[1]
+
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_OURS = frozenset({PREFIX + b"key"})  # credentials.py reads it
 
 _FIELDS = {
     b"trajectory": "trajectory_id",
@@ -53,20 +63,33 @@ _FIELDS = {
 _INDICES = {"step_index", "parent_step_index"}
 
 
-def identify(headers: Iterable[tuple[bytes, bytes]], defaults: Gateway) -> Identity:
-    """The identity that a call's headers (names in lower case) give it; a trajectory without a name gets one.
+def identify(
+    headers: Iterable[tuple[bytes, bytes]], defaults: Gateway, session: str = "", tenant: str | None = None
+) -> Identity:
+    """The identity that a call's headers (names in lower case) give it.
+
+    Args:
+        headers: of the request.
+        defaults: what counts where a header is missing.
+        session: names the trajectory where no header does.
+        tenant: of the API key; it wins over the header.
 
     Raises:
-        BadRequest: a header of ours that is unknown or has a value that cannot be used.
+        BadRequest: a header of ours that is unknown, or one or a session that has a value that cannot be used.
     """
     identity = Identity(trajectory_id="", agent=defaults.agent, consent=defaults.consent, tenant=defaults.tenant)
     for name, value in headers:
         if name.startswith(PREFIX):
-            _set(identity, name, value)
+            if name not in _OURS:
+                _set(identity, name, value)
         elif name == b"traceparent":
             identity.traceparent = value.decode("latin-1")
-    if not identity.trajectory_id:
-        identity.trajectory_id = str(uuid.uuid4())
+    if not identity.trajectory_id and session:
+        if len(session) > LONGEST:
+            raise BadRequest(f"the session is longer than {LONGEST} characters")
+        identity.trajectory_id = session
+    if tenant is not None:
+        identity.tenant = tenant
     return identity
 
 

@@ -40,6 +40,14 @@ class EventParser:
         return self._rest
 
 
+def with_data(event: ServerSentEvent, data: bytes) -> bytes:
+    """An event with other data in one line; its other lines stay."""
+    if event.raw.startswith(b"data:"):
+        return b"data: %b\n\n" % data
+    kept = [line for line in _LINE.split(event.raw) if line and line.partition(b":")[0] != b"data"]
+    return b"\n".join([*kept, b"data: " + data]) + b"\n\n"
+
+
 def _plain_end(buffer: bytes, start: int) -> int:
     found = buffer.find(b"\n\n", start)
     return found + 2 if found >= 0 else -1

@@ -1,99 +1,86 @@
-"""Calls to inference workers. One that dies before the agent got a byte is made again elsewhere, or a little later.
+"""What is behind the gateway: inference workers, and declared model providers.
 
-Repeating is safe: a chat completion changes nothing at the worker, and what nobody received did not happen.
+A call to a worker that dies before the agent got a byte is made again elsewhere, or a little later. Repeating is safe:
+a chat completion changes nothing at the worker, and what nobody received did not happen. A call to a provider may cost
+money, so it is made again only where the connection was refused and nothing had been sent.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import aiohttp
 from yarl import URL
 
 from stepstream.config.sections import Gateway
-from stepstream.services.gateway.errors import NoUpstream
+from stepstream.config.sections import Provider as Declared
+from stepstream.services.gateway.credentials import Presented
+from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.http_client import FAULTS, HOP_BY_HOP, HttpClient, Reply
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.pool import Pool, Upstream
+from stepstream.services.gateway.pool import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pool, Upstream
+from stepstream.services.gateway.protocols.base import ProtocolName
+from stepstream.services.gateway.routing import Routes
 
-CONNECT_S = 5.0
 UNAVAILABLE = frozenset({502, 503, 504})
 """Statuses of a worker that is starting or of a proxy before a dead one: as if it had refused the connection."""
 
-Headers = list[tuple[bytes, bytes]]
+_TO_WORKERS = frozenset({b"traceparent", b"tracestate", b"x-request-id", b"openai-beta"})
+_NOT_TO_PROVIDERS = HOP_BY_HOP | frozenset(
+    b"host content-length content-type accept-encoding expect cookie authorization x-api-key".split()
+)
+_JSON = ("content-type", "application/json")
 
-_RETURNED = frozenset({"content-type", "retry-after", "x-request-id", "openai-processing-ms", "openai-version"})
-_SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-
-
-FAULTS = (aiohttp.ClientError, OSError, TimeoutError)
-"""What a call to a worker that has gone away, or never was there, raises."""
-
-
-class StreamBroke(Exception):
-    """The worker went away in the middle of its answer."""
+Incoming = Iterable[tuple[bytes, bytes]]
+Outgoing = Sequence[tuple[str, str]]
 
 
-@dataclass(slots=True)
-class Reply:
-    """An upstream's answer. `body` is all of it, or the first bytes of an event stream; `more` gives the rest."""
+class Target(Protocol):
+    """Where a call can be sent."""
 
-    status: int
-    headers: Headers
-    body: bytes
-    upstream: Upstream
-    _response: aiohttp.ClientResponse | None = None
+    name: str
+    speaks: Sequence[ProtocolName]
+    gives_tokens: bool
 
-    @property
-    def streaming(self) -> bool:
-        """Whether it is an event stream that has not been closed."""
-        return self._response is not None
+    def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
+        """The headers of a call that it gets, with the credentials that it wants; `protocol`: that it is called in."""
+        ...
 
-    async def more(self) -> bytes:
-        """The next bytes of a stream; empty at its end.
+    async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
+        """Makes one call. `path` begins with `/v1` and is quoted as in a URL.
 
         Raises:
-            StreamBroke: there will be no more, and this is not the end.
+            NoUpstream: nothing answered, and nothing was done.
+            UpstreamDied, UpstreamSilent: of a provider: it took the call and gave no answer.
         """
-        assert self._response is not None
-        try:
-            return await self._response.content.readany()
-        except FAULTS as error:
-            self.upstream.failed(str(error) or type(error).__name__, time.monotonic())
-            raise StreamBroke(f"the inference worker went away in the middle of its answer: {error}") from error
-
-    def close(self) -> None:
-        """Ends it; a stream that was not read to its end is cut, which tells the worker to stop."""
-        if self._response is not None:
-            self._response.close()
-            self._response = None
-            self.upstream.in_flight -= 1
+        ...
 
 
-class Upstreams:
-    """The workers behind the gateway. Create it inside the event loop, and close it."""
+class Workers:
+    """Our inference workers."""
 
-    def __init__(self, settings: Gateway, metrics: Metrics) -> None:
+    name = "workers"
+    speaks: Sequence[ProtocolName] = ("chat",)
+    gives_tokens = True
+
+    def __init__(self, settings: Gateway, client: HttpClient, metrics: Metrics) -> None:
         self.pool = Pool(settings.upstreams)
+        self._client = client
         self._deadline_s = settings.upstream_deadline_s
         self._metrics = metrics
-        self._urls: dict[tuple[str, str], URL] = {}
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.upstream_silence_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_SKIPPED,
-        )
+        self._chat_urls = {u.url: URL(u.url + "/v1/chat/completions") for u in self.pool.upstreams}
 
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._session.close()
+    def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
+        """Those that mean something to a worker."""
+        kept = [(name.decode(), value.decode("latin-1")) for name, value in incoming if name in _TO_WORKERS]
+        return [*kept, *shown.upstream, _JSON]
 
-    async def send(self, method: str, path: str, body: bytes | None, headers: Sequence[tuple[str, str]]) -> Reply:
-        """Makes one call; a reply that is an event stream comes with its first bytes, any other one whole.
+    async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
+        """Makes one call; tries again for `gateway.upstream_deadline_s` seconds since the first failure.
 
         Raises:
-            NoUpstream: for `gateway.upstream_deadline_s` seconds since the first failure none has answered.
+            NoUpstream: none has answered in that time.
         """
         give_up: float | None = None
         unavailable: Reply | None = None
@@ -104,7 +91,7 @@ class Upstreams:
                 await asyncio.sleep(max(self.pool.next_try() - now, 0.001))
             else:
                 try:
-                    reply = await self._attempt(upstream, method, path, body, headers)
+                    reply = await self._client.call(upstream, method, self._url(upstream, path), body, headers)
                 except FAULTS as error:
                     upstream.failed(str(error) or type(error).__name__, time.monotonic())
                 else:
@@ -121,30 +108,101 @@ class Upstreams:
                     return unavailable
                 raise NoUpstream(f"no inference worker answered: {self.pool.faults()}")
 
-    async def _attempt(
-        self, upstream: Upstream, method: str, path: str, body: bytes | None, headers: Sequence[tuple[str, str]]
-    ) -> Reply:
-        url = self._urls.get((upstream.url, path))
-        if url is None:
-            url = self._urls[upstream.url, path] = URL(upstream.url + path)
-        upstream.in_flight += 1
-        response: aiohttp.ClientResponse | None = None
-        streaming = False
-        try:
-            response = await self._session.request(method, url, data=body, headers=headers, allow_redirects=False)
-            streaming = response.content_type == "text/event-stream"
-            first = await (response.content.readany() if streaming else response.read())
-            if streaming and not first:
-                raise aiohttp.ClientPayloadError("the stream ended before it began")
-            returned = [(k.lower().encode(), v.encode()) for k, v in response.headers.items() if k.lower() in _RETURNED]
-            if not streaming:
-                return Reply(response.status, returned, first, upstream)
-            return Reply(response.status, returned, first, upstream, response)
-        except BaseException:
-            streaming = False
-            if response is not None:
-                response.close()
-            raise
-        finally:
-            if not streaming:
-                upstream.in_flight -= 1
+    def _url(self, upstream: Upstream, path: str) -> URL:
+        if path == "/v1/chat/completions":
+            return self._chat_urls[upstream.url]
+        return URL(upstream.url + path, encoded=True)
+
+
+class Provider:
+    """A declared model provider."""
+
+    def __init__(self, declared: Declared, deadline_s: float, client: HttpClient, metrics: Metrics) -> None:
+        self.name = declared.name
+        self.speaks: Sequence[ProtocolName] = declared.protocols
+        self.gives_tokens = declared.gives_tokens
+        self.upstream = Upstream(declared.base_url.rstrip("/") + declared.path_prefix.rstrip("/"))
+        self._key = declared.api_key.get_secret_value() if declared.api_key is not None else ""
+        self._deadline_s = deadline_s
+        self._client = client
+        self._metrics = metrics
+
+    def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
+        """All but those of the connection and ours; the declared key, else the caller's own."""
+        kept = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in incoming
+            if name not in _NOT_TO_PROVIDERS and not name.startswith(b"x-stepstream-")
+        ]
+        kept.append(_JSON)
+        if self._key:
+            kept.append(
+                ("x-api-key", self._key) if protocol == "anthropic" else ("authorization", f"Bearer {self._key}")
+            )
+            return kept
+        own = dict(shown.upstream)
+        if protocol == "chat" and "authorization" not in own and "x-api-key" in own:  # translated from another's
+            own = {"authorization": f"Bearer {own['x-api-key']}"}
+        return [*kept, *own.items()]
+
+    async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
+        """Makes one call; again only after a refused connection, for `gateway.upstream_deadline_s` seconds.
+
+        Raises:
+            NoUpstream: no connection in that time.
+            UpstreamDied, UpstreamSilent: it took the call and gave no answer.
+        """
+        url = URL(self.upstream.url + path.removeprefix("/v1"), encoded=True)
+        give_up: float | None = None
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                reply = await self._client.call(self.upstream, method, url, body, headers)
+            except FAULTS as error:
+                self._metrics.upstream_failures.inc()
+                fault = str(error) or type(error).__name__
+                self.upstream.fault = fault
+                now = time.monotonic()
+                give_up = give_up or now + self._deadline_s
+                if not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+                    if isinstance(error, TimeoutError):
+                        raise UpstreamSilent(f"{self.name} was silent for too long: {fault}") from error
+                    raise UpstreamDied(f"{self.name} took the call and gave no answer: {fault}") from error
+                if isinstance(error, aiohttp.ClientSSLError) or now + pause >= give_up:
+                    raise NoUpstream(f"{self.name} cannot be reached: {fault}") from error
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                self.upstream.fault = ""
+                return reply
+
+
+class Upstreams:
+    """All of them, by the models that they serve. Create it inside the event loop, and close it."""
+
+    def __init__(self, settings: Gateway, metrics: Metrics) -> None:
+        self._client = HttpClient(settings.upstream_silence_s)
+        self.workers = Workers(settings, self._client, metrics)
+        self.providers = {
+            declared.name: Provider(declared, settings.upstream_deadline_s, self._client, metrics)
+            for declared in settings.providers
+        }
+        self._routes = Routes(settings.providers)
+
+    def serving(self, model: str) -> Target:
+        """Who serves a model."""
+        declared = self._routes.provider(model)
+        return self.workers if declared is None else self.providers[declared.name]
+
+    def speaking(self, protocol: ProtocolName) -> Target:
+        """Who gets a call that names no model."""
+        declared = self._routes.speaking(protocol)
+        return self.workers if declared is None else self.providers[declared.name]
+
+    def all(self) -> list[Upstream]:
+        """Workers and providers, as calls to them show them."""
+        return [*self.workers.pool.upstreams, *(provider.upstream for provider in self.providers.values())]
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.answers import Asked, StreamedAnswer, answer_of, error_class, strip
-from stepstream.services.gateway.chat import ADDITIONS, with_additions
+from stepstream.services.gateway.protocols.base import Asked
+from stepstream.services.gateway.protocols.chat import ADDITIONS, CHAT
+from stepstream.services.gateway.protocols.failures import error_class
 
 CALLS = [
     {"id": "c0", "type": "function", "function": {"name": "get", "arguments": '{"input":"a"}'}},
@@ -31,14 +32,15 @@ def completion(content: str, ids: list[int], calls: list[dict[str, Any]]) -> dic
         "logprobs": logprobs(len(ids)),
         "weight_versions": [{"version": 1, "start": 0, "end": len(ids)}],
     }
-    return {"model": "m", "prompt_token_ids": [7], "choices": [choice]}
+    usage = {"prompt_tokens": 1, "completion_tokens": len(ids), "total_tokens": 1 + len(ids)}
+    return {"id": "c", "model": "m", "prompt_token_ids": [7], "choices": [choice], "usage": usage}
 
 
 @given(st.text(max_size=8), st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 2), st.data())
 def test_a_stream_spells_the_whole_answer(content: str, ids: list[int], calls: int, data: st.DataObject) -> None:
     whole = completion(content, ids, CALLS[:calls])
     chunks: list[dict[str, Any]] = [
-        {"model": "m", "prompt_token_ids": [7], "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+        {"id": "c", "model": "m", "prompt_token_ids": [7], "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
     ]
     deltas: list[dict[str, Any]] = [{"content": character} for character in content]
     for index, call in enumerate(CALLS[:calls]):
@@ -60,15 +62,15 @@ def test_a_stream_spells_the_whole_answer(content: str, ids: list[int], calls: i
         "finish_reason": first["finish_reason"],
         "weight_versions": first["weight_versions"],
     }
-    chunks += [{"choices": [last]}, {"choices": [], "usage": {}}]
-    gathered = StreamedAnswer()
+    chunks += [{"choices": [last]}, {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": len(ids)}}]
+    gathered = CHAT.stream()
     for chunk in chunks:
         gathered.add(chunk)
-    assert gathered.answer() == answer_of(whole)
+    assert gathered.answer() == CHAT.answer(whole)
 
 
 def test_tokens_without_logprobs_in_one_chunk_leave_the_answer_without() -> None:
-    gathered = StreamedAnswer()
+    gathered = CHAT.stream()
     gathered.add({"choices": [{"index": 0, "delta": {}, "token_ids": [1], "logprobs": logprobs(1)}]})
     gathered.add({"choices": [{"index": 0, "delta": {}, "token_ids": [2], "logprobs": None}]})
     gathered.add({"choices": [{"index": 0, "delta": {}, "token_ids": [3], "logprobs": logprobs(1)}]})
@@ -80,7 +82,7 @@ def test_tokens_without_logprobs_in_one_chunk_leave_the_answer_without() -> None
 def test_only_what_was_not_asked_for_is_taken_out(wanted_logprobs: bool, wanted_ids: bool) -> None:
     body = completion("x", [1], [])
     before = copy.deepcopy(body)
-    assert strip(body, Asked(wanted_logprobs, wanted_ids)) is not (wanted_logprobs and wanted_ids)
+    assert CHAT.strip(body, Asked(wanted_logprobs, wanted_ids)) is not (wanted_logprobs and wanted_ids)
     choice, old = body["choices"][0], before["choices"][0]
     assert ("prompt_token_ids" in body, "token_ids" in choice) == (wanted_ids, wanted_ids)
     assert choice["logprobs"] == (old["logprobs"] if wanted_logprobs else None)
@@ -105,7 +107,7 @@ def test_the_class_of_an_error(body: Any, error: str) -> None:
     "body", [{}, {"choices": []}, {"choices": [None]}, {"choices": "x"}, {"choices": [{"message": None}]}]
 )
 def test_a_strange_answer_is_an_answer(body: dict[str, Any]) -> None:
-    assert answer_of(body).message["role"] == "assistant"
+    assert CHAT.answer(body).message["role"] == "assistant"
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3), st.lists, max_leaves=4)
@@ -116,10 +118,10 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max
     st.sampled_from([b"", b" ", b"\n\n"]),
 )
 def test_the_upstream_is_asked_for_more_and_all_else_is_untouched(request: dict[str, Any], space: bytes) -> None:
-    sent = orjson.loads(with_additions(space + orjson.dumps(request) + space, request))
+    sent = orjson.loads(CHAT.with_additions(space + orjson.dumps(request) + space, request))
     assert sent == request | {"logprobs": True, "return_token_ids": True}
 
 
 def test_numbers_that_json_parsers_bend_stay_as_they_were_written() -> None:
     body = b'{"seed": 123456789012345678901234567890, "temperature": 1.10}'
-    assert with_additions(body, orjson.loads(body)).startswith(body[:-1])
+    assert CHAT.with_additions(body, orjson.loads(body)).startswith(body[:-1])

@@ -1,0 +1,110 @@
+"""`stepstream keys`: API keys of the gateway."""
+
+from contextlib import AbstractContextManager, closing
+from typing import Any
+
+import click
+import orjson
+
+from stepstream.config import Settings, load
+
+# As in services/gateway/credentials.py, which the command imports only when it runs.
+_SCOPES = ("calls", "feedback", "otlp")
+
+
+@click.group()
+def keys() -> None:
+    """API keys of the gateway: whose calls it takes, and for what."""
+
+
+@keys.command("create")
+@click.option("--tenant", required=True, help="Tenant that calls with the key belong to.")
+@click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="What it may do; default: all.")
+@click.option("--note", default="", help="What it is for.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> None:
+    """Make a key. It is shown this once: only a digest is kept."""
+    from stepstream.services.gateway.credentials import new_key
+    from stepstream.topics.events import new_api_key
+    from stepstream.topics.ids import new_event_id, now_us
+
+    key_id, key, digest = new_key()
+    record = new_api_key(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        key_id=key_id,
+        digest=digest,
+        tenant=tenant,
+        scopes=list(scopes or _SCOPES),
+        note=note,
+    )
+    with _log() as settings:
+        _publish(settings, record)
+    if as_json:
+        click.echo(orjson.dumps(_row(record) | {"key": key}).decode())
+        return
+    click.echo(key)
+    click.echo(f"key {key_id} of tenant {tenant} for {', '.join(record['scopes'])}; it is not shown again", err=True)
+
+
+@keys.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+def list_keys(as_json: bool) -> None:
+    """List the keys, without their secrets."""
+    with _log() as settings:
+        rows = [_row(record) for _, record in sorted(_known(settings).items())]
+    if as_json:
+        click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+        return
+    for row in rows:
+        state = "revoked" if row["revoked"] else "valid"
+        click.echo(f"{row['key_id']}  {row['tenant']:<16} {state:<8} {','.join(row['scopes']):<20} {row['note']}")
+
+
+@keys.command("revoke")
+@click.argument("key_id")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def revoke(key_id: str, as_json: bool) -> None:
+    """Withdraw a key: gateways refuse it from now on."""
+    from stepstream.topics.ids import new_event_id, now_us
+
+    with _log() as settings:
+        record = _known(settings).get(key_id)
+        if record is None:
+            raise click.ClickException(f"there is no key {key_id}: `stepstream keys list` shows them")
+        record |= {"event_id": new_event_id(), "occurred_at_us": now_us(), "revoked": True}
+        _publish(settings, record)
+    click.echo(orjson.dumps(_row(record)).decode() if as_json else f"revoked {key_id}")
+
+
+def _known(settings: Settings) -> dict[str, Any]:
+    from stepstream.services.gateway.keys import TOPIC
+    from stepstream.topics.client import KafkaUnavailable
+    from stepstream.topics.table import Table
+
+    with Table(settings, TOPIC) as table:
+        if not table.wait_current(settings.kafka.deadline_s):
+            raise KafkaUnavailable(f"API keys could not be read within {settings.kafka.deadline_s:g} s")
+        return table.items()
+
+
+def _publish(settings: Settings, record: Any) -> None:
+    from stepstream.services.gateway.keys import TOPIC
+    from stepstream.topics.codec import Codec
+    from stepstream.topics.producer import EventProducer
+
+    with closing(Codec(settings.schema_registry)) as codec:
+        producer = EventProducer(settings.kafka, codec, "keys")
+        producer.send(TOPIC, record["key_id"], record)
+        producer.flush(settings.kafka.deadline_s)
+
+
+def _row(record: Any) -> dict[str, Any]:
+    return {name: record[name] for name in ("key_id", "tenant", "scopes", "note", "revoked", "occurred_at_us")}
+
+
+def _log() -> AbstractContextManager[Settings]:
+    """Settings under which the log can be written; what is started for it is told on standard error."""
+    from stepstream.embedded.on_demand import log_at_hand
+
+    return log_at_hand(load(), lambda line: click.echo(line, err=True))

@@ -1,0 +1,223 @@
+"""One model call, in whichever protocol: pass it on, give the answer back, record the step.
+
+The step is made after the answer's last byte has been sent, so recording takes nothing of the agent's time.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import orjson
+from uuid_utils import uuid4
+
+from stepstream.config.sections import Gateway
+from stepstream.services.gateway.asgi import (
+    JSON,
+    Disconnected,
+    Hangup,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    respond,
+    respond_error,
+)
+from stepstream.services.gateway.contexts import Contexts
+from stepstream.services.gateway.credentials import presented
+from stepstream.services.gateway.errors import GatewayError, NoUpstream, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.histories import Histories
+from stepstream.services.gateway.http_client import Reply, StreamBroke
+from stepstream.services.gateway.identity import identify
+from stepstream.services.gateway.keys import Keys
+from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.plans import Plan, Planner, parse_request
+from stepstream.services.gateway.protocols.base import Answer, ModelProtocol
+from stepstream.services.gateway.protocols.chat import raw_messages
+from stepstream.services.gateway.protocols.failures import error_class, failed
+from stepstream.services.gateway.publisher import Event, Publisher
+from stepstream.services.gateway.recording import Timing, record
+from stepstream.services.gateway.streams import (
+    READING_FAULTS,
+    Native,
+    Passage,
+    Translated,
+    error_message,
+    json_object,
+)
+from stepstream.services.gateway.upstreams import Upstreams
+from stepstream.topics.ids import now_us
+
+log = logging.getLogger(__name__)
+
+
+class Calls:
+    """Handles model calls."""
+
+    def __init__(
+        self,
+        settings: Gateway,
+        upstreams: Upstreams,
+        publisher: Publisher,
+        keys: Keys,
+        metrics: Metrics,
+        producer: str,
+    ) -> None:
+        self._settings = settings
+        self._publisher = publisher
+        self._keys = keys
+        self._metrics = metrics
+        self._producer = producer
+        self._contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()))
+        self._histories = Histories(settings.history_bytes)
+        self._planner = Planner(upstreams, self._contexts, self._histories)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
+        """One call, from request to recorded step; `session`: the key in its path, or empty."""
+        started = time.perf_counter()
+        started_us = now_us()
+        try:
+            shown = presented(scope["headers"])
+            tenant = self._keys.tenant(shown, "calls")
+            identity = identify(scope["headers"], self._settings, session or shown.session, tenant)
+            body = await read_body(receive)
+            plan = self._planner.plan(protocol, parse_request(body), body, identity, shown, started_us)
+        except Disconnected:
+            self._metrics.calls_disconnected.inc()
+            return
+        except GatewayError as error:
+            self._metrics.calls_refused.inc()
+            await respond_error(send, error, protocol.error_body(str(error), error.type))
+            return
+        hangup = Hangup(receive)
+        try:
+            await self._pass_on(
+                plan, started, plan.target.headers(scope["headers"], shown, plan.spoken.name), send, hangup
+            )
+        except asyncio.CancelledError:
+            self._metrics.calls_disconnected.inc()
+            if not hangup.gone:
+                raise
+        finally:
+            hangup.stop()
+            self._metrics.call_seconds.observe(time.perf_counter() - started)
+
+    async def _pass_on(self, plan: Plan, started: float, headers: Any, send: Send, hangup: Hangup) -> None:
+        place = plan.call.place
+        ours: Headers = [(b"x-stepstream-trajectory", place.trajectory.id.encode())]
+        step = (b"x-stepstream-step", b"%d" % place.step_index)  # only where a step is recorded
+        try:
+            reply = await plan.target.send("POST", plan.spoken.path, plan.body, headers)
+        except (UpstreamDied, UpstreamSilent) as error:
+            hangup.stop()
+            try:
+                await self._refuse(plan, error, [*ours, step], send)
+            finally:
+                self._record(plan, failed(error.type), Timing(_ms_since(started)))
+            return
+        except BaseException as error:
+            # Nobody answered, so no step happened: the next call of this trajectory gets the index.
+            self._contexts.give_back(place)
+            if not isinstance(error, NoUpstream):
+                raise
+            self._metrics.calls_unanswered.inc()
+            hangup.stop()
+            await self._refuse(plan, error, ours, send)
+            return
+        ours.append(step)
+        if reply.streaming:
+            await self._stream(plan, started, reply, ours, send, hangup)
+            return
+        answer, out = _whole(plan, reply)
+        hangup.stop()
+        try:
+            await respond(send, reply.status, out, (reply.headers or [JSON]) + ours)
+        finally:
+            self._record(plan, answer, Timing(_ms_since(started)))
+
+    async def _refuse(self, plan: Plan, error: GatewayError, headers: Headers, send: Send) -> None:
+        await respond_error(send, error, plan.protocol.error_body(str(error), error.type), headers)
+
+    async def _stream(
+        self, plan: Plan, started: float, reply: Reply, ours: Headers, send: Send, hangup: Hangup
+    ) -> None:
+        passage: Passage = (
+            Native(plan.protocol, plan.asked, started)
+            if plan.translation is None
+            else Translated(plan.protocol, plan.translation, started)
+        )
+        error: str | None = None
+        try:
+            await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers + ours})
+            chunk = reply.body
+            while chunk:
+                out = passage.feed(chunk)
+                if out:
+                    await send({"type": "http.response.body", "body": out, "more_body": True})
+                chunk = await reply.more()
+            hangup.stop()
+            await send({"type": "http.response.body", "body": passage.end(), "more_body": False})
+        except asyncio.CancelledError:
+            error = "client_disconnected"
+            raise
+        except StreamBroke as fault:
+            error = "upstream_disconnected"
+            hangup.stop()
+            told = passage.broke(str(fault), error)
+            await send({"type": "http.response.body", "body": told, "more_body": False})
+        finally:
+            reply.close()
+            answer = passage.answer()
+            if error is not None or (answer.error is None and not answer.finish_reason):
+                answer.error, answer.finish_reason = error or "incomplete_stream", "error"
+            self._record(plan, answer, Timing(_ms_since(started), passage.first_token_ms))
+
+    def _record(self, plan: Plan, answer: Answer, timing: Timing) -> None:
+        call = plan.call
+        identity, place = call.identity, call.place
+        if plan.protocol.name != "responses":
+            answer.response_id = ""  # nothing is asked for by it
+        try:
+            step = record(self._contexts, call, answer, timing, self._producer)
+            if plan.kept and answer.error is None and answer.response_id:
+                self._histories.keep(identity.tenant, answer.response_id, raw_messages(plan.request, answer))
+        except Exception:  # whatever an upstream may send, the agent's call goes well
+            log.exception("step %d of trajectory %s cannot be recorded", place.step_index, place.trajectory.id)
+            self._metrics.events_lost.inc()
+        else:
+            headers = {"traceparent": identity.traceparent} if identity.traceparent else None
+            self._publisher.publish(Event("steps", place.trajectory.id, step, headers))
+        (self._metrics.calls_ok if answer.error is None else self._metrics.calls_error).inc()
+        if answer.choices > 1:
+            self._metrics.choices_unrecorded.inc(answer.choices - 1)
+
+
+def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:
+    """The answer in a reply that is no stream, and the body for the caller."""
+    body = json_object(reply.body)
+    translation = plan.translation
+    if reply.status >= 400:
+        kind = error_class(body, reply.status)
+        if translation is None:
+            return failed(kind), reply.body
+        return failed(kind), plan.protocol.error_body(error_message(body), kind)
+    try:
+        if body is None:
+            raise ValueError
+        answer = plan.spoken.answer(body)
+        if translation is None:
+            return answer, orjson.dumps(body) if plan.spoken.strip(body, plan.asked) else reply.body
+        told = translation.reply(body)
+        answer.response_id = str(told.get("id") or "")
+        return answer, orjson.dumps(told)
+    except READING_FAULTS:
+        if translation is None:
+            return failed("malformed_response"), reply.body
+        return failed("malformed_response"), plan.protocol.error_body(
+            "the upstream's answer cannot be read", "malformed_response"
+        )
+
+
+def _ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000.0

@@ -1,0 +1,57 @@
+"""The tokens of an answer, where every one is certain. Nothing is ever tokenised again from text. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from stepstream.services.gateway import tokens
+from stepstream.services.gateway.protocols.base import Answer
+from stepstream.topics.events import PolicySpan, new_policy_span
+
+
+@dataclass(slots=True)
+class Captured:
+    """The sampled response and its prompt; `prompt` and `response` are packed."""
+
+    prompt: bytes
+    prompt_ids: list[int]
+    response: bytes
+    response_ids: list[int]
+    logprobs: list[float]
+    spans: list[PolicySpan]
+
+
+def captured(answer: Answer, model: str) -> Captured | None:
+    """The tokens, or None unless every one came with its id, its logprob and, if told, its version."""
+    prompt, response, logprobs = answer.prompt_token_ids, answer.token_ids, answer.logprobs
+    if answer.error is not None or not prompt or not response or logprobs is None or len(logprobs) != len(response):
+        return None
+    spans = policy_spans(answer.weight_versions, len(response), model)
+    if spans is None:
+        return None
+    try:
+        return Captured(tokens.pack(prompt), prompt, tokens.pack(response), response, logprobs, spans)
+    except (TypeError, OverflowError):
+        return None
+
+
+def policy_spans(weight_versions: Any, count: int, model: str) -> list[PolicySpan] | None:
+    """The versions of a response's `count` tokens; empty where the upstream tells none.
+
+    Returns:
+        None where what it tells does not cover the tokens in order without gaps: a token of unknown version.
+    """
+    if weight_versions is None:
+        return []
+    spans = []
+    position = 0
+    try:
+        for span in weight_versions:
+            start, end, version = span["start"], span["end"], span["version"]
+            if start != position or end < start:
+                return None
+            if end > start:
+                spans.append(new_policy_span(start=start, end=end, model=model, version=int(version)))
+            position = end
+    except (TypeError, KeyError, ValueError):
+        return None
+    return spans if position == count else None

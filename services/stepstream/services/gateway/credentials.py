@@ -1,0 +1,84 @@
+"""What a call shows of who makes it: one of our API keys, a session key, or a key that is its upstream's. Pure.
+
+A key may stand in `x-stepstream-key`, `authorization: Bearer …` or `x-api-key`. For frameworks that can set nothing but
+a base address and a key, a session may follow any key after a colon.
+"""
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+
+from stepstream.services.gateway.errors import Forbidden, Unauthorized
+from stepstream.topics.events import ApiKey
+
+PREFIX = "sk-stepstream-"
+SCOPES = ("calls", "feedback", "otlp")
+_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-stepstream-key"})
+_ASK = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `stepstream keys create` makes keys"
+
+
+@dataclass(slots=True)
+class Presented:
+    """The credentials of one call."""
+
+    key_id: str = ""
+    secret: str = field(default="", repr=False)
+    session: str = ""
+    upstream: list[tuple[str, str]] = field(default_factory=list, repr=False)
+    """The credential headers that are the upstream's: without the session, never with one of our keys."""
+
+
+def presented(headers: Iterable[tuple[bytes, bytes]]) -> Presented:
+    """The credentials in a call's headers (names in lower case)."""
+    found = Presented()
+    for name, value in headers:
+        if name in _HEADERS:
+            _take(found, name.decode(), value.decode("latin-1"))
+    return found
+
+
+def allow(shown: Presented, record: ApiKey | None, scope: str) -> str:
+    """The tenant of a key of ours that may do what `scope` names.
+
+    Raises:
+        Unauthorized: no such key, a wrong secret, or one that was revoked; which of them is not told.
+        Forbidden: a right key without this scope.
+    """
+    digest = sha256(shown.secret.encode()).hexdigest()
+    if (
+        not compare_digest(digest, record["digest"] if record is not None else "")
+        or record is None
+        or record["revoked"]
+    ):
+        raise Unauthorized("this API key is not known here or was revoked: " + _ASK)
+    if scope not in record["scopes"]:
+        may = ", ".join(record["scopes"]) or "nothing"
+        raise Forbidden(f"API key {record['key_id']} may not be used for {scope}, but for: {may}")
+    return record["tenant"]
+
+
+def missing_key() -> Unauthorized:
+    """The answer to a call without a key where one is required."""
+    return Unauthorized("this gateway requires an API key: " + _ASK)
+
+
+def new_key() -> tuple[str, str, str]:
+    """A new key: its id, the whole key, and the digest of its secret."""
+    key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
+    return key_id, f"{PREFIX}{key_id}-{secret}", sha256(secret.encode()).hexdigest()
+
+
+def _take(found: Presented, name: str, value: str) -> None:
+    scheme, space, key = value.partition(" ") if name == "authorization" else ("", "", value)
+    if name == "authorization" and scheme.lower() != "bearer":
+        found.upstream.append((name, value))
+        return
+    key, _, session = key.strip().partition(":")
+    if session and not found.session:
+        found.session = session
+    if key.startswith(PREFIX):
+        found.key_id, _, found.secret = key[len(PREFIX) :].partition("-")
+    elif name != "x-stepstream-key":
+        found.upstream.append((name, f"{scheme}{space}{key}"))

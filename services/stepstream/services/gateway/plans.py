@@ -1,0 +1,125 @@
+"""What is to be done with a call: where it belongs, who gets it, in which protocol, and with which body."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from stepstream.services.gateway.contexts import Contexts, prompt_of
+from stepstream.services.gateway.credentials import Presented
+from stepstream.services.gateway.errors import BadRequest
+from stepstream.services.gateway.histories import Histories
+from stepstream.services.gateway.identity import Identity
+from stepstream.services.gateway.protocols.base import Asked, ChatTranslation, Conversation, ModelProtocol
+from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.recording import Call
+from stepstream.services.gateway.routing import native
+from stepstream.services.gateway.upstreams import Target, Upstreams
+from stepstream.topics.events import new_sampling
+from stepstream.topics.ids import new_event_id
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Plan:
+    """One call, ready to be sent."""
+
+    call: Call
+    protocol: ModelProtocol
+    """The caller's."""
+    spoken: ModelProtocol
+    """The one in which the upstream is called: the caller's own, or chat."""
+    target: Target
+    request: dict[str, Any]
+    """As the upstream gets it, but for additions."""
+    body: bytes
+    asked: Asked
+    translation: ChatTranslation | None = None
+    kept: bool = False
+    """Whether a later call may go on from the response by its id, which the upstream itself does not keep."""
+
+
+class Planner:
+    """Makes plans."""
+
+    def __init__(self, upstreams: Upstreams, contexts: Contexts, histories: Histories) -> None:
+        self._upstreams = upstreams
+        self._contexts = contexts
+        self._histories = histories
+
+    def plan(
+        self,
+        protocol: ModelProtocol,
+        request: dict[str, Any],
+        body: bytes,
+        identity: Identity,
+        shown: Presented,
+        started_us: int,
+    ) -> Plan:
+        """The plan for one call, which takes its place in its trajectory now.
+
+        Raises:
+            BadRequest: its upstream speaks no protocol that it can be told in, or what it goes on from is not known.
+        """
+        said = _read(protocol, request)
+        target = self._upstreams.serving(said.model)
+        tenant, previous_id = identity.tenant, said.previous_response_id
+        before = self._contexts.answered(tenant, previous_id) if previous_id else None
+        spoken, translation, conversation = protocol, None, said
+        if not native(protocol.name, target.speaks, target.name, protocol.path):
+            history = self._histories.get(tenant, previous_id) if previous_id else None
+            if previous_id and history is None:
+                raise BadRequest(
+                    f"previous_response_id '{previous_id}' is not known here (any more), and {target.name} keeps no "
+                    "conversations: send the whole conversation as input"
+                )
+            translation = protocol.translation(request, history)
+        if translation is not None:
+            spoken, request, body = CHAT, translation.request, orjson.dumps(translation.request)
+            conversation = _read(CHAT, request)
+            conversation.user = said.user or conversation.user
+        trajectory_id = identity.trajectory_id
+        if not trajectory_id:
+            trajectory_id = identity.trace_id if before is None else before.trajectory.id
+        # A translated conversation is whole; a native one begins where the response that it names ended.
+        prompt = prompt_of(conversation.messages, before if translation is None else None)
+        scope = tenant, shown.key_id, identity.agent
+        place = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope)
+        return Plan(
+            call=Call(identity, conversation, prompt, place, new_event_id(), started_us),
+            protocol=protocol,
+            spoken=spoken,
+            target=target,
+            request=request,
+            body=spoken.with_additions(body, request) if target.gives_tokens else body,
+            asked=spoken.asked(request),
+            translation=translation,
+            kept=translation is not None and protocol.name == "responses",
+        )
+
+
+def parse_request(body: bytes) -> dict[str, Any]:
+    """The request of a call.
+
+    Raises:
+        BadRequest: not a JSON object.
+    """
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise BadRequest("the body must be a JSON object")
+    return request
+
+
+def _read(protocol: ModelProtocol, request: dict[str, Any]) -> Conversation:
+    """What a request says; whatever is in it, the call goes on, and what is wrong is the upstream's to refuse."""
+    try:
+        return protocol.read(request)
+    except Exception:
+        log.exception("a %s request cannot be read: its step is recorded without messages", protocol.name)
+        model = request.get("model")
+        return Conversation([], model if isinstance(model, str) else "", new_sampling())

@@ -1,0 +1,153 @@
+"""OpenAI's chat completions: what inference workers speak, and what the other protocols are translated into."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from stepstream.services.gateway.errors import error_body
+from stepstream.services.gateway.protocols.base import (
+    Answer,
+    Asked,
+    ChatTranslation,
+    Conversation,
+    History,
+    ProtocolName,
+)
+from stepstream.services.gateway.protocols.chat_stream import ChatStream, token_logprobs
+from stepstream.services.gateway.protocols.messages import count, number, record_message
+from stepstream.topics.events import Sampling, new_message, new_sampling
+
+ADDITIONS = ("logprobs", "return_token_ids")
+_ADDED = {
+    (): b"",
+    ADDITIONS: b',"logprobs":true,"return_token_ids":true',
+    ADDITIONS[:1]: b',"logprobs":true',
+    ADDITIONS[1:]: b',"return_token_ids":true',
+}
+
+
+class ChatCompletions:
+    """The protocol of `/v1/chat/completions`."""
+
+    name: ProtocolName = "chat"
+    path = "/v1/chat/completions"
+
+    def read(self, request: dict[str, Any]) -> Conversation:
+        """What a request says; what is malformed is kept as JSON text, and is the upstream's to refuse."""
+        raw, model = request.get("messages"), request.get("model")
+        user = request.get("safety_identifier") or request.get("user")
+        return Conversation(
+            messages=[record_message(message) for message in raw] if isinstance(raw, list) else [],
+            model=model if isinstance(model, str) else "",
+            sampling=_sampling(request),
+            stream=request.get("stream") is True,
+            user=user if isinstance(user, str) else None,
+        )
+
+    def asked(self, request: dict[str, Any]) -> Asked:
+        """Which additions the caller asked for itself."""
+        return Asked(bool(request.get("logprobs")), bool(request.get("return_token_ids")))
+
+    def with_additions(self, body: bytes, request: dict[str, Any]) -> bytes:
+        """The body to send on: the caller's own bytes, asking for token ids and logprobs as well."""
+        missing = tuple([name for name in ADDITIONS if request.get(name) is not True])
+        if not missing:
+            return body
+        if request and not any(name in request for name in missing):
+            end = body.rindex(b"}")
+            return b"%b%b}" % (body[:end], _ADDED[missing])
+        return orjson.dumps(request | dict.fromkeys(missing, True))
+
+    def answer(self, reply: dict[str, Any]) -> Answer:
+        """The answer in the body of a chat completion."""
+        choices = reply.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(first, dict):
+            return Answer(new_message(role="assistant"), finish_reason="error", error="malformed_response")
+        model, finish_reason, response_id = reply.get("model"), first.get("finish_reason"), reply.get("id")
+        prompt_tokens, response_tokens = usage_of(reply.get("usage"))
+        return Answer(
+            message=record_message(first.get("message") or {"role": "assistant"}),
+            model=model if isinstance(model, str) else "",
+            finish_reason=finish_reason if isinstance(finish_reason, str) else "",
+            response_id=response_id if isinstance(response_id, str) else "",
+            prompt_token_ids=reply.get("prompt_token_ids"),
+            token_ids=first.get("token_ids"),
+            logprobs=token_logprobs(first.get("logprobs")),
+            weight_versions=first.get("weight_versions"),
+            choices=len(choices) if isinstance(choices, list) else 1,
+            usage_prompt_tokens=prompt_tokens,
+            usage_response_tokens=response_tokens,
+        )
+
+    def stream(self) -> ChatStream:
+        """Reads along with a streamed reply."""
+        return ChatStream()
+
+    def strip(self, body: dict[str, Any], asked: Asked) -> bool:
+        """Takes out of a reply or a chunk what the caller did not ask for; False if there was nothing."""
+        changed = False
+        if not asked.token_ids and "prompt_token_ids" in body:
+            del body["prompt_token_ids"]
+            changed = True
+        choices = body.get("choices")
+        if not isinstance(choices, list):
+            return changed
+        for choice in choices:
+            if not isinstance(choice, dict):
+                continue
+            if not asked.token_ids and "token_ids" in choice:
+                del choice["token_ids"]
+                changed = True
+            if not asked.logprobs and choice.get("logprobs") is not None:
+                choice["logprobs"] = None
+                changed = True
+        return changed
+
+    def error_body(self, message: str, kind: str) -> bytes:
+        """An error of the gateway's own, as OpenAI's clients read it."""
+        return error_body(message, kind)
+
+    def error_event(self, message: str, kind: str) -> bytes:
+        """The same as the last event of a stream that broke."""
+        return b"data: %b\n\n" % error_body(message, kind)
+
+    def translation(self, request: dict[str, Any], history: History | None) -> ChatTranslation | None:
+        """None: it is a chat completion already."""
+        return None
+
+
+CHAT = ChatCompletions()
+
+
+def usage_of(usage: Any) -> tuple[int | None, int | None]:
+    """Tokens of prompt and response, as the upstream counted them."""
+    if not isinstance(usage, dict):
+        return None, None
+    return count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
+
+
+def raw_messages(request: dict[str, Any], answer: Answer) -> Sequence[dict[str, Any]]:
+    """A chat request's messages and its answer, as the next request would repeat them."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.message["content"]}
+    if answer.message["tool_calls"]:
+        message["tool_calls"] = [
+            {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+            for c in answer.message["tool_calls"]
+        ]
+    return [*request["messages"], message]
+
+
+def _sampling(request: dict[str, Any]) -> Sampling:
+    most = number(request.get("max_completion_tokens"))
+    if most is None:
+        most = number(request.get("max_tokens"))
+    temperature, top_p = number(request.get("temperature")), number(request.get("top_p"))
+    seed = number(request.get("seed"))
+    return new_sampling(
+        temperature=1.0 if temperature is None else float(temperature),
+        top_p=1.0 if top_p is None else float(top_p),
+        max_tokens=None if most is None or abs(most) >= 2**31 else int(most),
+        seed=None if seed is None or abs(seed) >= 2**63 else int(seed),
+    )

@@ -1,0 +1,206 @@
+"""Trajectories are trees: a call finds its place by name, by a response's id, or by what it repeats."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.services.gateway.contexts import Contexts, Place, Prompt, prompt_of
+from stepstream.services.gateway.tokens import pack
+from stepstream.topics.events import Message, new_message, new_tool_call
+
+SCOPE = ("acme", "", "agent")
+
+
+def remembering(limit: int = 100, limit_bytes: int = 1 << 20) -> Contexts:
+    names = count()
+    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}")
+
+
+def user(text: str) -> Message:
+    return new_message(role="user", content=text)
+
+
+def assistant(text: str, **fields: Any) -> Message:
+    return new_message(role="assistant", content=text, **fields)
+
+
+def ask(
+    contexts: Contexts, messages: list[Message], reply: str | Message = "", trajectory: str = "", **more: Any
+) -> tuple[Place, Prompt]:
+    """One call and, with `reply`, its record."""
+    before = more.pop("before", None)
+    prompt = prompt_of(messages, before)
+    place = contexts.place("acme", trajectory, more.pop("step", None), prompt, more.pop("scope", SCOPE))
+    if reply:
+        said = assistant(reply) if isinstance(reply, str) else reply
+        contexts.remember(place, prompt, said, b"", 0, more.pop("response_id", ""))
+    return place, prompt
+
+
+def shape(contexts: Contexts, place: Place, prompt: Prompt) -> tuple[str, int, int | None, int]:
+    shared = contexts.shared(place, prompt, b"")
+    return place.trajectory.id, place.step_index, shared.step, shared.messages
+
+
+def test_a_conversation_without_a_name_stays_together() -> None:
+    contexts = remembering()
+    said = [user("a")]
+    ids = set()
+    for turn in range(4):
+        place, prompt = ask(contexts, said)
+        assert shape(contexts, place, prompt) == (place.trajectory.id, turn, None, 2 * turn)
+        contexts.remember(place, prompt, assistant(f"r{turn}"), b"", 0)
+        ids.add(place.trajectory.id)
+        said += [assistant(f"r{turn}"), user(f"u{turn}")]
+    assert len(ids) == 1
+
+
+def test_a_branch_names_the_step_that_it_leaves() -> None:
+    contexts = remembering()
+    ask(contexts, [user("a")], "r0")
+    ask(contexts, [user("a"), assistant("r0"), user("b")], "r1")
+    ask(contexts, [user("a"), assistant("r0"), user("b"), assistant("r1"), user("c")], "r2")
+    assert shape(contexts, *ask(contexts, [user("a"), assistant("r0"), user("other")])) == ("new-0", 3, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("edited", "shape_"),
+    [
+        ([user("sys"), user("summary of a and b"), user("c")], ("t", 2, 0, 1)),
+        ([user("something else")], ("t", 2, None, 0)),
+        ([user("sys"), user("a"), assistant("r0"), user("edited")], ("t", 2, 0, 3)),
+        ([user("sys"), user("a"), assistant("r0"), user("b")], ("t", 2, None, 4)),
+        ([user("sys"), user("a")], ("t", 2, 0, 2)),
+    ],
+)
+def test_an_edited_or_compacted_context_of_a_named_trajectory_branches(
+    edited: list[Message], shape_: tuple[str, int, int | None, int]
+) -> None:
+    contexts = remembering()
+    ask(contexts, [user("sys"), user("a")], "r0", "t")
+    ask(contexts, [user("sys"), user("a"), assistant("r0"), user("b")], "r1", "t")
+    assert shape(contexts, *ask(contexts, edited, trajectory="t")) == shape_
+
+
+def test_what_libraries_change_in_a_response_does_not_matter_and_what_agents_say_does() -> None:
+    contexts = remembering()
+    call = new_tool_call(call_id="c", name="get", arguments='{"b": 1,  "a": [2]}')
+    ask(contexts, [user("a")], assistant(" ", tool_calls=[call], reasoning="hm"))
+    same = new_tool_call(call_id="c", name="get", arguments='{"a":[2],"b":1}')
+    again = [user("a"), assistant("", tool_calls=[same]), new_message(role="tool", content="4", tool_call_id="c")]
+    assert shape(contexts, *ask(contexts, again))[:2] == ("new-0", 1)
+    other = new_tool_call(call_id="c", name="get", arguments='{"a":[3],"b":1}')
+    assert ask(contexts, [user("a"), assistant("", tool_calls=[other])])[0].trajectory.id == "new-1"
+    assert ask(contexts, [user("a "), assistant("", tool_calls=[same])])[0].trajectory.id == "new-2"
+
+
+def test_of_equal_beginnings_the_newest_that_nobody_went_on_from_is_taken() -> None:
+    contexts = remembering()
+    for _ in range(3):
+        ask(contexts, [user("a")], "r")
+    went_on = [ask(contexts, [user("a"), assistant("r"), user("b")])[0].trajectory.id for _ in range(4)]
+    assert went_on == ["new-2", "new-1", "new-0", "new-2"]
+
+
+def test_a_place_that_is_given_back_is_free_again() -> None:
+    contexts = remembering()
+    ask(contexts, [user("a")], "r")
+    ask(contexts, [user("a")], "r")
+    place, _ = ask(contexts, [user("a"), assistant("r"), user("b")])
+    contexts.give_back(place)
+    again, _ = ask(contexts, [user("a"), assistant("r"), user("b")])
+    assert (again.trajectory.id, again.step_index) == (place.trajectory.id, place.step_index) == ("new-1", 1)
+
+
+def test_calls_of_one_trajectory_at_once_get_different_steps() -> None:
+    contexts = remembering()
+    first, second = (ask(contexts, [user("a")], trajectory="t")[0] for _ in range(2))
+    assert (first.step_index, second.step_index) == (0, 1)
+    contexts.give_back(first)  # not the last one: its index is not free
+    third, _ = ask(contexts, [user("a")], trajectory="t")
+    assert third.step_index == 2
+    contexts.give_back(third)
+    assert ask(contexts, [user("a")], trajectory="t")[0].step_index == 2
+
+
+def test_a_step_shares_only_with_earlier_ones() -> None:
+    contexts = remembering()
+    ask(contexts, [user("a")], "r0", "t")
+    early, early_prompt = ask(contexts, [user("a"), assistant("r0"), user("b"), user("c")], trajectory="t")
+    ask(contexts, [user("a"), assistant("r0"), user("b")], "r2", "t")
+    assert shape(contexts, early, early_prompt) == ("t", 1, None, 2)
+
+
+def test_other_tenants_keys_and_agents_are_never_joined() -> None:
+    contexts = remembering()
+    ask(contexts, [user("a")], "r", scope=("acme", "", "agent"))
+    goes_on = [user("a"), assistant("r"), user("b")]
+    for scope in (("acme", "key", "agent"), ("acme", "", "other"), ("else", "", "agent")):
+        assert ask(contexts, goes_on, scope=scope)[0].trajectory.id != "new-0"
+    assert contexts.place("else", "new-0", None, prompt_of([])).step_index == 0
+
+
+def test_after_a_restart_no_index_is_used_again() -> None:
+    said = [user("a"), assistant("r0"), user("b"), assistant("r1"), user("c")]
+    assert ask(remembering(), said, trajectory="t")[0].step_index == 2
+    assert ask(remembering(), said)[0].step_index == 0  # a new trajectory
+    assert ask(remembering(), said, trajectory="t", step=7)[0].step_index == 7
+
+
+def test_a_response_is_gone_on_from_by_its_id() -> None:
+    contexts = remembering()
+    instructions = new_message(role="system", content="be good")
+    ask(contexts, [instructions, user("a")], "r0", response_id="resp-0")
+    before = contexts.answered("acme", "resp-0")
+    assert before is not None
+    place, prompt = ask(contexts, [instructions, user("b")], "r1", before=before, response_id="resp-1")
+    assert shape(contexts, place, prompt) == ("new-0", 1, None, 3)
+    assert [m["content"] for m in prompt.messages] == ["b"]
+    place, prompt = ask(contexts, [user("c")], before=before)
+    assert shape(contexts, place, prompt) == ("new-0", 2, 0, 3)
+    whole = [instructions, user("a"), assistant("r0"), user("b"), assistant("r1"), user("d")]
+    assert shape(contexts, *ask(contexts, whole)) == ("new-0", 3, 1, 5)
+    assert contexts.answered("other", "resp-0") is None
+
+
+def test_tokens_of_older_steps_are_known_by_digest() -> None:
+    contexts = remembering()
+    messages: list[Message] = []
+    tokens: list[int] = []
+    lengths = []
+    for turn in range(5):
+        messages.append(user(f"u{turn}"))
+        tokens += [turn, turn]
+        prompt = prompt_of(list(messages))
+        place = contexts.place("acme", "t", None, prompt)
+        contexts.remember(place, prompt, assistant(f"r{turn}"), pack([*tokens, 90 + turn]), len(tokens))
+        messages.append(assistant(f"r{turn}"))
+        tokens.append(90 + turn)
+        lengths.append(len(tokens))
+    branch = prompt_of([*messages[:2], user("other")])
+    place = contexts.place("acme", "t", None, branch)
+    shared = contexts.shared(place, branch, pack([*tokens[: lengths[0]], 7]))
+    assert (shared.step, shared.messages, shared.tokens) == (0, 2, lengths[0])
+    assert contexts.shared(place, branch, pack([5, 5, 5, 5])).tokens == 0
+    again = prompt_of(messages[:1])
+    assert contexts.shared(contexts.place("acme", "t", None, again), again, pack([0, 0])).tokens == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=30), st.integers(1, 4))
+def test_memory_is_bounded_and_nothing_of_what_is_forgotten_is_left(
+    calls: list[tuple[int, int, bool]], limit: int
+) -> None:
+    contexts = remembering(limit, 20_000)
+    for which, what, named in calls:
+        place, prompt = ask(contexts, [user(f"{what}")], trajectory=f"t{which}" if named else "")
+        contexts.remember(place, prompt, assistant("r"), pack(range(1000)), 500, response_id=f"id-{which}-{what}")
+    assert len(contexts) <= limit
+    contexts.place("acme", "the only one", None, prompt_of([]))
+    for other in range(limit):
+        contexts.place("acme", f"other-{other}", None, prompt_of([]))
+    assert contexts.size < 1000 * limit
+    assert not contexts._endings
+    assert not contexts._responses

@@ -1,0 +1,113 @@
+"""The first provider whose patterns fit a model's name gets its calls; the workers get the rest."""
+
+import pytest
+
+from stepstream.config import SettingsError, effective, environment_of, load
+from stepstream.config.sections import Gateway, Provider
+from stepstream.services.gateway.credentials import presented
+from stepstream.services.gateway.errors import BadRequest
+from stepstream.services.gateway.histories import Histories
+from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.routing import Routes, native
+from stepstream.services.gateway.upstreams import Provider as Called
+from stepstream.services.gateway.upstreams import Workers
+
+OPENAI = Provider(name="openai", base_url="https://o", models=["gpt-*", "o?"], protocols=["chat", "responses"])
+CLAUDE = Provider(name="anthropic", base_url="https://a", models=["claude-*", "gpt-claude"], protocols=["anthropic"])
+INCOMING = [
+    (b"host", b"gateway"),
+    (b"connection", b"keep-alive"),
+    (b"accept-encoding", b"gzip"),
+    (b"content-type", b"application/json; charset=utf-8"),
+    (b"x-stepstream-user", b"someone"),
+    (b"anthropic-version", b"2023-06-01"),
+    (b"openai-organization", b"org"),
+    (b"authorization", b"Bearer theirs"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("gpt-5", "openai"),
+        ("gpt-claude", "openai"),
+        ("o3", "openai"),
+        ("claude-1", "anthropic"),
+        ("demo", None),
+        ("", None),
+    ],
+)
+def test_the_first_that_fits(model: str, name: str | None) -> None:
+    routes = Routes([OPENAI, CLAUDE])
+    for _ in range(2):
+        found = routes.provider(model)
+        assert (found.name if found else None) == name
+
+
+def test_a_protocol_is_spoken_or_translated_or_refused() -> None:
+    assert native("responses", OPENAI.protocols, "openai", "/v1/responses")
+    assert not native("anthropic", OPENAI.protocols, "openai", "/v1/messages")
+    with pytest.raises(BadRequest, match=r"anthropic serves this model in the protocol anthropic, neither in chat"):
+        native("chat", CLAUDE.protocols, "anthropic", "/v1/chat/completions")
+
+
+def called(declared: Provider) -> Called:
+    return Called(declared, 1.0, None, Metrics())  # type: ignore[arg-type]
+
+
+def test_a_provider_gets_the_callers_headers_but_those_of_the_connection_and_ours() -> None:
+    sent = dict(called(OPENAI).headers(INCOMING, presented(INCOMING), "chat"))
+    assert sent == {
+        "anthropic-version": "2023-06-01",
+        "openai-organization": "org",
+        "content-type": "application/json",
+        "authorization": "Bearer theirs",
+    }
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "value"), [("chat", "authorization", "Bearer own"), ("anthropic", "x-api-key", "own")]
+)
+def test_a_declared_key_takes_the_place_of_the_callers(protocol: str, name: str, value: str) -> None:
+    declared = Provider.model_validate(OPENAI.model_dump() | {"api_key": "own"})
+    sent = dict(called(declared).headers(INCOMING, presented(INCOMING), protocol))  # type: ignore[arg-type]
+    assert sent[name] == value
+    assert "theirs" not in str(sent)
+
+
+def test_one_of_our_keys_goes_nowhere() -> None:
+    headers = [(b"authorization", b"Bearer sk-stepstream-ab-secret"), (b"x-stepstream-key", b"sk-stepstream-ab-secret")]
+    workers = Workers(Gateway(), None, Metrics())  # type: ignore[arg-type]
+    for target in (called(OPENAI), workers):
+        assert "secret" not in str(target.headers(headers, presented(headers), "chat"))
+
+
+def test_a_key_for_another_protocol_is_sent_as_chat_wants_it() -> None:
+    headers = [(b"x-api-key", b"theirs")]
+    assert ("authorization", "Bearer theirs") in called(OPENAI).headers(headers, presented(headers), "chat")
+
+
+def test_providers_are_settings_like_others() -> None:
+    declared = '[{"name":"o","base_url":"https://o","models":["gpt-*"],"api_key":"hidden"}]'
+    settings = load({"STEPSTREAM_GATEWAY_PROVIDERS": declared})
+    (provider,) = settings.gateway.providers
+    assert (provider.name, provider.protocols, provider.path_prefix) == ("o", ["chat"], "/v1")
+    assert load(environment_of(settings)) == settings
+    assert "hidden" not in str(effective(settings, {}))
+    with pytest.raises(SettingsError, match="STEPSTREAM_GATEWAY_PROVIDERS is not JSON"):
+        load({"STEPSTREAM_GATEWAY_PROVIDERS": "gpt"})
+    with pytest.raises(SettingsError, match=r"gateway.providers: Field required"):
+        load({"STEPSTREAM_GATEWAY_PROVIDERS": '[{"name":"o"}]'})
+
+
+def test_conversations_are_kept_up_to_a_number_of_bytes() -> None:
+    histories = Histories(300)
+    for turn in range(5):
+        histories.keep("acme", f"r{turn}", [{"role": "user", "content": "x" * 100}])
+    assert histories.get("acme", "r0") is None
+    kept = histories.get("acme", "r4")
+    assert kept is not None
+    assert kept.messages[0]["content"] == "x" * 100
+    assert histories.get("other", "r4") is None
+    histories.keep("acme", "huge", [{"role": "user", "content": "x" * 400}])
+    assert histories.get("acme", "huge") is None
