@@ -10,12 +10,13 @@ from anthropic_blocks import OBJECTS, TEXTS, pieces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepstream.services.gateway.links import link
 from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.anthropic_reply import AnthropicTranslation
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.sse import EventParser
 
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "model": "m",
     "messages": [{"role": "user", "content": "hi"}],
     "thinking": {"type": "enabled", "budget_tokens": 1024},
@@ -180,16 +181,18 @@ def test_a_stream_spells_the_whole_reply(
     assert along.answer() == ANTHROPIC.answer(reply)
 
 
-@given(TEXTS, TEXTS, st.lists(st.tuples(TEXTS, OBJECTS.map(orjson.dumps)), max_size=3))
-def test_a_translated_answer_equals_the_recorded_one_when_it_comes_back(
-    thought: str, spoken: str, calls: list[tuple[str, bytes]]
+@given(TEXTS, TEXTS, st.lists(st.tuples(TEXTS, OBJECTS.map(json.dumps)), max_size=3))
+def test_a_translated_answer_is_known_again_when_it_comes_back(
+    thought: str, spoken: str, calls: list[tuple[str, str]]
 ) -> None:
-    made = [call(index, name, arguments.decode()) for index, (name, arguments) in enumerate(calls)]
-    said: dict[str, Any] = {"content": spoken, "tool_calls": made} | ({"reasoning_content": thought} if thought else {})
-    whole = completion(said)
-    reply = orjson.loads(orjson.dumps(translation().reply(whole)))
-    (back,) = ANTHROPIC.read({"messages": [{"role": "assistant", "content": reply["content"]}]}).messages
-    assert back == CHAT.answer(whole).message
+    made = [call(index, name, arguments) for index, (name, arguments) in enumerate(calls)]
+    whole = completion({"content": spoken, "reasoning_content": thought, "tool_calls": made})
+    reply = json.loads(json.dumps(translation().reply(whole)))
+    turns = [*REQUEST["messages"], {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": ""}]
+    back = CHAT.read(translation(messages=turns).request).messages[1]
+    assert link(b"", back) == link(b"", CHAT.answer(whole).message)
+    native = ANTHROPIC.read({"messages": turns}).messages[1]
+    assert native == ANTHROPIC.answer(reply).message
 
 
 def test_text_goes_on_as_it_comes() -> None:
