@@ -170,5 +170,23 @@ SAMPLES: dict[str, Any] = {
     "trajectory-stats": _stats(),
     "checkpoints": checkpoint(),
     "worker-status": worker_status(),
+    "curation": events.new_curation(
+        event_id="h", occurred_at_us=T0_US, trajectory_id="t", action="hold", reason="by_hand", by="curator"
+    ),
+    "governance-audit": events.new_audit_entry(
+        event_id="g",
+        occurred_at_us=T0_US,
+        trajectory_id="t",
+        source_topic="steps",
+        source_event_id="s",
+        action="redacted",
+        found={"email": 2, "card": 1},
+        job="govern@1",
+    ),
+    "policies": events.new_policy(event_id="p", occurred_at_us=T0_US, tenant="*", version=1, document=""),
+    "consents": events.new_consent_change(
+        event_id="s", occurred_at_us=T0_US, tenant="default", user="ada", consent="analyse"
+    ),
+    "erasures": events.new_erasure(event_id="x", occurred_at_us=T0_US, tenant="default", subject="ab" * 20),
     "dead-letters": dead_letter(),
 }

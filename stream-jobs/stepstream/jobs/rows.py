@@ -11,6 +11,9 @@ from typing import Any
 
 import orjson
 
+from stepstream.jobs.consent import consent_key
+from stepstream.topics.seal import is_erased
+
 Record = Mapping[str, Any]
 Row = tuple[object, ...]
 Column = Callable[[Record], object]
@@ -98,6 +101,7 @@ _STEPS = _table(
     trainable=_governed("trainable", False),
     redactions=_governed("redactions", {}),
     flags=_governed("flags", []),
+    policy_version=_governed("policy_version", 0),
 )
 _FEEDBACK = _table(
     "feedback",
@@ -108,11 +112,12 @@ _FEEDBACK = _table(
     source_event_id=_source_event_id,
     redactions=_governed("redactions", {}),
     flags=_governed("flags", []),
+    policy_version=_governed("policy_version", 0),
 )
 _CLOSURES = _table("closures", "event_id trajectory_id reason last_step_index job", occurred_at=_occurred_at)
 _TRAJECTORIES = _table(
     "trajectories",
-    "event_id trajectory_id revision parent_trajectory_id parent_step_index task_id group_id tenant consent agent "
+    "event_id trajectory_id revision parent_trajectory_id parent_step_index task_id group_id tenant user consent agent "
     "environment harness_version track split model version_min version_max fidelity closed_by complete success reward "
     "reward_spec flags trainable prompt_tokens response_tokens cost_usd labelled_by",
     occurred_at=_occurred_at,
@@ -151,6 +156,20 @@ _WORKER_STATUS = _table(
     "event_id worker_id engine url model version newest_version state reason requests_in_flight",
     occurred_at=_occurred_at,
 )
+_CURATION = _table("curation", "event_id trajectory_id action reason by", occurred_at=_occurred_at)
+_AUDIT = _table(
+    "governance_audit",
+    "event_id trajectory_id source_topic source_event_id tenant policy_version action found job",
+    occurred_at=_occurred_at,
+)
+_POLICIES = _table("policies", "event_id tenant version document author", occurred_at=_occurred_at)
+_CONSENTS = _table(
+    "consents",
+    "event_id tenant user agent consent",
+    key=lambda record: consent_key(record["tenant"], record["user"], record["agent"]),
+    occurred_at=_occurred_at,
+)
+_ERASURES = _table("erasures", "event_id subject tenant requested_by", occurred_at=_occurred_at)
 _DEAD_LETTERS = _table(
     "dead_letters",
     "event_id job topic partition offset value_bytes error reason",
@@ -168,6 +187,11 @@ TABLES = {
         _TRAJECTORY_STATS,
         _CHECKPOINTS,
         _WORKER_STATUS,
+        _CURATION,
+        _AUDIT,
+        _POLICIES,
+        _CONSENTS,
+        _ERASURES,
         _DEAD_LETTERS,
     )
 }
@@ -180,6 +204,11 @@ _TABLE_OF_TOPIC = {
     "trajectory-stats": _TRAJECTORY_STATS,
     "checkpoints": _CHECKPOINTS,
     "worker-status": _WORKER_STATUS,
+    "curation": _CURATION,
+    "governance-audit": _AUDIT,
+    "policies": _POLICIES,
+    "consents": _CONSENTS,
+    "erasures": _ERASURES,
     "dead-letters": _DEAD_LETTERS,
 }
 TOPICS = tuple(_TABLE_OF_TOPIC)
@@ -189,10 +218,14 @@ TOPICS = tuple(_TABLE_OF_TOPIC)
 def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
     """The rows that a record becomes, as (name of the table, values in the order of its columns).
 
+    None for a record whose person was erased: so a replay brings back nothing of what erasing deleted.
+
     Raises:
         KeyError: a topic that is not in `TOPICS`.
     """
     table = _TABLE_OF_TOPIC[topic]
+    if is_erased(record):
+        return
     yield table.name, table.row(record)
     if table is _TRAJECTORIES:
         whose = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}

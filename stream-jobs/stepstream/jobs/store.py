@@ -21,6 +21,7 @@ from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.rows import TOPICS, Row, rows
 from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.waiting import patiently
+from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.codec import CodecError, RegistryUnavailable, codec_of
 from stepstream.topics.process import Stop, run
 
@@ -68,6 +69,8 @@ class StoreProcessor:
         by_table: defaultdict[str, list[Row]] = defaultdict(list)
         origins: defaultdict[str, list[Record]] = defaultdict(list)
         for record in records:
+            if record.value is None and CATALOGUE[record.topic].cleanup == "compact":
+                continue  # a tombstone: who deletes a key deletes its row
             try:
                 event = self._patiently(partial(self._codec.decode, record.topic, record.value))
             except CodecError as error:
