@@ -1,0 +1,113 @@
+"""Every language's example publishes a whole trajectory with its feedback, and sees it labelled."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from gateway_fixtures import read_topic
+from stack_fixtures import changed
+
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.stack import Stack
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BUILD_S = 900
+
+pytest_plugins = ["node_project"]
+pytestmark = pytest.mark.timeout(BUILD_S + 120)
+
+
+class Language(NamedTuple):
+    """How an example is built and run; `{work}` is where its products go."""
+
+    tools: tuple[str, ...]
+    build: tuple[tuple[str, ...], ...]
+    run: tuple[str, ...]
+    steps: int = 3
+
+
+LANGUAGES = {
+    "go": Language(("go",), (("go", "build", "-o", "{work}/agent", "."),), ("{work}/agent",)),
+    "rust": Language(
+        ("cargo",),
+        (("cargo", "build", "--quiet", "--locked", "--target-dir", "{work}/target"),),
+        ("{work}/target/debug/support-agent",),
+    ),
+    "java": Language(
+        ("java", "mvn"),
+        (("mvn", "-q", "-B", "-Dbuild={work}", "package", "dependency:copy-dependencies"),),
+        ("java", "-cp", "{work}/classes:{work}/dependency/*", "example.Main"),
+    ),
+    "shell": Language(("curl", "jq", "kcat"), (), ("./publish.sh",), steps=2),
+}
+
+
+@pytest.fixture(scope="module")
+def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    wired = isolated(base_settings, tmp_path_factory.mktemp("examples"))
+    wired = changed(wired, stack={"start_deadline_s": 240.0})
+    with Stack(wired, ["broker", "registry", "govern", "label"]) as stack:
+        yield stack.settings
+
+
+def called(command: tuple[str, ...], folder: Path, **how: Any) -> str:
+    """What a command prints; its errors are the test's failure."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False, **how)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[dict[str, str]], str]:
+    """The built example of a language, ready to be run."""
+    language: Language = LANGUAGES[request.param]
+    for tool in language.tools:
+        if not shutil.which(tool):
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"CI needs {tool} on the PATH")
+            pytest.skip(f"{tool} is not on the PATH")
+    folder = EXAMPLES / request.param
+    work = tmp_path / "build"
+
+    def placed(command: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(word.replace("{work}", str(work)) for word in command)
+
+    for command in language.build:
+        called(placed(command), folder)
+    return lambda environment: called(placed(language.run), folder, env={**os.environ, **environment})
+
+
+@pytest.mark.parametrize(("example", "language"), [(name, name) for name in LANGUAGES], indirect=["example"])
+def test_its_trajectory_is_labelled(
+    example: Callable[[dict[str, str]], str], language: str, settings: Settings
+) -> None:
+    check_labelled(settings, example(environment_of(settings)), LANGUAGES[language].steps)
+
+
+def test_the_node_example_is_labelled(node_project: Path, settings: Settings) -> None:
+    said = called(("node", "publish.js"), node_project, env={**os.environ, **environment_of(settings)})
+    events = [json.loads(line) for line in said.splitlines()]
+    told = [{"topic": event["topic"], **event["record"]} for event in events]
+    check_labelled(settings, "\n".join(json.dumps(event) for event in told), 3)
+
+
+def check_labelled(settings: Settings, said: str, steps: int) -> None:
+    """Whether what an example says that it published became one whole, successful trajectory."""
+    events = [json.loads(line) for line in said.splitlines()]
+    assert [event["topic"] for event in events] == ["steps"] * steps + ["feedback"]
+    (trajectory_id,) = {event["trajectory_id"] for event in events}
+    (label,) = read_topic(settings, "labeled-trajectories", trajectory_id, 1, timeout_s=60.0)
+    assert (label["complete"], label["success"], label["end"]) == (True, True, "terminated")
+    assert [step["step_index"] for step in label["steps"]] == list(range(steps))
+    assert label["fidelity"] == "text"
+    assert sum(tool["calls"] for tool in label["tools"]) == steps - 1
+    assert all(tool["errors"] == 0 for tool in label["tools"])
+    assert label["flags"] == ["fidelity:text"]
+    sources = read_topic(settings, "governed-steps", trajectory_id, steps)
+    assert [step["governed"]["source_event_id"] for step in sources] == [e["event_id"] for e in events[:-1]]
