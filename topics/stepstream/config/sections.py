@@ -116,6 +116,31 @@ class Label(Section):
     keep_days: int = Field(30, ge=1, description="Days for which a closed trajectory is kept for late feedback.")
 
 
+class Curate(Section):
+    """The job that caps near-duplicates, for tenants whose policy has a cap."""
+
+    history_days: float = Field(
+        7.0, gt=0, description="Days of labels that are read again at a start; a tenant's window lies within them."
+    )
+
+
+class Judge(Section):
+    """The job that has each step scored by a model, from the user's message that followed it."""
+
+    url: str = Field(
+        "", description="Base address of an OpenAI-compatible API, as https://host/v1; empty: nothing is judged."
+    )
+    model: str = Field("", description="Model that judges.")
+    api_key: SecretStr = Field(SecretStr(""), description="Key for it; never printed.")
+    agents: list[str] = Field([], description="Agents whose steps are judged; empty: all. Comma-separated.")
+    tenants: list[str] = Field([], description="Tenants whose steps are judged; empty: all. Comma-separated.")
+    per_minute: float = Field(60.0, gt=0, description="Most questions asked in a minute.")
+    timeout_s: float = Field(30.0, gt=0, description="Seconds allowed for one answer.")
+    patience_s: float = Field(
+        120.0, ge=0, description="Seconds for which a judge that fails is asked again before a step is skipped."
+    )
+
+
 class Store(Section):
     """The job that inserts into ClickHouse, and the embedded store service."""
 
@@ -373,6 +398,8 @@ class Settings(Section):
     govern: Govern = Govern()
     seal: Seal = Seal()
     label: Label = Label()
+    curate: Curate = Curate()
+    judge: Judge = Judge()
     store: Store = Store()
     registry: Registry = Registry()
     broker: Broker = Broker()
