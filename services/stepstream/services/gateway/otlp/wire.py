@@ -43,7 +43,7 @@ def headers_of(raw: list[tuple[bytes, bytes]]) -> Headers:
     """How a body is written.
 
     Raises:
-        Unsupported: in no way that OTLP knows.
+        Unsupported: its content type is none that OTLP has.
     """
     kind, encoding = PROTOBUF, "identity"
     for name, value in raw:
@@ -53,8 +53,6 @@ def headers_of(raw: list[tuple[bytes, bytes]]) -> Headers:
             encoding = value.decode("latin-1").strip().lower()
     if kind not in (PROTOBUF, JSON):
         raise Unsupported(f"content-type must be {PROTOBUF} or {JSON}, not '{kind}'")
-    if encoding not in ("identity", "", "gzip", "deflate"):
-        raise Unsupported(f"content-encoding must be gzip, deflate or identity, not '{encoding}'")
     return Headers(kind, encoding)
 
 
@@ -62,11 +60,14 @@ def inflate(body: bytes, encoding: str, most: int) -> bytes:
     """The body itself.
 
     Raises:
+        Unsupported: the encoding is none that OTLP has.
         BadRequest: it is not compressed as it says.
         TooLarge: it would be more than `most` bytes.
     """
     if encoding in ("identity", ""):
         return body
+    if encoding not in ("gzip", "deflate"):
+        raise Unsupported(f"content-encoding must be gzip, deflate or identity, not '{encoding}'")
     engine = zlib.decompressobj(_GZIP_OR_ZLIB)
     try:
         plain = engine.decompress(body, most)

@@ -1,0 +1,71 @@
+"""Real exports of real instrumentation packages, recorded once from tests/agents/otel_agent.py, as OTLP requests."""
+
+import base64
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from service_process import until
+
+from stepstream.config import Settings
+from stepstream.topics.codec import codec_of
+from stepstream.topics.consumer import EventConsumer
+
+FOLDER = Path(__file__).parent / "data" / "otlp"
+GENERATIONS = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    content_type: str
+    encoding: str
+    body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"content-type": self.content_type} | ({"content-encoding": self.encoding} if self.encoding else {})
+
+
+def recorded_requests(generation: str, *, as_json: bool = False, encoding: str = "") -> list[Request]:
+    """The requests of one run in the order they were sent."""
+    found = []
+    for raw in _read(generation)["requests"]:
+        body = orjson.dumps(raw["json"]) if as_json else base64.b64decode(raw["protobuf"])
+        kind = "application/json" if as_json else "application/x-protobuf"
+        packed = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes}[encoding](body)
+        found.append(Request(raw["path"], kind, encoding, packed))
+    return found
+
+
+def trace_id(generation: str) -> str:
+    traces = next(raw["json"] for raw in _read(generation)["requests"] if raw["path"] == "/v1/traces")
+    return str(traces["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["traceId"])
+
+
+def steps_of(settings: Settings, trajectory_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
+    """The steps of a trajectory in order, once there are that many; those of a person are opened."""
+    found: dict[int, Any] = {}
+    codec = codec_of(settings)
+    try:
+        with EventConsumer(settings.kafka, codec) as consumer:
+            consumer.follow(["steps"])
+
+            def arrived() -> bool:
+                for event in consumer.poll(1000, 0.1):
+                    if event.key == trajectory_id:
+                        found[event.record["step_index"]] = event.record
+                return len(found) >= count
+
+            until(arrived, timeout_s)
+    finally:
+        codec.close()
+    return [found[index] for index in sorted(found)]
+
+
+def _read(generation: str) -> Any:
+    return json.loads((FOLDER / f"{generation}.json").read_text())

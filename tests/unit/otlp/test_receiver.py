@@ -1,0 +1,179 @@
+"""OTLP over HTTP as exporters see it: encodings, answers, and no success before Kafka has it."""
+
+import asyncio
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
+from prometheus_client import CollectorRegistry
+from stack_fixtures import changed
+
+from stepstream.config import Settings, load
+from stepstream.services.gateway.errors import Forbidden
+from stepstream.services.gateway.otlp.assembly import Record
+from stepstream.services.gateway.otlp.delivery import NotDelivered
+from stepstream.services.gateway.otlp.receiver import OtlpReceiver, TenantOf
+
+
+@dataclass
+class Kafka:
+    """Takes records, or does not."""
+
+    away: bool = False
+    records: list[Record] = field(default_factory=list)
+
+    async def deliver(self, events: Sequence[Record], timeout_s: float) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise NotDelivered("Kafka is away")
+        self.records += events
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+def receiver(kafka: Kafka, settings: Settings | None = None, tenant_of: TenantOf = lambda scope: None) -> OtlpReceiver:
+    return OtlpReceiver(settings or load({}), kafka, CollectorRegistry(), "gateway/1", tenant_of)
+
+
+async def post(otlp: OtlpReceiver, path: str, headers: dict[str, str], body: bytes) -> Reply:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await otlp({"type": "http", "path": path, "headers": raw}, receive, send)
+    return Reply(sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"])
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("as_json", [False, True], ids=["protobuf", "json"])
+@pytest.mark.parametrize("encoding", ["", "gzip", "deflate"])
+async def test_every_generation_in_every_encoding(generation: str, as_json: bool, encoding: str) -> None:
+    kafka = Kafka()
+    otlp = receiver(kafka)
+    for request in recorded_requests(generation, as_json=as_json, encoding=encoding):
+        reply = await post(otlp, request.path, request.headers, request.body)
+        assert (reply.status, reply.headers[b"content-type"].decode()) == (200, request.content_type)
+        assert reply.body == (b"{}" if as_json else b"")
+    topics = [record.topic for record in kafka.records]
+    if generation in ("events-as-logs", "current-details", "no-content"):
+        # What was said comes in log records, so the parts wait for each other on the log.
+        assert topics == ["open-traces", "open-traces"]
+        assert [record.record["signal"] for record in kafka.records] == ["traces", "logs"]
+    else:
+        assert topics == ["steps"] * 3
+        assert [record.record["step_index"] for record in kafka.records] == [0, 1, 2]
+        assert {record.key for record in kafka.records} == {trace_id(generation)}
+
+
+async def test_spans_of_a_trace_that_goes_on_wait_for_it() -> None:
+    kafka = Kafka()
+    otlp = receiver(kafka)
+    whole = recorded_requests("openllmetry")[0]
+    first, second = ExportTraceServiceRequest.FromString(whole.body), ExportTraceServiceRequest.FromString(whole.body)
+    del first.resource_spans[0].scope_spans[1]  # the agent's own span and its tools, which end later
+    del second.resource_spans[0].scope_spans[0]
+    for part in (first, second, second):
+        assert (await post(otlp, whole.path, whole.headers, part.SerializeToString())).status == 200
+    assert [record.topic for record in kafka.records] == ["open-traces"] * 3
+    assert {record.key for record in kafka.records} == {trace_id("openllmetry")}
+    # Of a trace with parts on the log, what is whole in itself belongs there too.
+    assert (await post(otlp, whole.path, whole.headers, whole.body)).status == 200
+    assert kafka.records[-1].topic == "open-traces"
+
+
+async def test_no_success_without_kafka() -> None:
+    otlp = receiver(Kafka(away=True))
+    request = recorded_requests("openllmetry")[0]
+    reply = await post(otlp, request.path, request.headers, request.body)
+    assert reply.status == 503
+    assert int(reply.headers[b"retry-after"]) > 0
+    assert b"Kafka is away" in reply.body
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "told"),
+    [
+        ({"content-type": "application/x-protobuf"}, b"\xff\xff", 400, "no OTLP request"),
+        ({"content-type": "application/json"}, b"{", 400, "no OTLP request"),
+        ({"content-type": "application/json"}, b"[]", 400, "a JSON object"),
+        ({"content-type": "application/json"}, b'{"resourceSpans":[{"scopeSpans":7}]}', 400, "no OTLP request"),
+        ({"content-type": "text/plain"}, b"", 415, "content-type must be"),
+        ({"content-type": "application/json", "content-encoding": "br"}, b"", 415, "content-encoding must be"),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, b"{}", 400, "is not gzip"),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, gzip.compress(b"{}")[:-4], 400, "cut off"),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, gzip.compress(b" " * 2**21), 413, "larger"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_with_a_reason(
+    headers: dict[str, str], body: bytes, status: int, told: str
+) -> None:
+    otlp = receiver(Kafka(), changed(load({}), otlp={"max_body_mb": 1}))
+    reply = await post(otlp, "/v1/traces", headers, body)
+    assert reply.status == status
+    if headers["content-type"] == "application/json":
+        assert told in orjson.loads(reply.body)["message"]
+    else:
+        assert reply.body[0] == 0x08  # a google.rpc.Status: its code
+        assert told.encode() in reply.body
+
+
+async def test_what_is_wrong_with_one_span_refuses_that_span_alone() -> None:
+    kafka = Kafka()
+    otlp = receiver(kafka)
+    request = recorded_requests("openinference")[0]
+    export = ExportTraceServiceRequest.FromString(request.body)
+    wrong = export.resource_spans.add().scope_spans.add().spans
+    wrong.add(trace_id=b"short", span_id=b"12345678")
+    guess = wrong.add(trace_id=b"0123456789abcdef", span_id=b"12345678").attributes.add(key="stepstream.consent")
+    guess.value.string_value = "maybe"
+    reply = await post(otlp, request.path, request.headers, export.SerializeToString())
+    told = ExportTraceServiceResponse.FromString(reply.body).partial_success
+    assert (reply.status, told.rejected_spans) == (200, 2)
+    assert "16 bytes" in told.error_message
+    assert [record.topic for record in kafka.records] == ["steps"] * 3
+
+
+async def test_a_log_record_without_its_span_is_rejected() -> None:
+    kafka = Kafka()
+    export = {
+        "resourceLogs": [{"scopeLogs": [{"logRecords": [{"eventName": "gen_ai.choice"}, {"eventName": "boot"}]}]}]
+    }
+    reply = await post(receiver(kafka), "/v1/logs", {"content-type": "application/json"}, orjson.dumps(export))
+    told = orjson.loads(reply.body)["partialSuccess"]
+    assert told["rejectedLogRecords"] == "1"
+    assert "gen_ai.choice has no trace and span" in told["errorMessage"]
+    assert kafka.records == []
+    assert ExportLogsServiceResponse.FromString(b"").partial_success.rejected_log_records == 0
+
+
+async def test_an_api_key_decides_the_tenant() -> None:
+    kafka = Kafka()
+    request = recorded_requests("openinference")[0]
+    await post(receiver(kafka, tenant_of=lambda scope: "acme"), request.path, request.headers, request.body)
+    assert {record.record["tenant"] for record in kafka.records} == {"acme"}
+
+    def refuse(scope: Any) -> str:
+        raise Forbidden("not for otlp")
+
+    reply = await post(receiver(kafka, tenant_of=refuse), request.path, request.headers, request.body)
+    assert reply.status == 403
+    assert len(kafka.records) == 3
