@@ -168,6 +168,7 @@ class ScriptedUpstream:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         ids = response_ids(text)
+        call = self._tool_call(body, text)
         await response.write(b": keep-alive\n\n")
         for position, token in enumerate(ids):
             if position == self.break_after:
@@ -176,8 +177,11 @@ class ScriptedUpstream:
                 transport.abort()
                 return response
             last = position == len(ids) - 1
-            delta = {} if last else {"content": chr(token)}
-            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": "stop" if last else None}
+            delta: dict[str, Any] = {} if last else {"content": chr(token)}
+            if call is not None:
+                delta = {"tool_calls": [call | {"index": 0}]} if position == 0 else {}
+            finish_reason = ("tool_calls" if call else "stop") if last else None
+            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish_reason}
             chunk: dict[str, Any] = {
                 "id": "c",
                 "object": "chat.completion.chunk",

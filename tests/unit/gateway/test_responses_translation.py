@@ -7,6 +7,8 @@ from openai.types.responses import Response
 
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.base import History
+from stepstream.services.gateway.protocols.chat import CHAT, raw_messages
+from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.protocols.responses import RESPONSES
 
 Raw = dict[str, Any]
@@ -314,3 +316,24 @@ def test_items_of_a_reply_may_be_named_by_id(way: str) -> None:
     result = {"type": "function_call_output", "call_id": "c0", "output": "7"}
     messages = chat({"input": [USER, *references, result]})["messages"]
     assert messages[1] == {"role": "assistant", "content": "hi", "tool_calls": CALLS[:1]}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "hi", "reasoning_content": "hm"},
+        {"content": None, "refusal": "no"},
+        {"content": None, "tool_calls": CALLS[:1]},
+        {"content": ""},
+    ],
+)
+def test_an_answer_is_the_same_message_on_every_way_back(message: Raw) -> None:
+    """As it is recorded, as the items of it are read, and as what `previous_response_id` stands for."""
+    recorded = CHAT.answer(completion(message))
+    translation = RESPONSES.translation({"model": "m", "input": "go"}, None)
+    output = translation.reply(completion(message))["output"]
+    history = raw_messages(translation.request, recorded)
+    assert record_message(history[-1]) == recorded.message
+    if output:
+        assert RESPONSES.read({"input": output}).messages == [recorded.message]
+        assert chat({"input": [USER, *output]})["messages"] == history

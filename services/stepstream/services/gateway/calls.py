@@ -181,7 +181,8 @@ class Calls:
         try:
             step = record(self._contexts, call, answer, timing, self._producer)
             if plan.kept and answer.error is None and answer.response_id:
-                self._histories.keep(identity.tenant, answer.response_id, raw_messages(plan.request, answer))
+                messages = raw_messages(plan.request, answer)[plan.instructions :]
+                self._histories.keep(identity.tenant, answer.response_id, messages)
         except Exception:  # whatever an upstream may send, the agent's call goes well
             log.exception("step %d of trajectory %s cannot be recorded", place.step_index, place.trajectory.id)
             self._metrics.events_lost.inc()

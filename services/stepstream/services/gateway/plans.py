@@ -39,6 +39,8 @@ class Plan:
     translation: ChatTranslation | None = None
     kept: bool = False
     """Whether a later call may go on from the response by its id, which the upstream itself does not keep."""
+    instructions: int = 0
+    """How many leading messages of a translated call are its own alone: a later call goes on without them."""
 
 
 class Planner:
@@ -97,6 +99,7 @@ class Planner:
             asked=spoken.asked(request),
             translation=translation,
             kept=translation is not None and protocol.name == "responses",
+            instructions=said.instructions,
         )
 
 

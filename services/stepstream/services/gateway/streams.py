@@ -93,13 +93,13 @@ class Translated:
         self._reader = CHAT.stream()
         self._parser = EventParser()
         self._started = started
-        self._response_id: str | None = None
+        self._response_id = ""
         self._error: str | None = None
 
     def feed(self, chunk: bytes) -> bytes:
         """Events of the caller's protocol."""
         out = b"".join([self._event(event) for event in self._parser.feed(chunk)])
-        if self._response_id is None and out:
+        if not self._response_id and out:
             self._response_id = self._seen_id(out)
         return out
 
@@ -114,7 +114,7 @@ class Translated:
     def answer(self) -> Answer:
         """What the chunks spell."""
         answer = self._reader.answer()
-        answer.response_id = self._response_id or ""
+        answer.response_id = self._response_id
         return answer
 
     def _event(self, event: ServerSentEvent) -> bytes:

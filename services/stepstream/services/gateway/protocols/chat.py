@@ -1,6 +1,5 @@
 """OpenAI's chat completions: what inference workers speak, and what the other protocols are translated into."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -128,13 +127,16 @@ def usage_of(usage: Any) -> tuple[int | None, int | None]:
     return count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
 
 
-def raw_messages(request: dict[str, Any], answer: Answer) -> Sequence[dict[str, Any]]:
+def raw_messages(request: dict[str, Any], answer: Answer) -> list[dict[str, Any]]:
     """A chat request's messages and its answer, as the next request would repeat them."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.message["content"]}
-    if answer.message["tool_calls"]:
+    content, calls = answer.message["content"], answer.message["tool_calls"]
+    message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
+    if answer.message["reasoning"]:
+        message["reasoning_content"] = answer.message["reasoning"]
+    if calls:
         message["tool_calls"] = [
             {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
-            for c in answer.message["tool_calls"]
+            for c in calls
         ]
     return [*request["messages"], message]
 

@@ -89,7 +89,7 @@ class ChatStream:
 
     def _add_delta(self, delta: dict[str, Any]) -> bool:
         self.role = delta.get("role") or self.role
-        content = delta.get("content")
+        content = delta.get("content") or delta.get("refusal")
         if content:
             self._content.append(content)
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")

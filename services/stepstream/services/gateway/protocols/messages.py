@@ -16,7 +16,7 @@ def record_message(raw: Any) -> Message:
     reasoning = raw.get("reasoning_content")
     return new_message(
         role=text(raw.get("role")) or "user",
-        content=content_text(raw.get("content")),
+        content=content_text(raw.get("content")) or text(raw.get("refusal")),
         tool_calls=[_tool_call(call) for call in calls] if isinstance(calls, list) else None,
         tool_call_id=optional_text(raw.get("tool_call_id")),
         name=optional_text(raw.get("name")),

@@ -1,0 +1,237 @@
+"""The Responses API through the gateway: translated for a worker, and as it is to a provider that speaks it."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from gateway_fixtures import Recorded, gateway_process, gateway_settings
+from scripted_responses import ScriptedResponses, said
+from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids
+from service_process import ServiceProcess
+
+from stepstream.config import Settings
+from stepstream.config.sections import Provider
+
+GET: Any = {
+    "type": "function",
+    "name": "get",
+    "parameters": {"type": "object", "properties": {"input": {"type": "string"}}},
+    "strict": False,
+}
+NATIVE_CALL = {
+    "type": "function_call",
+    "id": "fc_" + "7" * 32,
+    "status": "completed",
+    "call_id": "call_1",
+    "name": "get",
+    "arguments": '{"input": "a"}',
+}
+
+
+def look_up(request: dict[str, Any]) -> str:
+    """A worker that gets a, then b, and then says both."""
+    results = [message["content"] for message in request["messages"] if message["role"] == "tool"]
+    return f"get({'ab'[len(results)]})" if len(results) < 2 else "+".join(results)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ScriptedResponses]:
+    """A provider of the models `gpt-*`."""
+    made = ScriptedResponses()
+    made.start()
+    yield made
+    made.die()
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    registry_settings: Settings,
+    upstream: ScriptedUpstream,
+    provider: ScriptedResponses,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ServiceProcess]:
+    """A gateway between the worker and the provider."""
+    entry = Provider(name="scripted", base_url=provider.url, models=["gpt-*"], protocols=["responses"])
+    settings = gateway_settings(registry_settings, upstream, providers=[entry])
+    with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def fresh(upstream: ScriptedUpstream, provider: ScriptedResponses) -> Iterator[None]:
+    """Each test finds both in their first state."""
+    yield
+    upstream.status, upstream.break_after, upstream.reply = 200, None, lambda request: "hello"
+    provider.break_after, provider.say = None, lambda request: [said("hello")]
+
+
+@pytest.fixture
+def client(gateway: ServiceProcess) -> Iterator[openai.OpenAI]:
+    url = f"http://127.0.0.1:{gateway.settings.gateway.port}/v1"
+    with openai.OpenAI(base_url=url, api_key="k", max_retries=0) as made:
+        yield made
+
+
+def named() -> dict[str, str]:
+    return {"x-stepstream-trajectory": str(uuid.uuid4())}
+
+
+def results(response: Any, value: str) -> list[Any]:
+    calls = [item for item in response.output if item.type == "function_call"]
+    return [{"type": "function_call_output", "call_id": call.call_id, "output": value} for call in calls]
+
+
+def check_tree(steps: list[dict[str, Any]], requests: list[dict[str, Any]], said: list[str], roles: list[str]) -> None:
+    """Steps with the worker's tokens, of which each stores only what the one before has not."""
+    before: list[int] = []
+    for index, (step, request, text) in enumerate(zip(steps, requests, said, strict=True)):
+        assert (step["step_index"], step["fidelity"], step["prompt_shared_step"]) == (index, "token", None)
+        prompt = prompt_ids(request["messages"])
+        assert step["prompt_shared_tokens"] == len(before)
+        assert before + step["prompt_token_ids"] == prompt
+        assert step["response_token_ids"] == response_ids(text)
+        assert step["response_logprobs"] == [LOGPROB] * len(response_ids(text))
+        shared = len(request["messages"]) - len(step["messages"])
+        assert step["prompt_shared_messages"] == shared
+        assert [message["role"] for message in step["messages"]] == (roles if index == 0 else ["tool"])
+        before = prompt + response_ids(text)
+
+
+@pytest.mark.parametrize("way", ["items", "ids of items", "previous_response_id"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_task_with_tools(
+    client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded, way: str, stream: bool
+) -> None:
+    upstream.reply = look_up
+    headers = named()
+    first_request = len(upstream.requests)
+    items: list[Any] = [{"role": "user", "content": "go"}]
+    previous: Any = openai.omit
+    for value in ("4", "7", ""):
+        call: Any = {"model": "demo", "input": items, "tools": [GET], "instructions": "Be brief."}
+        call |= {"extra_headers": headers, "max_output_tokens": 9}
+        if stream:
+            with client.responses.stream(previous_response_id=previous, **call) as events:
+                response: Any = events.get_final_response()
+        else:
+            response = client.responses.create(previous_response_id=previous, **call)
+        new = results(response, value)
+        if way == "previous_response_id":
+            items, previous = new, response.id
+        else:
+            whole = [item.to_dict() for item in response.output]
+            named_only = [{"type": "item_reference", "id": item.id} for item in response.output]
+            items = [*items, *(whole if way == "items" else named_only), *new]
+    assert response.output_text == "4+7"
+    steps = recorded("steps", headers["x-stepstream-trajectory"], 3)
+    check_tree(steps, upstream.requests[first_request:], ["get(a)", "get(b)", "4+7"], ["system", "user"])
+    assert [step["finish_reason"] for step in steps] == ["tool_calls", "tool_calls", "stop"]
+    assert steps[0]["response"]["tool_calls"][0]["name"] == "get"
+    assert steps[1]["messages"][0]["tool_call_id"] == "call_1"
+    assert steps[2]["sampling"]["max_tokens"] == 9
+
+
+def test_a_response_that_is_gone_on_from_names_the_trajectory(
+    client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded
+) -> None:
+    raw = client.responses.with_raw_response.create(model="demo", input="go", instructions="Old.", user="someone")
+    first = raw.parse()
+    again = client.responses.with_raw_response.create(
+        model="demo", input="on", instructions="New.", previous_response_id=first.id
+    )
+    trajectory = raw.headers["x-stepstream-trajectory"]
+    assert again.headers["x-stepstream-trajectory"] == trajectory
+    assert [(message["role"], message["content"]) for message in upstream.requests[-1]["messages"]] == [
+        ("system", "New."),
+        ("user", "go"),
+        ("assistant", "hello"),
+        ("user", "on"),
+    ]
+    steps = recorded("steps", trajectory, 2)
+    assert [step["step_index"] for step in steps] == [0, 1]
+    assert steps[0]["user"] == "someone"
+    # Other instructions: nothing of the prompt repeats what went before, not even where the words do.
+    assert (steps[1]["prompt_shared_messages"], len(steps[1]["messages"])) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "built-in tool 'web_search'"),
+        ({"previous_response_id": "resp_unknown"}, "'resp_unknown' is not known here"),
+        ({"input": [{"type": "item_reference", "id": "msg_unknown"}]}, "'msg_unknown' is not known here"),
+    ],
+)
+def test_what_cannot_be_done_is_told(client: openai.OpenAI, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=said):
+        client.responses.create(**{"model": "demo", "input": "go", **fields})
+
+
+def test_a_workers_error_reaches_the_agent_and_the_log(
+    client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded
+) -> None:
+    upstream.status = 429
+    headers = named()
+    with pytest.raises(openai.RateLimitError, match="scripted"):
+        client.responses.create(model="demo", input="go", extra_headers=headers)
+    (step,) = recorded("steps", headers["x-stepstream-trajectory"])
+    assert (step["error"], step["finish_reason"]) == ("scripted_error", "error")
+
+
+def test_a_workers_stream_that_breaks_is_told_and_recorded(
+    client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded
+) -> None:
+    upstream.break_after = 3
+    headers = named()
+    events = list(client.responses.create(model="demo", input="go", stream=True, extra_headers=headers))
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    (step,) = recorded("steps", headers["x-stepstream-trajectory"])
+    assert (step["response"]["content"], step["error"]) == ("hel", "upstream_disconnected")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_providers_own_bytes_go_through(
+    gateway: ServiceProcess, provider: ScriptedResponses, recorded: Recorded, stream: bool
+) -> None:
+    provider.say = lambda request: [NATIVE_CALL, said("Wört")]
+    headers = named()
+    # Spaces and order as no library of ours would write them.
+    body = b'{ "model":"gpt-x",  "input":"go", "stream":%b, "include": ["reasoning.encrypted_content"] }'
+    sent = body % json.dumps(stream).encode()
+    url = f"http://127.0.0.1:{gateway.settings.gateway.port}/v1/responses"
+    answer = httpx.post(url, content=sent, headers=headers | {"content-type": "application/json"})
+    assert answer.status_code == 200
+    assert provider.bodies[-1] == sent
+    assert answer.content == provider.sent
+    (step,) = recorded("steps", headers["x-stepstream-trajectory"])
+    assert (step["fidelity"], step["model"], step["finish_reason"]) == ("text", "gpt-x", "tool_calls")
+    assert (step["response"]["content"], step["usage_prompt_tokens"], step["usage_response_tokens"]) == ("Wört", 5, 9)
+    assert step["response"]["tool_calls"][0]["arguments"] == '{"input": "a"}'
+    assert (step["first_token_ms"] is not None) is stream
+
+
+@pytest.mark.parametrize("way", ["items", "ids of items", "previous_response_id"])
+def test_a_providers_conversation_is_stored_once(
+    client: openai.OpenAI, provider: ScriptedResponses, recorded: Recorded, way: str
+) -> None:
+    headers = named()
+    provider.say = lambda request: [NATIVE_CALL]
+    call: dict[str, Any] = {"model": "gpt-x", "instructions": "Be brief.", "extra_headers": headers}
+    first: Any = client.responses.create(input="go", **call)
+    provider.say = lambda request: [said("7")]
+    new = results(first, "7")
+    if way == "previous_response_id":
+        client.responses.create(input=new, previous_response_id=first.id, **call)
+    else:
+        whole = [item.model_dump() for item in first.output]
+        named_only = [{"type": "item_reference", "id": item.id} for item in first.output]
+        items: Any = [{"role": "user", "content": "go"}, *(whole if way == "items" else named_only), *new]
+        client.responses.create(input=items, **call)
+    _, second = recorded("steps", headers["x-stepstream-trajectory"], 2)
+    assert (second["prompt_shared_messages"], second["prompt_shared_step"]) == (3, None)
+    assert [(message["role"], message["content"]) for message in second["messages"]] == [("tool", "7")]
+    assert second["response"]["content"] == "7"
