@@ -7,10 +7,10 @@ too: somebody who knows all of the prefix but a card number could try card numbe
 """
 
 from collections import Counter
-from typing import Any, cast
 
 from stepstream.jobs.redaction import Redactor
-from stepstream.topics.events import Feedback, Governance, Message, Step, new_governance
+from stepstream.jobs.redaction.fields import redact_feedback, redact_ids, redact_message
+from stepstream.topics.events import Feedback, Governance, Step, new_governance
 from stepstream.topics.ids import derived_id
 
 
@@ -30,10 +30,12 @@ def govern_step(
     in_prompt: Counter[str] = Counter()
     in_response: Counter[str] = Counter()
     governed = step.copy()
-    governed["messages"] = [_redact_message(message, redactor, in_prompt) for message in step["messages"]]
-    governed["response"] = _redact_message(step["response"], redactor, in_response)
+    governed["messages"] = [redact_message(message, redactor, in_prompt) for message in step["messages"]]
+    governed["response"] = redact_message(step["response"], redactor, in_response)
     if step["error"] is not None:
         governed["error"] = redactor.redact(step["error"], in_response)
+    in_ids: Counter[str] = Counter()  # of these no token tells
+    redact_ids(governed, redactor, in_ids)
     inherits = step["prompt_shared_tokens"] > 0 or step["prompt_shared_messages"] > 0
     prefix_dirty = inherits and not prefix_clean
     flags = [f"redacted:{rule}" for rule in sorted(in_prompt.keys() | in_response.keys())]
@@ -50,7 +52,7 @@ def govern_step(
         flags.append(f"consent:{step['consent']}")
     if step["fidelity"] != "token":
         flags.append(f"fidelity:{step['fidelity']}")
-    _stamp(governed, job, policy_version, in_prompt + in_response, flags, trainable=clean and not flags)
+    _stamp(governed, job, policy_version, in_prompt + in_response + in_ids, flags, trainable=clean and not flags)
     return governed, clean
 
 
@@ -58,14 +60,13 @@ def govern_feedback(job: str, feedback: Feedback, redactor: Redactor, policy_ver
     """The governed feedback; `feedback` has consent `train` or `analyse` and is not changed."""
     found: Counter[str] = Counter()
     governed = feedback.copy()
-    for field in ("category", "comment", "demonstration"):
-        text = feedback[field]
-        if text is not None:
-            governed[field] = redactor.redact(text, found)
+    redact_feedback(governed, redactor, found)
     flags = [f"redacted:{rule}" for rule in sorted(found)]
     if feedback["consent"] != "train":
         flags.append(f"consent:{feedback['consent']}")
-    _stamp(governed, job, policy_version, found, flags, trainable=not flags)
+    in_ids: Counter[str] = Counter()
+    redact_ids(governed, redactor, in_ids)
+    _stamp(governed, job, policy_version, found + in_ids, flags, trainable=not flags)
     return governed
 
 
@@ -96,22 +97,3 @@ def _drop_response_tokens(step: Step) -> None:
     step["response_logprobs"] = []
     step["loss_mask"] = []
     step["policy_spans"] = []
-
-
-def _redact_message(message: Message, redactor: Redactor, found: "Counter[str]") -> Message:
-    changed: dict[str, Any] = {}
-    content = redactor.redact(message["content"], found)
-    if content is not message["content"]:
-        changed["content"] = content
-    if message["name"]:
-        changed["name"] = redactor.redact(message["name"], found)
-    if message["tool_calls"]:
-        changed["tool_calls"] = [
-            {
-                **call,
-                "arguments": redactor.redact(call["arguments"], found),
-                "result": None if call["result"] is None else redactor.redact(call["result"], found),
-            }
-            for call in message["tool_calls"]
-        ]
-    return cast(Message, message | changed) if changed else message

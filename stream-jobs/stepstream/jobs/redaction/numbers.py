@@ -48,7 +48,7 @@ _PHONE = re.compile(
 _PHONE_TOLD = re.compile(
     r"(?:phones?|tele(?:ph|f)\w{0,8}|tel|t[ée]l(?:[ée]phone)?|mobile?|m[óo]vil|cell(?:ular)?|celular|handy|call(?: me)?"
     r"|fax|whatsapp|sms|text(?: me)?|msisdn|hotline|rufnummer|portable|gsm)"
-    r"(?:[\w ]{0,14})[\"'\]]{0,2}\s{0,2}[:=.,]{0,2}\s{0,2}\\?[\"']?\s?"
+    r"[^\W\d]{0,12}(?: [^\W\d]{1,12}){0,2}[\"'\]]{0,2}\s{0,2}[:=.,]{0,2}\s{0,2}\\?[\"']?\s?"
     r"((?:\+|\(|00)?\d(?:[ .()/-]{0,2}\d){6,13})(?![\w%]|[.:]\d)",
     re.IGNORECASE,
 )

@@ -17,7 +17,7 @@ _ESCAPE = re.compile(
 )
 _HINT = re.compile(r"[\\%&\u00ad\u200b-\u200f\u2060\ufeff]")
 _SIMPLE = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_PERCENT_SPACE = re.compile(r"%[0-7][0-9a-fA-F]")
+_PERCENT = re.compile(r"%[0-7][0-9a-fA-F]")
 # Spaces, hyphens and full-width forms that typesetting puts for plain ones: one character for one.
 _PLAIN: dict[int, int | str] = {
     **{0xFF01 + n: 0x21 + n for n in range(94)},
@@ -75,6 +75,8 @@ def views_of(text: str) -> list[View]:
 
 def _undo(below: View) -> View | None:
     text = below.text
+    # As forms write spaces; a plus sign of their own is %2B.
+    literal = text.replace("+", " ") if _PERCENT.search(text) else text
     pieces: list[str] = []
     at: list[int] = []
     source: list[int] = []
@@ -86,7 +88,7 @@ def _undo(below: View) -> View | None:
         if plain is None:
             continue
         if start > done:
-            pieces.append(text[done:start])
+            pieces.append(literal[done:start])
             at.append(size)
             source.append(done)
             width.append(0)
@@ -101,15 +103,13 @@ def _undo(below: View) -> View | None:
     if not done:
         return None
     if done < len(text):
-        pieces.append(text[done:])
+        pieces.append(literal[done:])
         at.append(size)
         source.append(done)
         width.append(0)
     undone = "".join(pieces)
     if not undone:
         return None
-    if _PERCENT_SPACE.search(text):
-        undone = undone.replace("+", " ")  # as forms write spaces; a plus sign of their own is %2B
     return View(undone if undone.isascii() else undone.translate(_PLAIN), below, at, source, width)
 
 

@@ -1,0 +1,106 @@
+"""Steps with planted personal data and secrets, for measuring redaction; seeded.
+
+`corpus` gives steps of about a kilobyte with what was planted where. The development half is what the rules were
+written against; the held-out half has phrasings and carriers that were not looked at meanwhile.
+"""
+
+import base64
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redaction_corpus import carriers, snippets
+from redaction_corpus.values import ALNUM, KINDS, NAMES, NEGATIVES, Value, mixed
+
+from stepstream.topics.events import Step, new_message, new_sampling, new_step, new_tool_call
+from stepstream.topics.ids import derived_id
+
+T0_US = 1_760_000_000_000_000
+_LINES = 6
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A value in a step's text."""
+
+    kind: str
+    value: str
+    carrier: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A step, and what is in it."""
+
+    step: Step
+    planted: tuple[Planted, ...]
+    negatives: tuple[tuple[str, str], ...]
+    """Kind and text of what looks like something and is nothing."""
+
+
+def corpus(
+    half: str, items: int, seed: int = 0, *, share_dirty: float = 1.0, values: Mapping[str, Value] | None = None
+) -> Iterator[Sample]:
+    """Steps of a half (`development` or `held_out`) until so many items are planted.
+
+    `share_dirty`: how many of the texts have an item at all. `values` replaces generators of values by others.
+    """
+    rng = random.Random(f"{half}/{seed}")
+    made = {**KINDS, "url_password": _url_password, "basic": _basic, **(values or {})}
+    phrasings = snippets.DEVELOPMENT if half == "development" else snippets.HELD_OUT
+    ways = carriers.DEVELOPMENT if half == "development" else carriers.HELD_OUT
+    planted, number = 0, 0
+    while planted < items:
+        sample = _sample(f"{half}-{seed}-{number}", rng, made, phrasings, ways, share_dirty)
+        planted += len(sample.planted)
+        number += 1
+        yield sample
+
+
+def _sample(name: str, rng: random.Random, made: Mapping[str, Value], phrasings: Any, ways: Any, share: float) -> Sample:
+    planted: list[Planted] = []
+    negatives: list[tuple[str, str]] = []
+
+    def text(lines: int) -> str:
+        way = rng.choice(ways)
+        content = [rng.choice(carriers.PROSE) for _ in range(lines)]
+        if rng.random() < share:
+            kind = rng.choice(sorted(phrasings))
+            value = made[kind](rng)
+            content[rng.randrange(lines)] = rng.choice(phrasings[kind]).replace("{v}", value)
+            planted.append(Planted(kind, value, way.__name__.strip("_")))
+        if rng.random() < 0.5:
+            kind = rng.choice(sorted(NEGATIVES))
+            value = NEGATIVES[kind](rng)
+            negatives.append((kind, value))
+            content.insert(rng.randrange(lines + 1), f"see {value} ." if kind != "code" else value)
+        return str(way(rng, content))
+
+    call = new_tool_call(call_id="call_1", name="lookup", arguments=text(1 + _LINES // 4), result=text(_LINES // 2))
+    step = new_step(
+        event_id=derived_id("corpus", name),
+        occurred_at_us=T0_US,
+        producer="corpus/1",
+        consent="train",
+        trajectory_id=name,
+        step_index=0,
+        agent="corpus",
+        model="demo",
+        fidelity="text",
+        messages=[new_message(role="user", content=text(_LINES // 2))],
+        response=new_message(role="assistant", content=text(2), tool_calls=[call]),
+        sampling=new_sampling(),
+    )
+    return Sample(step, tuple(planted), tuple(negatives))
+
+
+def _url_password(rng: random.Random) -> str:
+    return mixed(rng, ALNUM + "!*_-", 16)
+
+
+def _basic(rng: random.Random) -> str:
+    return base64.b64encode(f"svc-{rng.randrange(99)}:{mixed(rng, ALNUM, 12)}".encode()).decode()
+
+
+__all__ = ["NAMES", "Planted", "Sample", "corpus"]
