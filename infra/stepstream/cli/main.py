@@ -25,6 +25,7 @@ COMMANDS = {
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and make its start-up cache."),
     "keys": ("stepstream.cli.keys:keys", "Make, list and revoke API keys of the gateway."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list published versions."),
+    "quarantine": ("stepstream.cli.quarantine:quarantine", "List what is held out of training; release or hold it."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),
     "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate what comes from them."),
@@ -89,10 +90,13 @@ def _status_of(error: Exception) -> int | None:
     from stepstream.embedded.errors import StackError
     from stepstream.topics.admin import RegistryNotReady
     from stepstream.topics.client import KafkaUnavailable
+    from stepstream.topics.codec import RegistryUnavailable
 
     if isinstance(error, SettingsError):
         return MISUSED
-    if isinstance(error, KafkaUnavailable | RegistryNotReady):
+    if isinstance(error, KafkaUnavailable | RegistryNotReady | RegistryUnavailable):
+        return UNREACHABLE
+    if type(error).__name__ == "StoreUnavailableError":  # of the jobs, which the core does without
         return UNREACHABLE
     if isinstance(error, StackError):
         return FAULT

@@ -130,6 +130,7 @@ def table(settings: Settings) -> list[Part]:
             Port(console.host, console.port, "console", "STEPSTREAM_CONSOLE_PORT"),
         ),
         metrics.process("fleet", "services.fleet", ("gateway", *names), ends=True),
+        *(metrics.process(name, f"jobs.{name}", log, job=True) for name in settings.stack.more),
     ]
 
 

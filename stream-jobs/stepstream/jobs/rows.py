@@ -84,7 +84,7 @@ _STEPS = _table(
     "steps",
     "event_id trajectory_id step_index producer tenant consent user parent_trajectory_id parent_step_index task_id "
     "group_id agent environment harness_version track split model fidelity finish_reason error duration_ms "
-    "first_token_ms cost_usd",
+    "first_token_ms cost_usd prompt_shared_step",
     occurred_at=_occurred_at,
     version_min=_policy_version(min),
     version_max=_policy_version(max),
@@ -133,8 +133,10 @@ _TRAJECTORIES = _table(
 _TRAJECTORY_STEPS = _table(
     "trajectory_steps",
     "trajectory_id revision step_index event_id reward return_to_go version_min version_max prompt_tokens "
-    "response_tokens duration_ms error trainable",
+    "response_tokens duration_ms error trainable prompt_shared_step",
     components=_components,
+    tool_calls=_size("tool_calls"),
+    tool_results=lambda step: sum(call["result"] is not None for call in step["tool_calls"]),
 )
 _TRAJECTORY_STATS = _table(
     "trajectory_stats",

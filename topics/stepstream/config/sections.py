@@ -364,6 +364,9 @@ class Stack(Section):
         [],
         description="Parts that run elsewhere although their address is the embedded one; comma-separated.",
     )
+    more: list[Literal["curate", "judge"]] = Field(
+        [], description="Jobs that run only where they are asked for; comma-separated."
+    )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds within which everything must be ready.")
     base_model: str = Field(
         "",
