@@ -20,11 +20,14 @@ FAULT, MISUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 # name: (module:attribute, what `--help` says)
 COMMANDS = {
     "config": ("stepstream.cli.config:config", "Show the effective settings and where each came from."),
+    "consent": ("stepstream.cli.consent:consent", "Set and list what tenants, persons and agents allow."),
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts and say what to do about each fault."),
+    "erase": ("stepstream.cli.erase:erase", "Erase a person; list the checkpoints that trained on them."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and make its start-up cache."),
     "keys": ("stepstream.cli.keys:keys", "Make, list and revoke API keys of the gateway."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list published versions."),
+    "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),
     "quarantine": ("stepstream.cli.quarantine:quarantine", "List what is held out of training; release or hold it."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),

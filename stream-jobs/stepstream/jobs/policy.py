@@ -5,6 +5,7 @@ when it is put up, with a sentence that says which entry is wrong, so that no jo
 """
 
 import tomllib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -107,6 +108,15 @@ def check(document: str) -> PolicyFile:
     policy = PolicyFile.parse(document)
     policy.redaction_options()
     return policy
+
+
+def next_version(policies: Mapping[str, Any], tenant: str) -> int:
+    """Number of a tenant's next policy: above its own, and above the one that may have ruled it so far.
+
+    A policy for all tenants gets a number above every other, so that one record governed twice tells which was later.
+    """
+    ruling = policies.values() if tenant == EVERY_TENANT else [policies.get(tenant), policies.get(EVERY_TENANT)]
+    return 1 + max((record["version"] for record in ruling if record is not None), default=0)
 
 
 def _explain(error: ValidationError) -> str:

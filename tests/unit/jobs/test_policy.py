@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepstream.jobs.policy import PolicyError, PolicyFile, check
+from stepstream.jobs.policy import PolicyError, PolicyFile, check, next_version
 
 WHOLE = """
 [consent]
@@ -39,6 +39,15 @@ def test_every_entry_is_read() -> None:
     assert policy.quality.languages == ("en", "de")
     assert (policy.near_duplicates.cap, policy.near_duplicates.threshold) == (3, 1.0)
     assert not policy.inspect.hold
+
+
+def test_versions_rise_above_whatever_ruled_before() -> None:
+    policies = {"a": {"version": 4}, "*": {"version": 6}}
+    assert next_version({}, "a") == 1
+    assert next_version({"a": {"version": 4}}, "a") == 5
+    assert next_version(policies, "a") == 7
+    assert next_version(policies, "b") == 7
+    assert next_version({"a": {"version": 4}}, "*") == 5
 
 
 @pytest.mark.parametrize(

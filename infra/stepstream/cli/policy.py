@@ -1,0 +1,105 @@
+"""`stepstream policy`: what tenants ask of governance, one version after the other."""
+
+import getpass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from stepstream.config import load
+
+
+@click.group()
+def policy() -> None:
+    """Governance policies of tenants."""
+
+
+@policy.command("apply")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--tenant", required=True, help="Tenant that it rules; `*`: all that have none of their own.")
+@click.option("--json", "as_json", is_flag=True, help="Print the new version as an object.")
+def apply(file: Path, tenant: str, as_json: bool) -> None:
+    """Check FILE and put it up as the tenant's next version; it rules what is governed from then on."""
+    from stepstream.cli import tables
+    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.jobs.policy import PolicyError, check, next_version
+    from stepstream.topics.events import new_policy
+    from stepstream.topics.ids import new_event_id, now_us
+
+    document = file.read_text("utf-8")
+    try:
+        check(document)
+    except PolicyError as error:
+        raise click.ClickException(f"{file} cannot be applied: {error}") from None
+    with log_at_hand(load(), _say) as settings:
+        record = new_policy(
+            event_id=new_event_id(),
+            occurred_at_us=now_us(),
+            tenant=tenant,
+            version=next_version(tables.read(settings, "policies"), tenant),
+            document=document,
+            author=getpass.getuser(),
+        )
+        tables.write(settings, "policies", tenant, record)
+    if as_json:
+        click.echo(_json(_row(record)))
+    else:
+        click.echo(f"version {record['version']} rules {tenant} from now on")
+
+
+@policy.command("show")
+@click.option("--tenant", required=True, help="Tenant; `*`: the one for all that have none of their own.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def show(tenant: str, as_json: bool) -> None:
+    """Print the file that rules a tenant now."""
+    from stepstream.cli import tables
+    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.jobs.policy import EVERY_TENANT
+
+    with log_at_hand(load(), _say) as settings:
+        policies = tables.read(settings, "policies")
+    record = policies.get(tenant) or policies.get(EVERY_TENANT)
+    if as_json:
+        click.echo(_json(None if record is None else _row(record) | {"document": record["document"]}))
+    elif record is None:
+        click.echo(f"# no policy was applied for {tenant}: the built-in one rules, which is an empty file")
+    else:
+        click.echo(f"# version {record['version']} for {record['tenant']}\n{record['document'].rstrip()}")
+
+
+@policy.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+def list_policies(as_json: bool) -> None:
+    """List the newest version of each tenant."""
+    from stepstream.cli import tables
+    from stepstream.embedded.on_demand import log_at_hand
+
+    with log_at_hand(load(), _say) as settings:
+        rows = [_row(record) for _, record in sorted(tables.read(settings, "policies").items())]
+    if as_json:
+        click.echo(_json(rows))
+        return
+    for row in rows:
+        click.echo(f"{row['tenant']:20} version {row['version']:3} {row['applied_at']} by {row['author']}")
+    if not rows:
+        click.echo("none: the built-in policy rules")
+
+
+def _row(record: Any) -> dict[str, Any]:
+    applied = datetime.fromtimestamp(record["occurred_at_us"] / 1e6, UTC)
+    return {
+        "tenant": record["tenant"],
+        "version": record["version"],
+        "applied_at": applied.isoformat(timespec="seconds"),
+        "author": record["author"],
+    }
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,73 @@
+"""Takes from ClickHouse the rows of a person.
+
+Rows are deleted by what they are (event and trajectory ids), not by whose they are: ClickHouse writes the text of a
+mutation beside the data, and the person's name must not stay there. `ALTER TABLE … DELETE` rewrites the parts;
+a lightweight `DELETE` would only hide the rows in them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from clickhouse_connect.driver.client import Client
+
+from stepstream.jobs.erasure.finding import Person
+
+_CHUNK = 2000
+_BY_EVENT = ("steps", "feedback", "consents")
+"""Tables whose rows name a person."""
+_BY_TRAJECTORY = ("trajectories", "trajectory_steps")
+"""Tables whose rows tell of a trajectory in which a person took part."""
+
+
+def trajectories_of(client: Client, person: Person) -> set[str]:
+    """Ids of the trajectories in which they took part."""
+    found = set()
+    for table in ("steps", "feedback", "trajectories"):
+        found |= set(_column(client, f"SELECT DISTINCT trajectory_id FROM {table}", person))
+    return found
+
+
+def delete_rows(client: Client, person: Person, trajectories: Iterable[str]) -> int:
+    """Deletes every row of theirs; returns how many there were. When it returns, no query finds them any more.
+
+    Raises:
+        ClickHouseError: the store refuses or goes away; run it again.
+    """
+    deleted = 0
+    for table in _BY_EVENT:
+        deleted += _delete(client, table, "event_id", _column(client, f"SELECT event_id FROM {table}", person))
+    for table in _BY_TRAJECTORY:
+        deleted += _delete(client, table, "trajectory_id", sorted(trajectories))
+    return deleted
+
+
+def rows_left(client: Client, person: Person) -> int:
+    """How many rows name them."""
+    tables = ("steps", "feedback", "trajectories", "consents")
+    return sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
+
+
+def _column(client: Client, query: str, person: Person) -> list[Any]:
+    whose = " WHERE tenant = {tenant:String} AND user = {user:String}"
+    result = client.query(query + whose, parameters={"tenant": person.tenant, "user": person.user})
+    return [row[0] for row in result.result_rows]
+
+
+def _delete(client: Client, table: str, column: str, ids: Sequence[str]) -> int:
+    deleted = 0
+    for chunk in _chunks(ids):
+        where = f"{column} IN {{ids:Array(String)}}"
+        [(rows,)] = client.query(f"SELECT count() FROM {table} WHERE {where}", parameters={"ids": chunk}).result_rows
+        if rows:
+            client.command(
+                f"ALTER TABLE {table} DELETE WHERE {where}", parameters={"ids": chunk}, settings={"mutations_sync": 2}
+            )
+            deleted += rows
+    return deleted
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[list[str]]:
+    each = iter(ids)
+    while chunk := list(islice(each, _CHUNK)):
+        yield chunk
