@@ -1,4 +1,4 @@
-"""Delivery against a scripted client of Kafka: whatever fails, every event arrives in order, and none is lost quietly."""
+"""Delivery against a scripted client of Kafka: whatever fails, events arrive in order, and none is lost quietly."""
 
 import itertools
 import os

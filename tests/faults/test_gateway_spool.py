@@ -1,0 +1,156 @@
+"""The gateway through lost brokers and registries, full spools and kill -9: calls go on, nothing is lost quietly."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from gateway_fixtures import codec, gateway_process, gateway_settings, read_topic
+from scripted_upstream import ScriptedUpstream
+from service_process import ServiceProcess, broker, registry, until
+
+from stepstream.config import Settings, load
+from stepstream.embedded.addresses import isolated
+from stepstream.topics import admin
+from stepstream.topics.consumer import EventConsumer
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture
+def worker() -> Iterator[ScriptedUpstream]:
+    worker = ScriptedUpstream()
+    worker.start()
+    yield worker
+    worker.die()
+
+
+@asynccontextmanager
+async def agent(settings: Settings) -> AsyncIterator[Any]:
+    url = f"http://127.0.0.1:{settings.gateway.port}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:
+
+        async def call(trajectory: str, text: str, **more: Any) -> Any:
+            return await client.chat.completions.create(
+                model="demo",
+                messages=[{"role": "user", "content": text}],
+                extra_headers={"x-stepstream-trajectory": trajectory} | more.pop("headers", {}),
+                **more,
+            )
+
+        yield call
+
+
+def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
+    """The distinct steps of a trajectory in the order of their first arrival, once there are `count`."""
+    found: dict[str, Any] = {}
+
+    def there() -> bool:
+        for step in read_topic(settings, "steps", trajectory, 0):
+            found.setdefault(step["event_id"], step)
+        return len(found) >= count
+
+    until(there, 30, 0.2)
+    return list(found.values())
+
+
+async def test_without_kafka_calls_go_on_and_kill_9_loses_nothing(worker: ScriptedUpstream, tmp_path: Path) -> None:
+    settings = isolated(load({}), tmp_path)
+    later = registry(settings, tmp_path / "registry.log")
+    settings = gateway_settings(later.settings, worker)
+    gateway = gateway_process(settings, tmp_path / "gateway.log")
+    trajectory = str(uuid.uuid4())
+    with gateway:  # neither Kafka nor the registry has ever been there
+        async with agent(settings) as call:
+            for number in range(4):
+                await call(trajectory, str(number))
+            gateway.kill()
+            await asyncio.to_thread(gateway.start)
+            await call(trajectory, "4", headers={"x-stepstream-step": "4"})
+            with broker(settings, tmp_path / "broker.log") as kafka, later:
+                await asyncio.to_thread(admin.apply, settings)
+                arrived = await asyncio.to_thread(steps, settings, trajectory, 5)
+                assert [step["messages"][0]["content"] for step in arrived] == list("01234")
+                kafka.kill()
+                for number in range(5, 8):
+                    await call(trajectory, str(number))
+                gateway.kill()
+                await asyncio.to_thread(gateway.start)
+                await call(trajectory, "8", headers={"x-stepstream-step": "8"})
+                assert gateway.stop() == 0  # Kafka is still away: what waits stays on disk
+                assert "events wait on disk" in gateway.said
+                await asyncio.to_thread(kafka.start)
+                await asyncio.to_thread(gateway.start)
+                arrived = await asyncio.to_thread(steps, settings, trajectory, 9)
+                assert [step["step_index"] for step in arrived] == list(range(9))
+    assert not list((tmp_path / "spool").rglob("*.spool"))
+
+
+async def test_kill_9_in_mid_stream_costs_the_event_in_flight_and_shows(
+    registry_settings: Settings, worker: ScriptedUpstream, tmp_path: Path
+) -> None:
+    settings = gateway_settings(registry_settings, worker)
+    gateway = gateway_process(settings, tmp_path / "gateway.log")
+    trajectory = str(uuid.uuid4())
+    with gateway:
+        async with agent(settings) as call:
+            await call(trajectory, "0", headers={"x-stepstream-step": "0"})
+            worker.hold()
+            before = len(worker.requests)
+            stream = asyncio.create_task(call(trajectory, "1", stream=True, headers={"x-stepstream-step": "1"}))
+            await asyncio.to_thread(until, lambda: len(worker.requests) > before)
+            gateway.kill()
+            with pytest.raises(openai.APIError):
+                await stream
+            worker.release()
+            await asyncio.to_thread(gateway.start)
+            await call(trajectory, "2", headers={"x-stepstream-step": "2"})
+        arrived = await asyncio.to_thread(steps, settings, trajectory, 2)
+    assert [step["step_index"] for step in arrived] == [0, 2]
+
+
+async def test_a_full_spool_drops_the_oldest_loudly_and_calls_go_on(worker: ScriptedUpstream, tmp_path: Path) -> None:
+    settings = isolated(load({}), tmp_path)
+    later = registry(settings, tmp_path / "registry.log")
+    settings = gateway_settings(later.settings, worker, spool_mb=1)
+    gateway = gateway_process(settings, tmp_path / "gateway.log")
+    trajectories = [str(uuid.uuid4()) for _ in range(60)]
+    with gateway:
+        async with agent(settings) as call:
+            for trajectory in trajectories:
+                await call(trajectory, "x" * 30_000)
+        assert "LOST" in gateway.said
+        with broker(settings, tmp_path / "broker.log"), later:
+            await asyncio.to_thread(admin.apply, settings)
+            await asyncio.to_thread(steps, settings, trajectories[-1], 1)
+            with EventConsumer(settings.kafka, codec(settings.schema_registry.url)) as consumer:
+                consumer.follow(["steps"])
+                found = set()
+                while not consumer.caught_up():
+                    found |= {event.key for event in consumer.poll(1000, 0.1)}
+            gateway.stop()
+    kept = "".join("+" if trajectory in found else "-" for trajectory in trajectories)
+    # The oldest of those on disk are gone; a few events before them were in the hands of the thread that sends.
+    assert re.fullmatch(r"\+{0,5}-+\++", kept), kept
+    assert kept.count("+") > 8  # of about 90 kB each
+
+
+async def test_a_disk_that_cannot_be_written_fails_no_call(
+    registry_settings: Settings, worker: ScriptedUpstream, tmp_path: Path
+) -> None:
+    (tmp_path / "spool").write_text("not a folder")
+    settings = gateway_settings(registry_settings, worker, spool=tmp_path / "spool")
+    gateway: ServiceProcess = gateway_process(settings, tmp_path / "gateway.log")
+    trajectory = str(uuid.uuid4())
+    with gateway:
+        async with agent(settings) as call:
+            for number in range(3):
+                await call(trajectory, str(number))
+        arrived = await asyncio.to_thread(steps, settings, trajectory, 3)
+        assert [step["step_index"] for step in arrived] == [0, 1, 2]
+        assert "the spool cannot be written" in gateway.said
