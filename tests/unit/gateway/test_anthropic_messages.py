@@ -1,5 +1,6 @@
 """Anthropic's requests and replies in the log's words."""
 
+import contextlib
 from typing import Any
 
 import orjson
@@ -8,8 +9,10 @@ from anthropic_blocks import CONTENTS, events, message, sent_back
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.base import Asked, ModelProtocol
+from stepstream.services.gateway.streams import READING_FAULTS
 from stepstream.topics.events import Message, new_message, new_tool_call
 
 USER = {"role": "user", "content": "hi"}
@@ -142,6 +145,39 @@ def test_a_cut_stream_gives_what_was_gathered(content: list[dict[str, Any]], dat
     assert (answer.finish_reason, answer.error) == ("", None)
     whole = ANTHROPIC.answer(message(content)).message
     assert len(answer.message["tool_calls"]) <= len(whole["tool_calls"])
+
+
+KEYS = ["type", "role", "content", "text", "id", "name", "input", "tool_use_id", "thinking", "is_error", "source"]
+KINDS = ["text", "tool_use", "tool_result", "thinking", "redacted_thinking", "text_delta", "input_json_delta", "image"]
+ODD = st.recursive(
+    st.none() | st.integers(0, 2) | st.sampled_from([*KINDS, "", "assistant", "user"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
+STREAMED = ["message_start", "content_block_start", "content_block_delta", "message_delta", "error"]
+ODD_EVENTS = st.fixed_dictionaries(
+    {"type": st.sampled_from(STREAMED)},
+    optional=dict.fromkeys(("message", "index", "content_block", "delta", "usage", "error"), ODD),
+)
+
+
+@given(ODD, ODD, st.lists(ODD_EVENTS, max_size=5))
+def test_whatever_comes_is_read(turns: Any, content: Any, odd: list[dict[str, Any]]) -> None:
+    ANTHROPIC.read({"messages": turns, "system": content, "metadata": turns})
+    ANTHROPIC.answer(message(content, usage=turns, stop_reason=turns))
+    stream = ANTHROPIC.stream()
+    for event in odd:
+        with contextlib.suppress(*READING_FAULTS):
+            stream.add(event)
+    stream.answer()
+
+
+@given(ODD)
+def test_whatever_comes_is_translated_or_refused(turns: Any) -> None:
+    with contextlib.suppress(BadRequest):
+        ANTHROPIC.translation({"model": "m", "messages": turns, "tools": turns, "tool_choice": turns}, None)
+    with contextlib.suppress(BadRequest):
+        ANTHROPIC.translation({"model": "m", "messages": [{"role": "user", "content": turns}]}, None)
 
 
 def test_tools_of_the_providers_own_are_calls_with_a_result() -> None:

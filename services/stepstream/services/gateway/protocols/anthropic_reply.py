@@ -196,7 +196,7 @@ def _message(completion: dict[str, Any], content: list[dict[str, Any]]) -> dict[
 
 
 def _spoken(said: dict[str, Any]) -> str:
-    return text(said.get("content")) + text(said.get("refusal"))
+    return text(said.get("content")) or text(said.get("refusal"))
 
 
 def _reasoning(said: dict[str, Any]) -> str:

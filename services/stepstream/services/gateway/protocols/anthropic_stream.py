@@ -33,18 +33,18 @@ class StreamedMessage:
 
     def add(self, event: dict[str, Any]) -> bool:
         """Takes in the JSON of one event's `data`; True if the model said something in it."""
-        kind = event.get("type")
+        kind = event.get("type")  # below, `|` and not `dict`, which would take a list of pairs for an object
         if kind == "content_block_delta":
             return self._grow(event["index"], event["delta"])
         if kind == "content_block_start":
             block = event["content_block"]
-            self._blocks[event["index"]] = dict(block)
+            self._blocks[event["index"]] = block | {}
             return "name" in block
         if kind == "message_start":
-            self._message = dict(event["message"])
+            self._message = event["message"] | {}
             self._count(self._message.get("usage"))
         elif kind == "message_delta":
-            self._message |= event["delta"]
+            self._message = self._message | event["delta"]
             self._count(event.get("usage"))
         elif kind == "error":
             self._error = error_type(event)
