@@ -70,6 +70,16 @@ def told(raw: bytes) -> list[dict[str, Any]]:
     return [json.loads(event.data) for event in EventParser().feed(raw) if event.data is not None]
 
 
+def streamed(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message that a stream spells, where it only calls tools."""
+    content = [event["content_block"] for event in events if event["type"] == "content_block_start"]
+    for event in events:
+        if event["type"] == "content_block_delta":
+            content[event["index"]]["input"] = json.loads(event["delta"]["partial_json"])
+    (end,) = [event for event in events if event["type"] == "message_delta"]
+    return {"content": content} | end["delta"]
+
+
 @pytest.mark.parametrize("path", ["/v1/messages", "/messages"])
 def test_a_workers_answer_is_a_message_and_a_step_with_tokens(
     http: httpx.Client, upstream: ScriptedUpstream, recorded: Recorded, path: str
@@ -112,14 +122,16 @@ def test_a_workers_stream_is_anthropics(http: httpx.Client, recorded: Recorded) 
     assert step["response_token_ids"] == response_ids("hello")
 
 
+@pytest.mark.parametrize("stream", [False, True])
 def test_tools_and_their_results_make_one_trajectory(
-    http: httpx.Client, upstream: ScriptedUpstream, recorded: Recorded
+    http: httpx.Client, upstream: ScriptedUpstream, recorded: Recorded, stream: bool
 ) -> None:
     upstream.reply = solve
     headers = named()
     turns: list[Any] = [QUESTION]
     for _ in range(2):
-        reply = http.post("/v1/messages", json=body(*turns, tools=[GET]), headers=headers).json()
+        answer = http.post("/v1/messages", json=body(*turns, tools=[GET], stream=stream), headers=headers)
+        reply = streamed(told(answer.content)) if stream else answer.json()
         assert reply["stop_reason"] == "tool_use"
         (call,) = [block for block in reply["content"] if block["type"] == "tool_use"]
         assert (call["name"], call["id"]) == ("get", "call_1")
