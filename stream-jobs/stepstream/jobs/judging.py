@@ -1,0 +1,88 @@
+"""What a judge is asked about a step, and how its answer is read. Pure."""
+
+import math
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import orjson
+
+from stepstream.jobs.joining import shared_step
+from stepstream.topics.events import Message, Step
+
+_MOST_CHARACTERS = 8_000
+"""Longest text of one field; the middle of a longer one is left out."""
+
+RUBRIC = resources.files("stepstream.jobs").joinpath("judge_rubric.txt").read_text("utf-8")
+
+
+class Unusable(Exception):
+    """An answer that is no score; the message says why, without what was judged."""
+
+
+def judged_step(step: Step) -> int | None:
+    """Index of the step to which this one holds the user's reaction; None: it holds none.
+
+    The user spoke after the response where the prompt continues that step and its first new message is the user's,
+    after the response itself if that is repeated.
+    """
+    before = shared_step(step)
+    new = [message for message in step["messages"] if message["role"] != "assistant"]
+    if before is None or before >= step["step_index"] or not step["prompt_shared_messages"] or not new:
+        return None
+    return before if new[0]["role"] == "user" and _said(new) else None
+
+
+def question(before: Step, step: Step) -> str:
+    """What is asked about `before`, whose user's reaction is in `step`, as JSON."""
+    return orjson.dumps(
+        {
+            "request": _said(before["messages"]),
+            "response": {
+                "text": _cut(before["response"]["content"]),
+                "tools": [
+                    {"name": call["name"], "arguments": _cut(call["arguments"])}
+                    for call in before["response"]["tool_calls"]
+                ],
+            },
+            "reaction": _said(step["messages"]),
+        }
+    ).decode()
+
+
+def request(model: str, asked: str) -> dict[str, Any]:
+    """The body of the call, in the form of OpenAI's chat completions."""
+    return {
+        "model": model,
+        "messages": [{"role": "system", "content": RUBRIC}, {"role": "user", "content": asked}],
+        "temperature": 0,
+        "max_tokens": 100,
+    }
+
+
+def score_of(reply: bytes) -> float:
+    """The score in a reply of the API, from -1 to 1.
+
+    Raises:
+        Unusable: the reply holds no JSON object with exactly a score in that range.
+    """
+    try:
+        answer = orjson.loads(orjson.loads(reply)["choices"][0]["message"]["content"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        raise Unusable("the judge's answer is not JSON") from None
+    if not isinstance(answer, dict) or set(answer) != {"score"}:
+        raise Unusable("the judge's answer is not an object with a score alone")
+    score = answer["score"]
+    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or abs(score) > 1:
+        raise Unusable("the judge's score is not a number from -1 to 1")
+    return float(score)
+
+
+def _said(messages: Sequence[Message]) -> str:
+    """What the user says in messages."""
+    return _cut("\n\n".join(message["content"] for message in messages if message["role"] == "user").strip())
+
+
+def _cut(text: str) -> str:
+    half = _MOST_CHARACTERS // 2
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]}\n[…]\n{text[-half:]}"
