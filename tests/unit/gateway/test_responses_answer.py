@@ -1,5 +1,6 @@
 """A reply of the Responses API is the answer that it says, whole, streamed, or cut off."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.streams import READING_FAULTS
 
 Raw = dict[str, Any]
 
@@ -173,6 +175,36 @@ def test_a_stream_that_fails_keeps_what_was_said(event: Raw, error: str) -> None
     answer = stream.answer()
     assert (answer.finish_reason, answer.error) == ("error", error)
     assert answer.message["content"] == "Günther: 7no more"
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["type", "output", "id", "code", "content", "text"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+KINDS = sorted({event["type"] for event in [*events(), END]} | {"error"})
+FIELDS = ["response", "output_index", "item", "delta", "content_index", "summary_index", "error", "type"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(KINDS),
+            st.dictionaries(st.sampled_from(FIELDS), ANYTHING),
+            st.sampled_from([{}, {"delta": "a"}, {"item": {"type": "message", "content": 1}, "output_index": 0}]),
+        ),
+        max_size=5,
+    )
+)
+def test_whatever_comes_is_an_answer_or_a_fault_of_reading(came: list[tuple[str, Raw, Raw]]) -> None:
+    stream = RESPONSES.stream()
+    with contextlib.suppress(*READING_FAULTS):
+        for kind, fields, usual in came:
+            stream.add({"type": kind} | fields | usual)
+    stream.answer()
 
 
 def test_bytes_of_a_request_are_left_alone() -> None:

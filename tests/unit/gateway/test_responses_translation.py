@@ -1,8 +1,11 @@
 """A call of the Responses API as a chat completion, and the completion as a response."""
 
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.responses import Response
 
 from stepstream.services.gateway.errors import BadRequest
@@ -153,8 +156,38 @@ def test_a_grammar_is_told_in_words() -> None:
     assert list(function["parameters"]["properties"]) == ["input"]
 
 
-def items(*given: Raw) -> Raw:
-    return {"input": list(given)}
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["", "function", "custom", "allowed_tools", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "name", "tools", "format", "mode", "effort", "url"]), inner, max_size=4
+        )
+    ),
+    max_leaves=10,
+)
+PARAMETERS = [
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "text",
+    "reasoning",
+    "include",
+    "model",
+    "stream",
+    "user",
+]
+
+
+@given(st.dictionaries(st.sampled_from(PARAMETERS), ANYTHING))
+def test_whatever_a_request_holds_is_translated_or_refused(request_fields: Raw) -> None:
+    with contextlib.suppress(BadRequest):
+        RESPONSES.translation(request_fields, None).reply(completion({"content": "hi"}))
+
+
+def items(*listed: Raw) -> Raw:
+    return {"input": list(listed)}
 
 
 @pytest.mark.parametrize(

@@ -117,29 +117,31 @@ class ResponseStream:
         delta = event.get("delta")
         if not isinstance(delta, str) or not delta:
             return False
-        part = event["content_index"] if "content_index" in event else event.get("summary_index", 0)
-        self._deltas.setdefault((event.get("output_index", 0), event["type"], part), []).append(delta)
+        part = event["content_index"] if "content_index" in event else event.get("summary_index")
+        key = _index(event.get("output_index")), event["type"], _index(part)
+        self._deltas.setdefault(key, []).append(delta)
         return True
 
     def _gathered(self) -> list[Raw]:
         """The items as far as they have come: whole ones as they are, others from their deltas."""
         items = {index: dict(item) for index, item in self._items.items()}
-        for (index, kind, part), deltas in sorted(self._deltas.items()):
+        parts: dict[tuple[int, str], list[tuple[int, Raw]]] = {}
+        for (index, kind, part), deltas in self._deltas.items():
             if index in self._done:
                 continue
-            item = items.setdefault(index, {})
             item_type, where, part_type, name = _DELTAS[kind]
-            item.setdefault("type", item_type)
-            said = "".join(deltas)
+            item = items.setdefault(index, {"type": item_type, "role": "assistant"})
             if part_type is None:
-                item[where] = said
+                item[where] = "".join(deltas)
             else:
-                # Parts of other kinds beside this one: their order is that of their indices.
-                item[where] = [*(item.get(where) or ()), {"type": part_type, name: said, "index": part}]
-            if item_type == "message":
-                item.setdefault("role", "assistant")
-                item["content"].sort(key=lambda part: part.get("index", -1))
+                parts.setdefault((index, where), []).append((part, {"type": part_type, name: "".join(deltas)}))
+        for (index, where), found in parts.items():
+            items[index][where] = [raw for _, raw in sorted(found, key=lambda part: part[0])]
         return [items[index] for index in sorted(items)]
+
+
+def _index(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _string(value: Any) -> str:

@@ -53,7 +53,7 @@ def chat_request(request: Raw, items: Sequence[Any], history: History | None) ->
         out["logprobs"] = True
         if request.get("top_logprobs"):
             out["top_logprobs"] = request["top_logprobs"]
-    if request.get("stream"):
+    if request.get("stream") is True:
         out |= {"stream": True, "stream_options": {"include_usage": True}}
     return out
 

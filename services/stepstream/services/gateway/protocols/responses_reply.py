@@ -49,7 +49,8 @@ class Responder:
         self._echo = {
             name: default if request.get(name) is None else request[name] for name, default in _ECHOED.items()
         }
-        self._echo["tools"] = [_tool(tool) for tool in self._echo["tools"]]
+        if isinstance(self._echo["tools"], list):
+            self._echo["tools"] = [_tool(tool) for tool in self._echo["tools"]]
         if isinstance(self._echo["text"], dict):
             self._echo["text"] = _ECHOED["text"] | self._echo["text"]
 
