@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub struct Publisher {
     producer: FutureProducer,
-    encoder: AvroEncoder<'static>,
+    encoder: AvroEncoder,
 }
 
 impl Publisher {
@@ -28,7 +28,7 @@ impl Publisher {
             .set("acks", "all")
             // Murmur2, as every Stepstream producer: a trajectory's steps and feedback meet in one partition.
             .set("partitioner", "murmur2_random")
-            .set("compression.type", "gzip")
+            .set("compression.type", "lz4")
             .create()?;
         // The encoder asks the registry for the newest schema of a topic and registers nothing: `stepstream topics apply`
         // did, and a registry that a producer could change by accident would be a second truth.
