@@ -30,6 +30,7 @@ COMMANDS = {
     "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),
     "quarantine": ("stepstream.cli.quarantine:quarantine", "List what is held out of training; release or hold it."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
+    "replay": ("stepstream.cli.replay:replay", "Govern history anew under the policies of now."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),
     "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate what comes from them."),
     "store": ("stepstream.cli.store:store", "Migrate the analytics store."),

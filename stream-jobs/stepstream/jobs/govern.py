@@ -18,6 +18,7 @@ from stepstream.config import Settings
 from stepstream.jobs import metrics
 from stepstream.jobs.folding import FoldProcessor
 from stepstream.jobs.governing import govern_feedback, govern_step
+from stepstream.jobs.joining import shared_step
 from stepstream.jobs.keys import pseudonym_key
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record
@@ -172,9 +173,9 @@ class GovernFold:
         out.emit("governance-audit", event["trajectory_id"], entry)
 
     def _prefix_clean(self, step: Step, changes: Changes) -> bool:
-        """Whether the step before is known to be clean; it may have happened on the day before."""
-        before = step["step_index"] - 1
-        return any(changes.get(_clean_key(step, before, days)) is not None for days in (0, 1))
+        """Whether the step that it continues is known to be clean; it may have happened on the day before."""
+        before = shared_step(step)
+        return before is not None and any(changes.get(_clean_key(step, before, days)) is not None for days in (0, 1))
 
 
 def _bucket(event: Any, days_back: int = 0) -> bytes:

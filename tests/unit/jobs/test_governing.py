@@ -126,6 +126,18 @@ def test_a_step_before_whose_predecessor_was_seen_fails_closed() -> None:
     assert early["governed"]["trainable"]
 
 
+def test_a_branch_inherits_from_the_step_that_it_continues_and_no_other() -> None:
+    run = fold_run()
+    steps = make_steps("t", 5)
+    steps[1]["response"] = new_message(role="assistant", content=f"ask {MAIL}")
+    steps[2] |= {"prompt_shared_step": 0}
+    steps[3] |= {"prompt_shared_step": 1}
+    steps[4] |= {"prompt_shared_step": 2}
+    outputs = [event for topic, _, event in run.feed([run.record("steps", step) for step in steps])]
+    assert [event["governed"]["trainable"] for event in outputs] == [True, False, True, False, True]
+    assert outputs[3]["governed"]["flags"] == ["redacted:prefix"]
+
+
 def test_a_trajectory_over_midnight_keeps_its_prefix() -> None:
     run = fold_run(now_us=lambda: T0_US + 2 * 86_400_000_000)
     before, after = make_steps("t", 2)
