@@ -18,7 +18,7 @@ from stepstream.config import Settings
 from stepstream.config.sections import SchemaRegistry
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import EventConsumer
 
 Recorded = Callable[..., list[dict[str, Any]]]
@@ -45,6 +45,18 @@ def codec(registry_url: str) -> Codec:
     return made
 
 
+_opening: dict[tuple[str, Path], Codec] = {}
+
+
+def opening_codec(settings: Settings) -> Codec:
+    """One for all reads of a stack's records of persons, whose seals it opens."""
+    key = settings.schema_registry.url, settings.paths.data
+    if key not in _opening:
+        _opening[key] = codec_of(settings, make_master=False)
+        atexit.register(_opening[key].close)
+    return _opening[key]
+
+
 def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
     """The events of one trajectory, at least `count`, waiting for them."""
     deadline = time.monotonic() + timeout_s
@@ -53,7 +65,7 @@ def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int, t
         # A broker that has just come back may not lead its partitions yet.
         with (
             contextlib.suppress(KafkaException),
-            EventConsumer(settings.kafka, codec(settings.schema_registry.url)) as consumer,
+            EventConsumer(settings.kafka, opening_codec(settings)) as consumer,
         ):
             consumer.follow([topic])
             while not consumer.caught_up():

@@ -64,6 +64,7 @@ class ScriptedUpstream:
         self.version = 7
         self.tokens = True
         self.break_after: int | None = None
+        self.hang_up = False
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.cancelled = 0
@@ -117,6 +118,7 @@ class ScriptedUpstream:
     def _route(self, app: web.Application) -> None:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/embeddings", self._echo)
 
     def _transports(self) -> Iterator[asyncio.Transport]:
         server = self._runner.server
@@ -128,6 +130,9 @@ class ScriptedUpstream:
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "demo", "object": "model"}]})
 
+    async def _echo(self, request: web.Request) -> web.Response:
+        return web.json_response({"path": request.path_qs, "body": await request.json()})
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
@@ -137,6 +142,9 @@ class ScriptedUpstream:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        if self.hang_up:
+            assert request.transport is not None
+            request.transport.abort()
         if self.status != 200:
             error = {"message": "scripted", "type": "scripted_error", "param": None, "code": None}
             return web.json_response({"error": error}, status=self.status)

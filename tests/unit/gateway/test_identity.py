@@ -63,20 +63,22 @@ def test_the_trace(header: str, trace: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
-        ([(b"authorization", b"Bearer sk-abc")], ("", "", "", [("authorization", "Bearer sk-abc")])),
-        ([(b"authorization", b"Bearer any:s-1")], ("", "", "s-1", [("authorization", "Bearer any")])),
-        ([(b"x-api-key", b"any:s-1")], ("", "", "s-1", [("x-api-key", "any")])),
+        ([(b"authorization", b"Bearer sk-abc")], ("", "", "", [(b"authorization", b"Bearer sk-abc")])),
+        ([(b"authorization", b"Bearer any:s-1")], ("", "", "s-1", [(b"authorization", b"Bearer any")])),
+        ([(b"x-api-key", b"any:s-1")], ("", "", "s-1", [(b"x-api-key", b"any")])),
         ([(b"authorization", b"Bearer sk-stepstream-ab12-s3-cr_t:s:1")], ("ab12", "s3-cr_t", "s:1", [])),
         ([(b"x-api-key", b"sk-stepstream-ab12-s")], ("ab12", "s", "", [])),
-        ([(b"authorization", b"Basic dXNlcjpwYXNz")], ("", "", "", [("authorization", "Basic dXNlcjpwYXNz")])),
+        ([(b"authorization", b"Basic dXNlcjpwYXNz")], ("", "", "", [(b"authorization", b"Basic dXNlcjpwYXNz")])),
         (
             [(b"x-stepstream-key", b"sk-stepstream-ab12-s"), (b"authorization", b"Bearer theirs")],
-            ("ab12", "s", "", [("authorization", "Bearer theirs")]),
+            ("ab12", "s", "", [(b"authorization", b"Bearer theirs")]),
         ),
         ([(b"x-stepstream-key", b"nonsense")], ("", "", "", [])),
     ],
 )
-def test_credentials(headers: list[tuple[bytes, bytes]], expected: tuple[str, str, str, list[tuple[str, str]]]) -> None:
+def test_credentials(
+    headers: list[tuple[bytes, bytes]], expected: tuple[str, str, str, list[tuple[bytes, bytes]]]
+) -> None:
     found = presented(headers)
     assert (found.key_id, found.secret, found.session, found.upstream) == expected
     assert "secret" not in repr(found)

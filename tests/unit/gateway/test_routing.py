@@ -58,17 +58,17 @@ def called(declared: Provider) -> Called:
 def test_a_provider_gets_the_callers_headers_but_those_of_the_connection_and_ours() -> None:
     sent = dict(called(OPENAI).headers(INCOMING, presented(INCOMING), "chat"))
     assert sent == {
-        "anthropic-version": "2023-06-01",
-        "openai-organization": "org",
-        "content-type": "application/json",
-        "authorization": "Bearer theirs",
+        b"anthropic-version": b"2023-06-01",
+        b"openai-organization": b"org",
+        b"content-type": b"application/json",
+        b"authorization": b"Bearer theirs",
     }
 
 
 @pytest.mark.parametrize(
-    ("protocol", "name", "value"), [("chat", "authorization", "Bearer own"), ("anthropic", "x-api-key", "own")]
+    ("protocol", "name", "value"), [("chat", b"authorization", b"Bearer own"), ("anthropic", b"x-api-key", b"own")]
 )
-def test_a_declared_key_takes_the_place_of_the_callers(protocol: str, name: str, value: str) -> None:
+def test_a_declared_key_takes_the_place_of_the_callers(protocol: str, name: bytes, value: bytes) -> None:
     declared = Provider.model_validate(OPENAI.model_dump() | {"api_key": "own"})
     sent = dict(called(declared).headers(INCOMING, presented(INCOMING), protocol))  # type: ignore[arg-type]
     assert sent[name] == value
@@ -84,7 +84,7 @@ def test_one_of_our_keys_goes_nowhere() -> None:
 
 def test_a_key_for_another_protocol_is_sent_as_chat_wants_it() -> None:
     headers = [(b"x-api-key", b"theirs")]
-    assert ("authorization", "Bearer theirs") in called(OPENAI).headers(headers, presented(headers), "chat")
+    assert (b"authorization", b"Bearer theirs") in called(OPENAI).headers(headers, presented(headers), "chat")
 
 
 def test_providers_are_settings_like_others() -> None:

@@ -13,7 +13,7 @@ from hmac import compare_digest
 from stepstream.services.gateway.errors import Forbidden, Unauthorized
 from stepstream.topics.events import ApiKey
 
-PREFIX = "sk-stepstream-"
+PREFIX = b"sk-stepstream-"
 SCOPES = ("calls", "feedback", "otlp")
 _HEADERS = frozenset({b"authorization", b"x-api-key", b"x-stepstream-key"})
 _ASK = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `stepstream keys create` makes keys"
@@ -26,7 +26,7 @@ class Presented:
     key_id: str = ""
     secret: str = field(default="", repr=False)
     session: str = ""
-    upstream: list[tuple[str, str]] = field(default_factory=list, repr=False)
+    upstream: list[tuple[bytes, bytes]] = field(default_factory=list, repr=False)
     """The credential headers that are the upstream's: without the session, never with one of our keys."""
 
 
@@ -35,7 +35,7 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> Presented:
     found = Presented()
     for name, value in headers:
         if name in _HEADERS:
-            _take(found, name.decode(), value.decode("latin-1"))
+            _take(found, name, value)
     return found
 
 
@@ -67,18 +67,18 @@ def missing_key() -> Unauthorized:
 def new_key() -> tuple[str, str, str]:
     """A new key: its id, the whole key, and the digest of its secret."""
     key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
-    return key_id, f"{PREFIX}{key_id}-{secret}", sha256(secret.encode()).hexdigest()
+    return key_id, f"{PREFIX.decode()}{key_id}-{secret}", sha256(secret.encode()).hexdigest()
 
 
-def _take(found: Presented, name: str, value: str) -> None:
-    scheme, space, key = value.partition(" ") if name == "authorization" else ("", "", value)
-    if name == "authorization" and scheme.lower() != "bearer":
+def _take(found: Presented, name: bytes, value: bytes) -> None:
+    scheme, space, key = value.partition(b" ") if name == b"authorization" else (b"", b"", value)
+    if name == b"authorization" and scheme.lower() != b"bearer":
         found.upstream.append((name, value))
         return
-    key, _, session = key.strip().partition(":")
+    key, _, session = key.strip().partition(b":")
     if session and not found.session:
-        found.session = session
+        found.session = session.decode("latin-1")
     if key.startswith(PREFIX):
-        found.key_id, _, found.secret = key[len(PREFIX) :].partition("-")
-    elif name != "x-stepstream-key":
-        found.upstream.append((name, f"{scheme}{space}{key}"))
+        found.key_id, _, found.secret = key[len(PREFIX) :].decode("latin-1").partition("-")
+    elif name != b"x-stepstream-key":
+        found.upstream.append((name, scheme + space + key))

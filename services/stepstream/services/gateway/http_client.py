@@ -1,31 +1,72 @@
-"""One HTTP call to an upstream: the answer whole, or as an event stream."""
+"""Calls to upstreams over kept HTTP/1.1 connections: the answer whole, or as an event stream.
 
+A client of our own, since a general one takes a quarter of a call's processor time: see docs/decisions/http-client.md.
+"""
+
+import asyncio
+import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import urlsplit
 
-import aiohttp
-from yarl import URL
-
+from stepstream.services.gateway.http_connection import Connection, Died, Headers, Silent
 from stepstream.services.gateway.pool import Upstream
 
 CONNECT_S = 5.0
-Headers = list[tuple[bytes, bytes]]
+IDLE_S = 15.0
+"""How long a connection is kept without a call: shorter than what servers allow, so that few are closed under one."""
+SWEEP_S = 0.5
 
-FAULTS = (aiohttp.ClientError, OSError, TimeoutError)
-"""What a call to an upstream that has gone away, or never was there, raises."""
 
-# Headers of one connection (RFC 9110, section 7.6.1), and what this server or the client library writes itself.
+class Unreachable(OSError):
+    """No connection could be made, so nothing was sent."""
+
+
+FAULTS = (OSError, TimeoutError)
+"""What a call to an upstream that has gone away, or never was there, raises: Unreachable, Died or Silent."""
+
+# Headers of one connection (RFC 9110, section 7.6.1), and what the server before us writes itself.
 HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
 )
-_NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"content-encoding", b"date", b"server", b"set-cookie"}
-_SKIPPED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"date", b"server", b"set-cookie"}
 
 
 class StreamBroke(Exception):
     """The upstream went away in the middle of its answer."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an upstream listens."""
+
+    scheme: str
+    host: str
+    port: int
+    base: str
+    """What its paths begin with."""
+
+    @classmethod
+    def of(cls, url: str) -> "Origin":
+        """The origin of a base address.
+
+        Raises:
+            ValueError: not an HTTP address.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"'{url}' is no address of an upstream: it begins with http:// or https:// and a host")
+        return cls(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), parts.path)
+
+    @cached_property
+    def authority(self) -> bytes:
+        """The value of the `host` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = 443 if self.scheme == "https" else 80
+        return host.encode() if self.port == usual else f"{host}:{self.port}".encode()
 
 
 @dataclass(slots=True)
@@ -36,12 +77,14 @@ class Reply:
     headers: Headers
     body: bytes
     upstream: Upstream
-    _response: aiohttp.ClientResponse | None = None
+    _client: "HttpClient | None" = None
+    _origin: Origin | None = None
+    _connection: Connection | None = None
 
     @property
     def streaming(self) -> bool:
         """Whether it is an event stream that has not been closed."""
-        return self._response is not None
+        return self._connection is not None
 
     async def more(self) -> bytes:
         """The next bytes of a stream; empty at its end.
@@ -49,18 +92,20 @@ class Reply:
         Raises:
             StreamBroke: there will be no more, and this is not the end.
         """
-        assert self._response is not None
+        assert self._connection is not None
         try:
-            return await self._response.content.readany()
+            return await self._connection.read()
         except FAULTS as error:
             self.upstream.failed(str(error) or type(error).__name__, time.monotonic())
             raise StreamBroke(f"the upstream went away in the middle of its answer: {error}") from error
 
     def close(self) -> None:
         """Ends it; a stream that was not read to its end is cut, which tells the upstream to stop."""
-        if self._response is not None:
-            self._response.close()
-            self._response = None
+        if self._connection is not None:
+            assert self._client is not None
+            assert self._origin is not None
+            self._client.release(self._origin, self._connection)
+            self._connection = None
             self.upstream.in_flight -= 1
 
 
@@ -69,41 +114,114 @@ class HttpClient:
 
     def __init__(self, silence_s: float) -> None:
         """`silence_s`: seconds without a byte after which an answer is given up."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_SKIPPED,
-        )
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._sweep = self._loop.call_later(SWEEP_S, self._look)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._session.close()
+        self._sweep.cancel()
+        for connection in [*self._busy, *(c for kept in self._idle.values() for c in kept)]:
+            connection.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # transports close in the loop's next turn
 
     async def call(
-        self, upstream: Upstream, method: str, url: URL, body: bytes | None, headers: Sequence[tuple[str, str]]
+        self,
+        upstream: Upstream,
+        origin: Origin,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Sequence[tuple[bytes, bytes]],
     ) -> Reply:
         """Makes one attempt; an event stream comes with its first bytes, any other answer whole.
 
         Raises:
-            FAULTS: no answer, or one that was cut.
+            Unreachable: nothing was sent.
+            Died, Silent: no answer, or one that was cut.
         """
         upstream.in_flight += 1
-        response: aiohttp.ClientResponse | None = None
+        connection: Connection | None = None
         streaming = False
         try:
-            response = await self._session.request(method, url, data=body, headers=headers, allow_redirects=False)
-            streaming = response.status < 400 and response.content_type == "text/event-stream"
-            first = await (response.content.readany() if streaming else response.read())
+            connection = await self._connection(origin)
+            self._busy.add(connection)
+            request = _request(origin, method, path, body, headers)
+            first = await connection.call(request, method == "HEAD")
+            streaming = connection.streaming
             if streaming and not first:
-                raise aiohttp.ClientPayloadError("the stream ended before it began")
-            returned = [(name, v) for k, v in response.raw_headers if (name := k.lower()) not in _NOT_RETURNED]
-            return Reply(response.status, returned, first, upstream, response if streaming else None)
+                raise Died("the stream ended before it began")
+            returned = [pair for pair in connection.headers if pair[0] not in _NOT_RETURNED]
+            if streaming:
+                return Reply(connection.status, returned, first, upstream, self, origin, connection)
+            return Reply(connection.status, returned, first, upstream)
         except BaseException:
             streaming = False
-            if response is not None:
-                response.close()
             raise
         finally:
             if not streaming:
                 upstream.in_flight -= 1
+                if connection is not None:
+                    self.release(origin, connection)
+
+    def release(self, origin: Origin, connection: Connection) -> None:
+        """Keeps a connection for the next call, where its reply came whole; closes any other."""
+        self._busy.discard(connection)
+        if connection.complete and connection.reusable:
+            self._idle.setdefault(origin, []).append(connection)
+        else:
+            connection.abort()
+
+    async def _connection(self, origin: Origin) -> Connection:
+        kept = self._idle.get(origin)
+        while kept:
+            connection = kept.pop()
+            if not connection.closed:
+                return connection
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, made = await self._loop.create_connection(
+                    lambda: Connection(self._loop),
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls if origin.scheme == "https" else None,
+                )
+        except TimeoutError as error:
+            raise Unreachable(f"no connection within {CONNECT_S:g} s") from error
+        except OSError as error:
+            raise Unreachable(str(error)) from error
+        return made
+
+    def _look(self) -> None:
+        """Gives up silent calls and closes idle connections; one timer for all costs a call nothing."""
+        now = self._loop.time()
+        for connection in list(self._busy):
+            if now - connection.since > self._silence_s:
+                connection.abort(Silent(f"nothing came for {self._silence_s:g} s"))
+        for origin, kept in list(self._idle.items()):
+            fresh = [connection for connection in kept if now - connection.since <= IDLE_S and not connection.closed]
+            for connection in kept:
+                if connection not in fresh:
+                    connection.abort()
+            self._idle[origin] = fresh
+        self._sweep = self._loop.call_later(min(SWEEP_S, self._silence_s), self._look)
+
+
+def _request(
+    origin: Origin, method: str, path: str, body: bytes | None, headers: Sequence[tuple[bytes, bytes]]
+) -> bytes:
+    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method.encode(), (origin.base + path).encode(), origin.authority)]
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    if body is not None or method not in ("GET", "HEAD"):
+        lines.append(b"content-length: %d\r\n" % len(body or b""))
+    lines.append(b"\r\n")
+    if body:
+        lines.append(body)
+    return b"".join(lines)

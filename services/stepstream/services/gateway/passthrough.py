@@ -29,9 +29,8 @@ class PassThrough:
             self._keys.tenant(shown, "calls")
             body = await read_body(receive)
             target = self._target(path, json_object(body), headers)
-            kinds = [value.decode("latin-1") for name, value in headers if name == b"content-type"]
-            sent = [pair for pair in target.headers(headers, shown) if pair[0] != "content-type"]
-            sent += [("content-type", kind) for kind in kinds]
+            sent = [header for header in target.headers(headers, shown) if header[0] != b"content-type"]
+            sent += [header for header in headers if header[0] == b"content-type"]
             query = scope.get("query_string") or b""
             where = raw_path + ("?" + query.decode("latin-1") if query else "")
             reply = await target.send(scope["method"], where, body or None, sent)

@@ -6,18 +6,17 @@ money, so it is made again only where the connection was refused and nothing had
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
-
-import aiohttp
-from yarl import URL
 
 from stepstream.config.sections import Gateway
 from stepstream.config.sections import Provider as Declared
 from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
-from stepstream.services.gateway.http_client import FAULTS, HOP_BY_HOP, HttpClient, Reply
+from stepstream.services.gateway.http_client import FAULTS, HOP_BY_HOP, HttpClient, Origin, Reply, Unreachable
+from stepstream.services.gateway.http_connection import Silent
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.pool import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pool, Upstream
 from stepstream.services.gateway.protocols.base import ProtocolName
@@ -30,10 +29,10 @@ _TO_WORKERS = frozenset({b"traceparent", b"tracestate", b"x-request-id", b"opena
 _NOT_TO_PROVIDERS = HOP_BY_HOP | frozenset(
     b"host content-length content-type accept-encoding expect cookie authorization x-api-key".split()
 )
-_JSON = ("content-type", "application/json")
+_JSON = (b"content-type", b"application/json")
 
 Incoming = Iterable[tuple[bytes, bytes]]
-Outgoing = Sequence[tuple[str, str]]
+Outgoing = Sequence[tuple[bytes, bytes]]
 
 
 class Target(Protocol):
@@ -69,12 +68,11 @@ class Workers:
         self._client = client
         self._deadline_s = settings.upstream_deadline_s
         self._metrics = metrics
-        self._chat_urls = {u.url: URL(u.url + "/v1/chat/completions") for u in self.pool.upstreams}
+        self._origins = {upstream.url: Origin.of(upstream.url) for upstream in self.pool.upstreams}
 
     def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
         """Those that mean something to a worker."""
-        kept = [(name.decode(), value.decode("latin-1")) for name, value in incoming if name in _TO_WORKERS]
-        return [*kept, *shown.upstream, _JSON]
+        return [*[header for header in incoming if header[0] in _TO_WORKERS], *shown.upstream, _JSON]
 
     async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
         """Makes one call; tries again for `gateway.upstream_deadline_s` seconds since the first failure.
@@ -91,7 +89,8 @@ class Workers:
                 await asyncio.sleep(max(self.pool.next_try() - now, 0.001))
             else:
                 try:
-                    reply = await self._client.call(upstream, method, self._url(upstream, path), body, headers)
+                    origin = self._origins[upstream.url]
+                    reply = await self._client.call(upstream, origin, method, path, body, headers)
                 except FAULTS as error:
                     upstream.failed(str(error) or type(error).__name__, time.monotonic())
                 else:
@@ -108,11 +107,6 @@ class Workers:
                     return unavailable
                 raise NoUpstream(f"no inference worker answered: {self.pool.faults()}")
 
-    def _url(self, upstream: Upstream, path: str) -> URL:
-        if path == "/v1/chat/completions":
-            return self._chat_urls[upstream.url]
-        return URL(upstream.url + path, encoded=True)
-
 
 class Provider:
     """A declared model provider."""
@@ -122,7 +116,8 @@ class Provider:
         self.speaks: Sequence[ProtocolName] = declared.protocols
         self.gives_tokens = declared.gives_tokens
         self.upstream = Upstream(declared.base_url.rstrip("/") + declared.path_prefix.rstrip("/"))
-        self._key = declared.api_key.get_secret_value() if declared.api_key is not None else ""
+        self._origin = Origin.of(self.upstream.url)
+        self._key = declared.api_key.get_secret_value().strip().encode() if declared.api_key is not None else b""
         self._deadline_s = deadline_s
         self._client = client
         self._metrics = metrics
@@ -130,20 +125,18 @@ class Provider:
     def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
         """All but those of the connection and ours; the declared key, else the caller's own."""
         kept = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in incoming
-            if name not in _NOT_TO_PROVIDERS and not name.startswith(b"x-stepstream-")
+            header
+            for header in incoming
+            if header[0] not in _NOT_TO_PROVIDERS and not header[0].startswith(b"x-stepstream-")
         ]
         kept.append(_JSON)
         if self._key:
-            kept.append(
-                ("x-api-key", self._key) if protocol == "anthropic" else ("authorization", f"Bearer {self._key}")
-            )
+            kept.append((b"x-api-key", self._key) if protocol == "anthropic" else _bearer(self._key))
             return kept
         own = dict(shown.upstream)
-        if protocol == "chat" and "authorization" not in own and "x-api-key" in own:  # translated from another's
-            own = {"authorization": f"Bearer {own['x-api-key']}"}
-        return [*kept, *own.items()]
+        if protocol == "chat" and b"authorization" not in own and b"x-api-key" in own:  # translated from another's
+            return [*kept, _bearer(own[b"x-api-key"])]
+        return [*kept, *shown.upstream]
 
     async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
         """Makes one call; again only after a refused connection, for `gateway.upstream_deadline_s` seconds.
@@ -152,29 +145,33 @@ class Provider:
             NoUpstream: no connection in that time.
             UpstreamDied, UpstreamSilent: it took the call and gave no answer.
         """
-        url = URL(self.upstream.url + path.removeprefix("/v1"), encoded=True)
+        path = path.removeprefix("/v1")
         give_up: float | None = None
         pause = FIRST_PAUSE_S
         while True:
             try:
-                reply = await self._client.call(self.upstream, method, url, body, headers)
+                reply = await self._client.call(self.upstream, self._origin, method, path, body, headers)
             except FAULTS as error:
                 self._metrics.upstream_failures.inc()
                 fault = str(error) or type(error).__name__
                 self.upstream.fault = fault
                 now = time.monotonic()
                 give_up = give_up or now + self._deadline_s
-                if not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-                    if isinstance(error, TimeoutError):
+                if not isinstance(error, Unreachable):
+                    if isinstance(error, Silent):
                         raise UpstreamSilent(f"{self.name} was silent for too long: {fault}") from error
                     raise UpstreamDied(f"{self.name} took the call and gave no answer: {fault}") from error
-                if isinstance(error, aiohttp.ClientSSLError) or now + pause >= give_up:
+                if isinstance(error.__cause__, ssl.SSLError) or now + pause >= give_up:
                     raise NoUpstream(f"{self.name} cannot be reached: {fault}") from error
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
                 self.upstream.fault = ""
                 return reply
+
+
+def _bearer(key: bytes) -> tuple[bytes, bytes]:
+    return b"authorization", b"Bearer " + key
 
 
 class Upstreams:

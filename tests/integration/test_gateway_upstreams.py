@@ -1,0 +1,206 @@
+"""Several upstreams behind one gateway, and ways to tell whose a call is: keys, sessions, traces, and its content."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from gateway_fixtures import Recorded, gateway_process, gateway_settings
+from scripted_upstream import ScriptedUpstream, prompt_ids
+from service_process import ServiceProcess, until
+
+from stepstream.config import Settings, environment_of
+from stepstream.config.sections import Provider
+from stepstream.embedded.ports import free_block
+
+QUESTION = {"role": "user", "content": "q:a+c"}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ScriptedUpstream]:
+    """Serves the models `gpt-*`."""
+    made = ScriptedUpstream()
+    made.tokens = False
+    made.start()
+    yield made
+    made.die()
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    registry_settings: Settings,
+    upstream: ScriptedUpstream,
+    provider: ScriptedUpstream,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ServiceProcess]:
+    """A gateway before the worker and three providers: one that is there, one that is not, one of another protocol."""
+    nowhere = f"http://127.0.0.1:{free_block(1)}"
+    entries = [
+        Provider(name="there", base_url=provider.url, models=["gpt-*"]),
+        Provider(name="away", base_url=nowhere, models=["away-*"]),
+        Provider(name="other", base_url=nowhere, models=["claude-*"], protocols=["anthropic"]),
+    ]
+    settings = gateway_settings(registry_settings, upstream, providers=entries, upstream_deadline_s=0.3)
+    with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
+        yield process
+
+
+@pytest.fixture
+def http(gateway: ServiceProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.settings.gateway.port}", timeout=30) as client:
+        yield client
+
+
+def ask(http: httpx.Client, *messages: Any, path: str = "/v1", model: str = "demo", **headers: str) -> httpx.Response:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    body = {"model": model, "messages": list(messages or (QUESTION,))}
+    return http.post(f"{path}/chat/completions", json=body, headers=names)
+
+
+def trajectory(reply: httpx.Response) -> str:
+    assert reply.status_code == 200, reply.text
+    return reply.headers["x-stepstream-trajectory"]
+
+
+def said(reply: httpx.Response) -> Any:
+    return reply.json()["choices"][0]["message"]
+
+
+def test_a_model_goes_to_its_provider(http: httpx.Client, provider: ScriptedUpstream, recorded: Recorded) -> None:
+    name = str(uuid.uuid4())
+    headers = {"authorization": "Bearer theirs", "openai_organization": "org", "x_stepstream_trajectory": name}
+    assert said(ask(http, model="gpt-5", **headers))["content"] == "hello"
+    sent = {key.lower(): value for key, value in provider.headers[-1].items()}
+    assert (sent["authorization"], sent["openai-organization"]) == ("Bearer theirs", "org")
+    assert not [key for key in sent if key.startswith("x-stepstream")]
+    assert not {"logprobs", "return_token_ids"} & set(provider.requests[-1])  # it cannot give them
+    (step,) = recorded("steps", name)
+    assert (step["model"], step["fidelity"], step["usage_prompt_tokens"]) == ("gpt-5", "text", None)
+
+
+def test_a_provider_that_refuses_connections_is_told(http: httpx.Client) -> None:
+    reply = ask(http, model="away-1")
+    assert (reply.status_code, reply.json()["error"]["type"]) == (503, "upstream_unavailable")
+    assert "away cannot be reached" in reply.json()["error"]["message"]
+    assert "x-stepstream-step" not in reply.headers
+
+
+def test_a_provider_that_dies_over_a_call_is_not_asked_again(
+    http: httpx.Client, provider: ScriptedUpstream, recorded: Recorded
+) -> None:
+    name = str(uuid.uuid4())
+    before = len(provider.requests)
+    provider.hang_up = True
+    reply = ask(http, model="gpt-5", x_stepstream_trajectory=name)
+    provider.hang_up = False
+    assert (reply.status_code, reply.json()["error"]["type"]) == (502, "upstream_disconnected")
+    assert len(provider.requests) == before + 1
+    (step,) = recorded("steps", name)
+    assert (step["error"], step["step_index"], reply.headers["x-stepstream-step"]) == ("upstream_disconnected", 0, "0")
+
+
+def test_an_upstream_that_speaks_neither_is_told(http: httpx.Client) -> None:
+    reply = ask(http, model="claude-1")
+    assert reply.status_code == 400
+    assert "call it by its own path" in reply.json()["error"]["message"]
+
+
+def test_what_is_no_model_call_is_passed_on(http: httpx.Client, provider: ScriptedUpstream) -> None:
+    assert http.get("/v1/models").json() == http.get("/models").json() == http.get("/t/s/v1/models").json()
+    reply = http.post("/v1/embeddings?x=1", json={"model": "gpt-e", "input": "a"}, headers={"x-stepstream-user": "u"})
+    assert reply.json() == {"path": "/v1/embeddings?x=1", "body": {"model": "gpt-e", "input": "a"}}
+    assert http.post("/v1/embeddings", json={"model": "demo"}).json()["path"] == "/v1/embeddings"
+    assert http.get("/v1/admin").status_code == 404  # workers show no more than they have to
+
+
+@pytest.mark.parametrize("path", ["/t/{}/v1", "/t/{}"])
+def test_a_session_in_the_path_is_the_trajectory(http: httpx.Client, recorded: Recorded, path: str) -> None:
+    name = str(uuid.uuid4())
+    assert trajectory(ask(http, path=path.format(name))) == name
+    assert len(recorded("steps", name)) == 1
+
+
+def test_a_session_after_the_key_is_the_trajectory(http: httpx.Client, upstream: ScriptedUpstream) -> None:
+    name = str(uuid.uuid4())
+    assert trajectory(ask(http, authorization=f"Bearer any-key:{name}")) == name
+    assert upstream.headers[-1]["Authorization"] == "Bearer any-key"
+
+
+def test_a_trace_is_a_trajectory_where_nothing_else_names_one(http: httpx.Client) -> None:
+    trace = uuid.uuid4().hex
+    context = f"00-{trace}-b7ad6b7169203331-01"
+    assert trajectory(ask(http, traceparent=context)) == trace
+    assert trajectory(ask(http, traceparent=context, x_stepstream_trajectory="named")) == "named"
+
+
+def test_calls_without_any_name_are_placed_by_what_they_repeat(http: httpx.Client, recorded: Recorded) -> None:
+    start = {"role": "user", "content": str(uuid.uuid4())}
+    first = ask(http, start)
+    name = trajectory(first)
+    turn = [start, said(first), {"role": "user", "content": "and?"}]
+    second = ask(http, *turn)
+    third = ask(http, start, said(first), {"role": "user", "content": "or?"})
+    fourth = ask(http, *turn, said(second), {"role": "user", "content": "so?"})
+    assert [trajectory(reply) for reply in (second, third, fourth)] == [name] * 3
+    assert trajectory(ask(http, {"role": "user", "content": str(uuid.uuid4())})) != name
+    steps = sorted(recorded("steps", name, 4), key=lambda step: step["step_index"])
+    assert [s["prompt_shared_messages"] for s in steps] == [0, 2, 2, 4]
+    assert [s["prompt_shared_step"] for s in steps] == [None, None, 0, 1]
+    shared = steps[1]["prompt_shared_tokens"]
+    whole = [*steps[0]["prompt_token_ids"], *steps[0]["response_token_ids"]]
+    assert whole[:shared] + steps[2]["prompt_token_ids"] == prompt_ids([*turn[:2], {"role": "user", "content": "or?"}])
+
+
+def test_keys(http: httpx.Client, gateway: ServiceProcess, upstream: ScriptedUpstream, recorded: Recorded) -> None:
+    made = json.loads(keys(gateway, "create", "--tenant", "acme", "--scope", "calls", "--json"))
+    key, name = made["key"], str(uuid.uuid4())
+    until(lambda: ask(http, authorization=f"Bearer {key}:{name}").status_code == 200)
+    assert "Authorization" not in upstream.headers[-1]
+    reply = ask(http, authorization=f"Bearer {key}:{name}", x_stepstream_tenant="claimed")
+    assert trajectory(reply) == name
+    assert {step["tenant"] for step in recorded("steps", name, 2)} == {"acme"}
+    item = {"trajectory_id": name, "name": "n", "value": 1}
+    refused = http.post("/v1/feedback", json=item, headers={"x-stepstream-key": key})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+    wrong = http.post("/v1/messages", json={}, headers={"x-api-key": key + "x"})
+    assert (wrong.status_code, wrong.json()["type"]) == (401, "error")  # as Anthropic's clients read it
+    assert wrong.json()["error"]["type"] == "authentication_error"
+    (listed,) = [row for row in json.loads(keys(gateway, "list", "--json")) if row["key_id"] == made["key_id"]]
+    assert (listed["tenant"], listed["scopes"], listed["revoked"]) == ("acme", ["calls"], False)
+    keys(gateway, "revoke", made["key_id"])
+    until(lambda: ask(http, authorization=f"Bearer {key}").status_code == 401)
+    assert key.rpartition("-")[2] not in gateway.said
+
+
+def test_a_gateway_may_require_keys_and_knows_them_without_kafka(
+    gateway: ServiceProcess, upstream: ScriptedUpstream, registry_settings: Settings, tmp_path: Any
+) -> None:
+    key = json.loads(keys(gateway, "create", "--tenant", "acme", "--json"))["key"]
+    settings = gateway_settings(registry_settings, upstream, require_key=True)
+    settings = settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": tmp_path})})
+    with (
+        gateway_process(settings, tmp_path / "log"),
+        httpx.Client(base_url=f"http://127.0.0.1:{settings.gateway.port}") as http,
+    ):
+        until(lambda: ask(http, authorization=f"Bearer {key}").status_code == 200)
+        assert (ask(http).status_code, http.get("/v1/models").status_code) == (401, 401)
+        assert http.get("/health").status_code == 200
+        until((tmp_path / "gateway" / "api-keys.json").exists)
+    away = settings.kafka.model_copy(update={"bootstrap": f"127.0.0.1:{free_block(1)}"})
+    with (
+        gateway_process(settings.model_copy(update={"kafka": away}), tmp_path / "log"),
+        httpx.Client(base_url=f"http://127.0.0.1:{settings.gateway.port}") as http,
+    ):
+        assert ask(http, authorization=f"Bearer {key}").status_code == 200
+        assert ask(http, authorization="Bearer sk-stepstream-00-x").status_code == 503
+
+
+def keys(gateway: ServiceProcess, *arguments: str) -> str:
+    command = [sys.executable, "-m", "stepstream.cli.main", "keys", *arguments]
+    environment = os.environ | environment_of(gateway.settings)
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
