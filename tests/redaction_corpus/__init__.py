@@ -6,7 +6,7 @@ written against; the held-out half has phrasings and carriers that were not look
 
 import base64
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,16 +40,23 @@ class Sample:
 
 
 def corpus(
-    half: str, items: int, seed: int = 0, *, share_dirty: float = 1.0, values: Mapping[str, Value] | None = None
+    half: str,
+    items: int,
+    seed: int = 0,
+    *,
+    share_dirty: float = 1.0,
+    values: Mapping[str, Value] | None = None,
+    ways: Sequence[carriers.Carrier] | None = None,
 ) -> Iterator[Sample]:
     """Steps of a half (`development` or `held_out`) until so many items are planted.
 
-    `share_dirty`: how many of the texts have an item at all. `values` replaces generators of values by others.
+    `share_dirty`: how many of the texts have an item at all. `values` replaces generators of values by others,
+    `ways` the carriers.
     """
     rng = random.Random(f"{half}/{seed}")
     made = {**KINDS, "url_password": _url_password, "basic": _basic, **(values or {})}
     phrasings = snippets.DEVELOPMENT if half == "development" else snippets.HELD_OUT
-    ways = carriers.DEVELOPMENT if half == "development" else carriers.HELD_OUT
+    ways = ways or (carriers.DEVELOPMENT if half == "development" else carriers.HELD_OUT)
     planted, number = 0, 0
     while planted < items:
         sample = _sample(f"{half}-{seed}-{number}", rng, made, phrasings, ways, share_dirty)

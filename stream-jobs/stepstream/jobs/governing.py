@@ -9,7 +9,7 @@ too: somebody who knows all of the prefix but a card number could try card numbe
 from collections import Counter
 
 from stepstream.jobs.redaction import Redactor
-from stepstream.jobs.redaction.fields import redact_feedback, redact_ids, redact_message
+from stepstream.jobs.redaction.fields import redact_feedback, redact_ids, redact_messages
 from stepstream.topics.events import Feedback, Governance, Step, new_governance
 from stepstream.topics.ids import derived_id
 
@@ -30,8 +30,9 @@ def govern_step(
     in_prompt: Counter[str] = Counter()
     in_response: Counter[str] = Counter()
     governed = step.copy()
-    governed["messages"] = [redact_message(message, redactor, in_prompt) for message in step["messages"]]
-    governed["response"] = redact_message(step["response"], redactor, in_response)
+    counts = [in_prompt] * len(step["messages"]) + [in_response]
+    *messages, response = redact_messages([*step["messages"], step["response"]], redactor, counts)
+    governed["messages"], governed["response"] = messages, response
     if step["error"] is not None:
         governed["error"] = redactor.redact(step["error"], in_response)
     in_ids: Counter[str] = Counter()  # of these no token tells

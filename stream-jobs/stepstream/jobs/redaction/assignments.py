@@ -199,7 +199,17 @@ ASSIGNMENTS = (
     Rule("authorization", 14, _authorization, ("authorization",)),
     Rule("bearer", 15, _bearer, ("bearer",)),
     Rule("password", 18, _shell, ("mysql", "mariadb", "curl", "sshpass", "redis-cli", "docker login")),
-    Rule("password", 20, _assigned(_STRONG, _password), _STRONG),
-    Rule("secret", 21, _assigned(_MEDIUM, _key), _MEDIUM),
-    Rule("secret", 22, _assigned(_WEAK, _drawn), _WEAK),
+    Rule(
+        "password",
+        20,
+        _assigned(_STRONG, _password),
+        ("passw", "passp", "passc", "pwd", "kennwort", "contras", "mot de"),
+    ),
+    Rule("secret", 21, _assigned(_MEDIUM, _key), ("key", "secret")),
+    Rule(
+        "secret",
+        22,
+        _assigned(_WEAK, _drawn),
+        ("key", "token", "credential", "session", "auth", "jwt", "cookie", "sid=", "pat="),
+    ),
 )

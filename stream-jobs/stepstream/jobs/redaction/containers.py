@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-# 16 characters or more, also in lines of the same length (MIME, PEM without its frame).
-_CANDIDATE = re.compile(r"[A-Za-z0-9+/_-]{60,76}(?:\r?\n[A-Za-z0-9+/_-]{60,76})+(?:\r?\n[A-Za-z0-9+/_-]{1,76})?={0,2}"
-                        r"|[A-Za-z0-9+/_-]{16,}={0,2}")  # fmt: skip
+_SHORTEST = 16
+# Lines of one length (MIME, PEM without its frame) are one piece, the last line shorter.
+_LINE = 60
+_NEXT_LINE = re.compile(r"\r?\n([A-Za-z0-9+/_-]{1,76}={0,2})(?![A-Za-z0-9+/_-])")
 _HEX = re.compile(r"(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,}")
 _READABLE = bytes(range(32, 127)) + b"\t\r\n"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
@@ -25,18 +26,31 @@ class Container(NamedTuple):
     wrap: Callable[[str], str]
 
 
-def containers(text: str) -> Iterator[Container]:
-    """The pieces that hold readable text."""
-    for match in _CANDIDATE.finditer(text):
-        piece = match.group()
-        if _HEX.fullmatch(piece):
-            content = _readable(bytes.fromhex(piece))
-            if content is not None:
-                yield Container(*match.span(), content, _hex_writer(piece))
+def containers(text: str, runs: list[tuple[int, int]]) -> Iterator[Container]:
+    """The pieces that hold readable text; `runs` are the spans that the pattern of `LONG` matches."""
+    done = 0
+    for start, end in runs:
+        size = end - start
+        if start < done or size < _SHORTEST:
             continue
-        content = _from_base64(piece)
+        if size >= _LINE and (pieces := _lines(text, end, size)) is not None:
+            end = pieces
+        done = end
+        piece = text[start:end]
+        hexadecimal = _HEX.fullmatch(piece) is not None
+        content = _readable(bytes.fromhex(piece)) if hexadecimal else _from_base64(piece)
         if content is not None:
-            yield Container(*match.span(), content, _base64_writer(piece))
+            yield Container(start, end, content, (_hex_writer if hexadecimal else _base64_writer)(piece))
+
+
+def _lines(text: str, end: int, size: int) -> int | None:
+    """The end of the lines that follow a line of this size; null where none does."""
+    begin = end
+    while (line := _NEXT_LINE.match(text, end)) and len(line.group(1)) <= size:
+        end = line.end()
+        if len(line.group(1)) < size:
+            break
+    return end if end > begin else None
 
 
 def _from_base64(piece: str) -> str | None:

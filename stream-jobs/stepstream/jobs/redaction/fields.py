@@ -6,7 +6,9 @@ and tasks are found by them: a pseudonym is the same each time, so that records 
 parent are the records' keys and `user` is who may ask for erasure: they stay.
 """
 
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from stepstream.topics.events import Feedback, Message, Step
@@ -23,12 +25,37 @@ class Redacts(Protocol):
         """The text without what must not be kept."""
         ...
 
+    def suspects(self, texts: Sequence[str]) -> set[int]:
+        """Which of the texts `redact` may change."""
+        ...
+
     def redact_id(self, text: str, found: "Counter[str]") -> str:
         """The id without e-mail addresses."""
         ...
 
 
-def redact_message(message: Message, redactor: Redacts, found: "Counter[str]") -> Message:
+def redact_messages(messages: Sequence[Message], redactor: Redacts, founds: "Sequence[Counter[str]]") -> list[Message]:
+    """The messages with all their texts redacted, the same objects where nothing was found; each has its own counts."""
+    texts: list[str] = []
+    ends: list[int] = []
+    for message in messages:
+        texts += _texts(message)
+        ends.append(len(texts))
+    dirty = {bisect_right(ends, index) for index in redactor.suspects(texts)}
+    return [
+        _redact_message(message, redactor, founds[place]) if place in dirty else message
+        for place, message in enumerate(messages)
+    ]
+
+
+def _texts(message: Message) -> list[str]:
+    texts = [message["content"], message["name"] or "", message["reasoning"] or "", message["tool_call_id"] or ""]
+    for call in message["tool_calls"]:
+        texts += (call["call_id"], call["name"], call["arguments"], call["result"] or "", call["error"] or "")
+    return texts
+
+
+def _redact_message(message: Message, redactor: Redacts, found: "Counter[str]") -> Message:
     """The message with all its texts redacted; the same object where nothing was found."""
     changed: dict[str, Any] = {}
     fields: Any = message

@@ -3,25 +3,14 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from stepstream.jobs.redaction import checks
-from stepstream.jobs.redaction.rule import NUMBER, Gate, Rule, by_pattern, context_before
+from stepstream.jobs.redaction.rule import LETTERED, NUMBER, Gate, Rule, by_pattern, context_before
 
+_RANK = 45
 _PLAIN = re.compile(r"[^A-Za-z0-9]+")
 _BEFORE, _AFTER = r"(?<![A-Za-z0-9])(?<!\d[.-])", r"(?![A-Za-z0-9]|[.-]\d)"
-
-# Where digits and letters mix as in one of the ids with letters. Each way begins at a digit: that is quick to look for.
-_LETTERED = Gate(
-    re.compile(
-        r"\d(?:(?<=[A-Z]{2}\d)|(?<=[A-Z]{2}[ -]\d))\d[ -]?\d\d[ -]?\d\d[ -]?[A-D]"
-        r"|\d(?<=[A-Z]{5}\d)\d{3}[A-Z]"
-        r"|\d(?<=[A-Za-z]{6}\d)\d[A-Za-z]\d\d[A-Za-z]"
-        r"|\d(?<=[A-Z]{4}\d)\d{5}[HMX]"
-        r"|\d{7,8}[ -]?[A-Za-z]"
-    ),
-    before=12,
-    after=16,
-)
 
 
 @dataclass(frozen=True)
@@ -36,8 +25,10 @@ class NationalId:
     bare: str = ""
     """Without separators (or with any): counts only after one of `words`."""
     words: str = ""
-    letters: bool = False
-    """Whether letters stand between its digits."""
+    marks: tuple[str, ...] = ()
+    """Of these lower-case literals one is in all that `words` matches."""
+    gate: Gate | None = None
+    """Null: it is found by its digits."""
 
     @property
     def region(self) -> str:
@@ -48,12 +39,14 @@ class NationalId:
         """The rules of the two ways to write it."""
         made = []
         if self.formatted:
-            made.append(self._rule(self.formatted, None))
+            find = by_pattern(_framed(self.formatted), self._check(None))
+            made.append(Rule(self.name, _RANK, find, gate=self.gate or _formatted()))
         if self.bare:
-            made.append(self._rule(self.bare, re.compile(self.words, re.IGNORECASE)))
+            find = by_pattern(_framed(self.bare), self._check(re.compile(self.words, re.IGNORECASE)))
+            made.append(Rule(self.name, _RANK, find, self.marks, NUMBER))
         return tuple(made)
 
-    def _rule(self, pattern: str, words: "re.Pattern[str] | None") -> Rule:
+    def _check(self, words: "re.Pattern[str] | None") -> Callable[[str, int, int], bool]:
         check = self.check
 
         def passes(text: str, start: int, end: int) -> bool:
@@ -61,8 +54,11 @@ class NationalId:
                 return False
             return words is None or context_before(text, start, words)
 
-        find = by_pattern(f"{_BEFORE}(?:{pattern}){_AFTER}", passes)
-        return Rule(self.name, 45, find, gate=_LETTERED if self.letters else NUMBER)
+        return passes
+
+
+def _framed(pattern: str) -> str:
+    return f"{_BEFORE}(?:{pattern}){_AFTER}"
 
 
 IDS = (
@@ -71,54 +67,68 @@ IDS = (
         r"(?!000|666|9\d\d)\d{3}-(?!00)\d\d-(?!0000)\d{4}",
         bare=r"(?!000|666|9\d\d)\d{3}[ .-]?(?!00)\d\d[ .-]?(?!0000)\d{4}",
         words=r"\bssn|social.?sec|itin\b",
+        marks=("ssn", "social", "itin"),
     ),
     NationalId("us_itin", r"9\d\d-(?:5\d|6[0-5]|7\d|8[0-8]|9[0-24-9])-\d{4}"),
     NationalId(
         "uk_nino",
         r"(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z][ -]?\d\d[ -]?\d\d[ -]?\d\d[ -]?[A-D]",
-        letters=True,
+        gate=LETTERED,
     ),
-    NationalId("uk_nhs", "", checks.uk_nhs, r"\d{3}[ -]?\d{3}[ -]?\d{4}", r"\bnhs\b|patient"),
+    NationalId("uk_nhs", "", checks.uk_nhs, r"\d{3}[ -]?\d{3}[ -]?\d{4}", r"\bnhs\b|patient", marks=("nhs", "patient")),
     NationalId("de_tax_id", r"[1-9]\d[ /]?\d{3}[ /]?\d{3}[ /]?\d{3}", checks.german_tax_id),
     NationalId(
         "fr_nir",
         r"[1-478][ .]?\d\d[ .]?(?:0[1-9]|1[0-2]|[2-9]\d)[ .]?(?:\d\d|2[AB])[ .]?\d{3}[ .]?\d{3}[ .-]?\d\d",
         checks.french_nir,
     ),
-    NationalId("es_id", r"(?:\d{8}|[XYZxyz][ -]?\d{7})[ -]?[A-Za-z]", checks.spanish_id, letters=True),
-    NationalId(
-        "it_fiscal_code", r"(?i:[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z])", checks.italian_code, letters=True
-    ),
+    NationalId("es_id", r"(?:\d{8}|[XYZxyz][ -]?\d{7})[ -]?[A-Za-z]", checks.spanish_id),
+    NationalId("it_fiscal_code", r"[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]", checks.italian_code, gate=LETTERED),
     NationalId(
         "nl_bsn",
         "",
         checks.dutch_bsn,
         r"\d{3}[ .]?\d{3}[ .]?\d{3}|\d{4}[ .]\d{2}[ .]\d{3}",
         r"\bbsn\b|burgerservice|sofi",
+        marks=("bsn", "burgerservice", "sofi"),
     ),
     NationalId(
-        "br_cpf", r"\d{3}\.\d{3}\.\d{3}-\d\d", checks.brazilian_cpf, r"\d{11}|\d{9}-\d\d", r"\bcpf\b|contribuinte"
+        "br_cpf",
+        r"\d{3}\.\d{3}\.\d{3}-\d\d",
+        checks.brazilian_cpf,
+        r"\d{11}|\d{9}-\d\d",
+        r"\bcpf\b|contribuinte",
+        marks=("cpf", "contribuinte"),
     ),
     NationalId(
         "in_aadhaar",
-        r"[2-9]\d{3}([ -])\d{4}\1\d{4}(?![ -]\d{4})",
+        r"[2-9]\d{3}(?: \d{4} |-\d{4}-)\d{4}(?![ -]\d{4})",
         checks.verhoeff,
         r"[2-9]\d{11}",
         r"aadha?ar|uidai|\buid\b|aadhar",
+        marks=("aadha", "uid"),
     ),
-    NationalId("in_pan", r"[A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z]", letters=True),
-    NationalId("pl_pesel", "", checks.polish_pesel, r"\d{11}", r"\bpesel\b"),
+    NationalId("in_pan", r"[A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z]", gate=LETTERED),
+    NationalId("pl_pesel", "", checks.polish_pesel, r"\d{11}", r"\bpesel\b", marks=("pesel",)),
     NationalId(
         "se_personnummer",
         r"\d{6}[-+]\d{4}",
         checks.swedish_number,
         r"(?:19|20)?\d{6}[-+]?\d{4}",
         r"person.?n(?:ummer|r)|\bpnr\b",
+        marks=("person", "pnr"),
     ),
     NationalId(
-        "ca_sin", "", checks.luhn, r"\d{3}[ -]?\d{3}[ -]?\d{3}", r"\bsin\b|social.?ins|assurance sociale|\bnas\b"
+        "ca_sin",
+        "",
+        checks.luhn,
+        r"\d{3}[ -]?\d{3}[ -]?\d{3}",
+        r"\bsin\b|social.?ins|assurance sociale|\bnas\b",
+        marks=("sin", "nas", "social"),
     ),
-    NationalId("au_tfn", "", checks.australian_tfn, r"\d{3}[ -]?\d{3}[ -]?\d{3}", r"\btfn\b|tax file"),
+    NationalId(
+        "au_tfn", "", checks.australian_tfn, r"\d{3}[ -]?\d{3}[ -]?\d{3}", r"\btfn\b|tax file", marks=("tfn", "tax")
+    ),
     NationalId("ch_ahv", r"756[. ]?\d{4}[. ]?\d{4}[. ]?\d{2}", checks.swiss_ahv),
     NationalId(
         "be_national",
@@ -126,9 +136,17 @@ IDS = (
         checks.belgian_number,
         r"\d{11}",
         r"rijksregister|registre national|\binsz\b|\bniss\b",
+        marks=("rijksregister", "registre", "insz", "niss"),
     ),
     NationalId("cn_id", r"[1-8]\d{5}(?:19|20)\d{9}[\dXx]", checks.chinese_id),
     NationalId("kr_rrn", r"\d{6}-[1-8]\d{6}", checks.korean_rrn),
-    NationalId("mx_curp", r"[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d", letters=True),
-    NationalId("sg_nric", r"[STFG]\d{7}[A-Z]", checks.singapore_nric, letters=True),
+    NationalId("mx_curp", r"[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d", gate=LETTERED),
+    NationalId("sg_nric", r"[STFG]\d{7}[A-Z]", checks.singapore_nric),
 )
+
+
+@cache
+def _formatted() -> Gate:
+    """Numbers of eight digits or more that are written as one of the ids is."""
+    union = "|".join(kind.formatted for kind in IDS if kind.formatted and kind.gate is None)
+    return NUMBER._replace(confirm=re.compile(_framed(union)))

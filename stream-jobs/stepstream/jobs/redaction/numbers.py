@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from stepstream.jobs.redaction.checks import luhn, mod97
-from stepstream.jobs.redaction.rule import NUMBER, Gate, Rule, by_pattern, context_before
+from stepstream.jobs.redaction.rule import LETTERED, NUMBER, Rule, by_pattern, context_before
 
 # Digits of the networks' ranges (ISO/IEC 7812), each with the lengths and groups that they print.
 _SEP = r"[ .-]?"
@@ -30,7 +30,6 @@ _IBAN_LENGTH = {
     )
 }
 _IBAN_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}\d{2}(?=[ -]?[A-Za-z0-9]{4})")
-_IBAN_GATE = Gate(re.compile(r"\d(?<=[A-Za-z]{2}\d)\d[ -]?[A-Za-z0-9]{4}[ -]?[A-Za-z0-9]{4}"), before=3, after=40)
 _IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,29}")
 
 _PHONE = re.compile(
@@ -108,7 +107,8 @@ def _phone_told(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 NUMBERS = (
     Rule("card", 40, by_pattern(_CARD, _card), gate=NUMBER),
-    Rule("iban", 35, _iban, gate=_IBAN_GATE),
+    Rule("iban", 35, _iban, gate=LETTERED),
+    Rule("iban", 35, _iban, ("iban",)),  # in lower case only where it is told
     Rule("phone", 60, _phone, gate=NUMBER),
     Rule("phone", 60, _phone_told, _PHONE_MARKS, gate=NUMBER),
 )

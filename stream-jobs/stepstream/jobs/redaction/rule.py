@@ -32,18 +32,23 @@ class Gate(NamedTuple):
     after: int
     skip: "re.Pattern[str] | None" = None
     """Matches that this one matches as a whole open nothing."""
+    confirm: "re.Pattern[str] | None" = None
+    """Matches in every window that is worth a look."""
 
-    def windows(self, text: str) -> list[tuple[int, int]]:
-        """Where to look, in order, without overlaps."""
+    def windows(self, text: str, spans: "list[tuple[int, int]]") -> list[tuple[int, int]]:
+        """Where to look, in order, without overlaps; `spans` are the matches of the pattern."""
         windows: list[tuple[int, int]] = []
-        for match in self.pattern.finditer(text):
-            if self.skip is not None and self.skip.fullmatch(match.group()):
+        size = len(text)
+        for start, end in spans:
+            if self.skip is not None and self.skip.fullmatch(text, start, end):
                 continue
-            low, high = max(0, match.start() - self.before), min(len(text), match.end() + self.after)
+            low, high = max(0, start - self.before), min(size, end + self.after)
             if windows and low <= windows[-1][1]:
                 low = windows.pop()[0]
             windows.append((low, high))
-        return windows
+        if self.confirm is None:
+            return windows
+        return [window for window in windows if self.confirm.search(text, *window)]
 
 
 Finder = Callable[[str, int, int], Iterator[tuple[int, int]]]
@@ -65,6 +70,10 @@ class Rule:
     gate: Gate | None = None
 
 
+# A run of characters as keys and tokens have them, and base64.
+LONG = Gate(re.compile(r"[A-Za-z0-9+/_-]{14,}={0,2}"), before=40, after=48)
+# Capital letters, then digits, as ids and accounts begin.
+LETTERED = Gate(re.compile(r"[A-Z]{2}[ -]?\d\d[ -]?[A-Z\d]{2}"), before=8, after=40)
 # A number of eight digits or more with separators between, unless it is the day and hour of a time stamp.
 NUMBER = Gate(
     re.compile(r"\d(?:[ ().\-/+]{0,3}\d){6,}"),

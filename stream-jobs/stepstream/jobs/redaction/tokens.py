@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from stepstream.jobs.redaction.rule import Gate, Rule, by_pattern
+from stepstream.jobs.redaction.rule import LONG, Gate, Rule, by_pattern
 
 _B, _A = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
 
@@ -56,7 +56,6 @@ _TOKENS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("pypi_token", ("pypi-ag",), rf"{_B}pypi-Ag[A-Za-z0-9_-]{{40,1000}}"),
     ("twilio_key", ("sk",), rf"{_B}SK[0-9a-fA-F]{{32}}{_A}"),
     ("sendgrid_key", ("sg.",), rf"{_B}SG\.[A-Za-z0-9_-]{{16,40}}\.[A-Za-z0-9_-]{{20,80}}"),
-    ("azure_key", ("q~",), rf"{_B}[A-Za-z0-9_~.-]{{3}}\dQ~[A-Za-z0-9_~.-]{{31,34}}"),
     (
         "azure_key",
         ("accountkey", "sharedaccesskey", "sig="),
@@ -100,12 +99,14 @@ def _api_key(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
             yield match.start(), match.start() + len(value)
 
 
+_AZURE = rf"{_B}[A-Za-z0-9_~.-]{{3}}\dQ~[A-Za-z0-9_~.-]{{31,34}}"
 _DISCORD = rf"{_B}[MNO][A-Za-z0-9_-]{{23,25}}\.[A-Za-z0-9_-]{{6}}\.[A-Za-z0-9_-]{{27,38}}(?![\w-])"
 _DOTS = Gate(re.compile(r"\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27}"), before=28, after=16)
 
 TOKENS = (
     Rule("private_key", 0, by_pattern(_PRIVATE_KEY), ("private key",)),
-    *(Rule(name, 10, by_pattern(pattern), marks) for name, marks, pattern in _TOKENS),
+    *(Rule(name, 10, by_pattern(pattern), marks, LONG) for name, marks, pattern in _TOKENS),
+    Rule("azure_key", 10, by_pattern(_AZURE), ("q~",)),
     Rule("vendor_token", 10, by_pattern(_DISCORD), gate=_DOTS),
-    Rule("api_key", 12, _api_key, ("sk-", "sk_", "rk-", "rk_", "pk-", "pk_")),
+    Rule("api_key", 12, _api_key, ("sk-", "sk_", "rk-", "rk_", "pk-", "pk_"), LONG),
 )

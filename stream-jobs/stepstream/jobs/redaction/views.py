@@ -15,7 +15,8 @@ _ESCAPE = re.compile(
     r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\"'\\/bfnrt])|%[0-7][0-9a-fA-F]"
     r"|&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});|[\u00ad\u200b-\u200f\u2060\ufeff]"
 )
-_HINT = re.compile(r"[\\%&\u00ad\u200b-\u200f\u2060\ufeff]")
+_ASCII_ESCAPE = re.compile(_ESCAPE.pattern.rpartition("|")[0])
+_INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 _SIMPLE = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PERCENT = re.compile(r"%[0-7][0-9a-fA-F]")
 # Spaces, hyphens and full-width forms that typesetting puts for plain ones: one character for one.
@@ -61,20 +62,25 @@ class View:
         return start, end
 
 
+def surface(text: str) -> View:
+    """The text as it stands."""
+    return View(text if text.isascii() else text.translate(_PLAIN), None, [0], [0], [0])
+
+
 def views_of(text: str) -> list[View]:
     """The text itself, then each layer under it that has something to undo."""
-    plain = text if text.isascii() else text.translate(_PLAIN)
-    views = [View(plain, None, [0], [0], [0])]
-    while len(views) <= MAX_LAYERS and _HINT.search(views[-1].text):
-        layer = _undo(views[-1])
-        if layer is None:
-            break
+    views = [surface(text)]
+    while len(views) <= MAX_LAYERS and (layer := undone(views[-1])) is not None:
         views.append(layer)
     return views
 
 
-def _undo(below: View) -> View | None:
+def undone(below: View) -> View | None:
+    """The layer under a view; null where nothing is escaped in it."""
     text = below.text
+    ascii_only = text.isascii()
+    if "\\" not in text and "%" not in text and "&" not in text and (ascii_only or not _INVISIBLE.search(text)):
+        return None
     # As forms write spaces; a plus sign of their own is %2B.
     literal = text.replace("+", " ") if _PERCENT.search(text) else text
     pieces: list[str] = []
@@ -82,7 +88,7 @@ def _undo(below: View) -> View | None:
     source: list[int] = []
     width: list[int] = []
     done = size = 0
-    for match in _ESCAPE.finditer(text):
+    for match in (_ASCII_ESCAPE if ascii_only else _ESCAPE).finditer(text):
         plain = _meaning(match.group())
         start, end = match.span()
         if plain is None:
@@ -107,10 +113,10 @@ def _undo(below: View) -> View | None:
         at.append(size)
         source.append(done)
         width.append(0)
-    undone = "".join(pieces)
-    if not undone:
+    plainer = "".join(pieces)
+    if not plainer:
         return None
-    return View(undone if undone.isascii() else undone.translate(_PLAIN), below, at, source, width)
+    return View(plainer if plainer.isascii() else plainer.translate(_PLAIN), below, at, source, width)
 
 
 def _meaning(escape: str) -> str | None:
