@@ -18,7 +18,13 @@ def test_namespace_roots_have_no_init(root: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["stepstream.topics.producer", "stepstream.topics.consumer", "stepstream.topics.admin", "stepstream.cli.main"],
+    [
+        "stepstream.topics.producer",
+        "stepstream.topics.consumer",
+        "stepstream.topics.admin",
+        "stepstream.sdk",
+        "stepstream.cli.main",
+    ],
 )
 def test_the_core_imports_without_heavy_packages(module: str) -> None:
     code = (

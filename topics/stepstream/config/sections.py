@@ -266,6 +266,23 @@ class Otlp(Section):
     trajectories: int = Field(50_000, ge=1, description="Trajectories whose step count and last step are remembered.")
 
 
+class Sdk(Section):
+    """The Python SDK, in an agent's own process."""
+
+    enabled: bool = Field(True, description="Whether anything is recorded; false: the SDK does nothing.")
+    agent: str = Field("agent", description="Agent name of a trajectory that is given none.")
+    tenant: str = Field("default", description="Tenant recorded with each event.")
+    consent: Literal["train", "analyse", "none"] = Field(
+        "train", description="Consent recorded with a trajectory that is given none."
+    )
+    spool: Path | None = Field(
+        None, description="Local folder of events that Kafka does not have yet; default: they wait in memory only."
+    )
+    spool_mb: int = Field(256, ge=1, description="Most MB of events on disk; beyond, the oldest are given up.")
+    memory_mb: int = Field(32, ge=1, description="Most MB of events that wait in memory; beyond, the oldest are lost.")
+    flush_s: float = Field(5.0, ge=0, description="Seconds to deliver events when the process ends.")
+
+
 class Inference(Section):
     """An inference worker."""
 
@@ -408,6 +425,7 @@ class Settings(Section):
     broker: Broker = Broker()
     gateway: Gateway = Gateway()
     otlp: Otlp = Otlp()
+    sdk: Sdk = Sdk()
     inference: Inference = Inference()
     learner: Learner = Learner()
     fleet: Fleet = Fleet()

@@ -1,0 +1,71 @@
+"""What users hand over, as the log keeps it: messages in OpenAI's shape, as dicts or a client's objects. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
+
+
+def message_of(raw: Any, role: str = "user") -> Message:
+    """A message: a dict or object in the shape of OpenAI's chat API, or a text of `role`."""
+    raw = plain(raw)
+    if not isinstance(raw, Mapping):
+        return new_message(role=role, content=text_of(raw))
+    reasoning = raw.get("reasoning", raw.get("reasoning_content"))
+    return new_message(
+        role=text_of(raw.get("role")) or role,
+        content=content_of(raw.get("content")),
+        tool_calls=[tool_call_of(call) for call in raw.get("tool_calls") or []],
+        tool_call_id=_optional(raw.get("tool_call_id")),
+        name=_optional(raw.get("name")),
+        reasoning=_optional(reasoning),
+    )
+
+
+def tool_call_of(raw: Any) -> ToolCall:
+    """A tool call: in OpenAI's shape, or flat with `name`, `arguments` and `id` or `call_id`."""
+    raw = plain(raw)
+    if not isinstance(raw, Mapping):
+        return new_tool_call(call_id="", name="", arguments=text_of(raw))
+    function = raw.get("function")
+    inner = function if isinstance(function, Mapping) else raw
+    return new_tool_call(
+        call_id=text_of(raw.get("call_id", raw.get("id"))),
+        name=text_of(inner.get("name")),
+        arguments=text_of(inner.get("arguments")),
+        result=_optional(raw.get("result")),
+        error=_optional(raw.get("error")),
+    )
+
+
+def content_of(content: Any) -> str:
+    """A message's content as text; parts that are not text are kept as JSON."""
+    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        return "".join([text_of(part.get("text")) for part in content])
+    return text_of(content)
+
+
+def text_of(value: Any) -> str:
+    """A string as it is, nothing as an empty one, anything else as JSON; what is no JSON as Python shows it."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return orjson.dumps(value, default=_shown, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def plain(value: Any) -> Any:
+    """A client library's object (anything with `model_dump`, as pydantic's) as plain data."""
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else text_of(value)
+
+
+def _shown(value: Any) -> Any:
+    data = plain(value)
+    return data if data is not value else repr(value)

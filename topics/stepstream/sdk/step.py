@@ -1,0 +1,292 @@
+"""One step: what the agent saw, what it answered, what its tools gave back."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from stepstream.sdk.context import leave, step_here
+from stepstream.sdk.messages import message_of, plain, text_of, tool_call_of
+from stepstream.sdk.recorder import quiet
+from stepstream.topics.events import (
+    Message,
+    PolicySpan,
+    Sampling,
+    ToolCall,
+    TrajectoryEnd,
+    new_message,
+    new_policy_span,
+    new_sampling,
+    new_step,
+    new_tool_call,
+)
+from stepstream.topics.ids import new_event_id, now_us
+
+if TYPE_CHECKING:
+    from stepstream.sdk.trajectory import Trajectory
+
+log = logging.getLogger(__name__)
+
+
+class _Tokens:
+    """A sampled response in tokens, with the whole prompt's."""
+
+    def __init__(self, prompt: Sequence[int], response: Sequence[int], logprobs: Sequence[float], version: int) -> None:
+        self.prompt, self.response, self.logprobs = list(prompt), list(response), list(logprobs)
+        self.version = version
+        if not self.response or len(self.response) != len(self.logprobs) or version < 0:
+            raise ValueError(f"{len(self.response)} tokens, {len(self.logprobs)} logprobs, version {version}")
+
+    def spans(self, model: str) -> list[PolicySpan]:
+        """All of the response was sampled by one version."""
+        return [new_policy_span(start=0, end=len(self.response), model=model, version=self.version)]
+
+
+class Step:
+    """A context manager, sync or async; the step is recorded when its block ends, an exception as its error.
+
+    No method raises. Make it with `Trajectory.step`.
+    """
+
+    def __init__(
+        self, trajectory: Trajectory, messages: Iterable[Any], model: str, sampling: Mapping[str, Any]
+    ) -> None:
+        self.index = -1
+        """Position in the trajectory; known inside the block."""
+        self._trajectory = trajectory
+        self._model = model
+        self._given = messages
+        self._sampling_given = sampling
+        self._messages: list[Message] = []
+        self._response: Message | None = None
+        self._tokens: _Tokens | None = None
+        self._fields: dict[str, Any] = {}
+        self._finish_reason = ""
+        self._end: TrajectoryEnd = "open"
+        self._remote = False
+        self._first_token_ms: float | None = None
+        self._event_id = ""
+        self._started = 0.0
+        self._started_us = 0
+        self._token: Token[Step | None] | None = None
+
+    @quiet
+    def messages(self, *messages: Any) -> None:
+        """Adds messages to the prompt: dicts or objects in OpenAI's shape, or texts of the user."""
+        if self._trajectory.recorded:
+            self._messages += [message_of(message) for message in messages]
+
+    @quiet
+    def response(
+        self,
+        message: Any = "",
+        *,
+        tool_calls: Iterable[Any] = (),
+        finish_reason: str = "stop",
+        model: str = "",
+        prompt_token_ids: Sequence[int] = (),
+        token_ids: Sequence[int] = (),
+        logprobs: Sequence[float] = (),
+        policy_version: int = -1,
+        prompt_tokens: int | None = None,
+        response_tokens: int | None = None,
+        cost_usd: float | None = None,
+    ) -> None:
+        """What the agent answered.
+
+        Args:
+            message: a text, or a dict or object in the shape of OpenAI's assistant messages.
+            tool_calls: more calls, in OpenAI's shape or as `{"id", "name", "arguments"}`.
+            finish_reason: `stop`, `length`, `tool_calls`, `error`.
+            model: that answered, if it is another than was asked.
+            prompt_token_ids: of the whole prompt. With `token_ids`, `logprobs` and `policy_version`, the step has
+                fidelity `token`; without one of them, `text`.
+            token_ids: of the response, with its end-of-turn token where it was sampled.
+            logprobs: natural logarithm, of each response token.
+            policy_version: version of the model that sampled it.
+            prompt_tokens: their number, as the upstream counted them.
+            response_tokens: their number, as the upstream counted them.
+            cost_usd: price of the call.
+        """
+        if not self._trajectory.recorded:
+            return
+        self._response = message_of(message, "assistant")
+        self._response["tool_calls"] += [tool_call_of(call) for call in tool_calls]
+        self._finish_reason = finish_reason
+        self._model = model or self._model
+        self._fields = {
+            "usage_prompt_tokens": prompt_tokens,
+            "usage_response_tokens": response_tokens,
+            "cost_usd": cost_usd,
+        }
+        if len(token_ids) and len(prompt_token_ids) and policy_version >= 0:
+            self._tokens = _Tokens(prompt_token_ids, token_ids, logprobs, policy_version)
+
+    @quiet
+    def completion(self, reply: Any) -> None:
+        """The answer, from a chat completion of an OpenAI-compatible client: an object or a dict."""
+        if not self._trajectory.recorded:
+            return
+        reply = plain(reply)
+        choice, usage = reply["choices"][0], reply.get("usage") or {}
+        self.response(
+            choice["message"],
+            finish_reason=choice.get("finish_reason") or "",
+            model=reply.get("model") or "",
+            prompt_tokens=usage.get("prompt_tokens"),
+            response_tokens=usage.get("completion_tokens"),
+        )
+
+    @quiet
+    def tool_call(
+        self,
+        name: str,
+        arguments: Any = None,
+        *,
+        result: Any = None,
+        error: str | BaseException | None = None,
+        duration_ms: float | None = None,
+        call_id: str = "",
+    ) -> None:
+        """What a tool was asked and gave back: goes to the response's call that has none yet, or is a call of its own.
+
+        Args:
+            name: of the tool.
+            arguments: JSON text, or what becomes it.
+            result: a text, or what becomes JSON.
+            error: class of the error, or the exception.
+            duration_ms: time that it took, in milliseconds.
+            call_id: the response's call, where it is known.
+        """
+        if not self._trajectory.recorded:
+            return
+        failed = type(error).__name__ if isinstance(error, BaseException) else error
+        said = None if result is None else text_of(result)
+        asked = text_of(arguments) if arguments is not None else "{}"
+        if self._remote:
+            self._trajectory.tool_used(name, self.index, call_id, failed)
+            return
+        if self._response is None:
+            self._response = new_message(role="assistant")
+        call = self._unanswered(name, asked, call_id)
+        if call is None:
+            call = new_tool_call(call_id=call_id or f"call_{uuid.uuid4().hex[:12]}", name=name, arguments=asked)
+            self._response["tool_calls"].append(call)
+        call["result"], call["error"], call["duration_ms"] = said, failed, duration_ms
+
+    @quiet
+    def reward(self, name: str, value: float, *, source: str = "environment") -> None:
+        """A number about this step."""
+        self._trajectory.feedback(name, value, source=source, step_index=self.index)
+
+    @quiet
+    def first_token(self) -> None:
+        """Notes that the first token of a streamed answer has come."""
+        if self._first_token_ms is None:
+            self._first_token_ms = (time.perf_counter() - self._started) * 1000
+
+    @quiet
+    def end(self, how: TrajectoryEnd = "terminated") -> None:
+        """Says that this step ends its trajectory: `terminated` by the task, or `truncated` by a limit."""
+        self._end = how
+        self._trajectory.ended = True
+
+    def headers(self) -> dict[str, str]:
+        """For a model call of this step through the gateway, which then records the step instead of the SDK."""
+        if not self._trajectory.recorded:
+            return {}
+        self._remote = True
+        return self._trajectory.headers() | {"x-stepstream-step": str(self.index)}
+
+    def __enter__(self) -> Step:
+        self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            leave(step_here, self._token)
+            self._token = None
+            self._record(kind)
+
+    async def __aenter__(self) -> Step:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    @quiet
+    def _begin(self) -> None:
+        if not self._trajectory.recorded:
+            return
+        self.index = self._trajectory.next_index()
+        self._event_id, self._started_us, self._started = new_event_id(), now_us(), time.perf_counter()
+        self._token = step_here.set(self)
+        self.messages(*self._given)
+
+    @quiet
+    def _record(self, kind: type[BaseException] | None) -> None:
+        if self._remote:
+            return
+        trajectory, tokens, about = self._trajectory, self._tokens, self._trajectory.about
+        response = self._response or new_message(role="assistant")
+        prompt_ids = tokens.prompt if tokens else []
+        response_ids = tokens.response if tokens else []
+        shared = trajectory.sharing.find(self.index, self._messages, prompt_ids)
+        step = new_step(
+            event_id=self._event_id,
+            occurred_at_us=self._started_us,
+            producer=trajectory.producer,
+            trajectory_id=trajectory.id,
+            step_index=self.index,
+            **about.of_step(),
+            model=self._model,
+            fidelity="token" if tokens else "text",
+            prompt_shared_messages=shared.messages,
+            prompt_shared_step=shared.step,
+            prompt_shared_tokens=shared.tokens,
+            prompt_shared_digest=shared.digest,
+            messages=self._messages[shared.messages :],
+            prompt_token_ids=prompt_ids[shared.tokens :],
+            response=response,
+            response_token_ids=response_ids,
+            response_logprobs=tokens.logprobs if tokens else [],
+            policy_spans=tokens.spans(self._model) if tokens else [],
+            sampling=self._sampling(),
+            finish_reason="error" if kind else self._finish_reason,
+            end=self._end,
+            error=kind.__name__ if kind else None,
+            duration_ms=(time.perf_counter() - self._started) * 1000,
+            first_token_ms=self._first_token_ms,
+            **self._fields,
+        )
+        trajectory.emit("steps", step)
+        if kind is None:
+            trajectory.sharing.remember(self.index, self._messages, response, prompt_ids + response_ids)
+
+    def _sampling(self) -> Sampling:
+        return new_sampling(**{name: value for name, value in self._sampling_given.items() if value is not None})
+
+    def _unanswered(self, name: str, asked: str, call_id: str) -> ToolCall | None:
+        assert self._response is not None
+        open_calls = [
+            call
+            for call in self._response["tool_calls"]
+            if call["name"] == name and call["result"] is None and call["error"] is None and call["duration_ms"] is None
+        ]
+        if call_id:
+            return next((call for call in open_calls if call["call_id"] == call_id), None)
+        same = [call for call in open_calls if _squeezed(call["arguments"]) == _squeezed(asked)]
+        return next(iter(same or open_calls), None)
+
+
+def _squeezed(arguments: str) -> str:
+    return "".join(arguments.split())

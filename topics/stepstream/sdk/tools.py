@@ -1,0 +1,109 @@
+"""`@tool`: records what a function is asked and gives back, on the step that runs."""
+
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from stepstream.sdk.context import step_here, trajectory_here
+from stepstream.sdk.recorder import quiet
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@overload
+def tool(function: Callable[P, T], /) -> Callable[P, T]: ...
+@overload
+def tool(*, name: str = "") -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+def tool(function: Callable[..., Any] | None = None, /, *, name: str = "") -> Any:
+    """Records each call of a function, sync or async: arguments, result, error, duration.
+
+    Inside a step it becomes a tool call of that step; elsewhere in a trajectory, or where the gateway records the
+    step, feedback `tool` (1 or 0, the error's class) about the call; outside trajectories, nothing.
+
+    Args:
+        function: what to record.
+        name: of the tool; default: the function's.
+    """
+    if function is None:
+        return lambda found: tool_of(found, name)
+    return tool_of(function, name)
+
+
+def tool_of(function: Callable[P, T], name: str) -> Callable[P, T]:
+    """The recorded function."""
+    called = name or getattr(function, "__name__", "tool")
+    signature = _signature(function)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def recorded(*args: P.args, **kwargs: P.kwargs) -> Any:
+            if trajectory_here.get() is None:
+                return await function(*args, **kwargs)
+            begun = time.perf_counter()
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as error:
+                _note(called, signature, args, kwargs, None, error, begun)
+                raise
+            _note(called, signature, args, kwargs, result, None, begun)
+            return result
+
+        return cast(Callable[P, T], recorded)
+
+    @functools.wraps(function)
+    def recorded_sync(*args: P.args, **kwargs: P.kwargs) -> T:
+        if trajectory_here.get() is None:
+            return function(*args, **kwargs)
+        begun = time.perf_counter()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            _note(called, signature, args, kwargs, None, error, begun)
+            raise
+        _note(called, signature, args, kwargs, result, None, begun)
+        return result
+
+    return recorded_sync
+
+
+@quiet
+def _note(
+    name: str,
+    signature: inspect.Signature | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    result: Any,
+    error: BaseException | None,
+    begun: float,
+) -> None:
+    duration_ms = (time.perf_counter() - begun) * 1000
+    step, trajectory = step_here.get(), trajectory_here.get()
+    if step is not None:
+        step.tool_call(name, _asked(signature, args, kwargs), result=result, error=error, duration_ms=duration_ms)
+    elif trajectory is not None:
+        index = trajectory.last_index
+        trajectory.tool_used(name, index if index >= 0 else None, "", type(error).__name__ if error else None)
+
+
+def _asked(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name, without the object that a method belongs to."""
+    if signature is None:
+        return {"args": list(args), **kwargs}
+    try:
+        bound = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # the call itself has failed with it
+        return {"args": list(args), **kwargs}
+    return {name: value for name, value in bound.items() if name not in ("self", "cls")}
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,218 @@
+"""One attempt at one task, and everything that is said about it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from stepstream.sdk.messages import text_of
+from stepstream.sdk.recorder import Recorder, quiet
+from stepstream.sdk.sharing import Sharing
+from stepstream.sdk.step import Step
+from stepstream.topics.events import Consent, Track, TrajectoryEnd, new_feedback
+from stepstream.topics.ids import new_event_id, now_us
+
+if TYPE_CHECKING:
+    from stepstream.sdk.scopes import TrajectoryScope
+
+
+@dataclass(frozen=True)
+class About:
+    """Whose trajectory it is and what it attempts."""
+
+    agent: str = ""
+    tenant: str = ""
+    consent: Consent = "none"
+    task_id: str = ""
+    group_id: str | None = None
+    environment: str = ""
+    harness_version: str = ""
+    split: str = "train"
+    track: Track = "stable"
+    user: str | None = None
+    parent_trajectory_id: str | None = None
+    parent_step_index: int | None = None
+
+    def of_step(self) -> dict[str, Any]:
+        """The fields as a step has them."""
+        return dict(vars(self))
+
+
+class Trajectory:
+    """Steps, tools, rewards and sub-agents of one attempt. Made by `trajectory` and `sub_agent`; no method raises."""
+
+    def __init__(self, recorder: Recorder | None, trajectory_id: str, about: About) -> None:
+        """Without a recorder, nothing is recorded."""
+        self.id = trajectory_id
+        self.about = about
+        self.recorded = recorder is not None
+        """Whether anything becomes of what is said here; false where the SDK is switched off."""
+        self.producer = recorder.producer if recorder is not None else ""
+        self.sharing = Sharing()
+        self.ended = False
+        self._recorder = recorder
+        self._indices = itertools.count()
+        self._last = -1
+        self._through_gateway = False
+
+    def step(
+        self,
+        messages: Iterable[Any] = (),
+        *,
+        model: str = "",
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+    ) -> Step:
+        """The next step, to be used as a context manager.
+
+        Args:
+            messages: the whole prompt, in OpenAI's shape; what earlier steps hold already is not stored again.
+            model: that is asked.
+            temperature: default 1.
+            top_p: default 1.
+            max_tokens: most tokens of the response.
+            seed: of the sampling.
+        """
+        sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+        return Step(self, messages, model, sampling)
+
+    def sub_agent(
+        self,
+        agent: str = "",
+        *,
+        task_id: str | None = None,
+        group_id: str | None = None,
+        trajectory_id: str | None = None,
+        environment: str | None = None,
+        harness_version: str | None = None,
+    ) -> TrajectoryScope:
+        """A child trajectory, called by the step that runs now, else by the last one; the rest is inherited."""
+        from stepstream.sdk.scopes import child_of
+
+        named = {"task_id": task_id, "environment": environment, "harness_version": harness_version}
+        changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        return child_of(self, trajectory_id, agent=agent or self.about.agent, group_id=group_id, **changes)
+
+    def child(self, step_index: int, **changes: Any) -> About:
+        """What a sub-agent that this step calls is about."""
+        return replace(self.about, parent_trajectory_id=self.id, parent_step_index=step_index, **changes)
+
+    @quiet
+    def reward(self, name: str, value: float, *, source: str = "environment", step_index: int | None = None) -> None:
+        """A number (or a boolean) that the reward specification knows by `name`, about all of it or a step."""
+        self.feedback(name, value, source=source, step_index=step_index)
+
+    @quiet
+    def feedback(
+        self,
+        name: str,
+        value: float | None = None,
+        *,
+        category: str | None = None,
+        comment: str | None = None,
+        demonstration: Any = None,
+        source: str = "user",
+        step_index: int | None = None,
+        tool_call_id: str | None = None,
+        retracts: str | None = None,
+    ) -> None:
+        """What somebody says of it: a number, a word, a text, or what the agent should have answered."""
+        self._say(
+            name,
+            value=None if value is None else float(value),
+            category=category,
+            comment=comment,
+            demonstration=None if demonstration is None else text_of(demonstration),
+            source=source,
+            step_index=step_index,
+            tool_call_id=tool_call_id or None,
+            retracts=retracts,
+        )
+
+    @quiet
+    def end(self, how: TrajectoryEnd = "terminated", *, error: str | None = None) -> None:
+        """Says that it is over, `terminated` by the task or `truncated` by a limit; leaving the block does too."""
+        if self.ended or not self.recorded:
+            return
+        self.ended = True
+        last = self._last if self._last >= 0 and not self._through_gateway else None
+        self._say("end", category=error, source="environment", end=how, last_step_index=last)
+
+    def headers(self) -> dict[str, str]:
+        """For model calls through the gateway, which then records and counts the steps; the SDK adds tools and rewards.
+
+        Give them to the client as default headers; for one step's calls, see `Step.headers`.
+        """
+        if not self.recorded:
+            return {}
+        self._through_gateway = True
+        about = self.about
+        named = {
+            "trajectory": self.id,
+            "agent": about.agent,
+            "tenant": about.tenant,
+            "consent": about.consent,
+            "task": about.task_id,
+            "group": about.group_id,
+            "environment": about.environment,
+            "harness": about.harness_version,
+            "split": about.split,
+            "user": about.user,
+            "parent": about.parent_trajectory_id,
+            "parent-step": about.parent_step_index,
+        }
+        return {f"x-stepstream-{name}": str(value) for name, value in named.items() if value not in (None, "")}
+
+    @quiet
+    def tool_used(self, name: str, step_index: int | None, call_id: str, error: str | None) -> None:
+        """A tool's use where the gateway records the step, or outside any: told as feedback about the call."""
+        self._say(
+            "tool",
+            value=0.0 if error else 1.0,
+            category=error,
+            comment=name,
+            source="environment",
+            step_index=step_index,
+            tool_call_id=call_id or None,
+        )
+
+    def next_index(self) -> int:
+        """Takes the index of a step that begins."""
+        self._last = index = next(self._indices)
+        return index
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last step that began; -1: none has."""
+        return self._last
+
+    def emit(self, topic: str, record: Any) -> None:
+        """Sends an event of this trajectory on its way."""
+        if self._recorder is not None:
+            self._recorder.emit(topic, record)
+
+    def _say(self, name: str, **fields: Any) -> None:
+        if self.recorded:
+            about = self.about
+            self.emit(
+                "feedback",
+                new_feedback(
+                    event_id=new_event_id(),
+                    occurred_at_us=now_us(),
+                    producer=self.producer,
+                    tenant=about.tenant,
+                    consent=about.consent,
+                    user=about.user,
+                    trajectory_id=self.id,
+                    name=name,
+                    **fields,
+                ),
+            )
+
+
+NOTHING = Trajectory(None, "", About())
+"""Stands where nothing is recorded."""
