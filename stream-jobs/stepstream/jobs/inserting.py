@@ -46,29 +46,52 @@ class Inserter:
             return unfit + [middle + place for place in self.insert(table, rows[middle:])]
         return []
 
+    def delete(self, table: str, column: str, value: str) -> None:
+        """Deletes the rows of a value for good, one event after the other.
+
+        Raises:
+            Abandoned: asked to give up while waiting for the store.
+        """
+        patiently(lambda: self._try_to_delete(table, column, value), _AWAY, self._abandoned)
+
     def close(self) -> None:
         """Frees the connection."""
         if self._client is not None:
             self._client.close()
 
-    def _try(self, table: str, rows: Sequence[Row]) -> None:
+    def _connected(self) -> Client:
         if self._client is None:
             self._client = connect(self._settings, database=self._settings.database)
+        return self._client
+
+    def _try_to_delete(self, table: str, column: str, value: str) -> None:
+        client = self._connected()
+        found = client.query(f"SELECT event_id FROM {table} WHERE {column} = {{value:String}}", {"value": value})
+        for (event_id,) in found.result_rows:
+            # By id, since ClickHouse keeps the text of a mutation, and the value may name a person.
+            client.command(
+                f"ALTER TABLE {table} DELETE WHERE event_id = {{id:String}}",
+                {"id": event_id},
+                settings={"mutations_sync": 2},
+            )
+
+    def _try(self, table: str, rows: Sequence[Row]) -> None:
+        client = self._connected()
         context = self._contexts.get(table)
         if context is None:
             columns = TABLES[table].columns
-            context = self._client.create_insert_context(table, column_names=columns)
+            context = client.create_insert_context(table, column_names=columns)
             self._contexts[table] = context
         try:
             context.data = rows
-            self._client.insert(context=context)
+            client.insert(context=context)
         except _UNFIT as error:
             del self._contexts[table]
             raise _Unfit from error
         except ClickHouseError:
             # The next try starts from scratch: the connection, or what is known of the table, may be stale.
             self._contexts.clear()
-            self._client.close()
+            client.close()
             self._client = None
             raise
 

@@ -143,7 +143,10 @@ def label(
 
 def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
     """What is left of a label when somebody in it was erased: that it was, without who and without what was said."""
-    steps: list[LabeledStep] = [{**step, "tool_calls": [], "trainable": False} for step in labelled["steps"]]
+    steps: list[LabeledStep] = [
+        {**step, "tool_calls": [], "error": step["error"] and "erased", "trainable": False}
+        for step in labelled["steps"]
+    ]
     return {
         **labelled,
         "user": None,

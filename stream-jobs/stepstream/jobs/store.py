@@ -31,6 +31,9 @@ NAME = "store"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
 
+CONSENTS = "consents"
+"""The topic of which records are deleted, and its table: a person may be forgotten there."""
+
 T = TypeVar("T")
 
 
@@ -68,9 +71,10 @@ class StoreProcessor:
         out = Outputs(JOB, self._codec, self._patiently)
         by_table: defaultdict[str, list[Row]] = defaultdict(list)
         origins: defaultdict[str, list[Record]] = defaultdict(list)
+        deleted = {record.key: record.value is None for record in records if record.topic == CONSENTS}
         for record in records:
             if record.value is None and CATALOGUE[record.topic].cleanup == "compact":
-                continue  # a tombstone: who deletes a key deletes its row
+                continue
             try:
                 event = self._patiently(partial(self._codec.decode, record.topic, record.value))
             except CodecError as error:
@@ -82,6 +86,9 @@ class StoreProcessor:
         for table, batch in by_table.items():
             for place in self._inserter.insert(table, batch):
                 self._refuse(out, origins[table][place], Refused("invalid", f"does not fit the table {table}"))
+        for key, gone in deleted.items():
+            if gone:
+                self._inserter.delete(CONSENTS, "key", (key or b"").decode(errors="replace"))
         self._share.note(len(records) - out.refused, out.refused)
         self._publisher.publish(out.events)
         out.show_counts()

@@ -3,7 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-DAY_MS = 24 * 3600 * 1000
+HOUR_MS = 3600 * 1000
+DAY_MS = 24 * HOUR_MS
+SOON_GONE = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "60000"}
+"""A compacted topic whose old records go within minutes after they were replaced or deleted."""
+DAILY = {"segment.ms": str(DAY_MS)}
+"""What is deleted before its time, as records of an erased person in the clear, is off the disk after a day."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,10 @@ class Topic:
 AGENTS = ("gateway", "SDK", "any Kafka client")
 
 _ALL = (
-    Topic("steps", "trajectory_id", "Step", "What agents did, as they told it.", AGENTS, ("govern",)),
-    Topic("feedback", "trajectory_id", "Feedback", "Signals about it, as they came.", AGENTS, ("govern",)),
+    Topic("steps", "trajectory_id", "Step", "What agents did, as they told it.", AGENTS, ("govern",), config=DAILY),
+    Topic(
+        "feedback", "trajectory_id", "Feedback", "Signals about it, as they came.", AGENTS, ("govern",), config=DAILY
+    ),
     Topic("governed-steps", "trajectory_id", "Step", "Steps that may be used.", ("govern",), ("label", "store")),
     Topic(
         "governed-feedback",
@@ -141,6 +148,8 @@ _ALL = (
         ("govern", "label", "store"),
         partitions=1,
         cleanup="compact",
+        # Names a person: what was withdrawn, or is erased, is to be gone from the disk soon.
+        config=SOON_GONE | {"delete.retention.ms": str(HOUR_MS)},
     ),
     Topic(
         "subject-keys",
@@ -152,12 +161,7 @@ _ALL = (
         partitions=1,
         cleanup="compact",
         # A destroyed key is to be gone from the disk soon, not when a segment is full.
-        config={
-            "segment.ms": "60000",
-            "min.cleanable.dirty.ratio": "0.01",
-            "max.compaction.lag.ms": "60000",
-            "delete.retention.ms": "86400000",
-        },
+        config=SOON_GONE | {"delete.retention.ms": str(DAY_MS)},
     ),
     Topic(
         "erasures",
@@ -197,6 +201,7 @@ _ALL = (
         ("govern", "label", "measure", "store", "learner"),
         ("store",),
         retention_ms=90 * DAY_MS,
+        config=DAILY,
     ),
 )
 

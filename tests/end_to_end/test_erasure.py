@@ -1,0 +1,291 @@
+"""A person is erased from a running stack: what they said and who they are is found nowhere; others keep everything."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from scripted_upstream import ScriptedUpstream
+from service_process import until
+from stack_fixtures import changed
+from stream_records import make_ending, make_steps
+
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse import connect
+from stepstream.jobs.erasure.log import ends, wait_until_read
+from stepstream.jobs.rows import TABLES
+from stepstream.jobs.state import PartitionState
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.client import client_config
+from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.consumer import Event, EventConsumer
+from stepstream.topics.events import new_checkpoint, new_message, new_update_input
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.producer import EventProducer
+from stepstream.topics.seal import is_erased
+
+PROCESSES = ("broker", "registry", "store", "govern", "label", "store-writer", "gateway")
+PATIENCE_S = 90.0
+ADA, BOB = "patient-ada-4711", "patient-bob-0815"
+SAID = {ADA: "feverish dreams about Babbage", BOB: "a sprained ankle since Tuesday"}
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    worker = ScriptedUpstream()
+    worker.reply = lambda request: f"I note: {request['messages'][-1]['content']}"
+    worker.start()
+    yield worker
+    worker.die()
+
+
+@pytest.fixture(scope="module")
+def stack(
+    base_settings: Settings, upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    settings = isolated(base_settings, tmp_path_factory.mktemp("erasure"))
+    settings = changed(settings, gateway={"upstreams": [upstream.url]}, stack={"start_deadline_s": 240.0})
+    with Stack(settings, PROCESSES) as running:
+        yield running
+
+
+class World:
+    """What the test does to the stack, and what it sees of it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.settings = stack, stack.settings
+        self.opening = codec_of(self.settings)
+        self.plain = Codec(self.settings.schema_registry)
+        self.producer = EventProducer(self.settings.kafka, self.plain, "test", linger_ms=0)
+        self.store = connect(self.settings.clickhouse, database=self.settings.clickhouse.database)
+
+    def close(self) -> None:
+        self.opening.close()
+        self.plain.close()
+        self.store.close_connections()
+        self.store.close()
+
+    def talk(self, user: str, trajectory: str) -> None:
+        """A call through the gateway, and what the person thinks of it."""
+        headers = {"x-stepstream-trajectory": trajectory, "x-stepstream-user": user}
+        body = {"model": "demo", "messages": [{"role": "user", "content": SAID[user]}]}
+        self._post("/v1/chat/completions", body, headers)
+        signal = {"trajectory_id": trajectory, "name": "outcome", "value": 1.0, "comment": SAID[user]}
+        self._post("/v1/feedback", signal | {"ends_trajectory": "terminated", "last_step_index": 0}, headers)
+
+    def one(self, query: str) -> Any:
+        return self.store.query(query).result_rows[0][0]
+
+    def read(self, topic: str, codec: Codec) -> list[Event]:
+        events: list[Event] = []
+        with EventConsumer(self.settings.kafka, codec) as consumer:
+            consumer.follow([topic])
+            while not consumer.caught_up():
+                events += consumer.poll(1000, 0.2)
+        return events
+
+    def command(self, *words: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "stepstream.cli.main", *words, "--json"],
+            env={**os.environ, **environment_of(self.settings)},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        return json.loads(done.stdout)
+
+    def _post(self, path: str, body: Any, headers: dict[str, str]) -> None:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.settings.gateway.port}{path}",
+            json.dumps(body).encode(),
+            {"content-type": "application/json", **headers},
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            assert reply.status < 300
+
+
+@pytest.fixture(scope="module")
+def world(stack: Stack) -> Iterator[World]:
+    with closing(World(stack)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def erased(world: World) -> dict[str, Any]:
+    """Two persons have worked with the stack, by the gateway and by plain Kafka; one of them was erased."""
+    for user, name in ((ADA, "a"), (BOB, "b")):
+        world.talk(user, f"{name}-gateway")
+        told = new_message(role="user", content=SAID[user])
+        for step in make_steps(f"{name}-plain", 2, user=user, messages=[told], error=SAID[user], at_us=now_us()):
+            world.producer.send("steps", step["trajectory_id"], step)
+        world.producer.send("feedback", f"{name}-plain", make_ending(f"{name}-plain", 2, user=user, comment=SAID[user]))
+    world.producer.send_encoded(
+        "steps", "x", f"not Avro: {ADA}".encode(), {"event_id": "x", "occurred_at_us": now_us()}
+    )
+    world.producer.flush(30)
+    world.command("consent", "set", "train", "--tenant", "default", "--user", ADA)
+    until(lambda: world.one("SELECT count() FROM trajectories FINAL WHERE success") == 4, PATIENCE_S)
+    until(lambda: world.one("SELECT count() FROM dead_letters FINAL") == 1, PATIENCE_S)
+    trained_on(world, "a-gateway", "demo")
+    trained_on(world, "b-gateway", "other")
+    assert_sealed(world)
+    return dict(world.command("erase", "--subject", ADA))
+
+
+def trained_on(world: World, trajectory: str, model: str) -> None:
+    """Publishes a version that trained on a trajectory, and one that descends from it."""
+    [label] = [e for e in world.read("labeled-trajectories", world.opening) if e.record["trajectory_id"] == trajectory]
+    for version, inputs in (
+        (1, [new_update_input(update=1, partitions=[label.partition], offsets=[label.offset])]),
+        (2, []),
+    ):
+        checkpoint = new_checkpoint(
+            event_id=new_event_id(),
+            occurred_at_us=now_us(),
+            model=model,
+            version=version,
+            parent_version=version - 1 or None,
+            uri="file:///gone",
+            weights_sha256="",
+            code_version="test",
+            inputs=inputs,
+        )
+        world.producer.send("checkpoints", f"{model}@{version}", checkpoint)
+    world.producer.flush(30)
+
+
+def assert_sealed(world: World) -> None:
+    """Before anything is erased: what the stack wrote about persons is sealed, and its readers can open it."""
+    for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"):
+        events = world.read(topic, world.opening)
+        assert {event.record["user"] for event in events} == {ADA, BOB}
+        assert not any(contains(event.value, ADA) or contains(event.value, BOB) for event in events)
+
+
+def contains(value: bytes, user: str) -> bool:
+    return user.encode() in value or SAID[user].encode() in value
+
+
+def test_the_command_says_what_it_did(erased: dict[str, Any]) -> None:
+    assert erased["keys_destroyed"] >= 1
+    # What the gateway wrote (a step, feedback), what govern made of all of hers, her labels.
+    assert erased["records_unreadable"] >= (1 + 1) + (3 + 2) + 2
+    assert set(erased["trajectories"]) == {"a-gateway", "a-plain"}
+    assert erased["checkpoints"] == ["demo@1"]
+    assert erased["descendants"] == ["demo@2"]
+    assert set(erased["partitions_cut"]) == {"steps", "feedback", "dead-letters"}
+    assert erased["consents_forgotten"] == 1
+    assert erased["records_left_in_the_clear"] == 0
+
+
+def test_nothing_of_hers_is_in_any_topic(world: World, erased: dict[str, Any]) -> None:
+    for topic in TOPICS:
+        for event in world.read(topic, world.opening):
+            if topic == "consents":
+                continue  # deleted, and gone with the next compaction
+            assert not contains(event.value, ADA), topic
+            assert ADA not in str(event.record), topic
+            assert SAID[ADA] not in str(event.record), topic
+            assert ADA not in event.key
+
+
+def test_the_consent_is_compacted_away(world: World, erased: dict[str, Any]) -> None:
+    assert [entry for entry in world.command("consent", "list") if entry["user"] == ADA] == []
+
+
+def test_nothing_of_hers_is_in_a_table(world: World, erased: dict[str, Any]) -> None:
+    for table in TABLES:
+        rows = world.store.query(f"SELECT toString(tuple(*)) FROM {table}").result_rows
+        assert not any(ADA in row or SAID[ADA] in row for (row,) in rows), table
+    left = "SELECT count() FROM trajectories WHERE startsWith(trajectory_id, 'a-') AND NOT has(flags, 'erased')"
+    assert world.one(left) == 0
+
+
+def test_nothing_of_hers_is_in_a_file(world: World, erased: dict[str, Any]) -> None:
+    data = world.settings.paths.data
+    for folder in ("logs", "spool", "secrets", "erasures"):
+        for file in filter(Path.is_file, (data / folder).rglob("*")):
+            assert not contains(file.read_bytes(), ADA), file
+
+
+def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any]) -> None:
+    counts = (
+        "SELECT (count(), countIf(user = '{0}')) FROM steps FINAL WHERE startsWith(trajectory_id, 'b-')",
+        "SELECT (count(), countIf(user = '{0}')) FROM feedback FINAL WHERE startsWith(trajectory_id, 'b-')",
+        "SELECT (count(), countIf(user = '{0}')) FROM trajectories FINAL WHERE startsWith(trajectory_id, 'b-')",
+    )
+    assert [world.one(query.format(BOB)) for query in counts] == [(3, 3), (2, 2), (2, 2)]
+    for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"):
+        records = [event.record for event in world.read(topic, world.opening)]
+        assert all(record["user"] == BOB for record in records if record["trajectory_id"].startswith("b-"))
+        hers = [record for record in records if record["trajectory_id"].startswith("a-")]
+        # A label that says of whom nothing is left has nothing to seal.
+        assert all(is_erased(record) or "erased" in record["flags"] for record in hers)
+        assert not any(record["user"] for record in hers)
+    # The same person may come again: what happens from now on is kept.
+    world.talk(ADA, "a-again")
+    until(lambda: world.one("SELECT count() FROM steps WHERE trajectory_id = 'a-again'") == 1, PATIENCE_S)
+    assert world.one(f"SELECT countIf(user = '{ADA}') FROM steps WHERE trajectory_id = 'a-again'") == 1
+
+
+def test_erasing_again_finds_nothing_more_to_do_but_what_came_since(world: World, erased: dict[str, Any]) -> None:
+    again = world.command("erase", "--subject", ADA)
+    assert set(again["trajectories"]) == {"a-gateway", "a-plain", "a-again"}
+    assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["demo@1"])
+    third = world.command("erase", "--subject", ADA)
+    assert (third["keys_destroyed"], third["rows_deleted"]) == (0, 0)
+
+
+def test_a_replay_into_the_store_brings_nothing_back(world: World, erased: dict[str, Any]) -> None:
+    topics = ("governed-steps", "governed-feedback", "labeled-trajectories")
+    world.stack.stop_process("store-writer")
+    admin = AdminClient(client_config(world.settings.kafka))
+
+    def forgotten() -> bool:
+        [future] = admin.delete_consumer_groups(["stepstream-store"]).values()
+        return future.exception() is None
+
+    until(forgotten, 60, step=0.5)  # a group is deleted once its last member has timed out
+    world.stack.start_process("store-writer", PATIENCE_S)
+    wait_until_read(world.settings, "store", ends(world.settings, topics), PATIENCE_S)
+    test_nothing_of_hers_is_in_a_table(world, erased)
+    test_bob = "SELECT count() FROM steps FINAL WHERE startsWith(trajectory_id, 'b-')"
+    assert world.one(test_bob) == 3
+
+
+def test_a_change_of_consent_drops_what_is_stored(world: World, erased: dict[str, Any]) -> None:
+    world.command("consent", "set", "analyse", "--tenant", "default", "--user", BOB)
+    stored = "SELECT count() FROM trajectories FINAL WHERE startsWith(trajectory_id, 'b-') AND consent = 'analyse'"
+    until(lambda: world.one(stored + " AND NOT trainable") == 2, PATIENCE_S)
+    newest: dict[str, Any] = {}
+    for event in world.read("labeled-trajectories", world.opening):
+        newest[event.record["trajectory_id"]] = event.record
+    assert not any(newest[name]["trainable"] or newest[name]["sequences"] for name in ("b-gateway", "b-plain"))
+
+
+def test_the_jobs_state_holds_nothing_of_hers(world: World, erased: dict[str, Any]) -> None:
+    """Last, since the jobs must let go of it."""
+    looked_at = 0
+    for job in ("govern", "label"):
+        world.stack.stop_process(job)
+        for folder in sorted((world.settings.paths.data / "state" / job).iterdir()):
+            with closing(PartitionState(folder)) as state:
+                for key, value in state.scan(b""):
+                    looked_at += 1
+                    assert not contains(key + value, ADA), job
+                    if job == "label" and key.startswith(b"s"):
+                        record = world.opening.decode("governed-steps", value)
+                        assert ADA not in str(record)
+    assert looked_at > 0
