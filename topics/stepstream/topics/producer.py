@@ -33,6 +33,8 @@ class EventProducer:
         self._codec = codec
         self._source = source.encode()
         self._failures: list[str] = []
+        self._fixed: dict[str, list[tuple[str, str | bytes | None]]] = {}
+        self._second = (-1, b"")
         self._producer = Producer(
             client_config(kafka)
             | {
@@ -118,12 +120,17 @@ class EventProducer:
             self._failures.append(f"{message.topic()}: {error}")
 
     def _envelope(self, topic: str, record: Any) -> list[tuple[str, str | bytes | None]]:
-        moment = datetime.fromtimestamp(record["occurred_at_us"] / 1e6, UTC)
-        return [
-            ("ce_specversion", b"1.0"),
-            ("ce_id", record["event_id"].encode()),
-            ("ce_type", f"stepstream.{TOPICS[topic].schema}".encode()),
-            ("ce_source", self._source),
-            ("ce_time", moment.isoformat().encode()),
-            ("content-type", b"application/avro"),
-        ]
+        fixed = self._fixed.get(topic)
+        if fixed is None:
+            kind = f"stepstream.{TOPICS[topic].schema}".encode()
+            fixed = [("ce_specversion", b"1.0"), ("ce_type", kind), ("ce_source", self._source)]
+            fixed.append(("content-type", b"application/avro"))
+            self._fixed[topic] = fixed
+        second, micros = divmod(record["occurred_at_us"], 1_000_000)
+        known, text = self._second
+        if second != known:
+            text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+            self._second = second, text
+        # As datetime.isoformat writes it, which is slow to do for every event.
+        time = b"%b.%06d+00:00" % (text, micros)
+        return [*fixed, ("ce_id", record["event_id"].encode()), ("ce_time", time)]

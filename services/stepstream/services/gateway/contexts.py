@@ -53,8 +53,8 @@ class Node:
         """Keeps digests in place of the tokens; returns the bytes that this frees."""
         freed = len(self.tokens)
         if freed:
-            for length in (self.prompt_tokens, freed // tokens.WIDTH):
-                self._digests[length] = tokens.digest(self.tokens, length)
+            prompt, whole = tokens.two_digests(self.tokens, self.prompt_tokens)
+            self._digests = {self.prompt_tokens: prompt, freed // tokens.WIDTH: whole}
             self.tokens = b""
         return freed
 

@@ -206,10 +206,12 @@ class HttpClient:
             if now - connection.since > self._silence_s:
                 connection.abort(Silent(f"nothing came for {self._silence_s:g} s"))
         for origin, kept in list(self._idle.items()):
-            fresh = [connection for connection in kept if now - connection.since <= IDLE_S and not connection.closed]
+            fresh = []
             for connection in kept:
-                if connection not in fresh:
+                if connection.closed or now - connection.since > IDLE_S:
                     connection.abort()
+                else:
+                    fresh.append(connection)
             self._idle[origin] = fresh
         self._sweep = self._loop.call_later(min(SWEEP_S, self._silence_s), self._look)
 
