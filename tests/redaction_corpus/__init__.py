@@ -65,7 +65,9 @@ def corpus(
         yield sample
 
 
-def _sample(name: str, rng: random.Random, made: Mapping[str, Value], phrasings: Any, ways: Any, share: float) -> Sample:
+def _sample(
+    name: str, rng: random.Random, made: Mapping[str, Value], phrasings: Any, ways: Any, share: float
+) -> Sample:
     planted: list[Planted] = []
     negatives: list[tuple[str, str]] = []
 

@@ -64,7 +64,9 @@ def _code(rng: random.Random, lines: Lines) -> str:
 
 
 def _trace(rng: random.Random, lines: Lines) -> str:
-    frames = "\n".join(f'  File "/srv/app/worker.py", line {rng.randrange(900)}, in step\n    run({n})' for n in range(2))
+    frames = "\n".join(
+        f'  File "/srv/app/worker.py", line {rng.randrange(900)}, in step\n    run({n})' for n in range(2)
+    )
     return "Traceback (most recent call last):\n" + frames + "\nRuntimeError: " + "\n".join(lines)
 
 
@@ -97,7 +99,9 @@ def _python_repr(rng: random.Random, lines: Lines) -> str:
 
 
 def _json_lines(rng: random.Random, lines: Lines) -> str:
-    return "\n".join(json.dumps({"level": "info", "msg": line, "ts": 1_760_000_000 + n}) for n, line in enumerate(lines))
+    return "\n".join(
+        json.dumps({"level": "info", "msg": line, "ts": 1_760_000_000 + n}) for n, line in enumerate(lines)
+    )
 
 
 def _hex(rng: random.Random, lines: Lines) -> str:
@@ -109,11 +113,17 @@ def _form(rng: random.Random, lines: Lines) -> str:
 
 
 def _base64_json(rng: random.Random, lines: Lines) -> str:
-    return json.dumps({"content": base64.urlsafe_b64encode(json.dumps({"t": lines}).encode()).decode(), "encoding": "base64"})
+    return json.dumps(
+        {"content": base64.urlsafe_b64encode(json.dumps({"t": lines}).encode()).decode(), "encoding": "base64"}
+    )
 
 
 def _numeric_entities(rng: random.Random, lines: Lines) -> str:
-    return "<p>" + "<br>".join("".join(f"&#x{ord(c):x};" if c in "@.-" else html.escape(c) for c in line) for line in lines) + "</p>"
+    return (
+        "<p>"
+        + "<br>".join("".join(f"&#x{ord(c):x};" if c in "@.-" else html.escape(c) for c in line) for line in lines)
+        + "</p>"
+    )
 
 
 DEVELOPMENT: tuple[Carrier, ...] = (_chat, _chat, _log, _arguments, _pretty, _nested, _unicode_escapes, _code, _trace, _base64, _url, _html)  # fmt: skip

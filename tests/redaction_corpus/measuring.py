@@ -59,7 +59,11 @@ def unfolded(text: str) -> str:
         for match in _BASE64.findall(part):
             plain = match.rstrip("=")
             try:
-                more.append(base64.b64decode(plain + "=" * (-len(plain) % 4), altchars=b"-_" if set(plain) & set("-_") else None).decode())
+                more.append(
+                    base64.b64decode(
+                        plain + "=" * (-len(plain) % 4), altchars=b"-_" if set(plain) & set("-_") else None
+                    ).decode()
+                )
             except ValueError:
                 continue
         for match in _HEX.findall(part):
@@ -85,8 +89,8 @@ def _unescaped(text: str) -> str:
 
 
 def survives(value: str, readable: str) -> bool:
-    """Whether half of a value or more can still be read."""
-    size = max(5, (len(value) + 1) // 2)
+    """Whether half of a value or more, and seven characters at least, can still be read."""
+    size = min(len(value), max(7, (len(value) + 1) // 2))
     return any(value[i : i + size] in readable for i in range(max(1, len(value) - size + 1)))
 
 
@@ -116,5 +120,7 @@ def measure(samples: Iterable[Sample], govern: Callable[[Step], Step]) -> Outcom
         around = found - (len(sample.planted) - missed) - len(touched)
         if around > 0:
             outcome.wrong["?"] += around
-            outcome.wrongs.append(("?", json.dumps([stamp["redactions"], [p.kind for p in sample.planted], texts(governed)])))
+            outcome.wrongs.append(
+                ("?", json.dumps([stamp["redactions"], [p.kind for p in sample.planted], texts(governed)]))
+            )
     return outcome

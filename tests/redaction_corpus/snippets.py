@@ -4,8 +4,21 @@ The held-out half has other phrasings, other carriers (see `carriers.py`) and, i
 its own locales' formats.
 """
 
-_TOKEN_DEV = ["using {v} for the upload", "key={v}", '"key": "{v}"', "export KEY={v}", "leaked {v} in the build log", "({v})"]
-_TOKEN_HELD = ["the bot found `{v}` in config.py", "curl -H 'X-Key: {v}' https://api.host/v1", "remote: {v}", "value -> {v}, rotate it", "'{v}',"]
+_TOKEN_DEV = [
+    "using {v} for the upload",
+    "key={v}",
+    '"key": "{v}"',
+    "export KEY={v}",
+    "leaked {v} in the build log",
+    "({v})",
+]
+_TOKEN_HELD = [
+    "the bot found `{v}` in config.py",
+    "curl -H 'X-Key: {v}' https://api.host/v1",
+    "remote: {v}",
+    "value -> {v}, rotate it",
+    "'{v}',",
+]
 
 DEVELOPMENT: dict[str, list[str]] = {
     "email": ["write to {v} please", "<{v}>", "mailto:{v}", '"to": "{v}"', "user={v}&x=1", "From: {v}", "({v}, owner)", "cc {v}; thanks"],
@@ -60,7 +73,7 @@ HELD_OUT: dict[str, list[str]] = {
     "azure_storage_key": ["--account-key {v}", "account_key='{v}'", "Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={v}"],
     "secret": ["apiKey: '{v}',", "CLIENT_SECRET={v}", "X-Auth-Token: {v}", "signing_key: {v}", "?api_key={v}&q=1", "os.environ['API_TOKEN'] = '{v}'", "secret => '{v}'", "{'accessToken': '{v}'}"],
     "slack_webhook": ["notify({v})", "SLACK_URL={v}"],
-    "url_password": ["amqp://worker:{v}@mq.prod:5671//", "mongodb+srv://app:{v}@cluster0.ab.mongodb.net/?retryWrites=true", "jdbc:mysql://root:{v}@10.0.0.9/x"],
+    "url_password": ["amqp://worker:{v}@mq.prod:5671//", "mongodb+srv://app:{v}@cluster0.ab.mongodb.net/?retryWrites=true", "jdbc:mysql://root:{v}@db.prod/x"],
     "basic": ["-H 'authorization: basic {v}'", '"Authorization": "Basic {v}"'],
 }  # fmt: skip
 for _kind in ("aws_key", "github_token", "github_pat", "gitlab_token", "slack_token", "stripe_key", "openai_key",

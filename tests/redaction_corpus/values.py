@@ -38,9 +38,13 @@ def passing(rng: random.Random, make: Value, check: Callable[[str], bool]) -> st
 
 def email(rng: random.Random) -> str:
     first, last = rng.choice(_FIRST), rng.choice(_LAST).replace("'", "")
-    local = rng.choice([f"{first}.{last}", f"{first[0]}{last}", f"{first}_{last}{rng.randrange(99)}", f"{first}+{last}"])
+    local = rng.choice(
+        [f"{first}.{last}", f"{first[0]}{last}", f"{first}_{last}{rng.randrange(99)}", f"{first}+{last}"]
+    )
     host = rng.choice(_HOSTS)
-    return rng.choice([f"{local}@{host}", f"{local}@{host}", f"{local.title()}@{host}", f"{first}-{rng.randrange(9999)}@{host}"])
+    return rng.choice(
+        [f"{local}@{host}", f"{local}@{host}", f"{local.title()}@{host}", f"{first}-{rng.randrange(9999)}@{host}"]
+    )
 
 
 def phone(rng: random.Random) -> str:

@@ -14,10 +14,10 @@ from stepstream.jobs.redaction.rule import Finder, Rule
 _STRONG = ("password", "passwd", "passphrase", "passwort", "pwd", "passcode", "contraseña", "mot de passe", "kennwort")
 # What tells a key: a value with digits and letters.
 _MEDIUM = (
-    "secret", "api_key", "apikey", "api-key", "api key", "access_key", "accesskey", "access-key", "auth_key", "authkey",
-    "private_key", "privatekey", "signing_key", "signingkey", "signing-key", "encryption_key", "encryptionkey",
-    "encryption-key", "master_key", "masterkey", "account_key", "sharedkey", "shared_key", "client_key", "service_key",
-    "license_key", "app_key", "appkey", "app-key", "storage_key",
+    "secret", "api_key", "apikey", "api key", "access_key", "accesskey", "auth_key", "authkey", "private_key",
+    "privatekey", "signing_key", "signingkey", "encryption_key", "encryptionkey", "master_key", "masterkey",
+    "account_key", "accountkey", "sharedkey", "shared_key", "client_key", "service_key", "license_key", "app_key",
+    "appkey", "storage_key",
 )  # fmt: skip
 # What may tell one: only a value that looks drawn at random.
 _WEAK = ("token", "credential", "session", "auth", "jwt", "cookie", "sid=", "_key", "pat=")
@@ -36,8 +36,9 @@ _SEPARATOR = re.compile(
     r"[\w.-]{0,24}(?:(?P<quote>\\{0,3}[\"'`])\]?\s{0,4}(?:=>|:=|==?|:|,)|\]?\)?\s{0,4}(?:=>|:=|==?|(?::\s?(?:str|string|String)\s?)=|:(?!=|:)))\s{0,4}"
 )
 _IS = re.compile(r"\s{1,3}(?:is|was|=|ist|est|es)\s{0,3}:?\s{0,3}")
+_BEFORE_QUOTE = re.compile(r"s?\s{1,3}(?=[\"'`])")
 _XML = re.compile(r"[\w.-]{0,24}>\s{0,4}")
-_FLAG = re.compile(r"(?:^|[\s\"'])--[\w-]{0,24}$")
+_FLAG = re.compile(r"(?:^|[^\w-])--[\w-]{0,24}$")
 _SPACE = re.compile(r"[\w-]{0,24}\s{1,4}(?=[^\s-])")
 _QUOTED = re.compile(r"[rbf]?(?P<q>[\"'`])(?P<value>(?:\\.|(?!(?P=q))[^\\\n]){3,512})(?P=q)")
 _BARE = re.compile(r"[^\s\"'`,;&<>(){}\[\]|\\]{4,512}")
@@ -57,6 +58,7 @@ _PROSE = re.compile(
 )
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+")
 _WORD = re.compile(r"[A-Za-z][a-z]*(?:[_-][A-Za-z]+)*")
+_PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.-]{1,24}){1,20}/?")
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 _RANDOM = re.compile(r"[A-Za-z0-9+/=_.~!@#$%^*:-]{12,512}")
 _RUN = re.compile(r"[A-Za-z0-9+/=_~-]{12,}")
@@ -87,7 +89,7 @@ def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, boo
         at = xml.end()
     elif flag := (_SPACE.match(text, place) if _FLAG.search(text, max(0, begin - 32), begin) else None):
         at, doubtful = flag.end(), False
-    elif said := _IS.match(text, place):
+    elif said := _IS.match(text, place) or _BEFORE_QUOTE.match(text, place):
         at = said.end()
     else:
         return None
@@ -109,7 +111,7 @@ def _assigned(words: tuple[str, ...], accept: Callable[[str, bool, bool], bool])
     """A rule's `find`: what is assigned to one of the words and accepted (value, whether quoted, whether doubtful)."""
 
     def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
-        lowered = _lower(text)
+        lowered = _lower(text).replace("-", "_")
         for begin, place in _positions(lowered, words):
             if _NOT_SECRET_BEFORE.search(lowered, max(0, begin - 16), begin) or _NOT_SECRET_AFTER.match(lowered, place):
                 continue
@@ -133,14 +135,19 @@ def _password(value: str, quoted: bool, doubtful: bool) -> bool:
 def _key(value: str, quoted: bool, doubtful: bool) -> bool:
     if " " in value or len(value) < 8 or _DOTTED.fullmatch(value) or _WORD.fullmatch(value) or value.isdigit():
         return False
-    if value.startswith(("/", "./", "~/", "http://", "https://", "arn:", "projects/")):
+    if value.startswith(("http://", "https://", "arn:", "projects/")) or _PATH.fullmatch(value):
         return False
     mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     return mixed or (len(value) >= 16 and entropy(value) > 3.3 and not value.islower())
 
 
 def _drawn(value: str, quoted: bool, doubtful: bool) -> bool:
-    if not _RANDOM.fullmatch(value) or _UUID.fullmatch(value) or value.startswith(("/", "http", "arn:")):
+    if (
+        not _RANDOM.fullmatch(value)
+        or _UUID.fullmatch(value)
+        or value.startswith(("http", "arn:"))
+        or _PATH.fullmatch(value)
+    ):
         return False
     run = max(_RUN.findall(value), key=len, default="")
     if len(run) < 16 or _WORD.fullmatch(run):

@@ -79,7 +79,7 @@ IDS = (
     NationalId("de_tax_id", r"[1-9]\d[ /]?\d{3}[ /]?\d{3}[ /]?\d{3}", checks.german_tax_id),
     NationalId(
         "fr_nir",
-        r"[1-478][ .]?\d\d[ .]?(?:0[1-9]|1[0-2]|[2-9]\d)[ .]?(?:\d\d|2[AB])[ .]?\d{3}[ .]?\d{3}[ .-]?\d\d",
+        r"[1-478] ?\d\d ?(?:0[1-9]|1[0-2]|[2-9]\d) ?(?:\d\d|2[AB]) ?\d{3} ?\d{3}[ -]?\d\d",
         checks.french_nir,
     ),
     NationalId("es_id", r"(?:\d{8}|[XYZxyz][ -]?\d{7})[ -]?[A-Za-z]", checks.spanish_id),

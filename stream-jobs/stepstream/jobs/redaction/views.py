@@ -18,7 +18,8 @@ _ESCAPE = re.compile(
 _ASCII_ESCAPE = re.compile(_ESCAPE.pattern.rpartition("|")[0])
 _INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 _SIMPLE = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_PERCENT = re.compile(r"%[0-7][0-9a-fA-F]")
+# As forms and addresses write spaces; a plus sign of their own is %2B.
+_FORM = re.compile(r"[\w\]]=[^\s=&]{0,500}\+[^\s=]|%[0-7][0-9a-fA-F][^\s]{0,200}\+|\+[^\s+]{0,200}%[0-7][0-9a-fA-F]")
 # Spaces, hyphens and full-width forms that typesetting puts for plain ones: one character for one.
 _PLAIN: dict[int, int | str] = {
     **{0xFF01 + n: 0x21 + n for n in range(94)},
@@ -79,10 +80,16 @@ def undone(below: View) -> View | None:
     """The layer under a view; null where nothing is escaped in it."""
     text = below.text
     ascii_only = text.isascii()
-    if "\\" not in text and "%" not in text and "&" not in text and (ascii_only or not _INVISIBLE.search(text)):
+    form = "+" in text and _FORM.search(text) is not None
+    if (
+        not form
+        and "\\" not in text
+        and "%" not in text
+        and "&" not in text
+        and (ascii_only or not _INVISIBLE.search(text))
+    ):
         return None
-    # As forms write spaces; a plus sign of their own is %2B.
-    literal = text.replace("+", " ") if _PERCENT.search(text) else text
+    literal = text.replace("+", " ") if form else text
     pieces: list[str] = []
     at: list[int] = []
     source: list[int] = []
@@ -106,7 +113,7 @@ def undone(below: View) -> View | None:
             width.append(end - start)
             size += 1
         done = end
-    if not done:
+    if not done and not form:
         return None
     if done < len(text):
         pieces.append(literal[done:])
