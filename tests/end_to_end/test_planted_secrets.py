@@ -1,0 +1,265 @@
+"""A full run with planted personal data and secrets: past `govern` they are nowhere, in no form."""
+
+import base64
+import json
+import random
+import string
+import time
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from gateway_fixtures import read_topic
+from scripted_upstream import ScriptedUpstream
+from stack_fixtures import changed
+
+from stepstream.config import Settings
+from stepstream.config.sections import Provider
+from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse import connect
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.client import client_config
+from stepstream.topics.codec import Codec
+from stepstream.topics.events import new_message, new_sampling, new_step, new_tool_call
+from stepstream.topics.ids import new_event_id, now_us
+from stepstream.topics.producer import EventProducer
+
+RAW = {"steps", "feedback"}
+"""Topics before `govern`: what agents told, as they told it."""
+DEADLINE_S = 180.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def planted(seed: int = 7) -> dict[str, str]:
+    """One value of each kind, valid as such and found nowhere else."""
+    rng = random.Random(seed)
+
+    def some(alphabet: str, count: int) -> str:
+        return "".join(rng.choice(alphabet) for _ in range(count))
+
+    mixed = string.ascii_letters + string.digits
+    return {
+        "email": f"{some(string.ascii_lowercase, 9)}@{some(string.ascii_lowercase, 8)}.org",
+        "card": with_luhn("4" + some(string.digits, 14)),
+        "iban": with_mod97("DE", some(string.digits, 18)),
+        "aws": "AKIA" + some(string.ascii_uppercase + "234567", 16),
+        "github": "ghp_" + some(mixed, 36),
+        "openai": "sk-proj-" + some(mixed, 44),
+        "password": some(mixed, 18) + "9!",
+        "url": f"postgresql://app:{some(mixed, 14)}@db.{some(string.ascii_lowercase, 7)}.internal:5432/orders",
+        "jwt": f"eyJhbGciOiJIUzI1NiJ9.eyJ{some(mixed, 40)}.{some(mixed, 43)}",
+    }
+
+
+def with_luhn(digits: str) -> str:
+    """A card number."""
+    doubled = sum(sum(divmod(2 * int(d), 10)) for d in digits[::-2]) + sum(int(d) for d in digits[-2::-2])
+    return digits + str(-doubled % 10)
+
+
+def with_mod97(country: str, digits: str) -> str:
+    """An IBAN (ISO 13616)."""
+    number = int(digits + "".join(str(ord(letter) - 55) for letter in country) + "00")
+    return f"{country}{98 - number % 97:02d}{digits}"
+
+
+def spoken(values: dict[str, str]) -> str:
+    """All of them in one text, as people and programs write them."""
+    return (
+        f"Write to {values['email']}, card {values['card']}, account {values['iban']}. "
+        f"export AWS_ACCESS_KEY_ID={values['aws']}; token {values['github']} or {values['openai']}; "
+        f"password={values['password']} and {values['url']} with Authorization: Bearer {values['jwt']}"
+    )
+
+
+def disguised(values: dict[str, str]) -> str:
+    """Some of them as JSON inside JSON, in base64 and URL-encoded."""
+    inner = json.dumps({"note": json.dumps({"contact": values["email"], "password": values["password"]})})
+    coded = base64.b64encode(f"token={values['github']} for {values['email']}".encode()).decode()
+    return json.dumps(
+        {"payload": inner, "blob": coded, "query": f"mail={urllib.parse.quote(values['email'], safe='')}"}
+    )
+
+
+def forms(value: str) -> set[bytes]:
+    """How a value may be written: as it is, URL-encoded, in hexadecimal, and in base64 at any offset."""
+    raw = value.encode()
+    found = {raw, urllib.parse.quote(value, safe="").encode(), raw.hex().encode(), json.dumps(value)[1:-1].encode()}
+    for offset in range(3):
+        coded = base64.b64encode(b"\0" * offset + raw)
+        found.add(coded[4 if offset else 0 : len(coded) - 4])  # without what depends on its neighbours
+    return found
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    worker = ScriptedUpstream()
+    worker.start()
+    yield worker
+    worker.die()
+
+
+@pytest.fixture
+def stack(loop_settings: Settings, upstream: ScriptedUpstream) -> Iterator[Stack]:
+    provider = Provider(name="scripted", base_url=upstream.url, models=["scripted-*"], gives_tokens=True)
+    small = {"groups_per_update": 2, "updates_per_checkpoint": 1}
+    settings = changed(loop_settings, gateway={"providers": [provider]}, learner=small)
+    with Stack(settings, held=["console", "fleet"]) as running:
+        yield running
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S:g} s"
+        time.sleep(0.2)
+
+
+def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUpstream) -> None:
+    values = planted()
+    settings = stack.settings
+    stack.start_process("fleet")  # so that there is something to learn, and checkpoints with provenance
+    trajectories = plant(settings, upstream, values)
+    until(lambda: checkpoints(settings) >= 2, "a version that was trained")
+    for trajectory in trajectories:
+        read_topic(settings, "labeled-trajectories", trajectory, 1, timeout_s=DEADLINE_S)
+    until(lambda: stored(settings, trajectories), "rows of what was planted")
+    stack.stop_process("fleet")
+
+    needles = {form: kind for kind, value in values.items() for form in forms(value)}
+    haystack = {**records(settings), **rows(settings), **files(settings)}
+    assert seen_in(haystack["topic steps"], needles) == set(values), "the scan does not find what is there"
+    found = {place: kinds for place, text in haystack.items() if (kinds := seen_in(text, needles))}
+    assert set(found) <= {f"topic {name}" for name in RAW}, found
+
+
+def seen_in(text: bytes, needles: dict[bytes, str]) -> set[str]:
+    """Kinds of planted values in a text."""
+    return {kind for form, kind in needles.items() if form in text}
+
+
+def plant(settings: Settings, upstream: ScriptedUpstream, values: dict[str, str]) -> list[str]:
+    """Sends them in by every way there is; returns the trajectories."""
+    upstream.reply = lambda request: f"Noted: {spoken(values)}"
+    text, hidden = spoken(values), disguised(values)
+    chat, responses, anthropic = (uuid.uuid4().hex for _ in range(3))
+    messages = [{"role": "system", "content": hidden}, {"role": "user", "content": text}]
+    post(settings, "/v1/chat/completions", {"model": "scripted-1", "messages": messages}, chat)
+    post(settings, "/v1/responses", {"model": "scripted-1", "instructions": text, "input": hidden}, responses)
+    body = {"model": "scripted-1", "max_tokens": 99, "system": text, "messages": [{"role": "user", "content": hidden}]}
+    post(settings, "/v1/messages", body, anthropic)
+    plain = publish(settings, text, hidden)
+    every = [chat, responses, anthropic, plain]
+    for trajectory in every:
+        ending = {"trajectory_id": trajectory, "name": "outcome", "value": 1, "source": "environment"}
+        ending |= {"ends_trajectory": "terminated", "last_step_index": 0, "comment": text, "demonstration": hidden}
+        post(settings, "/v1/feedback", ending, trajectory)
+    return every
+
+
+def post(settings: Settings, path: str, body: Any, trajectory: str) -> None:
+    """One request to the gateway."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{settings.gateway.port}{path}",
+        json.dumps(body).encode(),
+        {"content-type": "application/json", "x-stepstream-trajectory": trajectory},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.status in (200, 202)
+
+
+def publish(settings: Settings, text: str, hidden: str) -> str:
+    """A step by a plain Kafka client, with a tool's arguments, result and error full of them."""
+    trajectory = uuid.uuid4().hex
+    call = new_tool_call(call_id="c", name="lookup", arguments=hidden, result=text, error="Denied")
+    step = new_step(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        producer="test/1",
+        consent="train",
+        trajectory_id=trajectory,
+        step_index=0,
+        agent="planted",
+        model="other",
+        fidelity="text",
+        messages=[new_message(role="user", content=hidden, name="x", reasoning=text)],
+        response=new_message(role="assistant", content=text, tool_calls=[call], reasoning=hidden),
+        sampling=new_sampling(),
+        error=f"PermissionError: {text}",
+    )
+    with closing(Codec(settings.schema_registry)) as codec:
+        producer = EventProducer(settings.kafka, codec, "test/1")
+        producer.send("steps", trajectory, step)
+        producer.flush(30)
+    return trajectory
+
+
+def checkpoints(settings: Settings) -> int:
+    """Versions published so far."""
+    return records(settings, ["checkpoints"])["topic checkpoints"].count(b"model.safetensors")
+
+
+def stored(settings: Settings, trajectories: list[str]) -> bool:
+    """Whether their rows are in ClickHouse."""
+    with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
+        query = "SELECT uniqExact(trajectory_id) FROM {} WHERE trajectory_id IN {{ids:Array(String)}}"
+        tables = ("steps", "feedback", "trajectories")
+        return all(
+            client.query(query.format(table), parameters={"ids": trajectories}).first_row[0] == len(trajectories)
+            for table in tables
+        )
+
+
+def records(settings: Settings, topics: list[str] | None = None) -> dict[str, bytes]:
+    """Every record of every topic, as bytes: keys, headers, values."""
+    consumer = Consumer(client_config(settings.kafka) | {"group.id": "scan", "enable.auto.commit": False})
+    found = {}
+    try:
+        for topic in topics or TOPICS:
+            parts = []
+            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+                place = TopicPartition(topic, partition, 0)
+                end = consumer.get_watermark_offsets(place, timeout=10)[1]
+                consumer.assign([place])
+                while end and (position := consumer.position([place])[0].offset) < end:
+                    for message in consumer.consume(1000, 1.0):
+                        assert message.error() is None
+                        parts += [message.key() or b"", message.value() or b""]
+                        parts += [text or b"" for _, text in message.headers() or []]
+                    if consumer.position([place])[0].offset == position and end - max(position, 0) <= 1:
+                        break  # what is left was compacted away
+            found[f"topic {topic}"] = b"\n".join(parts)
+    finally:
+        consumer.close()
+    return found
+
+
+def rows(settings: Settings) -> dict[str, bytes]:
+    """Every row of every table, as JSON."""
+    database = settings.clickhouse.database
+    with closing(connect(settings.clickhouse, database=database)) as client:
+        query = "SELECT name FROM system.tables WHERE database = {db:String} AND engine NOT LIKE '%View'"
+        names = [name for (name,) in client.query(query, parameters={"db": database}).result_rows]
+        assert {"steps", "feedback", "trajectories", "trajectory_steps", "checkpoints"} <= set(names)
+        return {f"table {name}": client.raw_query(f"SELECT * FROM {name}", fmt="JSONEachRow") for name in names}
+
+
+def files(settings: Settings) -> dict[str, bytes]:
+    """Every log, and every file of a checkpoint but its weights."""
+    data = settings.paths.data
+    folders = [data / "logs", data / "checkpoints"]
+    found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert any(file.suffix == ".log" for file in found)
+    assert any(file.suffix == ".json" for file in found)
+    return {f"file {relative(file, data)}": file.read_bytes() for file in found if file.suffix != ".safetensors"}
+
+
+def relative(file: Path, folder: Path) -> str:
+    return str(file.relative_to(folder))
