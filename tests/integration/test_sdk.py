@@ -1,0 +1,205 @@
+"""The SDK over the real broker and registry: what an agent's program says arrives as valid events, also late."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_fixtures import codec, read_topic
+from sample_records import checkpoint
+from service_process import until
+from stack_fixtures import changed
+
+from stepstream import sdk
+from stepstream.config import Settings, environment_of
+from stepstream.jobs.joining import join
+from stepstream.jobs.validation import check_envelope, check_feedback, check_step
+from stepstream.sdk.recorder import Recorder
+from stepstream.sdk.trajectory import About
+from stepstream.topics.codec import codec_of
+from stepstream.topics.confirmed import Confirmed, Event, NotDelivered
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.ids import now_us
+from stepstream.topics.producer import EventProducer
+
+
+@pytest.fixture
+def recorded_settings(registry_settings: Settings) -> Iterator[Settings]:
+    sdk.configure(registry_settings)
+    yield registry_settings
+    sdk.close()
+
+
+@sdk.tool
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@sdk.tool
+async def fail() -> None:
+    raise LookupError("nothing there")
+
+
+ANSWER = {
+    "role": "assistant",
+    "content": "I add",
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}],
+}
+
+
+def one_step(t: sdk.Trajectory, prompt: list[int], response: list[int], *messages: Any) -> None:
+    with t.step(messages, model="demo") as s:
+        s.response(
+            ANSWER,
+            prompt_token_ids=prompt,
+            token_ids=response,
+            logprobs=[-0.5] * len(response),
+            policy_version=2,
+        )
+        add(1, b=2)
+        s.reward("format", 1.0)
+
+
+async def work(t: sdk.Trajectory) -> str:
+    async with t.step(["again"], model="demo") as s:
+        with pytest.raises(LookupError):
+            await fail()
+        async with t.sub_agent("helper", task_id="part") as child:
+            async with child.step(["help"], model="demo") as inner:
+                inner.response("done")
+            child.reward("outcome", True)
+        s.response("so it is")
+    return child.id
+
+
+def test_trajectories_from_sync_and_async_code_arrive_as_valid_events(recorded_settings: Settings) -> None:
+    with sdk.trajectory("task", agent="clerk", group_id="g") as t:
+        one_step(t, [1, 2], [3], "q")
+        one_step(t, [1, 2, 3, 4], [5, 6], "q", ANSWER, "and?")
+        helper = asyncio.run(work(t))
+        t.reward("outcome", 1.0)
+    assert sdk.flush(30) == 0
+    steps = read_topic(recorded_settings, "steps", t.id, 3)
+    feedback = read_topic(recorded_settings, "feedback", t.id, 4)
+    (inner,) = read_topic(recorded_settings, "steps", helper, 1)
+    for event in [*steps, inner]:
+        check_envelope(event, event["trajectory_id"].encode(), now_us(), 0)
+        check_step(event)
+    for event in feedback:
+        check_envelope(event, t.id.encode(), now_us(), 0)
+        check_feedback(event)
+    assert [step["step_index"] for step in steps] == [0, 1, 2]
+    assert (steps[1]["prompt_shared_messages"], steps[1]["prompt_shared_tokens"]) == (2, 3)
+    (sequence,) = join(steps).sequences
+    assert sequence["token_ids"] == [1, 2, 3, 4, 5, 6]
+    assert [call["result"] for call in steps[0]["response"]["tool_calls"]] == ["3"]
+    assert [call["error"] for call in steps[2]["response"]["tool_calls"]] == ["LookupError"]
+    assert (inner["parent_trajectory_id"], inner["parent_step_index"], inner["task_id"]) == (t.id, 2, "part")
+    assert [(entry["name"], entry["value"]) for entry in feedback[-2:]] == [("outcome", 1.0), ("end", None)]
+    assert (feedback[-1]["end"], feedback[-1]["last_step_index"]) == ("terminated", 2)
+    active = sdk.recorder()
+    assert active is not None
+    until(lambda: active.counts["delivered"] >= 11)
+
+
+def test_what_a_person_said_is_sealed_under_a_key_that_is_there_first(recorded_settings: Settings) -> None:
+    with sdk.trajectory(user=f"ann-{uuid.uuid4()}") as t:
+        for number in range(3):
+            with t.step([f"secret {number}"]) as s:
+                s.response("sealed")
+    assert sdk.flush(30) == 0
+    sealed = read_topic(recorded_settings, "steps", t.id, 3)
+    assert all(step["seal_key"] and step["messages"] == [] for step in sealed)
+    with (
+        closing(codec_of(recorded_settings)) as opening,
+        EventConsumer(recorded_settings.kafka, opening) as consumer,
+    ):
+        consumer.follow(["steps"])
+        opened: list[Any] = []
+        until(lambda: opened.extend(e.record for e in consumer.poll(100, 0.1) if e.key == t.id) or len(opened) == 3)
+    assert [step["messages"][0]["content"] for step in opened] == ["secret 0", "secret 1", "secret 2"]
+
+
+def test_a_killed_program_loses_nothing_that_it_said_before(registry_settings: Settings, tmp_path: Path) -> None:
+    away = changed(registry_settings, kafka={"bootstrap": "127.0.0.1:1"}, sdk={"spool": tmp_path / "spool"})
+    code = (
+        "import os, signal\nfrom stepstream import sdk\n"
+        "with sdk.trajectory(trajectory_id='{id}') as t:\n"
+        "    for number in range(50):\n"
+        "        with t.step([str(number)]) as s: s.response('x')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    trajectory = str(uuid.uuid4())
+    code = code.replace("{id}", trajectory)
+    killed = subprocess.run([sys.executable, "-c", code], env=environment_of(away), timeout=60)
+    assert killed.returncode == -9
+    sdk.configure(changed(registry_settings, sdk={"spool": tmp_path / "spool"}))
+    with sdk.trajectory():
+        pass
+    steps = read_topic(registry_settings, "steps", trajectory, 50)
+    sdk.close()
+    assert [step["step_index"] for step in steps] == list(range(50))
+
+
+async def test_delivery_that_is_waited_for(recorded_settings: Settings) -> None:
+    active = sdk.recorder()
+    assert active is not None
+    confirmed = Confirmed(recorded_settings.kafka, active._sink, "test/1")  # type: ignore[arg-type]
+    sink = sdk.MemorySink()
+    trajectory = sdk.Trajectory(Recorder(recorded_settings, sink), str(uuid.uuid4()), About(agent="a", consent="train"))
+    for number in range(200):
+        trajectory.feedback("n", number)
+    events = [Event(topic, key, record) for topic, key, record in sink.events]
+    await asyncio.gather(*(confirmed.deliver(events[at : at + 50], 20) for at in range(0, 200, 50)))
+    await confirmed.deliver([], 1)
+    found = read_topic(recorded_settings, "feedback", trajectory.id, 200)
+    assert {event["event_id"] for event in found} == {event.record["event_id"] for event in events}
+    with pytest.raises(NotDelivered) as caught:
+        await confirmed.deliver([Event("feedback", "t", events[0].record | {"value": "no"})], 5)
+    assert not caught.value.retry
+    confirmed.close()
+
+
+async def test_delivery_without_kafka_is_told_in_time(recorded_settings: Settings) -> None:
+    active = sdk.recorder()
+    assert active is not None
+    away = changed(recorded_settings, kafka={"bootstrap": "127.0.0.1:1"})
+    confirmed = Confirmed(away.kafka, active._sink, "test/1")  # type: ignore[arg-type]
+    sink = sdk.MemorySink()
+    sdk.Trajectory(Recorder(away, sink), "t", About(agent="a", consent="train")).feedback("n", 1)
+    topic, key, record = sink.events[0]
+    with pytest.raises(NotDelivered, match=r"0\.3 s") as caught:
+        await confirmed.deliver([Event(topic, key, record)], 0.3)
+    assert caught.value.retry
+    confirmed.close()
+
+
+async def test_new_versions_of_a_model_are_told(registry_settings: Settings) -> None:
+    model = f"m-{uuid.uuid4()}"
+    producer = EventProducer(registry_settings.kafka, codec(registry_settings.schema_registry.url), "test/1")
+
+    def publish(version: int) -> None:
+        event = checkpoint(version, model=model)
+        producer.send("checkpoints", f"{model}@{version}", event)
+        producer.flush(20)
+
+    publish(1)
+    publish(2)
+    with sdk.subscribe_checkpoints(model, settings=registry_settings) as versions:
+        assert next(versions)["version"] == 2
+        publish(3)
+        assert next(versions)["version"] == 3
+    with closing(sdk.subscribe_checkpoints(model, history=True, settings=registry_settings)) as versions:
+        assert [(await anext(versions))["version"] for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(versions), 0.05)
+        publish(4)
+        assert (await anext(versions))["version"] == 4
+        threading.Timer(0.1, versions.close).start()
+        assert [version async for version in versions] == []

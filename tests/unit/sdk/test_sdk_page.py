@@ -1,0 +1,42 @@
+"""The programs in docs/sdk.md run as they stand."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepstream import sdk
+from stepstream.config import Settings
+from stepstream.jobs.validation import check_feedback, check_step
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sdk.md").read_text()
+PROGRAMS = re.findall(r"^## (.+?)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", PAGE, flags=re.M | re.S)
+
+
+@pytest.fixture
+def sink() -> Iterator[sdk.MemorySink]:
+    sink = sdk.MemorySink()
+    sdk.configure(Settings(), sink=sink)
+    yield sink
+    sdk.close()
+
+
+@pytest.mark.parametrize(("title", "program"), PROGRAMS, ids=[title for title, _ in PROGRAMS])
+def test_the_pages_programs_run(title: str, program: str, sink: sdk.MemorySink) -> None:
+    exec(compile(program, f"docs/sdk.md: {title}", "exec"), {"__name__": "program"})
+    for topic, _, record in sink.events:
+        (check_step if topic == "steps" else check_feedback)(record)
+    assert sink.events or "MemorySink" in program
+
+
+def test_all_of_them_are_found() -> None:
+    assert len(PROGRAMS) == PAGE.count("```python\n") == 5
+
+
+def test_the_first_one_says_all_of_it(sink: sdk.MemorySink) -> None:
+    exec(PROGRAMS[0][1], {"__name__": "program"})
+    first, second = sink.of("steps")
+    assert first["response"]["tool_calls"][0]["result"] == "4"
+    assert (second["prompt_shared_messages"], second["response"]["content"]) == (2, "11")
+    assert [entry["name"] for entry in sink.of("feedback")] == ["outcome", "end"]
