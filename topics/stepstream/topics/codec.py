@@ -18,6 +18,7 @@ from fastavro.types import Schema as ParsedSchema
 
 from stepstream.config.sections import SchemaRegistry, Settings
 from stepstream.schemas import schema, schema_text
+from stepstream.topics.avro_writer import Writer, compiled
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.seal import SEALED_TOPICS
 
@@ -108,6 +109,7 @@ class Codec:
             config["basic.auth.user.info"] = registry.user_info.get_secret_value()
         self._client = SchemaRegistryClient(config)
         self._parsed = {topic.name: fastavro.parse_schema(schema(topic.schema)) for topic in TOPICS.values()}
+        self._write: dict[str, Writer] = {}
         self._ids: dict[tuple[str, str | None], bytes] = {}
         self._writers: dict[int, ParsedSchema] = {}
         self._same: dict[tuple[str, int], bool] = {}
@@ -151,16 +153,23 @@ class Codec:
             Unencodable: it does not fit the schema; the message names the field where known.
             KeysUnavailable: its key cannot be had.
         """
-        out = io.BytesIO()
         try:
             if self._sealing is not None and topic in SEALED_TOPICS and record["user"]:
                 record = self._sealing.seal(topic, record)
-            fastavro.schemaless_writer(out, self._parsed[topic], record)
+            try:
+                return (self._write.get(topic) or self._compile(topic))(record)
+            except Exception:  # fastavro says what is wrong, or takes what is merely unusual
+                out = io.BytesIO()
+                fastavro.schemaless_writer(out, self._parsed[topic], record)
+                return out.getvalue()
         except (RegistryUnavailable, CodecError):
             raise
         except Exception as error:  # fastavro raises whatever the wrong value provokes
             raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {error!r}") from error
-        return out.getvalue()
+
+    def _compile(self, topic: str) -> Writer:
+        self._write[topic] = compiled(self._parsed[topic])
+        return self._write[topic]
 
     def translate(self, topic: str, text: str, body: bytes) -> bytes:
         """A body that was written with another schema, `text`, in this package's.
