@@ -90,13 +90,17 @@ def _known(settings: Settings) -> dict[str, Any]:
 
 def _publish(settings: Settings, record: Any) -> None:
     from stepstream.services.gateway.keys import TOPIC
-    from stepstream.topics.codec import Codec
-    from stepstream.topics.producer import EventProducer
+    from stepstream.topics.client import KafkaUnavailable
+    from stepstream.topics.codec import Codec, RegistryUnavailable
+    from stepstream.topics.producer import DeliveryFailed, EventProducer
 
     with closing(Codec(settings.schema_registry)) as codec:
         producer = EventProducer(settings.kafka, codec, "keys")
-        producer.send(TOPIC, record["key_id"], record)
-        producer.flush(settings.kafka.deadline_s)
+        try:
+            producer.send(TOPIC, record["key_id"], record)
+            producer.flush(settings.kafka.deadline_s)
+        except (DeliveryFailed, RegistryUnavailable) as error:
+            raise KafkaUnavailable(f"the key could not be written: {error}") from error
 
 
 def _row(record: Any) -> dict[str, Any]:

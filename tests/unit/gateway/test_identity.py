@@ -45,6 +45,8 @@ def test_a_header_wins_over_the_session_and_the_keys_tenant_over_the_header() ->
     assert identify([], Gateway(), "session").trajectory_id == "session"
     with pytest.raises(BadRequest, match="session is longer"):
         identify([], Gateway(), "s" * 300)
+    with pytest.raises(BadRequest, match="cannot be printed"):
+        identify([], Gateway(), "s\r\nset-cookie: x")
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,20 @@ def test_a_failed_call_is_a_step_with_its_error() -> None:
     assert step["messages"] == [new_message(role="user", content="q")]
 
 
+def test_a_failed_call_that_is_made_again_stays_in_its_trajectory() -> None:
+    contexts = remembering()
+    question = [{"role": "user", "content": "q"}]
+    nameless = whose("")
+    for _ in range(2):  # two conversations that are equal so far
+        record(contexts, question, answered([1], [2]), nameless)
+    goes_on = [*question, {"role": "assistant", "content": "x"}, {"role": "user", "content": "go on"}]
+    tried = [record(contexts, goes_on, failed("busy"), nameless), record(contexts, goes_on, failed("busy"), nameless)]
+    done = record(contexts, goes_on, answered([1, 2, 3], [4]), nameless)
+    assert [s["step_index"] for s in (*tried, done)] == [1, 2, 3]
+    assert {s["trajectory_id"] for s in (*tried, done)} == {"new-1"}
+    assert (done["prompt_shared_step"], done["prompt_shared_messages"], done["prompt_shared_tokens"]) == (0, 2, 2)
+
+
 @pytest.mark.parametrize(
     ("request_", "sampling"),
     [

@@ -90,6 +90,12 @@ class Calls:
             self._metrics.calls_refused.inc()
             await respond_error(send, error, protocol.error_body(str(error), error.type))
             return
+        except Exception:
+            log.exception("a %s call cannot be understood", protocol.name)
+            self._metrics.calls_refused.inc()
+            error = GatewayError("the gateway failed on this request; its log says how")
+            await respond_error(send, error, protocol.error_body(str(error), error.type))
+            return
         hangup = Hangup(receive)
         try:
             await self._pass_on(

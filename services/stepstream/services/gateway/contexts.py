@@ -173,6 +173,11 @@ class Contexts:
         """Frees the index of a step that came to nothing, so that the next call gets it."""
         if place.trajectory.next_index == place.step_index + 1:
             place.trajectory.next_index = place.step_index
+        self.fail(place)
+
+    @staticmethod
+    def fail(place: Place) -> None:
+        """Notes that a call got no answer: it may be made again, and then belongs to the same place."""
         if place.continues is not None:
             place.continues.continued = False
 

@@ -87,6 +87,8 @@ def identify(
     if not identity.trajectory_id and session:
         if len(session) > LONGEST:
             raise BadRequest(f"the session is longer than {LONGEST} characters")
+        if not session.isprintable():  # it goes back in a header
+            raise BadRequest("the session has characters that cannot be printed")
         identity.trajectory_id = session
     if tenant is not None:
         identity.tenant = tenant

@@ -83,9 +83,10 @@ def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, produ
         usage_prompt_tokens=answer.usage_prompt_tokens,
         usage_response_tokens=answer.usage_response_tokens,
     )
-    if answer.error is None:
-        both = packed if sampled is None else packed + sampled.response
-        contexts.remember(
-            place, prompt, answer.message, both, 0 if sampled is None else len(sampled.prompt_ids), answer.response_id
-        )
+    if answer.error is not None:
+        contexts.fail(place)
+        return step
+    both = packed if sampled is None else packed + sampled.response
+    prompt_tokens = 0 if sampled is None else len(sampled.prompt_ids)
+    contexts.remember(place, prompt, answer.message, both, prompt_tokens, answer.response_id)
     return step
