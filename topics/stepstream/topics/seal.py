@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from stepstream.schemas import schema
+from stepstream.topics.avro_writer import compiled
 from stepstream.topics.catalogue import TOPICS
 
 FORMAT = 1
@@ -67,6 +68,16 @@ class Layout:
             fields.append({"name": "steps", "type": {"type": "array", "items": record}})
         blob = {"type": "record", "name": f"Sealed{parsed['name'].rpartition('.')[2]}", "fields": fields}
         self.blob = fastavro.parse_schema(blob, named_schemas=dict(named))
+        self._write = compiled(self.blob)
+
+    def write(self, record: Mapping[str, Any]) -> bytes:
+        """The personal fields of a record; raises whatever a value that does not fit provokes."""
+        try:
+            return self._write(record)
+        except Exception:  # fastavro says what is wrong, or takes what is merely unusual
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, self.blob, dict(record))
+            return out.getvalue()
 
     @staticmethod
     def _of_blob(field: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,13 +92,8 @@ def is_erased(record: Mapping[str, Any]) -> bool:
 def seal(layout: Layout, topic: str, record: Mapping[str, Any], key_id: str, cipher: AESGCM) -> dict[str, Any]:
     """The record with its personal fields encrypted; any field that does not fit its schema raises."""
     sealed = emptied(layout, record)
-    blob = io.BytesIO()
-    personal = {name: record[name] for name in layout.personal if name in record}
-    if layout.inside:
-        personal["steps"] = record["steps"]
-    fastavro.schemaless_writer(blob, layout.blob, personal)
     nonce = os.urandom(_NONCE_BYTES)
-    hidden = cipher.encrypt(nonce, blob.getvalue(), _bound_to(topic, record, key_id))
+    hidden = cipher.encrypt(nonce, layout.write(record), _bound_to(topic, record, key_id))
     sealed["seal_key"], sealed["sealed"] = key_id, bytes([FORMAT]) + nonce + hidden
     return sealed
 
