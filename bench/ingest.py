@@ -38,7 +38,8 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.stack import Stack
-from stepstream.services.gateway.otlp.assembly import JOB, Assembler, Defaults
+from stepstream.services.gateway.otlp.assembly import JOB, Assembler
+from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.places import Places
 from stepstream.services.gateway.otlp.spans import spans_of
 from stepstream.services.gateway.otlp.trace import Trace

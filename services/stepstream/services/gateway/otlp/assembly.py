@@ -5,22 +5,36 @@ span that is sent twice folds to one event.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, get_args
 
 from stepstream.services.gateway.otlp.calls import Call, call_of
 from stepstream.services.gateway.otlp.evaluations import evaluations
+from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
 from stepstream.services.gateway.otlp.messages import shared
 from stepstream.services.gateway.otlp.places import Places, Trajectory
 from stepstream.services.gateway.otlp.spans import Role, Span
 from stepstream.services.gateway.otlp.tools import attach
 from stepstream.services.gateway.otlp.trace import Run, Trace, name_of, runs_of
 from stepstream.services.gateway.otlp.values import number, text, whole
-from stepstream.topics.events import Consent, Message, Step, new_feedback, new_step
+from stepstream.topics.events import Consent, Message, Step, new_feedback, new_message, new_sampling, new_step
 from stepstream.topics.ids import derived_id
 
 JOB = "otlp@1"
 CONSENTS = frozenset(get_args(Consent))
+_EMPTY = new_step(
+    event_id="",
+    occurred_at_us=0,
+    producer="",
+    consent="none",
+    trajectory_id="",
+    step_index=0,
+    agent="",
+    model="",
+    fidelity="span",
+    response=new_message(role="assistant"),
+    sampling=new_sampling(),
+)
+"""What every step is copied from; its lists stay empty."""
 
 
 class Record(NamedTuple):
@@ -30,15 +44,6 @@ class Record(NamedTuple):
     key: str
     record: Any
     headers: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What a span that does not say is taken to mean."""
-
-    tenant: str
-    consent: Consent
-    agent: str
 
 
 class Assembler:
@@ -65,13 +70,14 @@ class Assembler:
             runs = runs_of(trace, calls) if calls else []
         names: dict[int, str] = {}
         base = ""
+        identities = Identities(trace, defaults)
         for run in runs:
-            base = base or self._base(trace, run.calls[0])
+            base = base or identities.of(run.calls[0]).conversation or trace.trace_id
             name = self._name(trace, run, base)
             names[id(run)] = name
             parent = self._caller(trace, run, names, steps) if run.parent is not None else (None, None)
             for span in run.calls:
-                step = self._step(trace, run, span, name, parent, defaults)
+                step = self._step(trace, run, span, name, parent, identities.of(span), defaults)
                 steps[span.span_id] = step
                 context = {"traceparent": f"00-{span.trace_id}-{span.span_id}-01"}
                 found.append(Record("steps", step["trajectory_id"], step, context))
@@ -80,11 +86,6 @@ class Assembler:
             self._end(trace, runs, steps)
         found += self._feedback(trace, defaults)
         return found
-
-    def _base(self, trace: Trace, span: Span) -> str:
-        """Name of the trajectory of a trace's outermost run."""
-        conversation = trace.attribute(span, "gen_ai.conversation.id", "session.id")
-        return text(conversation) or trace.trace_id
 
     def _name(self, trace: Trace, run: Run, base: str) -> str:
         if run.parent is None or run.agent is None:
@@ -117,60 +118,49 @@ class Assembler:
         span: Span,
         name: str,
         parent: tuple[str | None, int | None],
+        identity: Identity,
         defaults: Defaults,
     ) -> Step:
         call = call_of(span, trace.logs.get(span.span_id, ()))
-        say = trace.attribute
-        tenant = defaults.tenant
-        explicit = text(say(span, "stepstream.trajectory_id"))
-        conversation = explicit or text(span.attributes.get("gen_ai.conversation.id") if run.parent is None else "")
-        trajectory_id = conversation or name
-        known = self._places.trajectory(tenant, trajectory_id)
-        index, trajectory = self._index(trace, span, call, tenant, trajectory_id, known)
+        conversation = identity.conversation if run.parent is None else ""
+        trajectory_id = identity.trajectory_id or conversation or name
+        index, trajectory = self._index(trace, span, call, defaults.tenant, trajectory_id)
         again = index < trajectory.next_index - 1
         old = 0 if again else shared(call.prompt, trajectory.said)
         error = span.error
         if not again:
             trajectory.said = [*call.prompt, call.response] if error is None else ()
-        step = new_step(
-            event_id=derived_id(JOB, span.trace_id, span.span_id, "step"),
-            occurred_at_us=span.start_ns // 1000,
-            producer=self._producer,
-            tenant=tenant,
-            consent=cast(Consent, say(span, "stepstream.consent") or defaults.consent),
-            user=text(say(span, "stepstream.user", "user.id", "enduser.id")) or None,
-            trajectory_id=trajectory_id,
-            step_index=index,
-            parent_trajectory_id=text(say(span, "stepstream.parent_trajectory_id")) or parent[0],
-            parent_step_index=parent[1],
-            task_id=text(say(span, "stepstream.task_id")),
-            group_id=text(say(span, "stepstream.group_id")) or None,
-            agent=self._agent(run, span) or defaults.agent,
-            environment=text(say(span, "stepstream.environment")),
-            harness_version=text(say(span, "stepstream.harness_version")),
-            split=text(say(span, "stepstream.split")) or "train",
-            model=call.model,
-            fidelity="span",
-            prompt_shared_messages=old,
-            messages=call.prompt[old:],
-            response=call.response,
-            sampling=call.sampling,
-            finish_reason="error" if error else call.finish_reason,
-            error=error,
-            duration_ms=span.duration_ms,
-            first_token_ms=call.first_token_ms,
-            cost_usd=call.cost_usd,
-            usage_prompt_tokens=call.usage_prompt_tokens,
-            usage_response_tokens=call.usage_response_tokens,
+        attributes = span.attributes
+        self._places.put(
+            span.trace_id, span.span_id, (trajectory_id, index), text(attributes.get("gen_ai.response.id"))
         )
-        place = trajectory_id, index
-        self._places.put(span.trace_id, span.span_id, place, text(span.attributes.get("gen_ai.response.id")))
+        step = _EMPTY.copy()
+        step.update(identity.fields)  # type: ignore[typeddict-item]
+        step["event_id"] = derived_id(JOB, span.trace_id, span.span_id, "step")
+        step["occurred_at_us"] = span.start_ns // 1000
+        step["producer"] = self._producer
+        step["trajectory_id"] = trajectory_id
+        step["step_index"] = index
+        step["parent_trajectory_id"] = identity.parent_trajectory_id or parent[0]
+        step["parent_step_index"] = parent[1]
+        step["agent"] = self._agent(run, span) or defaults.agent
+        step["model"] = call.model
+        step["prompt_shared_messages"] = old
+        step["messages"] = call.prompt[old:] if old else call.prompt
+        step["response"] = call.response
+        step["sampling"] = call.sampling
+        step["finish_reason"] = "error" if error else call.finish_reason
+        step["error"] = error
+        step["duration_ms"] = span.duration_ms
+        step["first_token_ms"] = call.first_token_ms
+        step["cost_usd"] = call.cost_usd
+        step["usage_prompt_tokens"] = call.usage_prompt_tokens
+        step["usage_response_tokens"] = call.usage_response_tokens
         return step
 
-    def _index(
-        self, trace: Trace, span: Span, call: Call, tenant: str, trajectory_id: str, known: Trajectory | None
-    ) -> tuple[int, Trajectory]:
+    def _index(self, trace: Trace, span: Span, call: Call, tenant: str, trajectory_id: str) -> tuple[int, Trajectory]:
         """The step's index and its trajectory, whose counter has moved past it."""
+        known = self._places.trajectory(tenant, trajectory_id)
         told = whole(span.attributes.get("stepstream.step_index"), 31)
         place = self._places.of_span(span.trace_id, span.span_id)
         if known is None:

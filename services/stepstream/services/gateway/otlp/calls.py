@@ -7,11 +7,14 @@ from typing import Any
 from stepstream.services.gateway.otlp import messages
 from stepstream.services.gateway.otlp.spans import Log, Span
 from stepstream.services.gateway.otlp.values import Attributes, number, structure, text, whole
-from stepstream.topics.events import Message, Sampling, new_message, new_sampling
+from stepstream.topics.events import Message, Sampling, new_message
 
 DETAILS = "gen_ai.client.inference.operation.details"
 EVALUATION = "gen_ai.evaluation.result"
-_CURRENT = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions")
+_CURRENT = frozenset({"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"})
+_INDEXED = frozenset({"gen_ai.prompt.0.role", "gen_ai.prompt.0.content", "gen_ai.completion.0.role"})
+_INFERENCE = frozenset({"llm.input_messages.0.message.role", "llm.output_messages.0.message.role"})
+_SAYING = _CURRENT | _INDEXED | _INFERENCE | {"gen_ai.completion.0.content"}
 
 
 @dataclass(slots=True)
@@ -31,12 +34,7 @@ class Call:
 
 def has_content(span: Span) -> bool:
     """Whether the span itself says what was said; otherwise log records may."""
-    a = span.attributes
-    if any(name in a for name in _CURRENT):
-        return True
-    if "gen_ai.prompt.0.role" in a or "gen_ai.completion.0.role" in a or "gen_ai.completion.0.content" in a:
-        return True
-    if "llm.input_messages.0.message.role" in a or "llm.output_messages.0.message.role" in a:
+    if not _SAYING.isdisjoint(span.attributes):
         return True
     return any(event.name in messages.EVENT_ROLES or event.name in (messages.CHOICE, DETAILS) for event in span.events)
 
@@ -73,18 +71,18 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
 
 def _said(a: Attributes, span: Span, logs: Sequence[Log]) -> tuple[list[Message], Message | None, str]:
     """Prompt, response and finish reason."""
-    if any(name in a for name in _CURRENT):
+    if not _CURRENT.isdisjoint(a):
         prompt = messages.instructions(a.get("gen_ai.system_instructions"))
         prompt += messages.part_messages(a.get("gen_ai.input.messages"))
         raw = structure(a.get("gen_ai.output.messages"))
         answers = messages.part_messages(raw[:1] if isinstance(raw, list) else raw)
         first = raw[0] if isinstance(raw, list) and raw and isinstance(raw[0], dict) else {}
         return prompt, answers[0] if answers else None, messages.finish_reason(first.get("finish_reason"))
-    if "gen_ai.prompt.0.role" in a or "gen_ai.prompt.0.content" in a or "gen_ai.completion.0.role" in a:
+    if not _INDEXED.isdisjoint(a):
         answers = messages.indexed_messages(a, "gen_ai.completion")
         finish = messages.finish_reason(a.get("gen_ai.completion.0.finish_reason"))
         return messages.indexed_messages(a, "gen_ai.prompt"), answers[0] if answers else None, finish
-    if "llm.input_messages.0.message.role" in a or "llm.output_messages.0.message.role" in a:
+    if not _INFERENCE.isdisjoint(a):
         answers = messages.inference_messages(a, "llm.output_messages")
         return messages.inference_messages(a, "llm.input_messages"), answers[0] if answers else None, ""
     told: list[tuple[str, Any]] = [(event.name, event.attributes) for event in span.events]
@@ -98,17 +96,22 @@ def _in_order(logs: Sequence[Log]) -> list[Log]:
 
 
 def _sampling(a: Attributes, asked: Attributes) -> Sampling:
-    def given(name: str) -> Any:
-        return a.get(f"gen_ai.request.{name}", asked.get(name))
-
-    temperature, top_p = number(given("temperature")), number(given("top_p"))
-    most = given("max_tokens")
-    return new_sampling(
-        temperature=1.0 if temperature is None else temperature,
-        top_p=1.0 if top_p is None else top_p,
-        max_tokens=whole(asked.get("max_completion_tokens") if most is None else most, 31),
-        seed=whole(given("seed")),
-    )
+    if asked:
+        most = asked.get("max_tokens", asked.get("max_completion_tokens"))
+        a = {
+            **{f"gen_ai.request.{name}": value for name, value in asked.items()},
+            "gen_ai.request.max_tokens": most,
+            **a,
+        }
+    temperature, top_p = a.get("gen_ai.request.temperature"), a.get("gen_ai.request.top_p")
+    most, seed = a.get("gen_ai.request.max_tokens"), a.get("gen_ai.request.seed")
+    heat, nucleus = number(temperature), number(top_p)
+    return {
+        "temperature": 1.0 if heat is None else heat,
+        "top_p": 1.0 if nucleus is None else nucleus,
+        "max_tokens": None if most is None else whole(most, 31),
+        "seed": None if seed is None else whole(seed),
+    }
 
 
 def _first(a: Attributes, *names: str) -> Any:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stepstream.services.gateway.otlp.assembly import CONSENTS, Assembler, Defaults, Record
+from stepstream.services.gateway.otlp.assembly import CONSENTS, Assembler, Record
 from stepstream.services.gateway.otlp.calls import EVALUATION
+from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.spans import Role, Span, logs_of, spans_of
 from stepstream.services.gateway.otlp.split import split_logs, split_traces
 from stepstream.services.gateway.otlp.trace import Trace

@@ -48,6 +48,10 @@ def _of_parts(item: Any) -> list[Message]:
     parts = item.get("parts")
     if not isinstance(parts, list):
         return [chat_message(item)]
+    if len(parts) == 1 and "name" not in item:
+        only = parts[0]
+        if isinstance(only, dict) and only.get("type") == "text":
+            return [new_message(role=text(item.get("role")) or "user", content=text(only.get("content")))]
     said: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []

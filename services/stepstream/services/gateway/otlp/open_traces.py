@@ -17,7 +17,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stepstream.config import Settings
-from stepstream.services.gateway.otlp.assembly import Defaults, Record
+from stepstream.services.gateway.otlp.assembly import Record
+from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace

@@ -11,8 +11,9 @@ from stepstream.config import Settings
 from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.otlp import wire
-from stepstream.services.gateway.otlp.assembly import Assembler, Defaults, Record
+from stepstream.services.gateway.otlp.assembly import Assembler, Record
 from stepstream.services.gateway.otlp.delivery import Deliverer, NotDelivered
+from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC, Intake, Taken
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
 from stepstream.services.gateway.otlp.places import Places

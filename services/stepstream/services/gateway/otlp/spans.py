@@ -33,7 +33,6 @@ _INFERENCE_KINDS = {"LLM": Role.CALL, "TOOL": Role.TOOL, "AGENT": Role.AGENT}
 _REQUEST_TYPES = {"chat": Role.CALL, "completion": Role.CALL}
 _TRACELOOP_KINDS = {"tool": Role.TOOL, "agent": Role.AGENT}
 _NAMED = (
-    ("gen_ai.operation.name", _OPERATIONS),
     ("openinference.span.kind", _INFERENCE_KINDS),
     ("llm.request.type", _REQUEST_TYPES),
     ("traceloop.span.kind", _TRACELOOP_KINDS),
@@ -108,6 +107,9 @@ class Log:
 
 def role_of(attributes: Attributes, name: str) -> Role:
     """The part that a span plays, from whichever convention it follows."""
+    operation = attributes.get("gen_ai.operation.name")
+    if operation is not None:
+        return _OPERATIONS.get(operation, Role.OTHER)
     for key, roles in _NAMED:
         word = attributes.get(key)
         if word is not None:
@@ -137,7 +139,9 @@ def spans_of(request: ExportTraceServiceRequest) -> Iterator[Span]:
                     attributes,
                     resource,
                     raw.status.code == _ERROR,
-                    [Event(e.name, e.time_unix_nano, attributes_of(e.attributes)) for e in raw.events],
+                    [Event(e.name, e.time_unix_nano, attributes_of(e.attributes)) for e in raw.events]
+                    if raw.events
+                    else [],
                     name,
                 )
 

@@ -1,8 +1,7 @@
 """One trace as a tree: which spans are steps, whose trajectory each belongs to, and which tools each called."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stepstream.services.gateway.otlp.calls import DETAILS, has_content
 from stepstream.services.gateway.otlp.messages import CHOICE
@@ -18,9 +17,13 @@ class Trace:
     logs: dict[str, list[Log]] = field(default_factory=dict)
     """Log records by the span that they belong to."""
 
+    _around: dict[str, list[Span]] = field(default_factory=dict)
+    """What `above` has found, by parent."""
+
     def add(self, span: Span) -> None:
         """Takes in a span; the same again changes nothing."""
         self.spans[span.span_id] = span
+        self._around.clear()
 
     def add_log(self, log: Log) -> None:
         """Takes in a log record; the same again changes nothing."""
@@ -44,14 +47,20 @@ class Trace:
                 return False
         return True
 
-    def above(self, span: Span) -> Iterator[Span]:
+    def above(self, span: Span) -> Sequence[Span]:
         """The known spans around a span, innermost first."""
-        seen = {span.span_id}
-        parent = self.spans.get(span.parent_id)
-        while parent is not None and parent.span_id not in seen:
-            yield parent
-            seen.add(parent.span_id)
-            parent = self.spans.get(parent.parent_id)
+        parent_id = span.parent_id
+        if parent_id not in self.spans:
+            return ()
+        known = self._around.get(parent_id)
+        if known is None:
+            known = []
+            parent = self.spans.get(parent_id)
+            while parent is not None and parent not in known:
+                known.append(parent)
+                parent = self.spans.get(parent.parent_id)
+            self._around[parent_id] = known
+        return known
 
     def calls(self) -> list[Span]:
         """The spans that are steps, by when they began.
@@ -59,16 +68,20 @@ class Trace:
         A call inside a call is the same one, told by two instrumentations: the outer one counts, or the inner one
         where only that says what was said. Log records of a span that never came make a span of their own.
         """
+        found: list[Span] = []
         outer: dict[str, Span] = {}
         for span in self.spans.values():
             if span.role is not Role.CALL:
                 continue
-            chain = [span, *(s for s in self.above(span) if s.role is Role.CALL)]
-            top = chain[-1]
-            known = outer.get(top.span_id)
-            if known is None or (self.speaks(span) and not self.speaks(known)):
-                outer[top.span_id] = span if self.speaks(span) and not self.speaks(top) else known or top
-        found = list(outer.values())
+            top = None
+            for holder in self.above(span):
+                top = holder if holder.role is Role.CALL else top
+            if top is None:
+                found.append(span)
+            elif top.span_id not in outer and self.speaks(span) and not self.speaks(top):
+                outer[top.span_id] = span
+        if outer:
+            found = [outer.get(span.span_id, span) for span in found]
         for span_id, logs in self.logs.items():
             told = _told_by(logs) if span_id not in self.spans else None
             if told is not None:
@@ -87,16 +100,6 @@ class Trace:
             if span.role is Role.TOOL and not any(s.role is Role.TOOL for s in self.above(span))
         ]
         return sorted(found, key=lambda span: (span.start_ns, span.span_id))
-
-    def attribute(self, span: Span, *names: str) -> Any:
-        """An attribute of a span, else of what is around it, else of where it comes from."""
-        for holder in (span, *self.above(span)):
-            for name in names:
-                found = holder.attributes.get(name)
-                if found not in (None, ""):
-                    return found
-        shared = span.resource.attributes
-        return next((shared[name] for name in names if shared.get(name) not in (None, "")), None)
 
 
 def _told_by(logs: Iterable[Log]) -> Span | None:

@@ -15,9 +15,8 @@ def attributes_of(pairs: Iterable[KeyValue]) -> Attributes:
     found: Attributes = {}
     for pair in pairs:
         held = pair.value
-        kind = held.WhichOneof("value")
-        # Nearly all are strings: they take no further call.
-        found[pair.key] = held.string_value if kind == "string_value" else value_of(held, kind)
+        # Nearly all are strings, which need no asking what they are.
+        found[pair.key] = held.string_value or value_of(held, held.WhichOneof("value"))
     return found
 
 
@@ -53,13 +52,15 @@ def structure(value: Any) -> Any:
 
 def number(value: Any) -> float | None:
     """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
-        return None
-    return float(value)
+    if type(value) is float:
+        return value if value - value == 0.0 else None
+    return float(value) if type(value) is int and abs(value) < 2**1000 else None
 
 
 def whole(value: Any, bits: int = 63) -> int | None:
     """A whole number, also as decimal text or a float, within signed `bits + 1` bits; else None."""
+    if type(value) is int:
+        return value if -(2**bits) < value < 2**bits else None
     if isinstance(value, str):
         value = int(value) if value.lstrip("-").isdecimal() and len(value) < 20 else None
     found = number(value)

@@ -1,0 +1,91 @@
+"""Whose a span's step is: what the span says, else what is around it, else where it comes from."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from stepstream.services.gateway.otlp.spans import Span
+from stepstream.services.gateway.otlp.trace import Trace
+from stepstream.services.gateway.otlp.values import Attributes, text
+from stepstream.topics.events import Consent
+
+_NAMES = frozenset(
+    {
+        "gen_ai.conversation.id",
+        "session.id",
+        "user.id",
+        "enduser.id",
+        "stepstream.consent",
+        "stepstream.environment",
+        "stepstream.group_id",
+        "stepstream.harness_version",
+        "stepstream.parent_trajectory_id",
+        "stepstream.split",
+        "stepstream.task_id",
+        "stepstream.trajectory_id",
+        "stepstream.user",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a span that does not say is taken to mean."""
+
+    tenant: str
+    consent: Consent
+    agent: str
+
+
+@dataclass(slots=True)
+class Identity:
+    """Whose steps spans are that stand in one place of a trace and say nothing else themselves."""
+
+    fields: dict[str, Any]
+    """Fields of the step."""
+    trajectory_id: str
+    """Empty: it follows from the trace."""
+    parent_trajectory_id: str
+    conversation: str
+
+
+class Identities:
+    """The identities of one trace's spans; siblings mostly share one."""
+
+    def __init__(self, trace: Trace, defaults: Defaults) -> None:
+        self._trace = trace
+        self._defaults = defaults
+        self._shared: dict[tuple[str, int], Identity] = {}
+
+    def of(self, span: Span) -> Identity:
+        """The identity of a span's step."""
+        if not _NAMES.isdisjoint(span.attributes):
+            return self._made(span, span.attributes)
+        place = span.parent_id, id(span.resource)
+        found = self._shared.get(place)
+        if found is None:
+            found = self._shared[place] = self._made(span, {})
+        return found
+
+    def _made(self, span: Span, own: Attributes) -> Identity:
+        said: Attributes = {}
+        around = [holder.attributes for holder in self._trace.above(span)]
+        for attributes in (span.resource.attributes, *reversed(around), own):
+            for name in _NAMES & attributes.keys():
+                if attributes[name] not in (None, ""):
+                    said[name] = attributes[name]
+        user = said.get("stepstream.user") or said.get("user.id") or said.get("enduser.id")
+        return Identity(
+            {
+                "tenant": self._defaults.tenant,
+                "consent": said.get("stepstream.consent") or self._defaults.consent,
+                "user": text(user) or None,
+                "task_id": text(said.get("stepstream.task_id")),
+                "group_id": text(said.get("stepstream.group_id")) or None,
+                "environment": text(said.get("stepstream.environment")),
+                "harness_version": text(said.get("stepstream.harness_version")),
+                "split": text(said.get("stepstream.split")) or "train",
+            },
+            text(said.get("stepstream.trajectory_id")),
+            text(said.get("stepstream.parent_trajectory_id")),
+            text(said.get("gen_ai.conversation.id") or said.get("session.id")),
+        )
