@@ -167,9 +167,10 @@ def test_keys(http: httpx.Client, gateway: ServiceProcess, upstream: ScriptedUps
     item = {"trajectory_id": name, "name": "n", "value": 1}
     refused = http.post("/v1/feedback", json=item, headers={"x-stepstream-key": key})
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
-    wrong = http.post("/v1/messages", json={}, headers={"x-api-key": key + "x"})
-    assert (wrong.status_code, wrong.json()["type"]) == (401, "error")  # as Anthropic's clients read it
-    assert wrong.json()["error"]["type"] == "authentication_error"
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        wrong = http.post(path, json={}, headers={"x-api-key": key + "x"})
+        assert (wrong.status_code, wrong.json()["type"]) == (401, "error")  # as Anthropic's clients read it
+        assert wrong.json()["error"]["type"] == "authentication_error"
     (listed,) = [row for row in json.loads(keys(gateway, "list", "--json")) if row["key_id"] == made["key_id"]]
     assert (listed["tenant"], listed["scopes"], listed["revoked"]) == ("acme", ["calls"], False)
     keys(gateway, "revoke", made["key_id"])

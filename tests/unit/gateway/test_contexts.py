@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.contexts import Contexts, Place, Prompt, prompt_of
+from stepstream.services.gateway.contexts import EQUAL_ENDINGS, Contexts, Place, Prompt, prompt_of
 from stepstream.services.gateway.tokens import pack
 from stepstream.topics.events import Message, new_message, new_tool_call
 
@@ -204,3 +204,27 @@ def test_memory_is_bounded_and_nothing_of_what_is_forgotten_is_left(
     assert contexts.size < 1000 * limit
     assert not contexts._endings
     assert not contexts._responses
+
+
+def test_one_name_used_without_end_does_not_push_out_the_others() -> None:
+    contexts = remembering(limit_bytes=100_000)
+    ask(contexts, [user("a")], "r", "other")
+    for number in range(300):
+        place, _ = ask(contexts, [user(f"{number}")], f"r{number}", "endless")
+        assert place.step_index == number
+        assert contexts.size < 50_000
+    assert shape(contexts, *ask(contexts, [user("a"), assistant("r"), user("b")], trajectory="other"))[1:] == (
+        1,
+        None,
+        2,
+    )
+    place, prompt = ask(contexts, [user("299"), assistant("r299"), user("b")], trajectory="endless")
+    assert shape(contexts, place, prompt) == ("endless", 300, None, 2)
+
+
+def test_a_crowd_of_equal_conversations_is_bounded() -> None:
+    contexts = remembering(limit=2000)
+    for _ in range(EQUAL_ENDINGS + 50):
+        ask(contexts, [user("a")], "r")
+    (crowd,) = contexts._endings.values()
+    assert len(crowd) == EQUAL_ENDINGS

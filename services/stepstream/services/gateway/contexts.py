@@ -15,6 +15,9 @@ from stepstream.topics.events import Message
 
 PACKED_STEPS = 2
 """Steps of a trajectory whose tokens are kept; of older ones their number and digest are."""
+EQUAL_ENDINGS = 256
+"""Conversations without a name that are equal so far, and are told apart by which was gone on from: the newest ones."""
+_LARGEST_SHARE = 4
 # What they take in memory, roughly, in bytes: to keep a bound, not to account.
 _TRAJECTORY, _STEP, _LINK = 800, 500, 150
 
@@ -121,7 +124,7 @@ class Contexts:
         self._new_id = new_id
         self._size = 0
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
-        self._endings: dict[tuple[Scope, Link], list[Node]] = {}
+        self._endings: dict[tuple[Scope, Link], deque[Node]] = {}
         self._responses: dict[tuple[str, str], Node] = {}
 
     def __len__(self) -> int:
@@ -205,6 +208,8 @@ class Contexts:
         trajectory = place.trajectory
         if not self._knows(trajectory):
             return
+        if trajectory.size > self._limit_bytes // _LARGEST_SHARE:
+            self._shed(trajectory)  # a name that is used without end may not push out all others
         links, before = prompt.links, prompt.before
         end = link(links[-1] if links else before.end if before is not None else b"", response)
         first = before.first if before is not None else links[0] if links else None
@@ -217,7 +222,8 @@ class Contexts:
             if len(trajectory.packed) > PACKED_STEPS:
                 size -= trajectory.packed.popleft().let_go()
         if trajectory.scope is not None:
-            self._endings.setdefault((trajectory.scope, end), []).append(node)
+            nodes = self._endings.setdefault((trajectory.scope, end), deque(maxlen=EQUAL_ENDINGS))
+            nodes.append(node)
         if response_id:
             self._responses[trajectory.tenant, response_id] = node
             trajectory.response_ids.append(response_id)
@@ -273,18 +279,25 @@ class Contexts:
         """Forgets the least recently used trajectories beyond the limits."""
         while len(self._trajectories) > 1 and (len(self._trajectories) > self._limit or self._size > self._limit_bytes):
             _, trajectory = self._trajectories.popitem(last=False)
+            self._shed(trajectory)
             self._size -= trajectory.size
-            for response_id in trajectory.response_ids:
-                self._responses.pop((trajectory.tenant, response_id), None)
-            if trajectory.scope is None:
-                continue
+
+    def _shed(self, trajectory: Trajectory) -> None:
+        """Forgets the steps of a trajectory, but not their number."""
+        for response_id in trajectory.response_ids:
+            self._responses.pop((trajectory.tenant, response_id), None)
+        if trajectory.scope is not None:
             for node in trajectory.nodes:
                 key = trajectory.scope, node.end
-                left = [other for other in self._endings.get(key, ()) if other.trajectory is not trajectory]
-                if left:
-                    self._endings[key] = left
-                else:
-                    self._endings.pop(key, None)
+                nodes = self._endings.get(key)
+                if nodes is not None and node in nodes:
+                    nodes.remove(node)
+                    if not nodes:
+                        del self._endings[key]
+        for kept in (trajectory.response_ids, trajectory.nodes, trajectory.packed, trajectory.links):
+            kept.clear()
+        self._size -= trajectory.size - _TRAJECTORY
+        trajectory.size = _TRAJECTORY
 
 
 def prompt_of(messages: list[Message], before: Node | None = None) -> Prompt:

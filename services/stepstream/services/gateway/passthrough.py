@@ -7,6 +7,8 @@ from stepstream.services.gateway.credentials import presented
 from stepstream.services.gateway.errors import GatewayError, NotFound
 from stepstream.services.gateway.http_client import StreamBroke
 from stepstream.services.gateway.keys import Keys
+from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.streams import json_object
 from stepstream.services.gateway.upstreams import Target, Upstreams
 
@@ -37,7 +39,8 @@ class PassThrough:
         except Disconnected:
             return
         except GatewayError as error:
-            await respond_error(send, error)
+            protocol = ANTHROPIC if path.startswith(ANTHROPIC.path) else CHAT
+            await respond_error(send, error, protocol.error_body(str(error), error.type))
             return
         if not reply.streaming:
             await respond(send, reply.status, reply.body, reply.headers)
