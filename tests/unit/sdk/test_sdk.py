@@ -122,6 +122,18 @@ async def test_an_async_trajectory_with_parallel_sub_agents(sink: sdk.MemorySink
     assert len([entry for entry in sink.of("feedback") if entry["end"] == "terminated"]) == 3
 
 
+def test_a_tool_may_run_before_its_response_is_told(sink: sdk.MemorySink) -> None:
+    other = {"id": "c2", "type": "function", "function": {"name": "get", "arguments": '{ "name": "b" }'}}
+    with sdk.trajectory() as t, t.step() as s:
+        s.tool_call("get", {"name": "b"}, error=KeyError("b"))
+        get("a")
+        s.response("two calls", tool_calls=[CALL, other])
+        s.tool_call("get", {"name": "z"}, result="one too many")
+    calls = sink.of("steps")[0]["response"]["tool_calls"]
+    assert [(c["call_id"], c["result"], c["error"]) for c in calls[:2]] == [("c1", "4", None), ("c2", None, "KeyError")]
+    assert calls[2]["result"] == "one too many"
+
+
 async def test_what_a_tool_says_before_the_response_is_kept_by_its_step(sink: sdk.MemorySink) -> None:
     with sdk.trajectory() as t, t.step() as s:
         await get_later("a")

@@ -94,7 +94,8 @@ class Recorder:
         sdk = self.settings.sdk
         return Delivery(
             self.settings.kafka,
-            lambda keep_key: codec_of(self.settings, keep_key=keep_key),
+            # A master key made here would be one that the installation does not know: without one, nothing is sealed.
+            lambda keep_key: codec_of(self.settings, keep_key=keep_key, make_master=False),
             self.producer,
             _Counting(self),
             Room(sdk.spool, sdk.spool_mb * MB, sdk.memory_mb * MB, drop_oldest=True),

@@ -64,6 +64,7 @@ class Step:
         self._sampling_given = sampling
         self._messages: list[Message] = []
         self._response: Message | None = None
+        self._used: list[ToolCall] = []
         self._tokens: _Tokens | None = None
         self._fields: dict[str, Any] = {}
         self._finish_reason = ""
@@ -171,13 +172,9 @@ class Step:
         if self._remote:
             self._trajectory.tool_used(name, self.index, call_id, failed)
             return
-        if self._response is None:
-            self._response = new_message(role="assistant")
-        call = self._unanswered(name, asked, call_id)
-        if call is None:
-            call = new_tool_call(call_id=call_id or f"call_{uuid.uuid4().hex[:12]}", name=name, arguments=asked)
-            self._response["tool_calls"].append(call)
-        call["result"], call["error"], call["duration_ms"] = said, failed, duration_ms
+        used = new_tool_call(call_id=call_id, name=name, arguments=asked)
+        used["result"], used["error"], used["duration_ms"] = said, failed, duration_ms
+        self._used.append(used)
 
     @quiet
     def reward(self, name: str, value: float, *, source: str = "environment") -> None:
@@ -238,6 +235,7 @@ class Step:
             return
         trajectory, tokens, about = self._trajectory, self._tokens, self._trajectory.about
         response = self._response or new_message(role="assistant")
+        _attach(response, self._used)
         prompt_ids = tokens.prompt if tokens else []
         response_ids = tokens.response if tokens else []
         shared = trajectory.sharing.find(self.index, self._messages, prompt_ids)
@@ -275,17 +273,27 @@ class Step:
     def _sampling(self) -> Sampling:
         return new_sampling(**{name: value for name, value in self._sampling_given.items() if value is not None})
 
-    def _unanswered(self, name: str, asked: str, call_id: str) -> ToolCall | None:
-        assert self._response is not None
-        open_calls = [
-            call
-            for call in self._response["tool_calls"]
-            if call["name"] == name and call["result"] is None and call["error"] is None and call["duration_ms"] is None
-        ]
-        if call_id:
-            return next((call for call in open_calls if call["call_id"] == call_id), None)
-        same = [call for call in open_calls if _squeezed(call["arguments"]) == _squeezed(asked)]
-        return next(iter(same or open_calls), None)
+
+def _attach(response: Message, used: Iterable[ToolCall]) -> None:
+    """Gives the response's calls what their tools gave back; a tool that it does not call becomes a call of its own."""
+    for use in used:
+        call = _unanswered(response["tool_calls"], use)
+        if call is None:
+            response["tool_calls"].append({**use, "call_id": use["call_id"] or f"call_{uuid.uuid4().hex[:12]}"})
+        else:
+            call["result"], call["error"], call["duration_ms"] = use["result"], use["error"], use["duration_ms"]
+
+
+def _unanswered(calls: Iterable[ToolCall], use: ToolCall) -> ToolCall | None:
+    waiting = [
+        call
+        for call in calls
+        if call["name"] == use["name"] and call["result"] is None and call["error"] is None and not call["duration_ms"]
+    ]
+    if use["call_id"]:
+        return next((call for call in waiting if call["call_id"] == use["call_id"]), None)
+    same = [call for call in waiting if _squeezed(call["arguments"]) == _squeezed(use["arguments"])]
+    return next(iter(same or waiting), None)
 
 
 def _squeezed(arguments: str) -> str:
