@@ -198,7 +198,7 @@ _ALL = (
         "key of the refused record",
         "DeadLetter",
         "Records that could not be used, and why.",
-        ("govern", "label", "measure", "store", "learner"),
+        ("govern", "label", "measure", "store", "learner", *AGENTS[:2]),
         ("store",),
         retention_ms=90 * DAY_MS,
         config=DAILY,
