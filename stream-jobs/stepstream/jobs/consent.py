@@ -4,6 +4,7 @@ What is said last about one tenant, person and agent counts; of all that applies
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ class Said(Protocol):
         ...
 
 
+@lru_cache(maxsize=100_000)
 def consent_key(tenant: str, user: str | None, agent: str | None) -> str:
     """Key of a record on `consents`: `tenant/user/agent`, with `*` for all of them."""
     return "/".join((_part(tenant), ANY if user is None else _part(user), ANY if agent is None else _part(agent)))
