@@ -42,6 +42,12 @@ _FLAG = re.compile(r"(?:^|[^\w-])--[\w-]{0,24}$")
 _SPACE = re.compile(r"[\w-]{0,24}\s{1,4}(?=[^\s-])")
 _QUOTED = re.compile(r"[rbf]?(?P<q>[\"'`])(?P<value>(?:\\.|(?!(?P=q))[^\\\n]){3,512})(?P=q)")
 _BARE = re.compile(r"[^\s\"'`,;&<>(){}\[\]|\\]{4,512}")
+# Drawn from all signs of a keyboard, as no code is: with digits, letters, and signs that end an ordinary value.
+_WILD_SIGN = r"[^\s\"'`,;<>\\=]"
+_WILD = re.compile(
+    rf"(?![A-Za-z_][\w.]{{0,40}}[(\[])(?![$%]?[({{]{{1,2}}\w*[)}}])(?={_WILD_SIGN}{{0,40}}\d)(?={_WILD_SIGN}{{0,40}}[A-Za-z])"
+    rf"{_WILD_SIGN}{{6,40}}(?![^\s\"'`,;])"
+)
 
 _PLACEHOLDER = re.compile(
     r"[*•xX.#_?-]+|\$\{?[\w.:-]+\}?.*|\$\(.*|<[^>]*>|\{\{?.*\}?\}|%\(?\w*\)?s|%\w+%|\[[^\]]*\]"
@@ -97,6 +103,9 @@ def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, boo
     if quoted is not None:
         return *quoted.span("value"), True, doubtful
     bare = _BARE.match(text, at)
+    wild = _WILD.match(text, at)
+    if wild and (bare is None or (wild.end() > bare.end() and text[begin - 1 : begin] not in ("?", "&"))):
+        bare = wild
     if bare is None:
         return None
     start, end = bare.span()
@@ -210,13 +219,15 @@ ASSIGNMENTS = (
         "password",
         20,
         _assigned(_STRONG, _password),
-        ("passw", "passp", "passc", "pwd", "kennwort", "contras", "mot de"),
+        quotes=True,
+        marks=("passw", "passp", "passc", "pwd", "kennwort", "contras", "mot de"),
     ),
-    Rule("secret", 21, _assigned(_MEDIUM, _key), ("key", "secret")),
+    Rule("secret", 21, _assigned(_MEDIUM, _key), quotes=True, marks=("key", "secret")),
     Rule(
         "secret",
         22,
         _assigned(_WEAK, _drawn),
-        ("key", "token", "credential", "session", "auth", "jwt", "cookie", "sid=", "pat="),
+        quotes=True,
+        marks=("key", "token", "credential", "session", "auth", "jwt", "cookie", "sid=", "pat="),
     ),
 )

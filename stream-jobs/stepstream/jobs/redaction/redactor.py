@@ -35,7 +35,7 @@ class Redactor:
         options = options or RedactionOptions()
         self._key = key
         rules = inline_rules(options) if "inline" in options.tiers else ()
-        custom = [Rule(name, _CUSTOM_RANK, by_pattern(pattern)) for name, pattern in options.custom]
+        custom = [Rule(name, _CUSTOM_RANK, by_pattern(pattern), quotes=True) for name, pattern in options.custom]
         self._rules = (*rules, *custom, *tier_rules(options.tiers))
         self._emails = [rule for rule in rules if rule.name == "email"]
         by_marks: dict[tuple[str, ...], list[Rule]] = {}
@@ -47,6 +47,7 @@ class Redactor:
                 by_gate.setdefault(rule.gate, []).append(rule)
         self._marked = [(mark, marks, rules) for marks, rules in by_marks.items() for mark in marks]
         self._unmarked = by_marks.get((), [])
+        self._quoted = [rule for rule in self._rules if rule.quotes]
         self._gated = list(by_gate.items())
         self._allow = tuple(re.compile(pattern) for pattern in options.allow)
 
@@ -61,21 +62,21 @@ class Redactor:
         """Which of the texts `redact` may change; it changes no other. One look at many is faster than one at each."""
         layer = {place: surface(text) for place, text in enumerate(texts) if len(text) > _SHORTEST}
         suspects: set[int] = set()
-        for _ in range(MAX_LAYERS + 1):
-            suspects |= self._suspects({place: view.text for place, view in layer.items()})
-            layer = {
-                place: under
-                for place, view in layer.items()
-                if place not in suspects and (under := undone(view)) is not None
-            }
-            if not layer:
-                break
-        return suspects
+        for _ in range(MAX_LAYERS):
+            under = {place: deeper for place, view in layer.items() if (deeper := undone(view)) is not None}
+            whole = {p: view.text for p, view in layer.items() if p not in under or under[p].form}
+            suspects |= self._suspects(whole, whole=True)
+            if not under:
+                return suspects
+            suspects |= self._suspects({p: layer[p].text for p in under if p not in whole}, whole=False)
+            layer = {place: view for place, view in under.items() if place not in suspects}
+        return suspects | self._suspects({place: view.text for place, view in layer.items()}, whole=True)
 
-    def _suspects(self, texts: Mapping[int, str]) -> set[int]:
+    def _suspects(self, texts: Mapping[int, str], *, whole: bool) -> set[int]:
         joined = _BETWEEN.join(texts.values())
-        runs = _spans(LONG, joined)
-        spans = [(start, end) for start, end, _ in self._scan(joined, runs)]
+        runs = _spans(LONG, joined) if whole else []
+        scan = self._scan(joined, runs) if whole else self._scan_quoted(joined)
+        spans = [(start, end) for start, end, _ in scan]
         spans += [(piece.start, piece.end) for piece in containers(joined, runs)]
         if not spans:
             return set()
@@ -130,8 +131,9 @@ class Redactor:
         shields = [match.span() for match in PSEUDONYM.finditer(text)] if "<" in text else []
         finds: list[Find] = []
         for level, view in enumerate(views):
-            runs = _spans(LONG, view.text)
-            for start, end, rule in self._scan(view.text, runs):
+            whole = level + 1 == len(views) or views[level + 1].form
+            runs = _spans(LONG, view.text) if whole else []
+            for start, end, rule in self._scan(view.text, runs) if whole else self._scan_quoted(view.text):
                 value = view.text[start:end]
                 if not any(pattern.fullmatch(value) for pattern in self._allow):
                     finds.append(Find(*view.span(start, end), rule.name, value, rule.rank, level))
@@ -166,6 +168,14 @@ class Redactor:
         for rule in self._unmarked:
             for start, end in rule.find(text, 0, len(text)):
                 yield start, end, rule
+
+    def _scan_quoted(self, text: str) -> Iterator[tuple[int, int, Rule]]:
+        """What the rules that read quotation marks find in a view that has a deeper one."""
+        lowered = text.lower()
+        for rule in self._quoted:
+            if not rule.marks or _one_in(rule.marks, lowered):
+                for start, end in rule.find(text, 0, len(text)):
+                    yield start, end, rule
 
     def _contained(self, view: View, runs: list[tuple[int, int]], level: int, depth: int) -> Iterator[Find]:
         """Containers in one view whose content has something to replace."""

@@ -68,10 +68,19 @@ class Rule:
     marks: tuple[str, ...] = ()
     """Lower-case literals, at least one of which is in the lower-cased text of every match; none: the gate decides."""
     gate: Gate | None = None
+    quotes: bool = False
+    """Whether it reads quotation marks: it looks at a text with its escapes as well as without them."""
 
 
 # A run of characters as keys and tokens have them, and base64.
-LONG = Gate(re.compile(r"[A-Za-z0-9+/_-]{14,}={0,2}"), before=40, after=48)
+LONG = Gate(
+    re.compile(r"[A-Za-z0-9+/_-]{14,}={0,2}"),
+    before=40,
+    after=48,
+    skip=re.compile(
+        r"/?[a-z]{1,20}(?:[_/-][a-z]{1,20})*|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+    ),  # words, paths, UUIDs
+)
 # Capital letters, then digits, as ids and accounts begin.
 LETTERED = Gate(re.compile(r"[A-Z]{2}[ -]?\d\d[ -]?[A-Z\d]{2}"), before=8, after=40)
 # A number of eight digits or more with separators between, unless it is the day and hour of a time stamp.

@@ -31,9 +31,13 @@ _PLAIN: dict[int, int | str] = {
 class View:
     """One layer: its text, and where each place of it is in the layer below."""
 
-    def __init__(self, text: str, below: "View | None", at: list[int], source: list[int], width: list[int]) -> None:
-        """`at[k]`: where the k-th piece begins here; `source[k]`: where below; `width[k]`: of an escape, else 0."""
+    def __init__(
+        self, text: str, below: "View | None", at: list[int], source: list[int], width: list[int], form: bool = False
+    ) -> None:
+        """`at[k]`: where the k-th piece begins here; `source[k]`: where below; `width[k]`: of an escape, else 0. `form`:
+        plus signs below are spaces here."""
         self.text = text
+        self.form = form
         self._below, self._at, self._source, self._width = below, at, source, width
         self._escapes: tuple[list[int], list[int]] | None = None
 
@@ -123,7 +127,7 @@ def undone(below: View) -> View | None:
     plainer = "".join(pieces)
     if not plainer:
         return None
-    return View(plainer if plainer.isascii() else plainer.translate(_PLAIN), below, at, source, width)
+    return View(plainer if plainer.isascii() else plainer.translate(_PLAIN), below, at, source, width, form)
 
 
 def _meaning(escape: str) -> str | None:
