@@ -44,7 +44,7 @@ CURATION = "curation"
 _HEAD, _STEP, _OPEN, _EXPIRY, _RULES = b"h", b"s", b"o", b"x", b"r"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
-DAY_US = 24 * 3600 * 1_000_000
+DAY_MS = 24 * 3600 * 1000
 _CACHED_STEPS = 500
 _CACHED_HEADS = 2_000
 _LOOKED_AT = 500
@@ -111,7 +111,8 @@ class LabelFold:
             if head.closed:
                 changes.delete(_OPEN + name)
                 if head.kept_day < 0:
-                    head.kept_day = head.newest_us // DAY_US
+                    # By the log's time, so that imported history is kept as long as anything else.
+                    head.kept_day = head.arrived_ms // DAY_MS
                     changes.put(_EXPIRY + _DAY.pack(head.kept_day) + name, b"")
                 try:
                     self._publish(name, head, changes, out)
@@ -131,7 +132,7 @@ class LabelFold:
         """Whether a trajectory may have waited or been kept long enough, or consent has changed."""
         return (
             self._overdue(now_ms) is not None
-            or now_ms * 1000 // DAY_US > self._swept_day
+            or now_ms // DAY_MS > self._swept_day
             or self._looking is not None
             or self._rules.fingerprint() != self._settled_rules
         )
@@ -141,7 +142,7 @@ class LabelFold:
 
         Gives a new revision, some trajectories a time, where consent has changed or somebody was erased.
         """
-        self._forget(now_ms * 1000 // DAY_US, changes)
+        self._forget(now_ms // DAY_MS, changes)
         self._look_again(changes, out)
         while (head := self._overdue(now_ms)) is not None:
             name = heapq.heappop(self._deadlines)[1]

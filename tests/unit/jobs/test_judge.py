@@ -1,14 +1,11 @@
 """The next-state judge: asked once about a step, by what its user said next; its answer read strictly."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import orjson
 import pytest
 from fold_harness import FoldRun, MemoryChanges, MemoryState
+from scripted_judge import reply, served
 from stream_records import as_governed, make_steps
 
 from stepstream.config.sections import Judge
@@ -149,10 +146,6 @@ def test_a_long_text_is_cut_in_the_middle() -> None:
     assert (text[0], text[-1]) == ("a", "z")
 
 
-def reply(content: Any) -> bytes:
-    return orjson.dumps({"choices": [{"message": {"content": content}}]})
-
-
 @pytest.mark.parametrize(
     ("content", "score"), [('{"score": 1}', 1.0), ('{"score": -0.25}', -0.25), (' {"score":0}', 0.0)]
 )
@@ -179,36 +172,6 @@ def test_a_score_is_read(content: str, score: float) -> None:
 def test_what_is_no_score_is_none(answer: bytes) -> None:
     with pytest.raises(Unusable):
         score_of(answer)
-
-
-@contextmanager
-def served(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[Any]]]:
-    """A judge on the network that gives these answers, the last one again and again."""
-    seen: list[Any] = []
-    left = list(answers)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            seen.append((self.path, self.headers.get("authorization"), orjson.loads(body)))
-            status, content = left.pop(0) if len(left) > 1 else left[0]
-            self.send_response(status)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", seen
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def client(url: str, abandoned: bool = False, **fields: Any) -> JudgeClient:
