@@ -1,13 +1,24 @@
 """Calls of model APIs that are no model call (lists of models, embeddings, counts of tokens): passed on unrecorded."""
 
+import asyncio
 from typing import Any
 
-from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send, read_body, respond, respond_error
+from stepstream.services.gateway.asgi import (
+    Disconnected,
+    Hangup,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    respond,
+    respond_error,
+)
 from stepstream.services.gateway.credentials import presented
 from stepstream.services.gateway.errors import GatewayError, NotFound
-from stepstream.services.gateway.http_client import StreamBroke
+from stepstream.services.gateway.http_client import Reply, StreamBroke
 from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.base import ProtocolName
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.streams import json_object
 from stepstream.services.gateway.upstreams import Target, Upstreams
@@ -31,18 +42,38 @@ class PassThrough:
             self._keys.tenant(shown, "calls")
             body = await read_body(receive)
             target = self._target(path, json_object(body), headers)
-            sent = [header for header in target.headers(headers, shown) if header[0] != b"content-type"]
+            protocol: ProtocolName | None = "anthropic" if _is_anthropics(headers) else None
+            sent = [header for header in target.headers(headers, shown, protocol) if header[0] != b"content-type"]
             sent += [header for header in headers if header[0] == b"content-type"]
             query = scope.get("query_string") or b""
             where = raw_path + ("?" + query.decode("latin-1") if query else "")
-            reply = await target.send(scope["method"], where, body or None, sent)
         except Disconnected:
             return
         except GatewayError as error:
-            protocol = ANTHROPIC if path.startswith(ANTHROPIC.path) else CHAT
-            await respond_error(send, error, protocol.error_body(str(error), error.type))
+            await self._refuse(send, path, error)
             return
+        hangup = Hangup(receive)
+        try:
+            reply = await target.send(scope["method"], where, body or None, sent)
+            await self._give_back(reply, send, hangup)
+        except GatewayError as error:
+            hangup.stop()
+            await self._refuse(send, path, error)
+        except asyncio.CancelledError:
+            if not hangup.gone:
+                raise
+        finally:
+            hangup.stop()
+
+    @staticmethod
+    async def _refuse(send: Send, path: str, error: GatewayError) -> None:
+        protocol = ANTHROPIC if path.startswith(ANTHROPIC.path) else CHAT
+        await respond_error(send, error, protocol.error_body(str(error), error.type))
+
+    @staticmethod
+    async def _give_back(reply: Reply, send: Send, hangup: Hangup) -> None:
         if not reply.streaming:
+            hangup.stop()
             await respond(send, reply.status, reply.body, reply.headers)
             return
         try:
@@ -51,6 +82,7 @@ class PassThrough:
             while chunk:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 chunk = await reply.more()
+            hangup.stop()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except StreamBroke:
             return  # without an end, so that the caller sees the connection cut
@@ -64,7 +96,7 @@ class PassThrough:
         target: Target = self._upstreams.workers
         if isinstance(model, str):
             target = self._upstreams.serving(model)
-        elif any(name == b"anthropic-version" for name, _ in headers):
+        elif _is_anthropics(headers):
             target = self._upstreams.speaking("anthropic")
         elif not path.startswith(_WORKERS_HAVE):
             target = self._upstreams.speaking("responses")
@@ -73,3 +105,7 @@ class PassThrough:
         if target is self._upstreams.workers and not path.startswith(_WORKERS_HAVE):
             raise NotFound(f"nothing answers at {path}: inference workers have {', '.join(_WORKERS_HAVE)}")
         return target
+
+
+def _is_anthropics(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"anthropic-version" for name, _ in headers)
