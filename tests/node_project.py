@@ -1,4 +1,4 @@
-"""The Node example with its dependencies installed, for every test that needs Node."""
+"""The Node projects with their dependencies installed, for every test that needs Node."""
 
 import os
 import shutil
@@ -8,19 +8,30 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "node"
+AGENTS = Path(__file__).parent / "agents" / "node"
 
 
 @pytest.fixture(scope="session")
 def node_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of examples/node after `npm ci`."""
+    return installed(EXAMPLE, tmp_path_factory.mktemp("node") / "example")
+
+
+@pytest.fixture(scope="session")
+def node_agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the agents of the Vercel AI SDK after `npm ci`."""
+    return installed(AGENTS, tmp_path_factory.mktemp("node") / "agents")
+
+
+def installed(project: Path, folder: Path) -> Path:
+    """A copy of a project with what its lock file names."""
     if not shutil.which("node") or not shutil.which("npm"):
         if os.environ.get("CI") == "true":
             pytest.fail("CI needs node and npm on the PATH")
         pytest.skip("node and npm are not on the PATH")
-    folder = tmp_path_factory.mktemp("node") / "example"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("node_modules"))
-    installed = subprocess.run(
+    shutil.copytree(project, folder, ignore=shutil.ignore_patterns("node_modules"))
+    done = subprocess.run(
         ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, timeout=180, check=False
     )
-    assert installed.returncode == 0, installed.stderr
+    assert done.returncode == 0, done.stderr
     return folder

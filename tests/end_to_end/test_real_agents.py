@@ -13,7 +13,6 @@ import httpx
 import pytest
 from gateway_fixtures import gateway_process, gateway_settings, opening_codec, read_topic
 from service_process import until
-from stack_fixtures import changed
 from tool_using_model import ToolUsingModel
 
 from stepstream.config import Settings
@@ -22,8 +21,8 @@ from stepstream.embedded.stack import Stack
 from stepstream.topics.consumer import EventConsumer
 
 AGENTS = Path(__file__).parents[1] / "agents"
-LOOKED_UP = {4711: "Order 4711 is late.", 4712: "Order 4712 is late."}
 
+pytest_plugins = ["node_project"]
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -221,6 +220,21 @@ def test_crewai(agents_python: Path, workplace: Workplace, tmp_path: Path) -> No
     quiet = {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "CREWAI_TRACING_ENABLED": "false"}
     work([agents_python, AGENTS / "crewai_crew.py"], made, tmp_path, HOME=str(tmp_path), **quiet)
     check_alone(workplace, made)
+
+
+@pytest.mark.parametrize(
+    ("api", "call", "identity"),
+    [
+        ("chat", "generateText", "none"),
+        ("chat", "streamText", "path"),
+        ("responses", "generateText", "headers"),
+        ("responses", "streamText", "key"),
+    ],
+)
+def test_vercels_ai_sdk(node_agents: Path, workplace: Workplace, api: str, call: str, identity: str) -> None:
+    made = way(workplace, identity)
+    work(["node", "agent.mjs", api, call], made, node_agents)
+    check_alone(workplace, made, named=identity != "none")
 
 
 def test_a_colleague_as_a_tool_is_a_child(agents_python: Path, workplace: Workplace) -> None:
