@@ -24,6 +24,8 @@ COMMANDS = {
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts and say what to do about each fault."),
     "erase": ("stepstream.cli.erase:erase", "Erase a person; list the checkpoints that trained on them."),
+    "export": ("stepstream.cli.datasets:export", "Write governed trajectories in another format."),
+    "import": ("stepstream.cli.datasets:import_", "Publish the trajectories of a file of another format."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and make its start-up cache."),
     "keys": ("stepstream.cli.keys:keys", "Make, list and revoke API keys of the gateway."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list published versions."),

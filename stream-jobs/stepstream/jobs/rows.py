@@ -84,7 +84,7 @@ _STEPS = _table(
     "steps",
     "event_id trajectory_id step_index producer tenant consent user parent_trajectory_id parent_step_index task_id "
     "group_id agent environment harness_version track split model fidelity finish_reason error duration_ms "
-    "first_token_ms cost_usd prompt_shared_step",
+    "first_token_ms cost_usd prompt_shared_step usage_prompt_tokens usage_response_tokens",
     occurred_at=_occurred_at,
     version_min=_policy_version(min),
     version_max=_policy_version(max),
@@ -96,6 +96,10 @@ _STEPS = _table(
     response=_json("response"),
     tools=lambda record: [call["name"] for call in record["response"]["tool_calls"]],
     temperature=lambda record: record["sampling"]["temperature"],
+    shared_messages=itemgetter("prompt_shared_messages"),
+    top_p=lambda record: record["sampling"]["top_p"],
+    max_tokens=lambda record: record["sampling"]["max_tokens"],
+    seed=lambda record: record["sampling"]["seed"],
     trajectory_end=_trajectory_end,
     source_event_id=_source_event_id,
     trainable=_governed("trainable", False),

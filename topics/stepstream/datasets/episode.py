@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from stepstream.topics.events import (
     Consent,
@@ -211,15 +211,15 @@ def as_told(step: Step) -> Step:
 
     It keeps the id of its source, so that bringing it back is the same event again.
     """
-    return _ungoverned(step)
+    return cast(Step, _ungoverned(step))
 
 
 def feedback_as_told(feedback: Feedback) -> Feedback:
     """Governed feedback as its producer could have told it."""
-    return _ungoverned(feedback)
+    return cast(Feedback, _ungoverned(feedback))
 
 
-def _ungoverned(record: Any) -> Any:
+def _ungoverned(record: Step | Feedback) -> Any:
     governed = record["governed"]
     if governed is None:
         return record

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from stepstream.datasets.episode import NEUTRAL, Episode, Origin, Unreadable
-from stepstream.topics.events import Message, Step
+from stepstream.topics.events import Message, Step, new_feedback, new_step
 
 KEY = "stepstream"
 VERSION = 1
@@ -47,10 +47,10 @@ def restored(native: Episode, told: Mapping[str, Any]) -> Episode:
         _patched(native.steps[place] if place < len(native.steps) else None, {**told["all"], **patch})
         for place, patch in enumerate(told["steps"])
     ]
-    feedback = told.get("feedback", native.feedback)
+    feedback = [new_feedback(**item) for item in told["feedback"]] if "feedback" in told else native.feedback
     given = told.get("rewards")
     rewards = native.rewards if given is None else {int(index): value for index, value in given.items()}
-    return Episode(steps, list(feedback), rewards, native.lost)
+    return Episode(steps, feedback, rewards, native.lost)
 
 
 def read_both(native: Callable[[Origin], Episode], told: Mapping[str, Any] | None, origin: Origin) -> Episode:
@@ -67,7 +67,7 @@ def lost_fields(told: Mapping[str, Any]) -> list[str]:
 
 def _step_patch(step: Step, native: Step | None) -> dict[str, Any]:
     if native is None:
-        return dict(step)
+        return {**step}
     patch: dict[str, Any] = {}
     for name, value in step.items():
         given = native.get(name, _MISSING)
@@ -97,7 +97,7 @@ def _message_patch(message: Message, native: Message) -> dict[str, Any]:
 
 def _patched(native: Step | None, patch: Mapping[str, Any]) -> Step:
     if native is None:
-        return cast(Step, dict(patch))
+        return new_step(**patch)
     step = cast(dict[str, Any], {**native, **patch})
     if isinstance(patch.get("messages"), Mapping):
         step["messages"] = _by_place(native["messages"], patch["messages"], _patched_message)

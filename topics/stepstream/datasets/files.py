@@ -48,7 +48,7 @@ def line_of(document: Any) -> bytes:
 
 def _open(path: Path) -> TextIO:
     if path.suffix == ".gz":
-        return TextIOWrapper(gzip.open(path), encoding="utf-8", errors="replace")  # type: ignore[arg-type]
+        return TextIOWrapper(gzip.open(path), encoding="utf-8", errors="replace")
     return path.open(encoding="utf-8", errors="replace")
 
 

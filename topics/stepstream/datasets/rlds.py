@@ -97,7 +97,7 @@ def _observed(observation: Any, lost: set[str]) -> list[Message]:
 
 def _acted(action: Any, lost: set[str]) -> Message:
     if isinstance(action, Mapping) and "role" in action:
-        return from_chat(action, lost) | {"role": "assistant"}  # type: ignore[return-value]
+        return from_chat(action, lost) | {"role": "assistant"}
     return new_message(role="assistant", content=text_of(action))
 
 

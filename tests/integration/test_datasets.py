@@ -1,0 +1,139 @@
+"""A file into the log and out of the tables again, in every format, and back in: each trajectory once in effect."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from stack_fixtures import changed
+from stream_records import make_ending, make_steps
+
+from stepstream.cli.datasets import NAMES
+from stepstream.cli.main import run
+from stepstream.config import Settings, environment_of
+from stepstream.datasets import FORMATS, Episode, Origin
+from stepstream.datasets.files import documents
+from stepstream.datasets.parquet import documents as rows
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse import connect
+from stepstream.topics.codec import codec_of
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.producer import EventProducer
+
+CHAT = Path(__file__).parents[1] / "data" / "datasets" / "chat.jsonl"
+PATIENCE_S = 90.0
+NOWHERE = Origin(dataset="", at_us=0)
+LINES, STEPS = 3, 4
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def stack(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    settings = isolated(base_settings, tmp_path_factory.mktemp("datasets"))
+    settings = changed(settings, stack={"start_deadline_s": 240.0})
+    with Stack(settings, ["broker", "registry", "store", "govern", "label", "store-writer"]) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name, value in environment_of(stack.settings).items():
+        monkeypatch.setenv(name, value)
+    return stack.settings
+
+
+@pytest.fixture
+def ask(settings: Settings) -> Iterator[Callable[[str], Any]]:
+    client = connect(settings.clickhouse, database=settings.clickhouse.database)
+    yield lambda query: client.query(query).result_rows[0]
+    client.close_connections()
+    client.close()
+
+
+def until(ask: Callable[[], Any], expected: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while (seen := ask()) != expected:
+        assert time.monotonic() < deadline, f"still {seen}, not {expected}"
+        time.sleep(0.1)
+
+
+def exported(name: str, where: str, out: Path, *more: str) -> list[Episode]:
+    assert run(["export", "--format", name, "--where", where, "--out", str(out), *more]) == 0
+    form, places = (FORMATS["rlds"], rows(out)) if name == "parquet" else (FORMATS[name], documents(out))
+    return [episode for place in places for episode in form.read(place.document, NOWHERE)]
+
+
+def labelled(settings: Settings) -> list[tuple[str, int]]:
+    """Every revision of every label so far, in order."""
+    codec, found = codec_of(settings), []
+    with EventConsumer(settings.kafka, codec) as consumer:
+        consumer.follow(["labeled-trajectories"])
+        while not consumer.caught_up():
+            found += [(e.record["trajectory_id"], e.record["revision"]) for e in consumer.poll(1000, 1.0)]
+    codec.close()
+    return sorted(found)
+
+
+def test_a_file_is_labelled_once_and_every_export_brings_back_nothing_new(
+    settings: Settings, ask: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["import", str(CHAT), "--format", "chat", "--consent", "train", "--agent", "filed", "--json"]
+    for _ in range(2):
+        assert run(arguments) == 0
+        assert json.loads(capsys.readouterr().out) | {"left_out": []} == {
+            "trajectories": LINES,
+            "steps": STEPS,
+            "feedback": 0,
+            "bad": 0,
+            "left_out": [],
+            "published": True,
+        }
+    counts = "SELECT count(), sum(revision), sum(steps) FROM trajectories FINAL WHERE agent = 'filed'"
+    until(lambda: ask(counts), (LINES, LINES, STEPS))
+    assert ask("SELECT count() FROM steps FINAL WHERE agent = 'filed'") == (STEPS,)
+    before = labelled(settings)
+    files = {name: tmp_path / f"{name}.out" for name in NAMES}
+    first, *others = [exported(name, "agent = 'filed'", file) for name, file in files.items()]
+    assert len(first) == LINES
+    assert all(other == first for other in others)
+    for name, file in files.items():
+        assert run(["import", str(file), "--format", name]) == 0
+    # What comes after them in the same partitions has gone through: so have they.
+    assert run([*arguments[:-1], "--dataset", "again"]) == 0
+    again = [episode.trajectory_id for episode in first]
+    until(lambda: ask(counts), (2 * LINES, 2 * LINES, 2 * STEPS))
+    assert [entry for entry in labelled(settings) if entry[0] in again] == before
+    assert ask("SELECT count() FROM steps FINAL WHERE agent = 'filed'") == (2 * STEPS,)
+
+
+def test_tokens_come_from_the_log_and_consent_decides_who_gets_what(
+    settings: Settings, ask: Callable[[str], Any], tmp_path: Path
+) -> None:
+    codec = codec_of(settings)
+    producer = EventProducer(settings.kafka, codec, "test", linger_ms=0)
+    told = {name: make_steps(name, 3, agent="told", group_id="g") for name in ("yes", "count-only")}
+    for step in told["count-only"]:
+        step["consent"] = "analyse"
+    for name, steps in told.items():
+        for step in steps:
+            producer.send("steps", name, step)
+        producer.send("feedback", name, make_ending(name, 3))
+    producer.flush()
+    codec.close()
+    until(lambda: ask("SELECT count() FROM trajectories FINAL WHERE agent = 'told' AND success"), (2,))
+    until(lambda: ask("SELECT count() FROM steps FINAL WHERE agent = 'told'"), (6,))
+    [whole] = exported("atif", "agent = 'told'", tmp_path / "a", "--with-tokens")
+    assert whole == Episode(told["yes"], [make_ending("yes", 3)], {0: 0.0, 1: 0.0, 2: 1.0})
+    [bare] = exported("parquet", "agent = 'told'", tmp_path / "b")
+    assert [step["fidelity"] for step in bare.steps] == ["text"] * 3
+    assert [step["messages"] for step in bare.steps] == [step["messages"] for step in told["yes"]]
+    assert len(exported("adp", "agent = 'told'", tmp_path / "c", "--for", "analyse")) == 2
+    assert not exported("chat", "agent = 'nobody'", tmp_path / "d")
+    assert run(["export", "--format", "chat", "--where", "no_such_column = 1", "--out", str(tmp_path / "e")]) == 1
+    assert not (tmp_path / "e").exists()
+    assert orjson.loads((tmp_path / "a").read_bytes())["steps"][-1]["metrics"]["logprobs"]
