@@ -89,6 +89,12 @@ class Govern(Section):
     )
 
 
+class Inspect(Section):
+    """The sampled search for names of people; how much of a tenant's steps is searched, its policy says."""
+
+    model: str = Field("", description="spaCy model that finds names: an installed package, or a folder; empty: none.")
+
+
 class Seal(Section):
     """Encryption of what is personal in the log, under keys that erasure destroys."""
 
@@ -416,6 +422,7 @@ class Settings(Section):
     metrics: Metrics = Metrics()
     jobs: Jobs = Jobs()
     govern: Govern = Govern()
+    inspect: Inspect = Inspect()
     seal: Seal = Seal()
     label: Label = Label()
     curate: Curate = Curate()

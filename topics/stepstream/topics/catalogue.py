@@ -58,7 +58,9 @@ _ALL = (
     Topic(
         "feedback", "trajectory_id", "Feedback", "Signals about it, as they came.", AGENTS, ("govern",), config=DAILY
     ),
-    Topic("governed-steps", "trajectory_id", "Step", "Steps that may be used.", ("govern",), ("label", "store")),
+    Topic(
+        "governed-steps", "trajectory_id", "Step", "Steps that may be used.", ("govern",), ("label", "store", "inspect")
+    ),
     Topic(
         "governed-feedback",
         "trajectory_id",
@@ -118,7 +120,7 @@ _ALL = (
         "trajectory_id",
         "Curation",
         "Decisions to keep trajectories out of training, or to let them in again.",
-        ("label", "curate", "people"),
+        ("label", "curate", "inspect", "people"),
         ("label", "store"),
     ),
     Topic(

@@ -45,7 +45,7 @@ _BARE = re.compile(r"[^\s\"'`,;&<>(){}\[\]|\\]{4,512}")
 # Drawn from all signs of a keyboard, as no code is: with digits, letters, and signs that end an ordinary value.
 _WILD_SIGN = r"[^\s\"'`,;<>\\=]"
 _WILD = re.compile(
-    rf"(?![A-Za-z_][\w.]{{0,40}}[(\[])(?![$%]?[({{]{{1,2}}\w*[)}}])(?={_WILD_SIGN}{{0,40}}\d)(?={_WILD_SIGN}{{0,40}}[A-Za-z])"
+    rf"(?![A-Za-z_][\w.]{{2,40}}[(\[])(?![$%]?[({{]{{1,2}}\w*[)}}])(?={_WILD_SIGN}{{0,40}}\d)(?={_WILD_SIGN}{{0,40}}[A-Za-z])"
     rf"{_WILD_SIGN}{{6,40}}(?![^\s\"'`,;])"
 )
 

@@ -39,7 +39,7 @@ def redact_messages(messages: Sequence[Message], redactor: Redacts, founds: "Seq
     texts: list[str] = []
     ends: list[int] = []
     for message in messages:
-        texts += _texts(message)
+        texts += texts_of(message)
         ends.append(len(texts))
     dirty = {bisect_right(ends, index) for index in redactor.suspects(texts)}
     return [
@@ -48,7 +48,8 @@ def redact_messages(messages: Sequence[Message], redactor: Redacts, founds: "Seq
     ]
 
 
-def _texts(message: Message) -> list[str]:
+def texts_of(message: Message) -> list[str]:
+    """All texts of a message; empty where there is none."""
     texts = [message["content"], message["name"] or "", message["reasoning"] or "", message["tool_call_id"] or ""]
     for call in message["tool_calls"]:
         texts += (call["call_id"], call["name"], call["arguments"], call["result"] or "", call["error"] or "")

@@ -46,14 +46,15 @@ _PHONE = re.compile(
 )
 # Told to be a telephone number, any grouping will do.
 _PHONE_TOLD = re.compile(
-    r"(?:phones?|tele(?:ph|f)\w{0,8}|tel|t[ée]l(?:[ée]phone)?|mobile?|m[óo]vil|cell(?:ular)?|celular|handy|call(?: me)?"
+    r"(?<![A-Za-z])(?:dial|ring|phones?|tele(?:ph|f)\w{0,8}|tel|t[ée]l(?:[ée]phone)?|mobile?|m[óo]vil"
+    r"|cell(?:ular)?|celular|handy|call(?: me)?"
     r"|fax|whatsapp|sms|text(?: me)?|msisdn|hotline|rufnummer|portable|gsm)"
     r"[^\W\d]{0,12}(?: [^\W\d]{1,12}){0,2}[\"'\]]{0,2}\s{0,2}[:=.,>]{0,2}\s{0,2}\\?[\"']?\s?"
     r"((?:\+|\(|00)?\d(?:[ .()/-]{0,2}\d){6,13})(?![\w%]|[.:]\d)",
     re.IGNORECASE,
 )
 _PHONE_MARKS = ("phone", "tel", "tél", "mob", "móvil", "movil", "cel", "handy", "call", "fax", "whatsapp", "sms",
-                "text me", "msisdn", "hotline", "rufnummer", "portable", "gsm")  # fmt: skip
+                "text me", "msisdn", "hotline", "rufnummer", "portable", "gsm", "dial", "ring")  # fmt: skip
 _NO_PHONE = re.compile(
     r"(?:order|invoice|ticket|tracking|serial|isbn|issn|doi|part|version|sku|case|ref|model|build|rev|no\.?|#|id|date"
     r"|account|page|lines?|range|port|batch|at)\W{0,3}\s?$",

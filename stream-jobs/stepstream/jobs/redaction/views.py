@@ -34,8 +34,16 @@ class View:
     def __init__(
         self, text: str, below: "View | None", at: list[int], source: list[int], width: list[int], form: bool = False
     ) -> None:
-        """`at[k]`: where the k-th piece begins here; `source[k]`: where below; `width[k]`: of an escape, else 0. `form`:
-        plus signs below are spaces here."""
+        """A layer over `below`.
+
+        Args:
+            text: how it reads.
+            below: the layer that it was made from.
+            at: where each piece begins here.
+            source: where it begins below.
+            width: of an escape there, 0 for what is the same in both.
+            form: whether plus signs below are spaces here.
+        """
         self.text = text
         self.form = form
         self._below, self._at, self._source, self._width = below, at, source, width
