@@ -186,9 +186,13 @@ class Assembler:
         """Tells the end of each run whose agent's span has ended; a conversation may go on after one."""
         for run in runs:
             last = steps[run.calls[-1].span_id]
+            trajectory_id = last["trajectory_id"]
             own = f"{trace.trace_id}-{run.agent.span_id}" if run.agent is not None else ""
-            if own and last["trajectory_id"] in (trace.trace_id, own):
+            if own and trajectory_id in (trace.trace_id, own):
                 last["end"] = "terminated"
+                known = self._places.trajectory(last["tenant"], trajectory_id)
+                if known is not None:
+                    known.said = ()  # hardly anything follows
 
     def _feedback(self, trace: Trace, defaults: Defaults) -> Iterator[Record]:
         for span_id, place_number, a, resource, time_ns in evaluations(trace):

@@ -34,7 +34,8 @@ class Call:
 
 def has_content(span: Span) -> bool:
     """Whether the span itself says what was said; otherwise log records may."""
-    if not _SAYING.isdisjoint(span.attributes):
+    attributes = span.attributes
+    if "gen_ai.output.messages" in attributes or not _SAYING.isdisjoint(attributes):
         return True
     return any(event.name in messages.EVENT_ROLES or event.name in (messages.CHOICE, DETAILS) for event in span.events)
 
@@ -49,17 +50,17 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
         if log.name == DETAILS:
             a = {**log.attributes, **(log.body if isinstance(log.body, dict) else {}), **a}
     prompt, response, finish = _said(a, span, logs)
-    parameters = structure(a.get("llm.invocation_parameters"))
-    asked = parameters if isinstance(parameters, dict) else {}
+    asked: Attributes = {}
+    if "llm.invocation_parameters" in a:
+        parameters = structure(a["llm.invocation_parameters"])
+        asked = parameters if isinstance(parameters, dict) else {}
+    get = a.get
     return Call(
         prompt,
         response if response is not None else new_message(role="assistant"),
         messages.finish_reason(a.get("gen_ai.response.finish_reasons") or a.get("llm.finish_reason")) or finish,
         text(
-            a.get("gen_ai.request.model")
-            or asked.get("model")
-            or a.get("gen_ai.response.model")
-            or a.get("llm.model_name")
+            get("gen_ai.request.model") or asked.get("model") or get("gen_ai.response.model") or get("llm.model_name")
         ),
         _sampling(a, asked),
         whole(_first(a, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
@@ -71,9 +72,10 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
 
 def _said(a: Attributes, span: Span, logs: Sequence[Log]) -> tuple[list[Message], Message | None, str]:
     """Prompt, response and finish reason."""
-    if not _CURRENT.isdisjoint(a):
-        prompt = messages.instructions(a.get("gen_ai.system_instructions"))
-        prompt += messages.part_messages(a.get("gen_ai.input.messages"))
+    if "gen_ai.output.messages" in a or not _CURRENT.isdisjoint(a):
+        prompt = messages.part_messages(a.get("gen_ai.input.messages"))
+        if "gen_ai.system_instructions" in a:
+            prompt = messages.instructions(a["gen_ai.system_instructions"]) + prompt
         raw = structure(a.get("gen_ai.output.messages"))
         answers = messages.part_messages(raw[:1] if isinstance(raw, list) else raw)
         first = raw[0] if isinstance(raw, list) and raw and isinstance(raw[0], dict) else {}
@@ -105,7 +107,8 @@ def _sampling(a: Attributes, asked: Attributes) -> Sampling:
         }
     temperature, top_p = a.get("gen_ai.request.temperature"), a.get("gen_ai.request.top_p")
     most, seed = a.get("gen_ai.request.max_tokens"), a.get("gen_ai.request.seed")
-    heat, nucleus = number(temperature), number(top_p)
+    heat = None if temperature is None else number(temperature)
+    nucleus = None if top_p is None else number(top_p)
     return {
         "temperature": 1.0 if heat is None else heat,
         "top_p": 1.0 if nucleus is None else nucleus,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stepstream.services.gateway.otlp.values import Attributes, structure, text
-from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
+from stepstream.topics.events import Message, ToolCall, new_message
 
 FINISH = {
     "tool_call": "tool_calls",
@@ -23,6 +23,8 @@ def finish_reason(value: Any) -> str:
     """A finish reason in the log's words; of several, the first."""
     if isinstance(value, list):
         value = value[0] if value else ""
+    if not value:
+        return ""
     word = text(value).lower()
     return FINISH.get(word, word)
 
@@ -32,7 +34,42 @@ def part_messages(raw: Any) -> list[Message]:
     raw = structure(raw)
     if not isinstance(raw, list):
         return [new_message(role="user", content=text(raw))] if raw else []
-    return [message for item in raw for message in _of_parts(item)]
+    found: list[Message] = []
+    for item in raw:
+        plain = _plain(item)
+        if plain is not None:
+            found.append(plain)
+        else:
+            found += _of_parts(item)
+    return found
+
+
+def _plain(item: Any) -> Message | None:
+    """A message of texts and tool calls, as nearly all are; None for any other."""
+    try:
+        role, parts = item["role"], item["parts"]
+        said = ""
+        calls: list[ToolCall] = []
+        for part in parts:
+            kind = part["type"]
+            if kind == "text":
+                said = said + part["content"] if said else part["content"]
+            elif kind == "tool_call":
+                calls.append(_call(part["id"], part["name"], part["arguments"]))
+            else:
+                return None
+    except (KeyError, TypeError):
+        return None
+    if type(role) is not str or type(said) is not str or "name" in item:
+        return None
+    return {
+        "role": role,
+        "content": said,
+        "tool_calls": calls,
+        "tool_call_id": None,
+        "name": None,
+        "reasoning": None,
+    }
 
 
 def instructions(raw: Any) -> list[Message]:
@@ -48,10 +85,6 @@ def _of_parts(item: Any) -> list[Message]:
     parts = item.get("parts")
     if not isinstance(parts, list):
         return [chat_message(item)]
-    if len(parts) == 1 and "name" not in item:
-        only = parts[0]
-        if isinstance(only, dict) and only.get("type") == "text":
-            return [new_message(role=text(item.get("role")) or "user", content=text(only.get("content")))]
     said: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -109,7 +142,14 @@ def _chat_call(raw: Any) -> ToolCall:
 
 
 def _call(call_id: Any, name: Any, arguments: Any) -> ToolCall:
-    return new_tool_call(call_id=text(call_id), name=text(name), arguments=text(arguments))
+    return {
+        "call_id": text(call_id),
+        "name": text(name),
+        "arguments": text(arguments),
+        "result": None,
+        "error": None,
+        "duration_ms": None,
+    }
 
 
 def nested(attributes: Attributes, prefix: str) -> list[Any]:
@@ -204,6 +244,8 @@ def event_messages(events: Iterable[tuple[str, Any]]) -> tuple[list[Message], Me
 
 def shared(prompt: Sequence[Message], before: Sequence[Message]) -> int:
     """How many leading messages of a prompt are exactly those of the step before, response included."""
+    if not before:
+        return 0
     for index, (new, old) in enumerate(zip(prompt, before, strict=False)):
         if new != old:
             return index

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter
+import prometheus_client
+from prometheus_client import CollectorRegistry
 
 from stepstream.config import Settings
 from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send, read_body, respond
@@ -42,13 +44,13 @@ class Counts:
     """What the receiver counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        self.requests = prometheus_client.Counter(
             "stepstream_otlp_requests", "OTLP requests by how they ended.", ["signal", "result"], registry=registry
         )
-        self.records = Counter(
+        self.records = prometheus_client.Counter(
             "stepstream_otlp_records", "Records that OTLP requests became.", ["topic"], registry=registry
         )
-        self.rejected = Counter(
+        self.rejected = prometheus_client.Counter(
             "stepstream_otlp_rejected", "Spans and log records that were not taken.", ["signal"], registry=registry
         )
 
@@ -135,8 +137,8 @@ class OtlpReceiver:
 
     async def _deliver(self, records: list[Record], timeout_s: float) -> None:
         await self._publisher.deliver(records, timeout_s)
-        for topic in {record.topic for record in records}:
-            self._counts.records.labels(topic).inc(sum(record.topic == topic for record in records))
+        for topic, count in Counter(record.topic for record in records).items():
+            self._counts.records.labels(topic).inc(count)
 
     def _count(self, signal: Signal, taken: Taken) -> None:
         self._counts.requests.labels(signal, "200").inc()
