@@ -123,6 +123,14 @@ def test_the_master_key_is_made_once_and_only_its_user_reads_it(tmp_path: Path) 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_a_reader_without_the_master_key_waits_and_makes_none(tmp_path: Path) -> None:
+    keys = Keys()
+    sealed = keys.sealer().seal("steps", step(user="ada"))
+    with pytest.raises(KeysUnavailable, match="STEPSTREAM_SEAL_MASTER_KEY"):
+        opened(keys, sealed, Settings(paths=Paths(data=tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_program_that_must_not_make_a_master_key_leaves_records_as_they_are(tmp_path: Path) -> None:
     keys = Keys()
     sealer = keys.sealer(Settings(paths=Paths(data=tmp_path)))

@@ -125,7 +125,7 @@ class Sealer:
         Raises:
             KeysUnavailable: the keys cannot be had now; try again.
         """
-        ring = self._ring or self._open_ring()
+        ring = self._ring or self._open_ring(self._make_master)
         if ring is None:
             return record
         layout = layout_of(topic)
@@ -149,7 +149,7 @@ class Sealer:
         """
         if record["sealed"] is None or record["seal_key"] == _NOBODY:
             return erase(record)
-        ring = self._ring or self._open_ring()
+        ring = self._ring or self._open_ring(make_master=False)  # a new one would open nothing
         if ring is None:
             raise KeysUnavailable(
                 "sealed records cannot be read without the master key: set STEPSTREAM_SEAL_MASTER_KEY"
@@ -170,10 +170,10 @@ class Sealer:
         if self._ring is not None:
             self._ring.close()
 
-    def _open_ring(self) -> "_Ring | None":
+    def _open_ring(self, make_master: bool) -> "_Ring | None":
         with self._lock:
             if self._ring is None:
-                master = master_of(self._settings, make=self._make_master)
+                master = master_of(self._settings, make=make_master)
                 if master is not None:
                     self._ring = _Ring(self._settings, master, self._keep_key, self._tables)
             return self._ring
