@@ -23,8 +23,9 @@ from stepstream.jobs.rules import TableRules
 from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.standing import Rules
 from stepstream.jobs.state import Changes
+from stepstream.jobs.waiting import Decoder, PatientCodec
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import codec_of
 from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Fatal, Stop, run
@@ -59,7 +60,7 @@ class JudgeFold:
     stays sealed), and which questions were asked.
     """
 
-    def __init__(self, scores: Scores, codec: Codec, rules: Rules, agents: list[str], tenants: list[str]) -> None:
+    def __init__(self, scores: Scores, codec: Decoder, rules: Rules, agents: list[str], tenants: list[str]) -> None:
         self._scores, self._codec, self._rules = scores, codec, rules
         self._agents, self._tenants = agents, tenants
         self._newest_day = 0
@@ -167,7 +168,7 @@ class Judge:
     remembers: ClassVar[str | None] = None
     max_event_bytes: int | None = None
 
-    def __init__(self, settings: Settings, scores: Scores, codec: Codec, rules: Rules) -> None:
+    def __init__(self, settings: Settings, scores: Scores, codec: Decoder, rules: Rules) -> None:
         self._settings = settings.judge
         self._scores, self._codec, self._rules = scores, codec, rules
 
@@ -193,7 +194,9 @@ def main(settings: Settings, stop: Stop) -> None:
 
             def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
                 scores = JudgeClient(settings.judge, abandoned)
-                return FoldProcessor(settings, Judge(settings, scores, codec, rules), abandoned)
+                return FoldProcessor(
+                    settings, Judge(settings, scores, PatientCodec(codec, abandoned), rules), abandoned
+                )
 
             run_job(settings, stop, NAME, Judge.inputs, make, batch=_BATCH)
     finally:

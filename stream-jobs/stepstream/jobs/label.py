@@ -11,7 +11,7 @@ import heapq
 import logging
 import struct
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any, ClassVar, cast
 
 from stepstream.config import Settings
@@ -26,8 +26,9 @@ from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.standing import NoRules, Rules, Standing
 from stepstream.jobs.state import Changes, PartitionState
 from stepstream.jobs.trajectory import Head
+from stepstream.jobs.waiting import Decoder, PatientCodec
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import codec_of
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, new_trajectory_closed
 from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Stop, run
@@ -58,7 +59,7 @@ class LabelFold:
         self,
         state: PartitionState,
         spec: RewardSpec,
-        codec: Codec,
+        codec: Decoder,
         rules: Rules | None = None,
         *,
         idle_timeout_s: float,
@@ -376,12 +377,14 @@ class Label:
     remembers: ClassVar[str | None] = LABELS
     max_event_bytes: int | None = None
 
-    def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
-        """`rules` are asked at each label; without them everything is allowed."""
+    def __init__(
+        self, settings: Settings, rules: Rules | None = None, abandoned: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`rules` are asked at each label, without them everything is allowed; `abandoned` ends waiting for keys."""
         self._settings = settings.label
         self._spec = load_spec(settings.label.reward_spec)
         self._codec = codec_of(settings)
-        self._rules = rules
+        self._rules, self._abandoned = rules, abandoned
 
     def close(self) -> None:
         """Frees the connections."""
@@ -392,7 +395,7 @@ class Label:
         return LabelFold(
             state,
             self._spec,
-            self._codec,
+            PatientCodec(self._codec, self._abandoned),
             self._rules,
             idle_timeout_s=self._settings.idle_timeout_s,
             end_grace_s=self._settings.end_grace_s,
@@ -403,15 +406,17 @@ class Label:
 def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop."""
     wait_for_kafka(settings.kafka, lambda: bool(stop))
-    with TableRules(settings) as rules, closing(Label(settings, rules)) as job:
+    with ExitStack() as held:
+        rules = held.enter_context(TableRules(settings))
         # Nobody's consent is guessed: nothing is labelled before all that was said is known.
         if not rules.wait(lambda: bool(stop)):
             return
 
         def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
+            job = held.enter_context(closing(Label(settings, rules, abandoned)))
             return FoldProcessor(settings, job, abandoned)
 
-        run_job(settings, stop, NAME, job.inputs, make)
+        run_job(settings, stop, NAME, Label.inputs, make)
 
 
 if __name__ == "__main__":

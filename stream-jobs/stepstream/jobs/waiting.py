@@ -3,7 +3,9 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
+
+from stepstream.topics.codec import Codec, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -36,3 +38,26 @@ def patiently(
                 raise Abandoned from error
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+class Decoder(Protocol):
+    """What reads the records that a job keeps."""
+
+    def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
+        """One record from bytes."""
+        ...
+
+
+class PatientCodec:
+    """Decodes what a job keeps, waiting for a registry or keys that are away."""
+
+    def __init__(self, codec: Codec, abandoned: Callable[[], bool]) -> None:
+        self._codec, self._abandoned = codec, abandoned
+
+    def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
+        """As `Codec.decode`.
+
+        Raises:
+            Abandoned: asked to give up while waiting.
+        """
+        return patiently(lambda: self._codec.decode(topic, value), RegistryUnavailable, self._abandoned)
