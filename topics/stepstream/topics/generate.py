@@ -11,6 +11,7 @@ from typing import Any
 from stepstream.schemas import names
 from stepstream.schemas.loader import source
 from stepstream.topics.catalogue import TOPICS, Topic
+from stepstream.topics.comparison import section
 
 PYTHON = {
     "boolean": "bool",
@@ -43,7 +44,7 @@ def python_module() -> str:
 
 
 def protocol_page() -> str:
-    """The text of `docs/protocol.md`: topics, then every type with its fields."""
+    """The text of `docs/protocol.md`: topics, what others' records have, then every type with its fields."""
     lines = [
         "# Protocol reference",
         "",
@@ -60,6 +61,7 @@ def protocol_page() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [_topic_row(topic) for topic in TOPICS.values()]
+    lines += ["", *section()]
     for name in names():
         lines += ["", *_section(source(name))]
     return "\n".join(lines) + "\n"
