@@ -56,17 +56,28 @@ AGENTS = ("gateway", "SDK", "any Kafka client")
 _ALL = (
     Topic("steps", "trajectory_id", "Step", "What agents did, as they told it.", AGENTS, ("govern",), config=DAILY),
     Topic(
-        "feedback", "trajectory_id", "Feedback", "Signals about it, as they came.", AGENTS, ("govern",), config=DAILY
+        "feedback",
+        "trajectory_id",
+        "Feedback",
+        "Signals about it, as they came.",
+        (*AGENTS, "judge"),
+        ("govern",),
+        config=DAILY,
     ),
     Topic(
-        "governed-steps", "trajectory_id", "Step", "Steps that may be used.", ("govern",), ("label", "store", "inspect")
+        "governed-steps",
+        "trajectory_id",
+        "Step",
+        "Steps that may be used.",
+        ("govern", "replay"),
+        ("label", "store", "inspect", "judge"),
     ),
     Topic(
         "governed-feedback",
         "trajectory_id",
         "Feedback",
         "Feedback that may be used.",
-        ("govern",),
+        ("govern", "replay"),
         ("label", "store"),
     ),
     Topic(
@@ -83,7 +94,7 @@ _ALL = (
         "LabeledTrajectory",
         "Closed trajectories with rewards, returns and training sequences.",
         ("label",),
-        ("measure", "learner", "store"),
+        ("measure", "learner", "store", "curate"),
         max_message_bytes=16 * 1_048_576,
     ),
     Topic(
@@ -137,7 +148,7 @@ _ALL = (
         "Policy",
         "Governance policies of tenants.",
         ("people",),
-        ("govern", "label", "store"),
+        ("govern", "label", "curate", "store"),
         partitions=1,
         cleanup="compact",
     ),
@@ -147,7 +158,7 @@ _ALL = (
         "ConsentChange",
         "What tenants, users and agents allow.",
         ("people",),
-        ("govern", "label", "store"),
+        ("govern", "label", "judge", "store"),
         partitions=1,
         cleanup="compact",
         # Names a person: what was withdrawn, or is erased, is to be gone from the disk soon.
@@ -171,7 +182,7 @@ _ALL = (
         "Erasure",
         "Decisions to erase a person.",
         ("people",),
-        ("govern", "label", "store"),
+        ("govern", "label", "judge", "store"),
         partitions=1,
         cleanup="compact",
     ),
