@@ -52,11 +52,15 @@ def erase(settings: Settings, client: Client, person: Person, *, requested_by: s
         say: told what is done.
 
     Raises:
-        CannotErase: the keys cannot be read, or belong to another master key.
+        CannotErase: the keys cannot be read, or belong to another master key than the one here.
         NotInTime: a job did not come far enough; run it again.
     """
-    master = master_of(settings)
-    assert master is not None
+    master = master_of(settings, make=False)
+    if master is None:
+        raise CannotErase(
+            "there is no master key here, so nobody can tell whose records are whose: set STEPSTREAM_SEAL_MASTER_KEY, "
+            "or run this where the data folder of the jobs is"
+        )
     subject = master.subject(person.tenant, person.user)
     key_ids, consents = _theirs(settings, master, subject, person)
     say(f"subject {subject}: {len(key_ids)} keys")
