@@ -27,6 +27,7 @@ from stepstream.topics.confirmed import Confirmed, Event, NotDelivered
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
+from stepstream.topics.seal_keys import master_of
 
 
 @pytest.fixture
@@ -116,16 +117,19 @@ def read(settings: Settings, codec: Codec, trajectory: str) -> list[Any]:
     return found
 
 
-def test_what_a_person_said_is_sealed_under_a_key_that_is_there_first(recorded_settings: Settings) -> None:
+def test_what_a_person_said_is_sealed_under_a_key_that_is_there_first(registry_settings: Settings) -> None:
+    settings = registry_settings
+    master_of(settings)  # this installation has a master key
+    sdk.configure(settings)
     with sdk.trajectory(user=f"ann-{uuid.uuid4()}") as t:
         for number in range(3):
             with t.step([f"secret {number}"]) as s:
                 s.response("sealed")
     assert sdk.flush(30) == 0
-    with closing(Codec(recorded_settings.schema_registry)) as plain, closing(codec_of(recorded_settings)) as opening:
-        sealed = read(recorded_settings, plain, t.id)
-        opened = read(recorded_settings, opening, t.id)
-    assert all(step["seal_key"] and step["messages"] == [] for step in sealed)
+    sdk.close()
+    with closing(Codec(settings.schema_registry)) as plain, closing(codec_of(settings)) as opening:
+        sealed, opened = read(settings, plain, t.id), read(settings, opening, t.id)
+    assert [(bool(step["seal_key"]), step["messages"]) for step in sealed] == [(True, [])] * 3
     assert [step["messages"][0]["content"] for step in opened] == ["secret 0", "secret 1", "secret 2"]
 
 

@@ -141,7 +141,7 @@ class Delivery:
             direct = not self._behind
             try:
                 place = self._backlog.keep(waiting, read=direct)
-            except (TypeError, ValueError) as error:  # a key or header that is no text
+            except Exception as error:  # a key or header that is no text: the caller's work goes on
                 self._refuse(topic, event_id, str(error))
                 return True
             if direct:
@@ -232,7 +232,7 @@ class Delivery:
         except KafkaException as error:
             key = record.key.encode(errors="replace")
             self._failure(sent, error.args[0], record.topic, key, record.event_id, record.body)
-        except (CodecError, ValueError, OverflowError) as error:
+        except Exception as error:  # whatever is wrong with it, the caller's work goes on
             self._refuse(record.topic, record.event_id, str(error))
             sent.state = _DONE
         return True
