@@ -12,7 +12,6 @@ from typing import Any
 
 from redaction_corpus import carriers, snippets
 from redaction_corpus.values import ALNUM, KINDS, NAMES, NEGATIVES, Value, mixed
-
 from stepstream.topics.events import Step, new_message, new_sampling, new_step, new_tool_call
 from stepstream.topics.ids import derived_id
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of phrases and formats read best one to a line
 """What texts of agents look like: chats, logs, code, tool arguments and results, and the encodings around them."""
 
 import base64

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from redaction_corpus import Sample
-
 from stepstream.topics.events import Step
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of phrases and formats read best one to a line
 """How values stand in texts: one set of phrasings that the rules were developed against, and one that was held out.
 
 The held-out half has other phrasings, other carriers (see `carriers.py`) and, in the bench, values drawn by Faker from

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of phrases and formats read best one to a line
 """Synthetic values of each kind, drawn from a seeded generator: none belongs to anybody."""
 
 import random
@@ -11,9 +12,53 @@ ALNUM = string.ascii_letters + DIGITS
 BASE64 = ALNUM + "+/"
 URLSAFE = ALNUM + "-_"
 HEX = "0123456789abcdef"
-_FIRST = "ada grace linus maria juan chen fatima olga ivan nina pedro lucía jürgen zoë aisha kenji priya tom".split()
-_LAST = "lovelace hopper garcía müller schmidt rossi silva kumar tanaka novak jansen o'neil smith dubois lee".split()
-_HOSTS = "example.org mail.example.com acme-corp.io uni-bonn.de company.co.uk beta.dev orange.fr corp.local.net".split()
+_FIRST = [
+    "ada",
+    "grace",
+    "linus",
+    "maria",
+    "juan",
+    "chen",
+    "fatima",
+    "olga",
+    "ivan",
+    "nina",
+    "pedro",
+    "lucía",
+    "jürgen",
+    "zoë",
+    "aisha",
+    "kenji",
+    "priya",
+    "tom",
+]
+_LAST = [
+    "lovelace",
+    "hopper",
+    "garcía",
+    "müller",
+    "schmidt",
+    "rossi",
+    "silva",
+    "kumar",
+    "tanaka",
+    "novak",
+    "jansen",
+    "o'neil",
+    "smith",
+    "dubois",
+    "lee",
+]
+_HOSTS = [
+    "example.org",
+    "mail.example.com",
+    "acme-corp.io",
+    "uni-bonn.de",
+    "company.co.uk",
+    "beta.dev",
+    "orange.fr",
+    "corp.local.net",
+]
 Value = Callable[[random.Random], str]
 
 

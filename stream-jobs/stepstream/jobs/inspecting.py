@@ -1,4 +1,4 @@
-"""The sampled search for names of people in governed steps: what is searched, and what follows. Pure."""
+"""The sampled search for names of people in governed steps: what is searched, and what follows."""
 
 import hashlib
 from collections import Counter
