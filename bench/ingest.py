@@ -5,8 +5,10 @@ Agent Lightning's LightningStore server in an environment of its own.
 
 OTLP: one client, eight connections, batches of 100 spans in protobuf (20 agent runs of four model calls of 1.4 kB),
 the next one sent when the last is acknowledged: by us once Kafka has every step (acks=all), by the peer once they are
-in its memory, which is all it has. Each server is one process on one core; client and broker share the rest. Kafka:
-one process that encodes steps of the same content and produces them, timed until the last is acknowledged.
+in its memory, which is all it has. Our gateway runs as two processes, as it is scaled; the peer's store is one process
+by its making (several need a MongoDB behind it). All share the machine's cores with client and broker, so the figures
+for each CPU-second of the servers tell what one core would do. Kafka: one process that encodes steps of the same
+content and produces them, timed until the last is acknowledged.
 
 Then each server is killed (-9) under load and started again (ours with its broker killed too), and what was
 acknowledged is looked for. Medians of the rounds, which alternate.
@@ -14,6 +16,7 @@ acknowledged is looked for. Medians of the rounds, which alternate.
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -29,7 +32,7 @@ from typing import Any
 
 import otlp_load
 import psutil
-from gateway import OTHER_CORES, SERVER_CORE, answers, pin, running, wait_for
+from gateway import answers, running, wait_for
 from otlp_load import CALLS_OF_RUN, RUNS_OF_BATCH, SPANS, Load
 from peers import python_of
 
@@ -51,15 +54,26 @@ from stepstream.topics.producer import EventProducer
 AGENT_LIGHTNING = ["agentlightning==0.3.0"]
 STEPS_OF_BATCH = RUNS_OF_BATCH * CALLS_OF_RUN
 WARM_S = 1.0
+GATEWAYS = 2
+CORES = sorted(os.sched_getaffinity(0))
 
 
 @dataclass
 class Server:
     """Something that takes spans."""
 
-    port: int
-    process: psutil.Process
+    ports: list[int]
+    processes: list[psutil.Process]
     resource: dict[str, str]
+
+    def cpu_s(self) -> float:
+        """CPU seconds used so far."""
+        return sum(sum(process.cpu_times()[:2]) for process in self.processes)
+
+    def kill(self) -> None:
+        """kill -9."""
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
 
 
 @dataclass
@@ -73,12 +87,17 @@ class Round:
 @contextmanager
 def gateway(folder: Path, settings: Settings) -> Iterator[Server]:
     """Our gateway; its model upstream does not matter here."""
-    port = free_block(1)
-    ours = environment_of(settings) | {"STEPSTREAM_GATEWAY_PORT": str(port)}
+    ports = [free_block(1) for _ in range(GATEWAYS)]
     arguments = [sys.executable, "-m", "stepstream.services.gateway"]
-    with running(arguments, [SERVER_CORE], folder / "gateway.log", **ours) as process:
-        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), "the gateway")
-        yield Server(port, process, {})
+    with ExitStack() as opened:
+        processes = []
+        for port in ports:
+            ours = environment_of(settings) | {"STEPSTREAM_GATEWAY_PORT": str(port)}
+            log = folder / f"gateway-{port}.log"
+            processes.append(opened.enter_context(running(arguments, CORES, log, **ours)))
+        for port in ports:
+            wait_for(lambda port=port: answers(f"http://127.0.0.1:{port}/health"), "the gateway")
+        yield Server(ports, processes, {})
 
 
 @contextmanager
@@ -88,7 +107,7 @@ def lightning(folder: Path) -> Iterator[Server]:
     python = str(python_of("agentlightning", AGENT_LIGHTNING))
     arguments = [python, "-m", "agentlightning.cli.store", "--host", "127.0.0.1", "--port", str(port)]
     arguments += ["--log-level", "WARNING"]
-    with running(arguments, [SERVER_CORE], folder / "lightning.log", LITELLM_LOCAL_MODEL_COST_MAP="True") as process:
+    with running(arguments, CORES, folder / "lightning.log", LITELLM_LOCAL_MODEL_COST_MAP="True") as process:
         url = f"http://127.0.0.1:{port}/v1/agl"
         wait_for(lambda: answers(f"{url}/health"), "Agent Lightning's store")
         ask = urllib.request.Request(f"{url}/rollouts", b'{"input": {}}', {"content-type": "application/json"})
@@ -98,7 +117,7 @@ def lightning(folder: Path) -> Iterator[Server]:
             "agentlightning.rollout_id": rollout["rollout_id"],
             "agentlightning.attempt_id": rollout["attempt"]["attempt_id"],
         }
-        yield Server(port, process, ids)
+        yield Server([port], [process], ids)
 
 
 class Client:
@@ -111,21 +130,22 @@ class Client:
     def start(self, server: Server, seconds: float) -> "subprocess.Popen[str]":
         """Begins to send."""
         file = self._folder / f"load-{self._first}.json"
-        file.write_text(json.dumps(asdict(Load(server.port, seconds, self._first, server.resource))))
+        file.write_text(json.dumps(asdict(Load(server.ports, seconds, self._first, server.resource))))
         self._first += 1_000_000
-        process = subprocess.Popen([sys.executable, otlp_load.__file__, str(file)], stdout=subprocess.PIPE, text=True)
-        psutil.Process(process.pid).cpu_affinity(OTHER_CORES)
-        return process
+        return subprocess.Popen([sys.executable, otlp_load.__file__, str(file)], stdout=subprocess.PIPE, text=True)
 
     def rate(self, server: Server, seconds: float) -> Round:
-        """Spans per second, the first second left out."""
-        before = sum(server.process.cpu_times()[:2])
-        told = said(self.start(server, seconds))
-        cpu = sum(server.process.cpu_times()[:2]) - before
+        """Spans per second, the start left out."""
+        sending = self.start(server, seconds)
+        time.sleep(2 * WARM_S)
+        since, cpu = time.monotonic(), server.cpu_s()
+        time.sleep(seconds - 2 * WARM_S)
+        until, cpu = time.monotonic(), server.cpu_s() - cpu
+        told = said(sending)
         if told["failed"]:
             raise SystemExit(f"{told['failed']} of the batches were not acknowledged: see the servers' logs")
-        times = [at for _, at in told["acknowledged"] if at >= WARM_S]
-        return Round(len(times) * SPANS / (max(times) - WARM_S), len(told["acknowledged"]) * SPANS / cpu)
+        spans = SPANS * sum(since <= at < until for _, at in told["acknowledged"])
+        return Round(spans / (until - since), spans / cpu)
 
 
 def said(process: "subprocess.Popen[str]") -> dict[str, Any]:
@@ -175,7 +195,7 @@ def lost_by_us(folder: Path, stack: Stack, client: Client, seconds: float) -> tu
     with gateway(folder, stack.settings) as server:
         sending = client.start(server, 10 * seconds)
         time.sleep(seconds)
-        server.process.send_signal(signal.SIGKILL)
+        server.kill()
         running_now = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         broker = next(p for p in running_now if "kafka.Kafka" in p.cmdline())
         broker.send_signal(signal.SIGKILL)
@@ -189,7 +209,7 @@ def lost_by_us(folder: Path, stack: Stack, client: Client, seconds: float) -> tu
         for c in range(1, CALLS_OF_RUN + 1)
     }
     with gateway(folder, stack.settings) as server:  # it must serve again after that
-        client.rate(server, WARM_S + 0.5)
+        client.rate(server, 3 * WARM_S)
     return len(expected), len(expected - stored(stack.settings))
 
 
@@ -210,10 +230,10 @@ def lost_by_them(folder: Path, client: Client, seconds: float) -> tuple[int, int
     with lightning(folder) as server:
         sending = client.start(server, 10 * seconds)
         time.sleep(seconds)
-        server.process.send_signal(signal.SIGKILL)
+        server.kill()
         told = said(sending)
     with lightning(folder) as server:
-        url = f"http://127.0.0.1:{server.port}/v1/agl/statistics"
+        url = f"http://127.0.0.1:{server.ports[0]}/v1/agl/statistics"
         with urllib.request.urlopen(url, timeout=30) as reply:
             there = json.load(reply)
     sent = len(told["acknowledged"]) * SPANS
@@ -231,8 +251,6 @@ def main() -> None:
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="stepstream-bench-")))
         stack = opened.enter_context(Stack(isolated(load({}), folder / "stack"), ["broker", "registry"]))
-        for child in psutil.Process().children(recursive=True):
-            pin(child.pid, OTHER_CORES)
         client = Client(folder)
         for _ in range(rounds):
             with gateway(folder, stack.settings) as server:
@@ -244,16 +262,18 @@ def main() -> None:
         their_sent, their_lost = lost_by_them(folder, client, seconds / 2)
     otlp, peer = statistics.median(r.rate for r in ours), statistics.median(r.rate for r in theirs)
     kafka = statistics.median(plain)
+    our_core, their_core = (statistics.median(r.per_core for r in found) for found in (ours, theirs))
     figures = {
         "otlp_spans_per_s": otlp,
-        "otlp_spans_per_cpu_s": statistics.median(r.per_core for r in ours),
+        "otlp_spans_per_cpu_s": our_core,
         "otlp_steps_per_s": otlp * STEPS_OF_BATCH / SPANS,
         "kafka_steps_per_s": kafka,
         "agent_lightning_spans_per_s": peer,
-        "agent_lightning_spans_per_cpu_s": statistics.median(r.per_core for r in theirs),
+        "agent_lightning_spans_per_cpu_s": their_core,
         "ratio_to_agent_lightning": otlp / peer,
         "kafka_ratio_to_agent_lightning": kafka / peer,
         "acknowledged_before_kill": our_sent,
+        "cpu_ratio_to_agent_lightning": our_core / their_core,
         "lost": our_lost,
         "agent_lightning_acknowledged_before_kill": their_sent,
         "agent_lightning_lost": their_lost,

@@ -1,0 +1,219 @@
+"""Agents inside agents, tools, evaluations, conversations: what the tree of a trace comes to."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.services.gateway.otlp.assembly import Assembler
+from stepstream.services.gateway.otlp.identity import Defaults
+from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.spans import Event, Log, Resource, Span, role_of
+from stepstream.services.gateway.otlp.trace import Trace
+from stepstream.topics.events import Feedback, Step
+
+TRACE = "ab" * 16
+DEFAULTS = Defaults("default", "train", "agent")
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "demo"}
+AGENT = {"gen_ai.operation.name": "invoke_agent"}
+TOOL = {"gen_ai.operation.name": "execute_tool"}
+RESOURCE = Resource({"service.name": "shop"})
+
+
+def span(span_id: str, parent: str, at: int, until: int | None = None, name: str = "", **attributes: Any) -> Span:
+    """A span from second `at` on; underscores of names of attributes stand for dots where doubled."""
+    a = attributes.pop("a", {}) | {key.replace("__", "."): value for key, value in attributes.items()}
+    end = at + 1 if until is None else until
+    return Span(TRACE, span_id, parent, role_of(a, name), at * 10**9, end * 10**9, a, RESOURCE, name=name)
+
+
+def answer(content: str, *calls: tuple[str, str]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = [{"type": "text", "content": content}]
+    parts += [{"type": "tool_call", "id": call_id, "name": name, "arguments": {}} for call_id, name in calls]
+    return [{"role": "assistant", "parts": parts}]
+
+
+def told(
+    *spans: Span, logs: tuple[Log, ...] = (), assembler: Assembler | None = None
+) -> tuple[list[Step], list[Feedback]]:
+    trace = Trace(TRACE)
+    for each in spans:
+        trace.add(each)
+    for log in logs:
+        trace.add_log(log)
+    records = (assembler or Assembler("test/1", Places(100))).records(trace, DEFAULTS)
+    steps = [r.record for r in records if r.topic == "steps"]
+    return steps, [r.record for r in records if r.topic == "feedback"]
+
+
+def test_an_agent_that_is_a_tool_is_a_child_of_the_step_that_called_it() -> None:
+    steps, _ = told(
+        span("r", "", 0, 20, a=AGENT, gen_ai__agent__name="boss"),
+        span("c1", "r", 1, a=CHAT, gen_ai__output__messages=answer("", ("t1", "research"))),
+        span("c2", "r", 3, a=CHAT, gen_ai__output__messages=answer("meanwhile")),
+        span("t", "r", 5, 9, a=TOOL, gen_ai__tool__call__id="t1", gen_ai__tool__call__result="found"),
+        span("s", "t", 5, 9, a=AGENT, gen_ai__agent__name="researcher"),
+        span("c3", "s", 6, a=CHAT),
+        span("c4", "s", 7, a=CHAT),
+        span("c5", "r", 10, a=CHAT),
+    )
+    own = [step for step in steps if step["trajectory_id"] == TRACE]
+    child = [step for step in steps if step["trajectory_id"] != TRACE]
+    assert [step["step_index"] for step in own] == [0, 1, 2]
+    assert [step["step_index"] for step in child] == [0, 1]
+    assert {step["trajectory_id"] for step in child} == {f"{TRACE}-s"}
+    assert {(step["parent_trajectory_id"], step["parent_step_index"]) for step in child} == {(TRACE, 0)}
+    assert {step["agent"] for step in own} == {"boss"}
+    assert {step["agent"] for step in child} == {"researcher"}
+    assert [step["end"] for step in own] == ["open", "open", "terminated"]
+    assert [step["end"] for step in child] == ["open", "terminated"]
+    call = own[0]["response"]["tool_calls"][0]
+    assert (call["result"], call["error"], call["duration_ms"]) == ("found", None, 4000.0)
+
+
+def test_an_agent_behind_a2a_is_one_child() -> None:
+    """The client's and the server's spans and the remote agent's own: one boundary, since only one has calls."""
+    steps, _ = told(
+        span("r", "", 0, 20, a=AGENT, gen_ai__agent__name="boss"),
+        span("c1", "r", 1, a=CHAT),
+        span("x", "r", 2, 9, rpc__system="a2a"),
+        span("y", "x", 3, 8, name="a2a.server.on_message_send"),
+        span("s", "y", 4, 7, a=AGENT, gen_ai__agent__name="remote"),
+        span("c2", "s", 5, a=CHAT),
+    )
+    own, child = steps
+    assert (child["trajectory_id"], child["parent_trajectory_id"], child["parent_step_index"]) == (
+        f"{TRACE}-s",
+        own["trajectory_id"],
+        0,
+    )
+    assert child["agent"] == "remote"
+
+
+def test_agents_side_by_side_are_a_hand_off_and_the_same_agent_goes_on() -> None:
+    steps, _ = told(
+        span("r", "", 0, 20),
+        span("a", "r", 1, 4, a=AGENT, gen_ai__agent__name="triage"),
+        span("c1", "a", 2, a=CHAT),
+        span("b", "r", 5, 8, a=AGENT, gen_ai__agent__name="refunds"),
+        span("c2", "b", 6, a=CHAT),
+        span("a2", "r", 9, 12, a=AGENT, gen_ai__agent__name="triage"),
+        span("c3", "a2", 10, a=CHAT),
+    )
+    assert sorted((s["trajectory_id"], s["step_index"], s["agent"], s["parent_step_index"]) for s in steps) == [
+        (TRACE, 0, "triage", None),
+        (TRACE, 1, "triage", None),
+        (f"{TRACE}-b", 0, "refunds", 0),
+    ]
+
+
+def test_an_mcp_client_and_its_server_are_one_call_of_a_step_without_content() -> None:
+    failing = {"mcp.method.name": "tools/call", "gen_ai.tool.name": "search", "error.type": "timeout"}
+    (step,), _ = told(
+        span("r", "", 0, 20, a=AGENT),
+        span("c", "r", 1, a=CHAT),
+        span("m", "r", 3, 5, a=failing),
+        span("n", "m", 4, 5, a=failing),
+        span("l", "r", 6, 7, mcp__method__name="tools/list"),
+    )
+    (call,) = step["response"]["tool_calls"]
+    assert (call["call_id"], call["name"], call["error"], call["duration_ms"]) == ("m", "search", "timeout", 2000.0)
+
+
+def test_tools_without_ids_are_matched_by_name_in_order() -> None:
+    (step,), _ = told(
+        span("r", "", 0, 20, a=AGENT),
+        span("c", "r", 1, a=CHAT, gen_ai__output__messages=answer("", ("1", "get"), ("2", "get"), ("3", "put"))),
+        span("x", "r", 3, openinference__span__kind="TOOL", tool__name="get", output__value="first"),
+        span("y", "r", 4, openinference__span__kind="TOOL", tool__name="get", output__value="second"),
+    )
+    assert [call["result"] for call in step["response"]["tool_calls"]] == ["first", "second", None]
+
+
+def test_a_call_told_by_two_instrumentations_is_one_step() -> None:
+    (step,), _ = told(
+        span("o", "", 0, 5, openinference__span__kind="LLM"),
+        span("i", "o", 1, 4, a=CHAT, gen_ai__output__messages=answer("hello")),
+    )
+    assert step["response"]["content"] == "hello"
+
+
+def test_an_error_has_its_class() -> None:
+    failed = span("c", "", 1, a=CHAT)
+    failed.failed = True
+    failed.events = [Event("exception", 1, {"exception.type": "RateLimitError"})]
+    (step,), _ = told(failed)
+    assert (step["error"], step["finish_reason"]) == ("RateLimitError", "error")
+
+
+def test_evaluations_are_feedback_on_the_step_also_when_they_come_alone_and_later() -> None:
+    assembler = Assembler("test/1", Places(100))
+    about = {
+        "gen_ai.evaluation.name": "relevance",
+        "gen_ai.evaluation.score.value": 0.8,
+        "gen_ai.evaluation.score.label": "relevant",
+        "gen_ai.evaluation.explanation": "to the point",
+    }
+    call = span("c", "", 1, a=CHAT, gen_ai__response__id="resp-1")
+    call.events = [Event("gen_ai.evaluation.result", 2 * 10**9, about)]
+    _, (feedback,) = told(call, assembler=assembler)
+    assert (feedback["trajectory_id"], feedback["step_index"], feedback["name"]) == (TRACE, 0, "relevance")
+    assert (feedback["value"], feedback["category"], feedback["comment"]) == (0.8, "relevant", "to the point")
+    later = Log("", "", "gen_ai.evaluation.result", 9, {**about, "gen_ai.response.id": "resp-1"}, None, RESOURCE)
+    _, (late,) = told(logs=(later,), assembler=assembler)
+    assert (late["trajectory_id"], late["step_index"]) == (TRACE, 0)
+    assert late["event_id"] != feedback["event_id"]
+
+
+def test_a_conversation_goes_on_over_traces_and_over_a_restart() -> None:
+    def turn(trace_id: str, history: int) -> Span:
+        prompt = [
+            {"role": role, "parts": [{"type": "text", "content": role}]} for role in ("user", "assistant") * history
+        ]
+        made = span("c", "", 1, a=CHAT, gen_ai__conversation__id="chat-7", gen_ai__input__messages=prompt)
+        made.trace_id = trace_id
+        return made
+
+    def index(assembler: Assembler, trace_id: str, history: int) -> int:
+        trace = Trace(trace_id)
+        trace.add(turn(trace_id, history))
+        (record,) = assembler.records(trace, DEFAULTS)
+        assert record.key == "chat-7"
+        return int(record.record["step_index"])
+
+    assembler = Assembler("test/1", Places(100))
+    assert [index(assembler, f"{n:032x}", n) for n in range(3)] == [0, 1, 2]
+    assert index(assembler, f"{1:032x}", 1) == 1  # sent again
+    assert index(Assembler("test/1", Places(100)), f"{3:032x}", 3) == 3
+
+
+def test_identity_comes_from_the_span_what_is_around_it_and_its_resource() -> None:
+    (step,), _ = told(
+        span("r", "", 0, 20, a=AGENT, stepstream__task_id="refund-4711", stepstream__consent="none", user__id="maria"),
+        span("c", "r", 1, a=CHAT, stepstream__group_id="g", stepstream__trajectory_id="mine", stepstream__step_index=5),
+    )
+    assert (step["task_id"], step["consent"], step["user"], step["group_id"]) == ("refund-4711", "none", "maria", "g")
+    assert (step["trajectory_id"], step["step_index"], step["agent"]) == ("mine", 5, "shop")
+
+
+SPANS = [
+    span("r", "", 0, 30, a=AGENT),
+    *(span(f"c{n}", "r", 1 + 2 * n, a=CHAT, gen_ai__output__messages=answer("", (f"t{n}", "get"))) for n in range(4)),
+    *(span(f"t{n}", "r", 2 + 2 * n, a=TOOL, gen_ai__tool__call__id=f"t{n}") for n in range(4)),
+    span("s", "t2", 6, 7, a=AGENT, gen_ai__agent__name="other"),
+    span("d", "s", 6, a=CHAT),
+]
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_in_which_spans_come_does_not_matter(rng: random.Random) -> None:
+    shuffled = rng.sample(SPANS, len(SPANS))
+    assert told(*shuffled) == told(*SPANS)
+
+
+@pytest.mark.parametrize("parents", [{"a": "b", "b": "a"}, {"a": "a", "b": "a"}])
+def test_spans_that_are_their_own_ancestors_do_no_harm(parents: dict[str, str]) -> None:
+    steps, _ = told(*(span(name, parent, 1, a=CHAT) for name, parent in parents.items()))
+    assert len(steps) <= 2
