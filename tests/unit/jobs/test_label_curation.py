@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
-from stepstream.jobs import label
-from stepstream.jobs.label import JOB, LabelFold
+from stepstream.jobs import label_fold
+from stepstream.jobs.label_fold import JOB, LabelFold
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record
 from stepstream.jobs.rewards import RewardSpec
@@ -173,7 +173,7 @@ def test_a_change_of_consent_revises_what_is_stored() -> None:
 
 
 def test_consent_is_looked_at_in_slices_and_again_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label, "_LOOKED_AT", 5)
+    monkeypatch.setattr(label_fold, "_LOOKED_AT", 5)
     run = Run()
     for number in range(12):
         run.labels(*whole(f"t{number}", user="ann"))

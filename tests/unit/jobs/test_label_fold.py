@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
-from stepstream.jobs.label import JOB, LabelFold
+from stepstream.jobs.label_fold import JOB, LabelFold
 from stepstream.jobs.rewards import RewardSpec
 
 LABELS, CLOSURES = "labeled-trajectories", "closures"
