@@ -26,6 +26,12 @@ _PLAIN: dict[int, int | str] = {
     **dict.fromkeys((0xA0, 0x2002, 0x2003, 0x2007, 0x2008, 0x2009, 0x200A, 0x202F, 0x3000), " "),
     **dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2212), "-"),
 }
+_TYPESET = re.compile(f"[{''.join(map(chr, _PLAIN))}]")
+
+
+def _plain(text: str) -> str:
+    # Looking for them is much faster than putting every accented letter in its own place.
+    return text if text.isascii() or _TYPESET.search(text) is None else text.translate(_PLAIN)
 
 
 class View:
@@ -77,7 +83,7 @@ class View:
 
 def surface(text: str) -> View:
     """The text as it stands."""
-    return View(text if text.isascii() else text.translate(_PLAIN), None, [0], [0], [0])
+    return View(_plain(text), None, [0], [0], [0])
 
 
 def views_of(text: str) -> list[View]:
@@ -135,7 +141,7 @@ def undone(below: View) -> View | None:
     plainer = "".join(pieces)
     if not plainer:
         return None
-    return View(plainer if plainer.isascii() else plainer.translate(_PLAIN), below, at, source, width, form)
+    return View(_plain(plainer), below, at, source, width, form)
 
 
 def _meaning(escape: str) -> str | None:
