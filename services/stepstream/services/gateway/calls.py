@@ -93,8 +93,8 @@ class Calls:
         except Exception:
             log.exception("a %s call cannot be understood", protocol.name)
             self._metrics.calls_refused.inc()
-            error = GatewayError("the gateway failed on this request; its log says how")
-            await respond_error(send, error, protocol.error_body(str(error), error.type))
+            fault = GatewayError("the gateway failed on this request; its log says how")
+            await respond_error(send, fault, protocol.error_body(str(fault), fault.type))
             return
         hangup = Hangup(receive)
         try:
