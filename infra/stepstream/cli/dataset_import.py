@@ -58,11 +58,34 @@ def read(path: Path, name: str, origin: Origin, *, tenant: str | None, agent: st
             continue
         try:
             for episode in form.read(place.document, origin):
+                check(episode)
                 _override(episode, origin, tenant, agent)
-                _check(episode)
                 yield Found(place.line, episode)
         except Unreadable as error:
             yield Bad(place.line, str(error))
+
+
+def check(episode: Episode) -> None:
+    """Checks a trajectory's records.
+
+    Raises:
+        Unreadable: `govern` would refuse one of them.
+    """
+    latest = now_us()
+    for topic, record in _records(episode):
+        try:
+            fastavro.validate(record, _SCHEMAS[topic], strict=True)
+            if record["trajectory_id"] != episode.trajectory_id:
+                raise Unreadable("its records name several trajectories")
+            check_envelope(record, episode.trajectory_id.encode(), latest, _FUTURE_US)
+            if topic == "steps":
+                check_step(record)
+            else:
+                check_feedback(record)
+        except Refused as error:
+            raise Unreadable(error.reason) from None
+        except ValidationError as error:
+            raise Unreadable(f"a record does not fit its schema: {str(error)[:200]}") from None
 
 
 class Importer:
@@ -127,22 +150,3 @@ def _override(episode: Episode, origin: Origin, tenant: str | None, agent: str |
     if agent is not None:
         for step in episode.steps:
             step["agent"] = agent
-
-
-def _check(episode: Episode) -> None:
-    """Raises Unreadable where `govern` would refuse a record."""
-    latest = now_us()
-    for topic, record in _records(episode):
-        if record["trajectory_id"] != episode.trajectory_id:
-            raise Unreadable("its records name several trajectories")
-        try:
-            fastavro.validate(record, _SCHEMAS[topic], strict=True)
-            check_envelope(record, episode.trajectory_id.encode(), latest, _FUTURE_US)
-            if topic == "steps":
-                check_step(record)
-            else:
-                check_feedback(record)
-        except Refused as error:
-            raise Unreadable(error.reason) from None
-        except ValidationError as error:
-            raise Unreadable(f"a record does not fit its schema: {str(error)[:200]}") from None

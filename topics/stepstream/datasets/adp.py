@@ -27,17 +27,19 @@ _OURS = {"system": "system", "user": "user", "agent": "assistant", "assistant": 
 def write(episode: Episode) -> list[dict[str, Any]]:
     """One document."""
     content: list[dict[str, Any]] = []
-    open_calls: dict[str, dict[str, Any]] = {}
+    calls = _Calls()
     for step in episode.steps:
         for message in step["messages"]:
-            content += _observation(message, open_calls)
-        content += _unanswered(open_calls)
-        content += _actions(step, open_calls, episode.rewards.get(step["step_index"]))
-    for call in episode.steps[-1]["response"]["tool_calls"]:
-        if call["result"] is not None and open_calls.pop(call["call_id"], None) is not None:
-            content.append(_text("environment", call["result"], tool_call_id=call["call_id"]))
-    for action in open_calls.values():
-        del action["tool_call_id"]
+            content += _observation(message, calls)
+        content += calls.unanswered()
+        content += _actions(step, calls, episode.rewards.get(step["step_index"]))
+    results = [call for call in episode.steps[-1]["response"]["tool_calls"] if call["result"] is not None]
+    for call in results:
+        content += [_text("environment", call["result"] or "", tool_call_id=calls.answered(call["call_id"]))]
+    if results:
+        content += calls.unanswered()
+    else:
+        calls.unlink()
     document: dict[str, Any] = {
         "schema_version": _WRITTEN,
         "id": episode.trajectory_id,
@@ -54,22 +56,51 @@ def read(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
     return [read_both(lambda origin: _native(document, origin), told, origin)]
 
 
-def _observation(message: Message, open_calls: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+class _Calls:
+    """The calls that wait for their observation, by the ids that the format asks for: each once in a trajectory."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, dict[str, Any]]] = []
+        self._used: set[str] = set()
+
+    def add(self, call_id: str, action: dict[str, Any]) -> None:
+        """An action, which gets its id."""
+        name, number = call_id or "call", 1
+        while name in self._used:
+            number += 1
+            name = f"{call_id or 'call'}-{number}"
+        self._used.add(name)
+        action["tool_call_id"] = name
+        self._open.append((call_id, action))
+
+    def answered(self, call_id: str | None) -> str | None:
+        """The id of the action that an observation with this call's id is of; None: none waits for it."""
+        for place, (known, action) in enumerate(self._open):
+            if known == call_id:
+                del self._open[place]
+                return str(action["tool_call_id"])
+        return None
+
+    def unanswered(self) -> list[dict[str, Any]]:
+        """An empty observation of each that still waits, since something else follows."""
+        waiting, self._open = self._open, []
+        return [_text("environment", "", tool_call_id=action["tool_call_id"]) for _, action in waiting]
+
+    def unlink(self) -> None:
+        """Takes the ids from those that still wait, since nothing follows."""
+        for _, action in self._open:
+            del action["tool_call_id"]
+
+
+def _observation(message: Message, calls: _Calls) -> list[dict[str, Any]]:
     """What a new message of a prompt is; a call that something else follows is answered first."""
-    call_id = message["tool_call_id"]
-    if message["role"] == "tool" and call_id is not None and open_calls.pop(call_id, None) is not None:
+    if message["role"] == "tool" and (call_id := calls.answered(message["tool_call_id"])) is not None:
         return [_text("environment", message["content"], message["name"], call_id)]
-    before = _unanswered(open_calls)
+    before = calls.unanswered()
     if message["role"] in ("system", "developer"):
         return [*before, _text("user", message["content"], "system")]
     source = {"assistant": "agent", "tool": "environment"}.get(message["role"], "user")
     return [*before, _text(source, message["content"], message["name"])]
-
-
-def _unanswered(open_calls: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    answers = [_text("environment", "", tool_call_id=call_id) for call_id in open_calls]
-    open_calls.clear()
-    return answers
 
 
 def _text(source: str, content: str, name: str | None = None, tool_call_id: str | None = None) -> dict[str, Any]:
@@ -81,7 +112,7 @@ def _text(source: str, content: str, name: str | None = None, tool_call_id: str 
     return observation
 
 
-def _actions(step: Step, open_calls: dict[str, dict[str, Any]], reward: float | None) -> list[dict[str, Any]]:
+def _actions(step: Step, calls: _Calls, reward: float | None) -> list[dict[str, Any]]:
     response = step["response"]
     actions: list[dict[str, Any]] = []
     for call in response["tool_calls"]:
@@ -90,9 +121,7 @@ def _actions(step: Step, open_calls: dict[str, dict[str, Any]], reward: float | 
             "function": call["name"],
             "kwargs": arguments_of(call["arguments"]),
         }
-        if call["call_id"] and call["call_id"] not in open_calls:
-            action["tool_call_id"] = call["call_id"]
-            open_calls[call["call_id"]] = action
+        calls.add(call["call_id"], action)
         actions.append(action)
     if not actions:
         actions = [{"class_": "message_action", "content": response["content"]}]

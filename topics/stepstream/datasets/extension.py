@@ -6,7 +6,7 @@ back, what somebody edited in the format's own fields counts, and what others lo
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from stepstream.datasets.episode import NEUTRAL, Episode, Origin, Unreadable
 from stepstream.topics.events import Message, Step, new_feedback, new_step
@@ -39,7 +39,7 @@ def restored(native: Episode, told: Mapping[str, Any]) -> Episode:
     """The episode that was written.
 
     Raises:
-        Unreadable: the extension is of a later version.
+        Unreadable: the extension is of a later version, or empty.
     """
     if told["version"] != VERSION:
         raise Unreadable(f"its extension has version {told['version']}; this package reads version {VERSION}")
@@ -47,6 +47,8 @@ def restored(native: Episode, told: Mapping[str, Any]) -> Episode:
         _patched(native.steps[place] if place < len(native.steps) else None, {**told["all"], **patch})
         for place, patch in enumerate(told["steps"])
     ]
+    if not steps:
+        raise Unreadable("its extension holds no steps")
     feedback = [new_feedback(**item) for item in told["feedback"]] if "feedback" in told else native.feedback
     given = told.get("rewards")
     rewards = native.rewards if given is None else {int(index): value for index, value in given.items()}
@@ -98,12 +100,12 @@ def _message_patch(message: Message, native: Message) -> dict[str, Any]:
 def _patched(native: Step | None, patch: Mapping[str, Any]) -> Step:
     if native is None:
         return new_step(**patch)
-    step = cast(dict[str, Any], {**native, **patch})
+    step: dict[str, Any] = {**native, **patch}
     if isinstance(patch.get("messages"), Mapping):
         step["messages"] = _by_place(native["messages"], patch["messages"], _patched_message)
     if "response" in patch:
         step["response"] = _patched_message(native["response"], patch["response"])
-    return cast(Step, step)
+    return new_step(**step)
 
 
 def _patched_message(native: Any, patch: Mapping[str, Any]) -> Any:

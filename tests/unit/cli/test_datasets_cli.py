@@ -1,0 +1,46 @@
+"""`stepstream import` on files alone: what it tells, and its exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stepstream.cli.main import run
+
+DATA = Path(__file__).parents[2] / "data" / "datasets"
+
+
+def test_bad_lines_are_told_with_their_number_and_the_others_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mixed.jsonl"
+    sound = (DATA / "chat.jsonl").read_text()
+    file.write_text(sound + 'no JSON\n{"messages": [{"role": "user", "content": "Hi"}]}\n{"text": 1}\n')
+    assert run(["import", str(file), "--format", "chat", "--consent", "train", "--dry-run", "--json"]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {
+        "trajectories": 3,
+        "steps": 4,
+        "feedback": 0,
+        "bad": 3,
+        "left_out": ["tools"],
+        "published": False,
+    }
+    fourth, fifth, sixth = told.err.splitlines()
+    assert fourth.startswith("mixed.jsonl:4: it is no JSON")
+    assert fifth == "mixed.jsonl:5: it holds no answer of an agent"
+    assert sixth == "mixed.jsonl:6: it is not chat: 'messages' is missing"
+
+
+@pytest.mark.parametrize("name", ["adp.json", "atif.json", "rlds.jsonl"])
+def test_a_dry_run_needs_no_stack(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    form = name.partition(".")[0]
+    assert run(["import", str(DATA / name), "--format", form, "--consent", "analyse", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("checked: ")
+    assert run(["import", str(DATA / name), "--format", form, "--dry-run"]) == 1
+    assert "give --consent" in capsys.readouterr().err
+
+
+def test_parquet_goes_to_a_file_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "--format", "parquet"]) == 2
+    assert "give --out FILE" in capsys.readouterr().err

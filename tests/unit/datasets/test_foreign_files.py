@@ -1,0 +1,198 @@
+"""Files that others wrote: what becomes of each, that `govern` takes it, and that no file breaks the reader."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stepstream.cli.dataset_import import check
+from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
+from stepstream.datasets.files import documents
+from stepstream.jobs.validation import check_envelope, check_feedback, check_step
+
+DATA = Path(__file__).parents[2] / "data" / "datasets"
+AT_US = 1_760_000_000_000_000
+NOW_US = 1_790_000_000_000_000
+ORIGIN = Origin(dataset="d", at_us=AT_US, consent="train", tenant="acme", agent="someone", version=4)
+
+
+def read(name: str, file: str, origin: Origin = ORIGIN) -> list[Episode]:
+    return [episode for place in documents(DATA / file) for episode in FORMATS[name].read(place.document, origin)]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("adp", "adp.json"),
+        ("atif", "atif.json"),
+        ("chat", "chat.jsonl"),
+        ("chat", "preferences.jsonl"),
+        ("rlds", "rlds.jsonl"),
+    ],
+)
+def test_what_is_read_keeps_the_protocols_promises_and_is_the_same_each_time(name: str, file: str) -> None:
+    episodes = read(name, file)
+    for episode in episodes:
+        for record in [*episode.steps, *episode.feedback]:
+            check_envelope(record, episode.trajectory_id.encode(), NOW_US, 0)
+            assert (record["tenant"], record["consent"]) == ("acme", "train")
+        for step in episode.steps:
+            check_step(step)
+        for feedback in episode.feedback:
+            check_feedback(feedback)
+        assert [step["step_index"] for step in episode.steps] == list(range(len(episode.steps)))
+        assert [step["end"] for step in episode.steps[:-1]] == ["open"] * (len(episode.steps) - 1)
+        assert episode.steps[-1]["end"] != "open"
+    assert read(name, file) == episodes
+    ids = [record["event_id"] for episode in episodes for record in [*episode.steps, *episode.feedback]]
+    elsewhere = read(name, file, Origin(dataset="other", at_us=AT_US, consent="train"))
+    others = [record["event_id"] for episode in elsewhere for record in [*episode.steps, *episode.feedback]]
+    assert len({*ids, *others}) == 2 * len(ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("adp", "adp.json"), ("atif", "atif.json"), ("chat", "chat.jsonl"), ("rlds", "rlds.jsonl")]
+)
+def test_without_anybodys_word_on_consent_nothing_is_read(name: str, file: str) -> None:
+    with pytest.raises(Unreadable, match="give --consent"):
+        read(name, file, Origin(dataset="d", at_us=AT_US))
+
+
+def test_atif() -> None:
+    [episode] = read("atif", "atif.json")
+    first, second = episode.steps
+    assert (first["trajectory_id"], first["agent"], first["harness_version"]) == ("d/run-7", "coder", "2.1")
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert first["occurred_at_us"] == 1_772_359_200_250_000
+    assert first["response"]["reasoning"] == "Look before changing."
+    assert (first["model"], second["model"]) == ("gpt-5", "gpt-5-mini")
+    assert [message["tool_call_id"] for message in second["messages"]] == ["c1", "c2"]
+    assert second["response"]["tool_calls"][0]["result"] == "written"
+    assert (second["prompt_shared_messages"], second["prompt_shared_tokens"]) == (3, 8)
+    assert (second["prompt_token_ids"], second["response_token_ids"]) == ([9, 10], [11])
+    assert second["policy_spans"] == [{"start": 0, "end": 1, "model": "gpt-5-mini", "version": 4}]
+    assert episode.lost == {"tool_definitions", "content of type image"}
+    [without] = read("atif", "atif.json", Origin(dataset="d", at_us=AT_US, consent="train"))
+    assert [step["fidelity"] for step in without.steps] == ["text", "text"]
+    assert any("policy version" in lost for lost in without.lost)
+
+
+def test_atif_sub_agents_are_children_of_the_step_that_called_them() -> None:
+    child = {
+        "schema_version": "ATIF-v1.7",
+        "trajectory_id": "child",
+        "agent": {"name": "searcher", "version": "1"},
+        "steps": [{"step_id": 1, "source": "agent", "message": "found"}],
+    }
+    parent = orjson.loads((DATA / "atif.json").read_bytes())
+    parent["steps"][3]["observation"]["results"][0]["subagent_trajectory_ref"] = [{"trajectory_id": "child"}]
+    [outer, inner] = FORMATS["atif"].read(parent | {"subagent_trajectories": [child]}, ORIGIN)
+    [step] = inner.steps
+    assert (step["trajectory_id"], step["agent"]) == ("d/child", "searcher")
+    assert (step["parent_trajectory_id"], step["parent_step_index"]) == (outer.trajectory_id, 1)
+
+
+def test_adp() -> None:
+    files, web = read("adp", "adp.json")
+    looks, opens, says = files.steps
+    [call] = looks["response"]["tool_calls"]
+    assert (looks["response"]["content"], call["name"], call["arguments"]) == (
+        "I look around.",
+        "bash",
+        '{"code":"ls"}',
+    )
+    assert [call["name"] for call in opens["response"]["tool_calls"]] == ["open", "stat"]
+    assert [message["tool_call_id"] for message in says["messages"]] == ["call_000002", "call_000003"]
+    assert files.rewards == {0: 0.25, 2: 1.0}
+    assert [(item["name"], item["step_index"], item["value"]) for item in files.feedback] == [
+        ("reward", 0, 0.25),
+        ("reward", 2, 1.0),
+    ]
+    assert files.lost == {"details.dataset"}
+    assert web.steps[0]["messages"][0]["content"] == "button 'Buy'"
+
+
+def test_rlds() -> None:
+    text, numbers = read("rlds", "rlds.jsonl")
+    assert [step["response"]["content"] for step in text.steps] == ["open chest", "unlock door"]
+    assert (text.trajectory_id, text.steps[-1]["end"], text.rewards) == ("d/12", "terminated", {0: 0.0, 1: 1.0})
+    [step] = numbers.steps
+    assert (step["messages"][0]["content"], step["response"]["content"], step["end"]) == (
+        "[0.5,1.5]",
+        "[0,1]",
+        "truncated",
+    )
+    assert numbers.lost == {"metadata seed", "metadata speed of steps", "messages after the last answer"}
+
+
+def test_chat() -> None:
+    tools, examples, parts = read("chat", "chat.jsonl")
+    assert [step["finish_reason"] for step in tools.steps] == ["tool_calls", "stop"]
+    assert tools.lost == {"tools"}
+    [step] = examples.steps
+    assert [message["role"] for message in step["messages"]] == ["user", "assistant", "user"]
+    assert step["response"]["content"].endswith("Jupiter.")
+    assert parts.steps[0]["messages"][0]["content"] == "Which is the capital of Austria?"
+
+
+def test_preferences_are_two_attempts_of_one_group() -> None:
+    better, worse = read("chat", "preferences.jsonl")
+    assert better.steps[0]["group_id"] == worse.steps[0]["group_id"]
+    assert better.steps[0]["response"]["content"].startswith("Good morning")
+    assert [episode.feedback[0]["value"] for episode in (better, worse)] == [1.0, 0.0]
+
+
+KEYS = (
+    "messages role content tool_calls metadata stepstream version all steps schema_version source observation results "
+    "class_ id details function kwargs action reward is_last weight input preferred_output metrics logprobs consent "
+    "completion_token_ids prompt_token_ids timestamp feedback extra"
+)
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=False), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS.split(" ")), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+_answer = {"role": "assistant", "content": "Hello", "source": "agent", "message": "", "class_": "message_action"}
+_SOUND: dict[str, dict[str, Any]] = {
+    "adp": {"id": "1", "content": [_answer]},
+    "atif": {"schema_version": "ATIF-v1.7", "steps": [_answer]},
+    "chat": {"messages": [_answer]},
+    "rlds": {"steps": [{"action": "wave"}]},
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(document=_json)
+def test_any_json_is_read_or_refused(name: str, document: Any) -> None:
+    """Also what is laid over a sound document."""
+    refused = []
+    for whole in (
+        document,
+        _SOUND[name] | document if isinstance(document, dict) else {**_SOUND[name], "extra": document},
+    ):
+        try:
+            for episode in FORMATS[name].read(whole, ORIGIN):
+                check(episode)
+        except Unreadable as error:
+            refused.append(str(error))
+    assert all(refused)
+
+
+@pytest.mark.parametrize("place", ["all", "feedback", "steps", "rewards", "version"])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(value=_json)
+def test_any_extension_is_read_or_refused(place: str, value: Any) -> None:
+    document = _SOUND["chat"] | {"metadata": {"stepstream": {"version": 1, "all": {}, "steps": [{}]} | {place: value}}}
+    refused = []
+    try:
+        for episode in FORMATS["chat"].read(document, ORIGIN):
+            check(episode)
+    except Unreadable as error:
+        refused.append(str(error))
+    assert all(refused)
