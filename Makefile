@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast lint format types install locks clean distclean
+.PHONY: help demo up test test-proxy test-fast lint format types install locks clean distclean
 
 help: ## Show what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,24 @@ up: install ## Run the same services over the same data, until Ctrl-C
 test: $(VENV)/.dev $(AGENTS)/.done lint types ## Run every check and every test
 	@echo "== tests"
 	@$(BIN)/pytest
+
+# What shows that any agent can be pointed at Stepstream: agents and languages that are not ours, outages, old schemas.
+PROXY_TESTS := \
+	tests/end_to_end/test_real_agents.py \
+	tests/end_to_end/test_agent_on_worker.py \
+	tests/integration/test_gateway.py \
+	tests/integration/test_gateway_anthropic.py \
+	tests/integration/test_gateway_responses.py \
+	tests/integration/test_gateway_upstreams.py \
+	tests/integration/test_examples.py \
+	tests/integration/test_otlp_instrumentations.py \
+	tests/integration/test_schema_evolution.py \
+	tests/faults/test_gateway_spool.py \
+	tests/faults/test_otlp_killed.py \
+	tests/unit/otlp
+
+test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Of the tests, those of the ways in: real agents, languages, outages, schemas
+	@$(BIN)/pytest $(PROXY_TESTS)
 
 lint: $(VENV)/.dev ## Check style, layering and generated files
 	@echo "== style"

@@ -12,7 +12,7 @@ PYTHON = Path(__file__).parents[1] / ".venv-agents" / "bin" / "python"
 def agents_python() -> Path:
     """The interpreter of `.venv-agents`; it is a file of its own, never imported from here."""
     if not PYTHON.exists():
-        why = "there is no .venv-agents: `make agents` installs requirements/agents.txt there"
+        why = "there is no .venv-agents: `make test-proxy` installs requirements/agents.txt there"
         if os.environ.get("CI"):
             pytest.fail(why)
         pytest.skip(why)

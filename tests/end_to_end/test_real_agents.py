@@ -5,6 +5,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,22 @@ def test_vercels_ai_sdk(node_agents: Path, workplace: Workplace, api: str, call:
     made = way(workplace, identity)
     work(["node", "agent.mjs", api, call], made, node_agents)
     check_alone(workplace, made, named=identity != "none")
+
+
+def test_agents_without_any_name_at_the_same_time(node_agents: Path, workplace: Workplace) -> None:
+    """They ask the very same; what their model answered tells them apart."""
+    made = way(workplace, "none")
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(work, ["node", "agent.mjs", "chat", "generateText"], made, node_agents) for _ in range(2)]
+    for one in done:
+        one.result()
+    steps = steps_about(workplace, made.question, 6)
+    names = {step["trajectory_id"] for step in steps}
+    assert (len(steps), len(names)) == (6, 2)
+    for name in names:
+        own = [step for step in steps if step["trajectory_id"] == name]
+        check_tokens(own, workplace.model)
+        check_appended(own)
 
 
 def test_a_colleague_as_a_tool_is_a_child(agents_python: Path, workplace: Workplace) -> None:

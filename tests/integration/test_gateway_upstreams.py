@@ -205,3 +205,17 @@ def keys(gateway: ServiceProcess, *arguments: str) -> str:
     command = [sys.executable, "-m", "stepstream.cli.main", "keys", *arguments]
     environment = os.environ | environment_of(gateway.settings)
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_sub_agent_may_name_its_parent_alone(http: httpx.Client, recorded: Recorded) -> None:
+    """A step with half a parent would be refused by `govern`, long after the agent could do anything about it."""
+    parent, child = str(uuid.uuid4()), str(uuid.uuid4())
+    for _ in range(2):
+        ask(http, x_stepstream_trajectory=parent)
+    ask(http, x_stepstream_trajectory=child, x_stepstream_parent=parent)
+    (step,) = recorded("steps", child)
+    assert (step["parent_trajectory_id"], step["parent_step_index"]) == (parent, 1)
+
+    unknown = ask(http, x_stepstream_parent=str(uuid.uuid4()))
+    assert (unknown.status_code, "x-stepstream-parent-step" in unknown.text) == (400, True)
+    assert ask(http, x_stepstream_parent_step="1").status_code == 400

@@ -139,6 +139,11 @@ class Contexts:
         """The step that gave a response, by the response's id."""
         return self._responses.get((tenant, response_id))
 
+    def newest(self, tenant: str, trajectory_id: str) -> int | None:
+        """Index of a trajectory's newest step, as far as it is remembered."""
+        trajectory = self._trajectories.get((tenant, trajectory_id))
+        return trajectory.next_index - 1 if trajectory is not None and trajectory.next_index else None
+
     def place(
         self, tenant: str, trajectory_id: str, step_index: int | None, prompt: Prompt, scope: Scope = ()
     ) -> Place:

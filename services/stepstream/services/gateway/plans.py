@@ -63,8 +63,10 @@ class Planner:
         """The plan for one call, which takes its place in its trajectory now.
 
         Raises:
-            BadRequest: its upstream speaks no protocol that it can be told in, or what it goes on from is not known.
+            BadRequest: its upstream speaks no protocol that it can be told in, or what it goes on from or which step
+                called it is not known.
         """
+        self._name_parent(identity)
         said = _read(protocol, request)
         target = self._upstreams.serving(said.model)
         tenant, previous_id = identity.tenant, said.previous_response_id
@@ -101,6 +103,17 @@ class Planner:
             kept=translation is not None and protocol.name == "responses",
             instructions=said.instructions,
         )
+
+    def _name_parent(self, identity: Identity) -> None:
+        """Fills in which step called a sub-agent that names its parent alone: the parent's newest."""
+        parent = identity.parent_trajectory_id
+        if parent is not None and identity.parent_step_index is None:
+            identity.parent_step_index = self._contexts.newest(identity.tenant, parent)
+        if (parent is None) != (identity.parent_step_index is None):
+            raise BadRequest(
+                "x-stepstream-parent and x-stepstream-parent-step go together: the parent's step may be left out only "
+                "while the gateway remembers the parent's calls"
+            )
 
 
 def parse_request(body: bytes) -> dict[str, Any]:
