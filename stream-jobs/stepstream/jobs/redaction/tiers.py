@@ -12,7 +12,7 @@ from stepstream.jobs.redaction.rule import Rule
 _PACKAGES = {"presidio": "presidio_analyzer", "detect_secrets": "detect_secrets"}
 _RANK = 80
 _THRESHOLD = 0.4
-# Left out: telephone numbers cost twenty times all others together, and ours finds them; e-mail addresses and sites
+# Left out: telephone numbers cost many times all others together, and ours finds them; e-mail addresses and sites
 # fetch a list from the network; dates and licence numbers of plain digits are no personal data by themselves.
 _RECOGNISERS = (
     "CreditCardRecognizer", "CryptoRecognizer", "IbanRecognizer", "IpRecognizer",
