@@ -60,13 +60,6 @@ def read_both(native: Callable[[Origin], Episode], told: Mapping[str, Any] | Non
     return native(origin) if told is None else restored(native(NEUTRAL), told)
 
 
-def lost_fields(told: Mapping[str, Any]) -> list[str]:
-    """Names of what others lose who read the document without its extension."""
-    names = {name for patch in [told["all"], *told["steps"]] for name in patch}
-    names |= {name for name in ("feedback", "rewards") if name in told}
-    return sorted(names)
-
-
 def _step_patch(step: Step, native: Step | None) -> dict[str, Any]:
     if native is None:
         return {**step}

@@ -76,6 +76,8 @@ def _native(document: Mapping[str, Any], origin: Origin) -> Episode:
         action = step.get("action")
         if step.get("is_last") and (not isinstance(action, str | Mapping) or not action):
             rest += observed
+            if isinstance(action, list) and any(action):
+                lost.add("action of the last step")
         else:
             turns.append(Turn([*rest, *observed], _acted(action, lost), reward=_reward(step)))
             rest = []
