@@ -1,4 +1,8 @@
-"""OpenAI's Agents SDK: `openai_agents_sdk.py responses|chat alone|delegating|handing-off`, told by GATEWAY_… ."""
+"""OpenAI's Agents SDK, told by GATEWAY_… : `openai_agents_sdk.py API WAY`.
+
+API: responses, streamed (Responses too) or chat. WAY: alone; or with a colleague, delegating to it under a name of its
+own, nesting it as a tool without one, or handing-off.
+"""
 
 import asyncio
 import json
@@ -43,7 +47,10 @@ def front(way: str) -> Agent:
     look = function_tool(lookup)
     if way == "handing-off":
         return Agent(name="front", model="demo", instructions="Help.", tools=[look], handoffs=[refunder()])
-    other = function_tool(refund) if way == "alone" else ask_refunds
+    if way == "nesting":
+        other = refunder().as_tool("ask_refunds", "Asks the colleague who refunds.")
+    else:
+        other = function_tool(refund) if way == "alone" else ask_refunds
     return Agent(name="front", model="demo", instructions="Help.", tools=[look, other])
 
 

@@ -271,6 +271,19 @@ def test_a_colleague_as_a_tool_is_a_child(agents_python: Path, workplace: Workpl
     check_label(label, children, [["refund", "refund"], []], workplace.model)
 
 
+def test_a_colleague_who_tells_nothing_is_a_branch(agents_python: Path, workplace: Workplace) -> None:
+    """Its calls carry the session of the agent that asks it: a conversation of its own in the middle of the other."""
+    made = way(workplace, "path")
+    work([agents_python, AGENTS / "openai_agents_sdk.py", "responses", "nesting"], made)
+    steps = steps_about(workplace, made.question, 5)
+    assert [step["trajectory_id"] for step in steps] == [made.name] * 5
+    check_tokens(steps, workplace.model)
+    assert [step["prompt_shared_tokens"] > 0 for step in steps] == [False, True, False, True, True]
+    assert [step["prompt_shared_step"] for step in steps] == [None, None, None, None, 1]
+    tools = [["lookup", "lookup"], ["ask_refunds"], ["refund", "refund"], [], []]
+    check_label(labelled(workplace, steps), steps, tools, workplace.model, sequences=2)
+
+
 def test_a_hand_off_is_a_branch(agents_python: Path, workplace: Workplace) -> None:
     """The new agent's instructions come first: nothing is shared with the steps before, and nothing is lost."""
     made = way(workplace, "headers")
