@@ -43,6 +43,10 @@ def labelled(
         spans.append(events.new_sequence_span(start=start, end=end, step_index=index, model=model, version=version))
         logprobs += [rng.uniform(-6.0, -3.5) for _ in range(length)]
         ids += [rng.randrange(4, 99) for _ in range(length + 2)]
+    steps = [
+        events.new_labeled_step(step_index=index, event_id=f"s{index}", reward=paid, return_to_go=reward)
+        for index, paid in enumerate([0.0] * (len(versions) - 1) + [reward])
+    ]
     sequence = events.new_training_sequence(token_ids=ids, spans=spans, logprobs=logprobs)
     values: dict[str, Any] = {
         "group_id": group,
@@ -53,7 +57,7 @@ def labelled(
         "version_max": max(versions),
         "sequences": [sequence],
         "trainable": True,
-        "steps": [],
+        "steps": steps,
         "tools": [],
     }
     return trajectory(f"{group}/{number}", **(values | fields))

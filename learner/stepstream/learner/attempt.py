@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from stepstream.learner.advantages import Trajectory
+from stepstream.learner.credit import positions, trajectory_of
 
 Place = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
@@ -41,6 +44,8 @@ class Tokens:
     """Behaviour log-probability of each of them. Shape [trained]."""
     versions: npt.NDArray[np.int64]
     """Policy version that sampled each of them. Shape [trained]."""
+    steps: npt.NDArray[np.int64]
+    """Step of the attempt's credit that each of them belongs to. Shape [trained]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Attempt:
     """Oldest policy version among its trained tokens; where nothing may be trained on, as its record says, or 0."""
     barred: str = ""
     """Why it may not be trained on; empty where it may. It still tells its group that it has arrived."""
+    credit: Trajectory = field(default_factory=lambda: Trajectory((), 0.0))
+    """What the advantage rules see of it; empty where it may not be trained on."""
 
     @property
     def provisional(self) -> bool:
@@ -73,7 +80,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
     if not math.isfinite(record["reward"]):
         raise Invalid("reward is not finite")
     barred = _barred(record, limits)
-    sequences = () if barred else tuple(_tokens(s, limits) for s in record["sequences"])
+    sequences = () if barred else tuple(_tokens(s, limits, positions(record)) for s in record["sequences"])
     sequences = tuple(tokens for tokens in sequences if tokens.trained.size)
     if not barred and not sequences:
         barred = "no_trained_tokens"
@@ -89,6 +96,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         sequences=sequences,
         version_min=oldest,
         barred=barred,
+        credit=Trajectory((), record["reward"]) if barred else trajectory_of(record),
     )
 
 
@@ -110,7 +118,7 @@ def _barred(record: Mapping[str, Any], limits: Limits) -> str:
     return ""
 
 
-def _tokens(sequence: Mapping[str, Any], limits: Limits) -> Tokens:
+def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int]) -> Tokens:
     ids = np.asarray(sequence["token_ids"], dtype=np.int64)
     spans, last = sequence["spans"], 1
     for span in spans:
@@ -118,16 +126,17 @@ def _tokens(sequence: Mapping[str, Any], limits: Limits) -> Tokens:
             raise Invalid(f"span {span['start']}:{span['end']} of a sequence of {ids.size} tokens")
         if span["version"] < 0:
             raise Invalid(f"version {span['version']} of a span")
+        if span["step_index"] not in place:
+            raise Invalid(f"span of step {span['step_index']}, which the record does not have")
         last = span["end"]
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < limits.vocabulary:
         raise Invalid(f"token id outside 0..{limits.vocabulary - 1}")
-    positions = [np.arange(span["start"], span["end"], dtype=np.int64) for span in spans]
-    trained = np.concatenate(positions) if positions else np.empty(0, np.int64)
+    runs = [np.arange(span["start"], span["end"], dtype=np.int64) for span in spans]
+    trained = np.concatenate(runs) if runs else np.empty(0, np.int64)
     logprobs = np.asarray(sequence["logprobs"], dtype=np.float32)
     if logprobs.size != trained.size:
         raise Invalid(f"{logprobs.size} log-probabilities for {trained.size} sampled tokens")
-    versions = np.repeat(
-        np.asarray([span["version"] for span in spans], dtype=np.int64),
-        [span["end"] - span["start"] for span in spans],
-    )
-    return Tokens(ids[:last] if spans else ids[:0], trained, logprobs, versions)
+    sizes = [run.size for run in runs]
+    versions = np.repeat(np.asarray([span["version"] for span in spans], dtype=np.int64), sizes)
+    steps = np.repeat(np.asarray([place[span["step_index"]] for span in spans], dtype=np.int64), sizes)
+    return Tokens(ids[:last] if spans else ids[:0], trained, logprobs, versions, steps)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stepstream.learner.advantage import has_variance
+from stepstream.learner.advantages import has_variance
 from stepstream.learner.attempt import Attempt, Place
 
 _MOST_OVER = 100_000

@@ -17,7 +17,7 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from stepstream.learner.advantage import Rule
+from stepstream.learner.advantages import Aggregation
 
 _LOG_RATIO_BOUND = 20.0
 
@@ -84,7 +84,7 @@ def decoupled_terms(current: Tensor, proximal: Tensor, behaviour: Tensor, advant
     )
 
 
-def token_scales(lengths: Sequence[int], rule: Rule, constant: int) -> list[float]:
+def token_scales(lengths: Sequence[int], rule: Aggregation, constant: int) -> list[float]:
     """What each token of a sequence counts in the loss, by sequence: the loss is -Σ scale · J over its tokens.
 
     Rejected tokens stay in the denominators, or rejecting some would raise the others; sequences without trained

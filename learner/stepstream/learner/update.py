@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from stepstream.config.sections import Learner
-from stepstream.learner.advantage import advantages
+from stepstream.learner.advantages import Rule, expand
 from stepstream.learner.attempt import Attempt, Limits, Tokens
 from stepstream.learner.batch import chosen_logprobs, microbatches
+from stepstream.learner.credit import rule_of
 from stepstream.learner.loss import Clip, decoupled_terms, effective_share, kl_estimate, token_scales
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -32,7 +34,8 @@ class CannotTrain(Exception):
 @dataclass(frozen=True, slots=True)
 class _Row:
     tokens: Tokens
-    advantage: float
+    advantages: npt.NDArray[np.float32]
+    """Of each trained token. Shape [trained]."""
 
 
 class Trainer:
@@ -82,7 +85,7 @@ class Trainer:
             `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`, `steps_skipped`.
         """
         how = self._how
-        rows = [row for group in groups for row in _rows(group, how)]
+        rows = _rows(groups, rule_of(how))
         order = list(range(len(rows)))
         random.Random(how.seed * 1_000_003 + number).shuffle(order)
         parts = [order[index :: how.minibatches] for index in range(min(how.minibatches, len(rows)))]
@@ -121,7 +124,7 @@ class Trainer:
         how = self._how
         clip = Clip(how.clip_low, how.clip_high, how.importance_cap, how.dual_clip)
         lengths = [rows[index].tokens.trained.size for index in part]
-        scales = dict(zip(part, token_scales(lengths, how.advantage, how.loss_length), strict=True))
+        scales = dict(zip(part, token_scales(lengths, rule_of(how).aggregation, how.loss_length), strict=True))
         step = _Step()
         self._optimizer.zero_grad()
         for indices in self._split(rows, part):
@@ -130,7 +133,7 @@ class Trainer:
             before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else current.detach()
             behaviour = torch.from_numpy(np.concatenate([row.tokens.logprobs for row in chosen]))
             sizes = torch.tensor([row.tokens.trained.size for row in chosen])
-            advantage = torch.tensor([row.advantage for row in chosen]).repeat_interleave(sizes)
+            advantage = torch.from_numpy(np.concatenate([row.advantages for row in chosen]))
             terms = decoupled_terms(current, before, behaviour, advantage, clip)
             scale = torch.tensor([scales[index] for index in indices]).repeat_interleave(sizes)
             loss = -(scale * terms.objective).sum()
@@ -167,10 +170,14 @@ def learning_rate(how: Learner, number: int) -> float:
     return how.learning_rate * (1 - (1 - _FINAL_RATE) * done)
 
 
-def _rows(group: Sequence[Attempt], how: Learner) -> Iterator[_Row]:
-    for attempt, advantage in zip(group, advantages([a.reward for a in group], how.advantage), strict=True):
-        for tokens in attempt.sequences:
-            yield _Row(tokens, advantage)
+def _rows(groups: Sequence[Sequence[Attempt]], rule: Rule) -> list[_Row]:
+    credits = rule([[attempt.credit for attempt in group] for group in groups]).groups
+    return [
+        _Row(tokens, expand(credit, tokens.steps).astype(np.float32))
+        for group, group_credits in zip(groups, credits, strict=True)
+        for attempt, credit in zip(group, group_credits, strict=True)
+        for tokens in attempt.sequences
+    ]
 
 
 def _figures(rows: Sequence[_Row], steps: Sequence[_Step]) -> dict[str, float]:

@@ -318,7 +318,29 @@ class Learner(Section):
     group_wait_s: float = Field(30.0, gt=0, description="Seconds after which an incomplete group is given up.")
     updates_per_checkpoint: int = Field(2, ge=1, description="Updates between two published versions.")
     staleness_bound: int = Field(4, ge=0, description="Largest staleness, in versions, of a trajectory trained on.")
-    advantage: Literal["grpo", "dr_grpo", "rloo"] = Field("dr_grpo", description="Group-relative advantage rule.")
+    advantage: Literal[
+        "rloo",
+        "grpo",
+        "dr_grpo",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "step_gae",
+        "gigpo",
+        "hgpo",
+        "stratified",
+        "salt",
+        "tree_grpo",
+        "shadow",
+    ] = Field("dr_grpo", description="Advantage rule, as docs/credit.md has them.")
+    credit_discount: float = Field(
+        0.95, ge=0, le=1, description="Discount γ from step to step, of step_gae, gigpo, hgpo and shadow."
+    )
+    credit_trace: float = Field(0.95, ge=0, le=1, description="λ of step_gae and shadow, from step to step.")
+    credit_step_weight: float = Field(1.0, ge=0, description="Weight ω of gigpo's step level beside the outcome's.")
+    credit_history: int = Field(2, ge=0, description="Most earlier observations K that hgpo's groups have in common.")
+    credit_blend: float = Field(
+        0.8, ge=0, le=1, description="Share α of the own stratum in stratified; the rest compares the whole group."
+    )
     learning_rate: float = Field(3e-4, gt=0, description="AdamW's step size.")
     warmup_updates: int = Field(5, ge=0, description="Updates over which the rate rises from 0.")
     decay_updates: int = Field(0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant.")

@@ -1,0 +1,165 @@
+"""What every advantage rule takes and gives: groups of attempts as plain values in, one advantage a step out.
+
+Pure and in float64. Sums are exact (`math.fsum`), so that the order of a group's attempts does not change a bit.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from stepstream.learner.advantages.figures import has_variance, total
+
+Aggregation = Literal["grpo", "rloo", "dr_grpo"]
+"""How a loss counts tokens, named after the rule that counts so: mean over sequences of their token means (`grpo`),
+mean over tokens (`rloo`), or sum over tokens divided by sequences times a constant (`dr_grpo`)."""
+
+
+class MissingInput(ValueError):
+    """A rule was given steps without what it needs; the message names the rule and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an attempt, as far as credit is concerned."""
+
+    reward: float = 0.0
+    """Reward of the step, all components together."""
+    tokens: int = 1
+    """Trained tokens of its response; 0: nothing of it is trained on, though its reward and its state count."""
+    observation: Hashable = None
+    """Key of the state in which it acted (GiGPO's anchor); None: like no other."""
+    action: Hashable = None
+    """Key of what it did; None: like no other."""
+    parent: int | None = None
+    """Index of the step from which it branches; None: it follows the step before (or is the first)."""
+    value: float | None = None
+    """V of the state in which it acted, from a critic."""
+    hindsight: float | None = None
+    """h > 0: how likely its action looks once the final state is known (HCAPO)."""
+    log_ratio: float | None = None
+    """log q = Σ over its tokens of log θ - log μ, current against behaviour policy (V-trace)."""
+    token_values: tuple[float, ...] = ()
+    """V before each trained token, from a critic; of length `tokens`."""
+    token_rewards: tuple[float, ...] = ()
+    """What each trained token is rewarded beside the step's reward, as -β·(log θ - log ref); empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One attempt of a group."""
+
+    steps: tuple[Step, ...]
+    outcome: float
+    """Its whole reward R, undiscounted."""
+    truncated: bool = False
+    """Whether a limit cut it off: what was still to come is then estimated, not 0."""
+    final_observation: Hashable = None
+    """Key of the state after the last step; None: like no other."""
+    final_value: float | None = None
+    """V of that state, from a critic; used where truncated."""
+    stratum: Hashable = None
+    """Stratum in which it is compared, as the number of its tool calls."""
+    tree: Hashable = None
+    """Tree of which it is a branch; None: a tree of its own."""
+    succeeded: bool = False
+    """Whether it reached its goal."""
+
+
+Group = Sequence[Trajectory]
+"""Attempts at one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The advantages of one attempt."""
+
+    steps: tuple[float, ...]
+    """By step; for rules that differ inside a step, the mean over its trained tokens (0 where it has none)."""
+    tokens: tuple[tuple[float, ...], ...] | None = None
+    """By step and trained token, for rules that differ inside a step; None: every token has its step's."""
+    targets: tuple[float, ...] = ()
+    """What a critic should have said, by step (by trained token of all steps for a token rule); empty: no critic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The advantages of a batch of groups."""
+
+    groups: list[list[Credit]]
+    """By group and attempt, in the order given."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """`groups`; `too_small` and `no_variance`: groups that were skipped, all zeros; `unmatched_steps`: steps that
+    had no other to be compared with; `flat_batch`: batches without variance, all zeros."""
+
+
+class Rule(ABC):
+    """Turns the rewards of a batch of groups into advantages. Instances are values: the same input, the same bits."""
+
+    aggregation: ClassVar[Aggregation] = "rloo"
+
+    @abstractmethod
+    def __call__(self, groups: Sequence[Group]) -> Result:
+        """Advantages of every step of every attempt.
+
+        Raises:
+            MissingInput: a step lacks what the rule needs.
+        """
+
+
+class GroupRule(Rule):
+    """A rule that compares the attempts of one group with each other.
+
+    Groups of one and groups whose outcomes are all equal carry no gradient: they are skipped and counted.
+    """
+
+    def __call__(self, groups: Sequence[Group]) -> Result:
+        """Advantages, group by group."""
+        result = Result([])
+        for group in groups:
+            result.counts["groups"] += 1
+            compared = self.compared(group)
+            if not has_variance(compared):
+                result.counts["too_small" if len(compared) < 2 else "no_variance"] += 1
+                result.groups.append([Credit((0.0,) * len(trajectory.steps)) for trajectory in group])
+            else:
+                result.groups.append([Credit(tuple(steps)) for steps in self.group(group, result.counts)])
+        return result
+
+    def compared(self, group: Group) -> list[float]:
+        """What has to differ for the group to teach anything: the outcomes."""
+        return [trajectory.outcome for trajectory in group]
+
+    @abstractmethod
+    def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
+        """Advantages by attempt and step of a group where `compared` differs; may add to `counts`."""
+
+
+class OutcomeRule(GroupRule):
+    """A rule that gives every step of an attempt the same advantage, from the outcomes alone."""
+
+    def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
+        """The outcome's advantage at every step."""
+        outcomes = self.outcomes([trajectory.outcome for trajectory in group])
+        return [[advantage] * len(trajectory.steps) for advantage, trajectory in zip(outcomes, group, strict=True)]
+
+    @abstractmethod
+    def outcomes(self, outcomes: Sequence[float]) -> list[float]:
+        """One advantage for each outcome of a group; the outcomes differ."""
+
+
+def needed(value: float | None, rule: str, name: str) -> float:
+    """The value, which the rule cannot do without.
+
+    Raises:
+        MissingInput: it is None.
+    """
+    if value is None:
+        raise MissingInput(f"{rule} needs `{name}` of every step (`final_value` of truncated attempts)")
+    return value
+
+
+def token_mean(values: Sequence[float]) -> float:
+    """Mean over a step's trained tokens; 0 where it has none."""
+    return total(values) / len(values) if values else 0.0

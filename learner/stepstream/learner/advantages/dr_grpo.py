@@ -1,0 +1,22 @@
+"""GRPO done right: no division by the deviation, none by the length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stepstream.learner.advantages.base import Aggregation, OutcomeRule
+from stepstream.learner.advantages.figures import centred
+
+
+@dataclass(frozen=True, slots=True)
+class DrGrpo(OutcomeRule):
+    """A_i = R_i - R̄ (Dr. GRPO, arXiv 2503.20783).
+
+    Dividing by the deviation favours tasks that are almost always or almost never solved.
+    """
+
+    aggregation: ClassVar[Aggregation] = "dr_grpo"
+
+    def outcomes(self, outcomes: Sequence[float]) -> list[float]:
+        """Differences from the mean."""
+        return centred(outcomes)

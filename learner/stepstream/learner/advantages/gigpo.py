@@ -1,0 +1,37 @@
+"""Groups in groups: attempts compared as wholes, and steps that met the same observation compared with each other."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from stepstream.learner.advantages.anchors import at, group_returns, meetings, zeros
+from stepstream.learner.advantages.base import Group, GroupRule
+from stepstream.learner.advantages.figures import centred, standardised
+
+
+@dataclass(frozen=True, slots=True)
+class GiGpo(GroupRule):
+    """A = A^E + ω·A^S (GiGPO, arXiv 2505.10978, eq. 3 and 5 to 8).
+
+    A^E = (R_i - R̄)/F over the attempts; A^S = (G_t - mean)/F over the group's steps with the same observation (the
+    anchor), 0 for a step that met nobody. Each attempt counts once in A^E's figures (a published fork counts it once
+    for every step).
+    """
+
+    step_weight: float = 1.0
+    """ω."""
+    discount: float = 0.95
+    """γ of G_t, by step."""
+    scale: Literal["std", "none"] = "std"
+    """F: the standard deviation plus ε (n - 1), or 1."""
+
+    def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
+        """The sum of both levels."""
+        scaled = standardised if self.scale == "std" else centred
+        gains = group_returns(group, self.discount)
+        local = zeros(group)
+        for places in meetings(group, lambda i, t: group[i].steps[t].observation, counts):
+            for (i, t), advantage in zip(places, scaled(at(gains, places)), strict=True):
+                local[i][t] = advantage
+        whole = scaled([trajectory.outcome for trajectory in group])
+        return [[a + self.step_weight * s for s in steps] for a, steps in zip(whole, local, strict=True)]

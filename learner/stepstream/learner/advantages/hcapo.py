@@ -1,0 +1,83 @@
+"""Credit in hindsight: a step counts more where its action looks likely once the end is known."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Trajectory, needed
+from stepstream.learner.advantages.figures import standardised, total
+
+
+class HindsightCritic(Protocol):
+    """Says how likely each of an attempt's actions looks once the final state is known."""
+
+    def __call__(self, trajectory: Trajectory) -> Sequence[float]:
+        """h_t > 0 by step."""
+
+
+def hindsight_of(logprobs: Sequence[float], temperature: float = 5.0) -> float:
+    """h_t = exp(mean_j log θ(y_j | s_t, s_final) / temperature) (HCAPO, eq. 5), from a step's log-probabilities."""
+    return math.exp(total(logprobs) / len(logprobs) / temperature) if logprobs else 1.0
+
+
+def recorded(trajectory: Trajectory) -> Sequence[float]:
+    """The scores that came with the steps."""
+    return [needed(step.hindsight, "hcapo", "hindsight") for step in trajectory.steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Hcapo(GroupRule):
+    """A = A^GRPO + ω·(Q_t - mean)/(std + ε) over all steps of the group (HCAPO, arXiv 2603.08754, eq. 5 to 8).
+
+    ρ_t = clip(h_t / mean of the attempt's h, low, high); Q_t = ρ_t·γ^(T-t)·R. As in the second-hand account that we
+    have, a success's negative hindsight terms become 0, and Q may first be smoothed to (Q_t + Q_{t+1})/2 (the last
+    stays). The paper itself was not read.
+    """
+
+    weight: float = 1.0
+    """ω."""
+    discount: float = 0.95
+    """γ, by step."""
+    low: float = 0.8
+    high: float = 1.2
+    """Bounds of ρ."""
+    smooth: bool = False
+    critic: HindsightCritic = recorded
+
+    def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
+        """GRPO's advantage with the hindsight term added."""
+        values = [self.values(trajectory) for trajectory in group]
+        flat = iter(standardised([value for attempt in values for value in attempt]))
+        result = []
+        for whole, trajectory in zip(standardised([t.outcome for t in group]), group, strict=True):
+            terms = [next(flat) for _ in trajectory.steps]
+            if trajectory.succeeded:
+                terms = [max(0.0, term) for term in terms]
+            result.append([whole + self.weight * term for term in terms])
+        return result
+
+    def values(self, trajectory: Trajectory) -> list[float]:
+        """Q_t by step."""
+        last = len(trajectory.steps) - 1
+        values = [
+            ratio * self.discount ** (last - t) * trajectory.outcome for t, ratio in enumerate(self.ratios(trajectory))
+        ]
+        if self.smooth:
+            values = [0.5 * a + 0.5 * b for a, b in zip(values, values[1:] + values[-1:], strict=True)]
+        return values
+
+    def ratios(self, trajectory: Trajectory) -> list[float]:
+        """ρ_t by step.
+
+        Raises:
+            MissingInput: the critic's scores are not one positive number a step.
+        """
+        scores = self.critic(trajectory)
+        if len(scores) != len(trajectory.steps) or any(not 0 < score < math.inf for score in scores):
+            raise MissingInput(
+                f"hcapo: {len(scores)} hindsight scores for {len(trajectory.steps)} steps, or not positive"
+            )
+        mean = total(scores) / max(1, len(scores))
+        return [min(self.high, max(self.low, score / mean)) for score in scores]

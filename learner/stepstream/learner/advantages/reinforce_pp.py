@@ -1,0 +1,70 @@
+"""REINFORCE++ : returns of tokens, whitened over the batch."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Step
+from stepstream.learner.advantages.batches import token_credits, whiten_tokens
+from stepstream.learner.advantages.figures import has_variance, returns, total
+
+
+@dataclass(frozen=True, slots=True)
+class ReinforcePlusPlus(Rule):
+    """Token return of r - β·k1, whitened over all trained tokens of the batch (REINFORCE++, arXiv 2501.03262).
+
+    A step's reward is paid at its last trained token; -β·k1 comes in as `token_rewards`. With `baseline` the group's
+    mean outcome is first taken from every token's return, and groups of one or without variance are skipped; without
+    it no group is needed, and a group that is all solved still learns from the batch's mean.
+    """
+
+    discount: float = 1.0
+    """γ, by token."""
+    baseline: bool = False
+
+    def __call__(self, groups: Sequence[Group]) -> Result:
+        """Advantages of every token of the batch."""
+        counts: Counter[str] = Counter({"groups": len(groups)})
+        tokens, taken = [], []
+        for group in groups:
+            outcomes = [trajectory.outcome for trajectory in group]
+            use = not self.baseline or has_variance(outcomes)
+            if not use:
+                counts["too_small" if len(group) < 2 else "no_variance"] += 1
+            mean = total(outcomes) / len(outcomes) if self.baseline and outcomes else 0.0
+            taken.append(use)
+            tokens.append(
+                [
+                    laid(trajectory.steps, [g - mean for g in returns(paid(trajectory.steps), self.discount)])
+                    for trajectory in group
+                ]
+            )
+        whiten_tokens(tokens, taken, counts)
+        return Result(token_credits(tokens), counts)
+
+
+def paid(steps: Sequence[Step]) -> list[float]:
+    """Reward of every trained token of an attempt: its own, and the step's at the step's last.
+
+    The reward of a step without trained tokens is paid at the last trained token before it, whose doing it followed.
+
+    Raises:
+        MissingInput: `token_rewards` of another length than the step's trained tokens.
+    """
+    rewards: list[float] = []
+    for step in steps:
+        if step.token_rewards and len(step.token_rewards) != step.tokens:
+            raise MissingInput(f"{len(step.token_rewards)} `token_rewards` for {step.tokens} trained tokens")
+        rewards += step.token_rewards or (0.0,) * step.tokens
+        if rewards:
+            rewards[-1] += step.reward
+    return rewards
+
+
+def laid(steps: Sequence[Step], values: Sequence[float]) -> list[list[float]]:
+    """Values of all trained tokens of an attempt, by step."""
+    result, start = [], 0
+    for step in steps:
+        result.append(list(values[start : start + step.tokens]))
+        start += step.tokens
+    return result

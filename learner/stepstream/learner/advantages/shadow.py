@@ -1,0 +1,42 @@
+"""States that look alike but behave differently are not compared."""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from stepstream.learner.advantages.base import Group, GroupRule
+from stepstream.learner.advantages.salt import next_state
+from stepstream.learner.advantages.step_gae import local_gae
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow(GroupRule):
+    """Local GAE over states grouped by what they look like and how they behave (SHADOW, AAAI-26, v40i28.39570).
+
+    The paper's formulas were not found; its abstract names a grouping of states by consistent dynamics and a local
+    GAE. Our reading: where one action in one observation led to different next observations, the observation hides
+    different states, and these visits are grouped by where they led; all others by their observation. V̂ is the mean
+    return of such a group and A is GAE against it. In a group without contradictions this is critic-free step GAE.
+    """
+
+    discount: float = 0.95
+    """γ, by step."""
+    trace: float = 0.95
+    """λ, by step."""
+
+    def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
+        """GAE against the values of states that behave alike."""
+        led: dict[Hashable, set[Hashable]] = defaultdict(set)
+        for i, trajectory in enumerate(group):
+            for t, step in enumerate(trajectory.steps):
+                led[step.observation, step.action].add(next_state(group, i, t))
+
+        def state(i: int, t: int) -> Hashable:
+            step = group[i].steps[t]
+            if step.observation is None:
+                return None
+            # Without the action's key nothing contradicts: different actions may lead to different places.
+            contradicted = step.action is not None and len(led[step.observation, step.action]) > 1
+            return (step.observation, step.action, next_state(group, i, t)) if contradicted else step.observation
+
+        return local_gae(group, state, self.discount, self.trace, counts)

@@ -1,0 +1,57 @@
+"""V-trace: values and advantages of the current policy from another policy's steps."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepstream.learner.advantages.base import Credit, Group, Result, Rule, Step, Trajectory, needed
+
+_LOG_RATIO_BOUND = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class VTrace(Rule):
+    """v_t = V_t + ρ_t·δ_t + γ·c_t·(v_{t+1} - V_{t+1}), A_t = ρ_t·(r_t + γ·v_{t+1} - V_t) (IMPALA, arXiv 1802.01561).
+
+    δ_t = r_t + γ·V_{t+1} - V_t, ρ_t = min(ρ̄, q_t), c_t = min(c̄, q_t), over steps; q_t is the step's ratio of current to
+    behaviour policy, the product over its tokens. A ratio that is not finite takes its step out: ρ = c = 0. ρ_t is in
+    A_t already: the loss must not weigh by it again. The value target is v_t.
+    """
+
+    discount: float = 1.0
+    """γ, by step."""
+    rho_cap: float = 1.0
+    """ρ̄: decides which policy is evaluated."""
+    trace_cap: float = 1.0
+    """c̄, at most ρ̄: decides how far back a surprise is told."""
+
+    def __post_init__(self) -> None:
+        if self.trace_cap > self.rho_cap:
+            raise ValueError(f"V-trace needs trace_cap {self.trace_cap} to be at most rho_cap {self.rho_cap}")
+
+    def __call__(self, groups: Sequence[Group]) -> Result:
+        """Advantages and targets of every step; needs `value`, `log_ratio`, and `final_value` where truncated."""
+        credits = [[self._estimate(trajectory) for trajectory in group] for group in groups]
+        return Result(credits, Counter({"groups": len(groups)}))
+
+    def _estimate(self, trajectory: Trajectory) -> Credit:
+        after = needed(trajectory.final_value, "vtrace", "final_value") if trajectory.truncated else 0.0
+        target = after
+        advantages, targets = [], []
+        for step in reversed(trajectory.steps):
+            value, ratio = needed(step.value, "vtrace", "value"), _ratio(step)
+            rho, trace = min(self.rho_cap, ratio), min(self.trace_cap, ratio)
+            advantages.append(rho * (step.reward + self.discount * target - value))
+            surprise = rho * (step.reward + self.discount * after - value)
+            target = value + surprise + self.discount * trace * (target - after)
+            after = value
+            targets.append(target)
+        return Credit(tuple(reversed(advantages)), targets=tuple(reversed(targets)))
+
+
+def _ratio(step: Step) -> float:
+    log_ratio = needed(step.log_ratio, "vtrace", "log_ratio")
+    if not math.isfinite(log_ratio):
+        return 0.0
+    return math.exp(min(_LOG_RATIO_BOUND, max(-_LOG_RATIO_BOUND, log_ratio)))

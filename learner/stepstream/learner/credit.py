@@ -1,0 +1,107 @@
+"""What the advantage rules see of a labelled trajectory, and the rule that the configuration names. Pure."""
+
+from collections.abc import Callable, Hashable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from stepstream.config.sections import Learner
+from stepstream.learner.advantages import (
+    DrGrpo,
+    GiGpo,
+    GroupStepGae,
+    Grpo,
+    Hgpo,
+    ReinforcePlusPlus,
+    Rloo,
+    Rule,
+    Salt,
+    Shadow,
+    Step,
+    Stratified,
+    Trajectory,
+    TreeGrpo,
+)
+
+_RULES: dict[str, Callable[[Learner], Rule]] = {
+    "rloo": lambda how: Rloo(),
+    "grpo": lambda how: Grpo(),
+    "dr_grpo": lambda how: DrGrpo(),
+    "reinforce_pp": lambda how: ReinforcePlusPlus(),
+    "reinforce_pp_baseline": lambda how: ReinforcePlusPlus(baseline=True),
+    "step_gae": lambda how: GroupStepGae(how.credit_discount, how.credit_trace),
+    "gigpo": lambda how: GiGpo(how.credit_step_weight, how.credit_discount),
+    "hgpo": lambda how: Hgpo(how.credit_discount, how.credit_history),
+    "stratified": lambda how: Stratified(how.credit_blend),
+    "salt": lambda how: Salt(),
+    "tree_grpo": lambda how: TreeGrpo(),
+    "shadow": lambda how: Shadow(how.credit_discount, how.credit_trace),
+}
+
+
+def rule_of(how: Learner) -> Rule:
+    """The rule that `learner.advantage` names, with its settings."""
+    return _RULES[how.advantage](how)
+
+
+def positions(record: Mapping[str, Any]) -> dict[int, int]:
+    """Where each step of a LabeledTrajectory stands in its list, by step index."""
+    return {step["step_index"]: position for position, step in enumerate(record["steps"])}
+
+
+def trajectory_of(record: Mapping[str, Any]) -> Trajectory:
+    """A LabeledTrajectory as the rules see it.
+
+    An observation is known by the tokens between the response before it in its training sequence and the step's own
+    response: what was new to the agent, or its whole prompt where a sequence begins. An action is known by its tool
+    calls, or by its sampled tokens where it called none. An end is known by the reward that came with it.
+
+    Args:
+        record: whose spans name steps that it has.
+    """
+    place = positions(record)
+    observations: dict[int, bytes] = {}
+    sampled: dict[int, list[int]] = {}
+    for sequence in record["sequences"]:
+        ids, end = sequence["token_ids"], 0
+        for span in sequence["spans"]:
+            position = place[span["step_index"]]
+            if position not in observations:
+                observations[position] = _digest(ids[end : span["start"]])
+            sampled.setdefault(position, []).extend(ids[span["start"] : span["end"]])
+            end = span["end"]
+    steps = tuple(
+        Step(
+            reward=step["reward"],
+            tokens=len(sampled.get(position, ())),
+            observation=observations.get(position),
+            action=_action(step, sampled.get(position)),
+            parent=_parent(place.get(step["prompt_shared_step"]), position),
+        )
+        for position, step in enumerate(record["steps"])
+    )
+    truncated = record["end"] == "truncated"
+    return Trajectory(
+        steps=steps,
+        outcome=record["reward"],
+        truncated=truncated,
+        final_observation=None if truncated or not steps else ("end", steps[-1].reward),
+        stratum=sum(len(step["tool_calls"]) for step in record["steps"]),
+        succeeded=bool(record["success"]),
+    )
+
+
+def _action(step: Mapping[str, Any], sampled: list[int] | None) -> Hashable:
+    if step["tool_calls"]:
+        return tuple((call["name"], call["arguments"]) for call in step["tool_calls"])
+    return _digest(sampled) if sampled else None
+
+
+def _parent(named: int | None, position: int) -> int | None:
+    """The step that it branches from; a conversation that begins anew follows, in time, the step before."""
+    return None if named is None or named >= position - 1 else named
+
+
+def _digest(ids: list[int]) -> bytes:
+    return blake2b(np.asarray(ids, dtype="<i8").tobytes(), digest_size=16).digest()
