@@ -20,8 +20,8 @@ from stack_fixtures import changed
 from stepstream.config import Settings, load
 from stepstream.services.gateway.errors import Forbidden
 from stepstream.services.gateway.otlp.assembly import Record
-from stepstream.services.gateway.otlp.delivery import NotDelivered
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver, TenantOf
+from stepstream.topics.confirmed import NotDelivered
 
 
 @dataclass
@@ -29,12 +29,15 @@ class Kafka:
     """Takes records, or does not."""
 
     away: bool = False
+    too_large: int | None = None
     records: list[Record] = field(default_factory=list)
 
     async def deliver(self, events: Sequence[Record], timeout_s: float) -> None:
         await asyncio.sleep(0)
         if self.away:
             raise NotDelivered("Kafka is away")
+        if self.too_large is not None and any(e.record["step_index"] == self.too_large for e in events):
+            raise NotDelivered("too large", retry=False)
         self.records += events
 
 
@@ -107,6 +110,15 @@ async def test_no_success_without_kafka() -> None:
     assert reply.status == 503
     assert int(reply.headers[b"retry-after"]) > 0
     assert b"Kafka is away" in reply.body
+
+
+async def test_what_kafka_never_takes_is_rejected_alone() -> None:
+    kafka = Kafka(too_large=1)
+    request = recorded_requests("openllmetry")[0]
+    reply = await post(receiver(kafka), request.path, request.headers, request.body)
+    told = ExportTraceServiceResponse.FromString(reply.body).partial_success
+    assert (reply.status, told.rejected_spans, told.error_message) == (200, 1, "too large")
+    assert [record.record["step_index"] for record in kafka.records] == [0, 2]
 
 
 @pytest.mark.parametrize(

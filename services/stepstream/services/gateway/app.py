@@ -25,7 +25,6 @@ from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, N
 from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.otlp.delivery import AcknowledgedProducer
 from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver
 from stepstream.services.gateway.passthrough import PassThrough
@@ -93,14 +92,12 @@ class GatewayApp:
         self._keys = Keys(self._settings)
         self._calls = Calls(gateway, self._upstreams, self._publisher, self._keys, self.metrics, self._producer)
         self._pass_through = PassThrough(self._upstreams, self._keys)
-        acknowledged = AcknowledgedProducer(self._settings, self._producer)
-        otlp = OtlpReceiver(self._settings, acknowledged, self.metrics.registry, self._producer, self._otlp_tenant)
+        otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_tenant)
         otlp.start()
         self._routes |= dict.fromkeys(OTLP_PATHS, ("POST", otlp))
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await otlp.close()
-        acknowledged.close()
         await self._upstreams.close()
         self._keys.close()
         await send({"type": "lifespan.shutdown.complete"})

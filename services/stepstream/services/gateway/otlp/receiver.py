@@ -4,7 +4,8 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
@@ -14,7 +15,6 @@ from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send,
 from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import Assembler, Record
-from stepstream.services.gateway.otlp.delivery import Deliverer, NotDelivered
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC, Intake, Taken
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
@@ -22,6 +22,7 @@ from stepstream.services.gateway.otlp.places import Places
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
 from stepstream.topics.codec import codec_of
+from stepstream.topics.confirmed import NotDelivered
 from stepstream.topics.ids import now_us
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,18 @@ RETRY_AFTER = (b"retry-after", b"2")
 
 TenantOf = Callable[[Scope], str | None]
 """The tenant that a request's API key names, None without one; raises GatewayError where it may not send."""
+
+
+class Deliverer(Protocol):
+    """What the receiver needs of a publisher."""
+
+    async def deliver(self, events: Sequence[Any], timeout_s: float) -> None:
+        """Returns once Kafka has acknowledged all events, by all in-sync replicas.
+
+        Raises:
+            NotDelivered: it has not for sure.
+        """
+        ...
 
 
 class NotAcknowledged(GatewayError):
@@ -85,7 +98,9 @@ class OtlpReceiver:
 
         def publish(records: list[Record]) -> None:
             if records:
-                asyncio.run_coroutine_threadsafe(self._deliver(records, patience), loop).result()
+                for why in asyncio.run_coroutine_threadsafe(self._deliver(records, patience), loop).result():
+                    self._counts.rejected.labels("traces").inc()
+                    log.error("a record of a trace that waited is lost: %s", why)
 
         self._open.start(publish)
 
@@ -112,7 +127,8 @@ class OtlpReceiver:
                 if record.topic == TOPIC:
                     self._open.expect(record.key)
             try:
-                await self._deliver(taken.records, self._settings.otlp.acknowledge_s)
+                for why in await self._deliver(taken.records, self._settings.otlp.acknowledge_s):
+                    taken.reject(why)
             except NotDelivered as error:
                 raise NotAcknowledged(f"send it again: {error}") from error
         except Disconnected:
@@ -135,10 +151,28 @@ class OtlpReceiver:
         with self._lock:
             return self._assembler.records(trace, defaults)
 
-    async def _deliver(self, records: list[Record], timeout_s: float) -> None:
-        await self._publisher.deliver(records, timeout_s)
+    async def _deliver(self, records: list[Record], timeout_s: float) -> list[str]:
+        """Why Kafka will never take some of the records (as one that is too large); it has all the others.
+
+        Raises:
+            NotDelivered: it may not have them yet, and may take them later.
+        """
+        refused: list[str] = []
+        try:
+            await self._publisher.deliver(records, timeout_s)
+        except NotDelivered as error:
+            if error.retry:
+                raise
+            for record in records:  # each on its own: the others are sound, and sent twice they are the same event
+                try:
+                    await self._publisher.deliver([record], timeout_s)
+                except NotDelivered as fault:
+                    if fault.retry:
+                        raise
+                    refused.append(str(fault))
         for topic, count in Counter(record.topic for record in records).items():
             self._counts.records.labels(topic).inc(count)
+        return refused
 
     def _count(self, signal: Signal, taken: Taken) -> None:
         self._counts.requests.labels(signal, "200").inc()
