@@ -107,6 +107,17 @@ async def test_deleting(client: httpx.AsyncClient) -> None:
     assert await code(client.get("/schemas/ids/2")) == (404, 40403)
 
 
+async def test_a_subject_whose_versions_were_deleted_for_good_one_by_one_can_be_used_again(
+    client: httpx.AsyncClient,
+) -> None:
+    await client.post("/subjects/s/versions", json=record("x"))
+    await client.delete("/subjects/s")
+    await client.delete("/subjects/s/versions/1?permanent=true")
+    await client.post("/subjects/s/versions", json=record("x"))
+    assert (await client.get("/subjects/s/versions/latest")).status_code == 200
+    assert (await client.get("/subjects")).json() == ["s"]
+
+
 async def test_an_id_and_where_it_is(client: httpx.AsyncClient) -> None:
     for subject in ("s", "t", "dir/u"):
         assert (await client.post(f"/subjects/{subject}/versions", json=record("a"))).json() == {"id": 1}

@@ -51,7 +51,10 @@ class View:
     """Subjects, ids and levels at one offset."""
 
     def __init__(self, values: Mapping[Key, Value]) -> None:
-        gone = {key.subject: value for key, value in values.items() if isinstance(key, DeleteKey)}
+        gone = {
+            key.subject: value for key, value in values.items() if isinstance(key, DeleteKey) and isinstance(value, int)
+        }
+        self._gone = gone
         versions: dict[str, list[Version]] = defaultdict(list)
         self.schemas: dict[int, str] = {}
         self.ids: dict[str, int] = {}
@@ -62,8 +65,7 @@ class View:
             if isinstance(key, SchemaKey) and isinstance(value, SchemaValue)
         ]
         for key, value in sorted(schemas, key=lambda pair: (pair[1].id, pair[0].subject, pair[0].version)):
-            mark = gone.get(key.subject)
-            deleted = value.deleted or (isinstance(mark, int) and key.version <= mark)
+            deleted = value.deleted or key.version <= gone.get(key.subject, 0)
             versions[key.subject].append(Version(key.subject, key.version, value.id, value.schema, deleted))
             self.schemas.setdefault(value.id, value.schema)
             self.ids.setdefault(_same(value.schema), value.id)
@@ -93,6 +95,12 @@ class View:
         """A subject's versions, oldest first; empty when it has none."""
         found = self._versions.get(subject, ())
         return found if deleted else tuple(version for version in found if not version.deleted)
+
+    def next_version(self, subject: str) -> int:
+        """The number of a version that is registered now: one that was deleted for good is not given again while the
+        subject's deletion, which covers it, stands in the log."""
+        every = self.versions(subject, deleted=True)
+        return max(every[-1].version if every else 0, self._gone.get(subject, 0)) + 1
 
     def version(self, subject: str, number: int | None, *, deleted: bool = False) -> Version:
         """One version; None: the latest.

@@ -46,10 +46,8 @@ def register(view: View, subject: str, schema: str, *, normalize: bool) -> Write
     if found := faults(level, schema, earlier):
         raise errors.incompatible(subject, level, found)
     stored = normalised(schema) if normalize else schema
-    every = view.versions(subject, deleted=True)
-    number = every[-1].version + 1 if every else 1
     schema_id = view.ids.get(stored, view.last_id + 1)
-    return Write({"id": schema_id}, [(SchemaKey(subject, number), SchemaValue(schema_id, stored))])
+    return Write({"id": schema_id}, [(SchemaKey(subject, view.next_version(subject)), SchemaValue(schema_id, stored))])
 
 
 def delete_subject(view: View, subject: str, *, permanent: bool) -> Write:
