@@ -31,8 +31,9 @@ def four_attempts(**fields: Sequence[object]) -> list[Trajectory]:
 
 
 def bandits(outcomes: Sequence[float]) -> list[Trajectory]:
-    """Attempts of one step in one state."""
-    return [attempt_at(outcome, ("s", f"a{i}"), end=f"e{i}") for i, outcome in enumerate(outcomes)]
+    """Attempts of one step in one state, all alike in hindsight."""
+    group = [attempt_at(outcome, ("s", f"a{i}"), end=f"e{i}") for i, outcome in enumerate(outcomes)]
+    return [replace(each, steps=(replace(each.steps[0], hindsight=0.5),)) for each in group]
 
 
 def advantages(rule: Rule, group: Group) -> list[list[float]]:

@@ -77,10 +77,10 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
     Raises:
         Invalid: its spans, tokens, log-probabilities or reward cannot be right.
     """
-    if not math.isfinite(record["reward"]):
+    if not all(map(math.isfinite, (record["reward"], *(step["reward"] for step in record["steps"])))):
         raise Invalid("reward is not finite")
-    barred = _barred(record, limits)
-    sequences = () if barred else tuple(_tokens(s, limits, positions(record)) for s in record["sequences"])
+    barred, place = _barred(record, limits), positions(record)
+    sequences = () if barred else tuple(_tokens(s, limits, place) for s in record["sequences"])
     sequences = tuple(tokens for tokens in sequences if tokens.trained.size)
     if not barred and not sequences:
         barred = "no_trained_tokens"

@@ -20,7 +20,8 @@ from stepstream.learner.advantages import Rule, expand
 from stepstream.learner.attempt import Attempt, Limits, Tokens
 from stepstream.learner.batch import chosen_logprobs, microbatches
 from stepstream.learner.credit import rule_of
-from stepstream.learner.loss import Clip, decoupled_terms, effective_share, kl_estimate, token_scales
+from stepstream.learner.losses import Batch, effective_share, kl_estimate, lag_shares, token_scales
+from stepstream.learner.losses.configured import objective_of
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _FINAL_RATE = 0.1
@@ -82,10 +83,12 @@ class Trainer:
 
         Returns:
             Figures by name: `loss`, `clip_share`, `cap_share`, `effective_share`, `kl`, `staleness_mean`,
-            `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`, `steps_skipped`.
+            `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`, `steps_skipped`,
+            `credited_share` (of the trained tokens, those whose advantage is not 0).
         """
         how = self._how
         rows = _rows(groups, rule_of(how))
+        credited = sum(int(np.count_nonzero(row.advantages)) for row in rows)
         order = list(range(len(rows)))
         random.Random(how.seed * 1_000_003 + number).shuffle(order)
         parts = [order[index :: how.minibatches] for index in range(min(how.minibatches, len(rows)))]
@@ -100,7 +103,8 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         steps = [self._step(rows, part, proximal) for part in parts]
-        return _figures(rows, steps) | _data_figures(rows, groups, version) | {"learning_rate": rate}
+        figures = _figures(rows, steps) | _data_figures(rows, groups, version)
+        return figures | {"learning_rate": rate, "credited_share": credited / max(1.0, figures["tokens"])}
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's state as named tensors, to be saved beside the weights."""

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -42,13 +42,17 @@ def on_policy(trainer: Trainer, group: list[Any]) -> list[Attempt]:
     return attempts
 
 
-@pytest.mark.parametrize("advantage", ["grpo", "rloo", "dr_grpo"])
+@pytest.mark.parametrize("advantage", get_args(Learner.model_fields["advantage"].annotation))
 def test_what_succeeded_becomes_likelier_and_what_failed_less(folder: Path, advantage: str) -> None:
     trainer = Trainer(folder, how(advantage=advantage))
-    group = on_policy(trainer, [labelled("g", n, float(n < 2)) for n in range(4)])
+    records = [labelled("g", n, float(n < 2)) for n in range(4)]
+    for record in records:
+        record["sequences"][0]["token_ids"][:4] = [5, 6, 7, 8]  # one task: they begin in the same state
+    group = on_policy(trainer, records)
     before = total_logprob(trainer, group[:2]) - total_logprob(trainer, group[2:])
     figures = trainer.update(1, [group], version=0)
     assert total_logprob(trainer, group[:2]) - total_logprob(trainer, group[2:]) > before + 0.1
+    assert 0.3 < figures["credited_share"] <= 1.0
     assert figures["kl"] == pytest.approx(0.0, abs=1e-6)
     assert figures["effective_share"] == pytest.approx(1.0, abs=1e-4)
 

@@ -1,0 +1,137 @@
+"""From labelled trajectories to what the rules see, and from their advantages back to trained tokens."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from credit_cases import advantages
+from labelled_records import attempt, labelled
+
+from stepstream.config.sections import Learner
+from stepstream.learner.advantages import Credit, GiGpo, Grpo, Rule, Salt, Trajectory, TreeGrpo, expand
+from stepstream.learner.attempt import Invalid
+from stepstream.learner.credit import rule_of, trajectory_of
+from stepstream.topics import events
+
+
+def record(*steps: tuple[list[int], list[int], float], **fields: Any) -> events.LabeledTrajectory:
+    """A trajectory of one sequence: by step, what the environment said, what the agent answered, and the reward."""
+    made = labelled("g", 0, sum(reward for _, _, reward in steps))
+    ids: list[int] = []
+    spans = []
+    for index, (heard, said, _) in enumerate(steps):
+        start = len(ids) + len(heard)
+        ids += heard + said
+        # Two spans of one step: the weights changed inside the response.
+        for a, b, version in ((start, start + 1, 0), (start + 1, len(ids), 1)):
+            if a < b:
+                spans.append(events.new_sequence_span(start=a, end=b, step_index=index, model="demo", version=version))
+    made["sequences"] = [
+        events.new_training_sequence(token_ids=ids, spans=spans, logprobs=[-1.0] * sum(len(s[1]) for s in steps))
+    ]
+    made["steps"] = [
+        events.new_labeled_step(step_index=i, event_id=f"s{i}", reward=r, return_to_go=0.0, response_tokens=len(said))
+        for i, (_, said, r) in enumerate(steps)
+    ]
+    values: dict[str, Any] = {**made, **fields}
+    return events.new_labeled_trajectory(**values)
+
+
+def branched(step: int, parent: int | None, made: events.LabeledTrajectory) -> events.LabeledTrajectory:
+    made["steps"][step]["prompt_shared_step"] = parent
+    return made
+
+
+THREE = (([1, 2], [3, 4], 0.0), ([5], [6], 0.0), ([5], [7, 8, 9], 1.0))
+
+
+def test_observations_are_what_was_new_and_actions_what_was_said() -> None:
+    first, second, third = trajectory_of(record(*THREE)).steps
+    assert [step.tokens for step in (first, second, third)] == [2, 1, 3]
+    assert [step.reward for step in (first, second, third)] == [0.0, 0.0, 1.0]
+    assert second.observation == third.observation != first.observation
+    assert len({first.action, second.action, third.action}) == 3
+
+
+def test_tool_calls_are_the_action_and_their_number_the_stratum() -> None:
+    made = [record(*THREE), record(([1, 2], [9, 9], 0.0), *THREE[1:])]
+    for each in made:
+        each["steps"][0]["tool_calls"] = [events.new_tool_call(call_id="c", name="get", arguments='{"k":1}')]
+    one, other = (trajectory_of(each) for each in made)
+    assert one.steps[0].action == other.steps[0].action
+    assert (one.stratum, trajectory_of(record(*THREE)).stratum) == (1, 0)
+
+
+def test_ends_and_branches() -> None:
+    ended, cut = trajectory_of(record(*THREE, end="terminated")), trajectory_of(record(*THREE, end="truncated"))
+    assert (ended.truncated, cut.truncated) == (False, True)
+    assert ended.final_observation is not None
+    assert cut.final_observation is None
+    parents = {
+        shared: trajectory_of(branched(2, shared, record(*THREE))).steps[2].parent for shared in (None, 0, 1, 2, 7)
+    }
+    assert parents == {None: None, 0: 0, 1: None, 2: None, 7: None}
+
+
+def test_what_a_span_belongs_to_must_be_there() -> None:
+    made = record(*THREE)
+    del made["steps"][1]
+    with pytest.raises(Invalid, match="step 1"):
+        attempt(made)
+
+
+def test_a_step_s_reward_is_a_number() -> None:
+    made = record(*THREE)
+    made["steps"][0]["reward"] = float("nan")
+    with pytest.raises(Invalid, match="reward"):
+        attempt(made)
+
+
+def test_steps_without_trained_tokens_and_gaps_keep_their_place() -> None:
+    made = record(*THREE)
+    spans = made["sequences"][0]["spans"]
+    made["sequences"][0]["spans"] = [span for span in spans if span["step_index"] != 1]
+    made["sequences"][0]["logprobs"] = [-1.0] * 5
+    for each in [*made["steps"], *made["sequences"][0]["spans"]]:
+        each["step_index"] *= 2
+    seen = attempt(made)
+    assert seen.sequences[0].steps.tolist() == [0, 0, 2, 2, 2]
+    assert [step.tokens for step in seen.credit.steps] == [2, 0, 3]
+    assert seen.credit.steps[1].observation is None
+
+
+@pytest.mark.parametrize("name", get_args(Learner.model_fields["advantage"].annotation))
+def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
+    rule = rule_of(Learner.model_validate({"advantage": name}))
+    group = [attempt(record(*THREE)), attempt(record(*THREE[:2], ([5], [7], 0.0))), attempt(record(*THREE[:2]))]
+    result = rule([[each.credit for each in group]]).groups[0]
+    best, *others = (expand(c, each.sequences[0].steps) for c, each in zip(result, group, strict=True))
+    assert best.size == 6
+    assert best[-1] > max(other[-1] for other in others)
+
+
+def advantages_of(rule: Rule, *made: events.LabeledTrajectory) -> list[list[float]]:
+    group: list[Trajectory] = [trajectory_of(each) for each in made]
+    return advantages(rule, group)
+
+
+def test_anchors_and_edges_are_found_in_tokens() -> None:
+    won, lost = record(*THREE), record(*THREE[:2], ([5], [9, 9, 9], 0.0))
+    grpo, gigpo, salt = (advantages_of(rule, won, lost) for rule in (Grpo(), GiGpo(), Salt()))
+    assert gigpo[0][0] > grpo[0][0]  # met at the start, and more was still to come
+    assert salt[0][:2] == salt[1][:2] == [0.0, 0.0]  # both did the same here
+    assert salt[0][2] == grpo[0][2]
+
+
+def test_tree_of_a_recorded_attempt() -> None:
+    root, lost, won = advantages_of(TreeGrpo(), branched(2, 0, record(*THREE)), record(*THREE[:2]))[0]
+    assert lost < root < won
+
+
+def test_tokens_of_a_step_may_differ_and_must_be_as_many_as_told() -> None:
+    credit = Credit((0.0, 3.0), tokens=((1.0, -1.0), (3.0,)))
+    assert expand(credit, np.array([0, 0, 1])).tolist() == [1.0, -1.0, 3.0]
+    assert expand(Credit((0.5, 3.0)), np.array([0, 0, 1])).tolist() == [0.5, 0.5, 3.0]
+    assert expand(credit, np.array([], np.int64)).size == 0
+    with pytest.raises(ValueError, match="step 0"):
+        expand(credit, np.array([0, 1]))
