@@ -20,8 +20,7 @@ from stepstream.learner.advantages import Rule, expand
 from stepstream.learner.attempt import Attempt, Limits, Tokens
 from stepstream.learner.batch import chosen_logprobs, microbatches
 from stepstream.learner.credit import rule_of
-from stepstream.learner.losses import Batch, effective_share, kl_estimate, lag_shares, token_scales
-from stepstream.learner.losses.configured import objective_of
+from stepstream.learner.loss import Clip, decoupled_terms, effective_share, kl_estimate, token_scales
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _FINAL_RATE = 0.1
