@@ -20,9 +20,11 @@ from stepstream.learner.advantages import Rule, expand
 from stepstream.learner.attempt import Attempt, Limits, Tokens
 from stepstream.learner.batch import chosen_logprobs, microbatches
 from stepstream.learner.credit import rule_of
-from stepstream.learner.loss import Clip, decoupled_terms, effective_share, kl_estimate, token_scales
+from stepstream.learner.losses import LAGS, Batch, effective_share, kl_estimate, lag_shares, token_scales
+from stepstream.learner.losses.configured import objective_of
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
 _FINAL_RATE = 0.1
 """Share of the learning rate that is left when it has decayed."""
 
@@ -54,7 +56,7 @@ class Trainer:
         # Nothing here reads memory before writing it; filling it with NaN first costs 5 % of an update.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.set_num_threads(how.threads)
-        self._how = how
+        self._how, self._objective = how, objective_of(how)
         # Without dropout the log-probabilities of one version are a function of the tokens alone.
         self.model: Any = AutoModelForCausalLM.from_pretrained(
             folder, attn_implementation="sdpa", dtype=torch.float32
@@ -78,12 +80,15 @@ class Trainer:
         Args:
             number: of this update since the root of the lineage, from 1: sets the rate and the minibatches.
             groups: attempts by group; their order matters for the last bits.
-            version: version that the learner is training from, for the staleness in the figures only.
+            version: version that the learner is training from: for the staleness in the figures, and the proximal
+                policy where it is interpolated.
 
         Returns:
             Figures by name: `loss`, `clip_share`, `cap_share`, `effective_share`, `kl`, `staleness_mean`,
             `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`, `steps_skipped`,
-            `credited_share` (of the trained tokens, those whose advantage is not 0).
+            `credited_share` (of the trained tokens, those whose advantage is not 0), `rejected_share` (those that a
+            weight or mask left out), `staleness_share_N` and `staleness_share_more` (those of a staleness of at most
+            N versions, and more than the N before).
         """
         how = self._how
         rows = _rows(groups, rule_of(how))
@@ -93,15 +98,16 @@ class Trainer:
         parts = [order[index :: how.minibatches] for index in range(min(how.minibatches, len(rows)))]
         # The first gradient step starts from the proximal policy itself: only later minibatches need it beforehand.
         proximal: dict[int, Tensor] = {}
+        beforehand = parts[1:] if self._objective.proximal == "forward" else []
         with torch.no_grad():
-            for indices in self._split(rows, [index for part in parts[1:] for index in part]):
+            for indices in self._split(rows, [index for part in beforehand for index in part]):
                 together = chosen_logprobs(self.model, [rows[index].tokens for index in indices])
                 sizes = [rows[index].tokens.trained.size for index in indices]
                 proximal |= dict(zip(indices, together.split(sizes), strict=True))
         rate = learning_rate(how, number)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        steps = [self._step(rows, part, proximal) for part in parts]
+        steps = [self._step(rows, part, proximal, version) for part in parts]
         figures = _figures(rows, steps) | _data_figures(rows, groups, version)
         return figures | {"learning_rate": rate, "credited_share": credited / max(1.0, figures["tokens"])}
 
@@ -123,9 +129,8 @@ class Trainer:
         for local in microbatches([rows[index].tokens.ids.size for index in part], self._how.microbatch_tokens):
             yield [part[index] for index in local]
 
-    def _step(self, rows: Sequence[_Row], part: Sequence[int], proximal: dict[int, Tensor]) -> "_Step":
+    def _step(self, rows: Sequence[_Row], part: Sequence[int], proximal: dict[int, Tensor], version: int) -> "_Step":
         how = self._how
-        clip = Clip(how.clip_low, how.clip_high, how.importance_cap, how.dual_clip)
         lengths = [rows[index].tokens.trained.size for index in part]
         scales = dict(zip(part, token_scales(lengths, rule_of(how).aggregation, how.loss_length), strict=True))
         step = _Step()
@@ -134,17 +139,16 @@ class Trainer:
             chosen = [rows[index] for index in indices]
             current = chosen_logprobs(self.model, [row.tokens for row in chosen])
             before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else current.detach()
-            behaviour = torch.from_numpy(np.concatenate([row.tokens.logprobs for row in chosen]))
             sizes = torch.tensor([row.tokens.trained.size for row in chosen])
-            advantage = torch.from_numpy(np.concatenate([row.advantages for row in chosen]))
-            terms = decoupled_terms(current, before, behaviour, advantage, clip)
+            terms = self._objective.terms(_batch(chosen, current, before, version))
             scale = torch.tensor([scales[index] for index in indices]).repeat_interleave(sizes)
             loss = -(scale * terms.objective).sum()
             loss.backward()
             step.loss += loss.item()
             step.weights.append(terms.weight)
             step.clipped += int(terms.clipped.sum())
-            step.capped += int((terms.weight > clip.cap).sum())
+            step.capped += int(terms.capped.sum())
+            step.rejected += int(terms.rejected.sum())
         step.grad_norm = float(torch.nn.utils.clip_grad_norm_(self._names.values(), how.max_grad_norm))
         if np.isfinite(step.grad_norm):
             self._optimizer.step()
@@ -158,6 +162,7 @@ class _Step:
     loss: float = 0.0
     clipped: int = 0
     capped: int = 0
+    rejected: int = 0
     grad_norm: float = 0.0
     skipped: int = 0
     weights: list[Tensor] = field(default_factory=list)
@@ -183,6 +188,28 @@ def _rows(groups: Sequence[Sequence[Attempt]], rule: Rule) -> list[_Row]:
     ]
 
 
+def _batch(chosen: Sequence[_Row], current: Tensor, proximal: Tensor, version: int) -> Batch:
+    sizes = torch.tensor([row.tokens.trained.size for row in chosen])
+    # A step's tokens in two training sequences are two segments: what is shared is shared within one forward pass.
+    steps = np.unique(
+        np.concatenate(
+            [np.stack((np.full_like(row.tokens.steps, n), row.tokens.steps)) for n, row in enumerate(chosen)], 1
+        ),
+        axis=1,
+        return_inverse=True,
+    )[1]
+    return Batch(
+        current=current,
+        proximal=proximal,
+        behaviour=torch.from_numpy(np.concatenate([row.tokens.logprobs for row in chosen])),
+        advantage=torch.from_numpy(np.concatenate([row.advantages for row in chosen])),
+        sequences=torch.arange(len(chosen)).repeat_interleave(sizes),
+        steps=torch.from_numpy(steps.reshape(-1)),
+        versions=torch.from_numpy(np.concatenate([row.tokens.versions for row in chosen])),
+        version=version,
+    )
+
+
 def _figures(rows: Sequence[_Row], steps: Sequence[_Step]) -> dict[str, float]:
     weights = torch.cat([weight for step in steps for weight in step.weights])
     tokens = max(1, weights.numel())
@@ -190,6 +217,7 @@ def _figures(rows: Sequence[_Row], steps: Sequence[_Step]) -> dict[str, float]:
         "loss": sum(step.loss for step in steps) / len(steps),
         "clip_share": sum(step.clipped for step in steps) / tokens,
         "cap_share": sum(step.capped for step in steps) / tokens,
+        "rejected_share": sum(step.rejected for step in steps) / tokens,
         "effective_share": effective_share(weights),
         "kl": kl_estimate(weights),
         "tokens": float(weights.numel()),
@@ -205,5 +233,6 @@ def _data_figures(rows: Sequence[_Row], groups: Sequence[Sequence[Attempt]], ver
     return {
         "staleness_mean": float(version - versions.mean()),
         "staleness_max": float(version - versions.min()),
+        **dict(zip(_LAG_NAMES, lag_shares(torch.from_numpy(version - versions)), strict=True)),
         "reward": sum(rewards) / len(rewards),
     }

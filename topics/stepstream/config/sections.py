@@ -5,9 +5,11 @@ A field `bootstrap` of the section `kafka` is `kafka.bootstrap` in a TOML file a
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from stepstream.config.objectives import loss_contradictions
 
 
 class Section(BaseModel):
@@ -355,9 +357,45 @@ class Learner(Section):
     clip_high: float = Field(0.28, gt=0, description="The current policy's ratio is clipped above at 1 + this.")
     importance_cap: float = Field(2.0, gt=0, description="Cap C of the truncated importance weight.")
     dual_clip: float = Field(3.0, gt=1, description="Bound c of the dual clip for negative advantages.")
+    loss_ratio: Literal["token", "sequence", "step"] = Field(
+        "token", description="What shares one ratio: each token, a sequence (GSPO) or a step."
+    )
+    loss_proximal: Literal["forward", "behaviour", "interpolated"] = Field(
+        "forward",
+        description="Proximal policy: a forward pass before the update, the behaviour policy (not decoupled), or a "
+        "guess between behaviour and current by their versions.",
+    )
+    loss_weight: Literal["tis", "icepop", "kpop", "m2po", "none"] = Field(
+        "tis", description="Importance weight of stale tokens, as docs/losses.md has them."
+    )
+    loss_weight_level: Literal["token", "sequence", "step"] = Field(
+        "token", description="What shares one importance weight, as the geometric mean of its tokens' weights."
+    )
+    loss_clip: Literal["ppo", "cispo", "sapo", "m2po"] = Field(
+        "ppo", description="What bounds a token's gain, as docs/losses.md has them."
+    )
+    loss_masks: list[Literal["opsm", "veto"]] = Field(
+        [], description="Which sequences are left out: gone off-policy (opsm), unlikely token (veto); comma-separated."
+    )
+    weight_low: float = Field(0.5, gt=0, description="icepop rejects weights below this; at most 1.")
+    weight_high: float = Field(5.0, ge=1, description="icepop rejects weights above this.")
+    kpop_bound: float = Field(2.0, gt=0, description="kpop rejects tokens of which the policies differ by more nats.")
+    m2po_budget: float = Field(0.04, gt=0, description="Mean of squared log-ratios that m2po allows, in nats².")
+    cispo_cap: float = Field(5.0, gt=0, description="Cap of the ratio that weighs a token under cispo.")
+    sapo_positive: float = Field(1.0, gt=0, description="Sharpness of sapo's gate for positive advantages.")
+    sapo_negative: float = Field(1.05, gt=0, description="Sharpness of sapo's gate for the others.")
+    opsm_bound: float = Field(0.5, gt=0, description="opsm: nats a token by which the policy may have moved away.")
+    veto_floor: float = Field(1e-4, gt=0, lt=1, description="veto: smallest importance weight in a sequence.")
+    entropy_bonus: float = Field(0.0, ge=0, description="Weight of the policy's entropy in the objective, per nat.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
     threads: int = Field(1, ge=1, description="CPU threads of the learner.")
     seed: int = Field(0, description="Seed of everything random in the learner.")
+
+    @model_validator(mode="after")
+    def _objective_makes_sense(self) -> Self:
+        if contradictions := loss_contradictions(self):
+            raise ValueError("; ".join(contradictions))
+        return self
 
 
 class Fleet(Section):

@@ -1,0 +1,108 @@
+"""How far a token is followed: from ratio and advantage to the token's term of the objective.
+
+Each gives the term, with gradient through the ratio (or, for CISPO, the log-probability) alone, and whether the clip
+changed that gradient.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from stepstream.learner.losses.m2po import solved_range
+
+
+class Clip(Protocol):
+    """Bounds what a token may gain."""
+
+    def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """The term of each token, and where the clip changed its gradient. Shape [tokens] each.
+
+        Args:
+            log_r: log of the ratio, bounded, with gradient.
+            current: log θ of the token itself, with gradient; finite where `valid`.
+            advantage: A, without gradient.
+            valid: tokens that count.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ppo:
+    """min(r·A, clip(r)·A), and at least c·A for a negative advantage.
+
+    PPO (arXiv 1707.06347), the asymmetric bounds of DAPO (2503.14476, "clip-higher") and the dual clip (1912.09729).
+    """
+
+    low: float = 0.2
+    """r is clipped below at 1 - low."""
+    high: float = 0.28
+    """r is clipped above at 1 + high."""
+    dual: float = 3.0
+    """c; infinite for none."""
+
+    def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """The clipped terms."""
+        r = log_r.exp()
+        bounded = r.clamp(1 - self.low, 1 + self.high)
+        term = torch.minimum(r * advantage, bounded * advantage)
+        # An infinite bound would make NaN of an advantage of 0.
+        if math.isfinite(self.dual):
+            term = torch.where(advantage < 0, torch.maximum(term, self.dual * advantage), term)
+        positive, negative = advantage > 0, advantage < 0
+        outside = (positive & (r > 1 + self.high)) | (negative & ((r < 1 - self.low) | (r > self.dual)))
+        return term, outside
+
+
+@dataclass(frozen=True, slots=True)
+class Cispo:
+    """sg(min(r, c))·A·log θ: no token loses its gradient (MiniMax-M1, arXiv 2506.13585, equations 4 and 5).
+
+    The lower bound is off, as in the paper. TRL calls the cap c ε_high, slime 1 + ε_high.
+    """
+
+    cap: float = 5.0
+    """c."""
+
+    def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted log-probabilities."""
+        r = log_r.detach().exp()
+        seen = torch.where(valid, current, current.new_zeros(()))
+        return r.clamp(max=self.cap) * advantage * seen, r > self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class Sapo:
+    """A·(4/τ)·σ(τ(r - 1)): a soft gate instead of a clip (SAPO, arXiv 2511.20347)."""
+
+    positive: float = 1.0
+    """τ for a positive advantage."""
+    negative: float = 1.05
+    """τ otherwise: a little sharper, since pushing a token down spreads to all others."""
+
+    def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """The gated advantages."""
+        tau = torch.where(advantage > 0, self.positive, self.negative).to(log_r.dtype)
+        return advantage * 4 / tau * torch.sigmoid(tau * (log_r.exp() - 1)), torch.zeros_like(valid)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondMomentRange:
+    """PPO's clip with bounds solved from the batch: M2PO as its authors have it (arXiv 2510.01161).
+
+    The ratio must be θ/μ. The range is never narrower than 1 - low to 1 + high.
+    """
+
+    budget: float = 0.04
+    """τ."""
+    low: float = 0.3
+    high: float = 0.5
+
+    def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """The clipped terms."""
+        reach = solved_range(log_r, advantage, valid, self.budget)
+        low = max(self.low, 1 - math.exp(-reach))
+        high = max(self.high, math.exp(reach) - 1)
+        return Ppo(low, high, math.inf)(log_r, current, advantage, valid)

@@ -1,0 +1,56 @@
+"""Estimates of KL(θ‖ref) from sampled tokens, and which of them is right where (Schulman, "Approximating KL").
+
+With ℓ = log θ - log ref of a sampled token: k1 = ℓ, k2 = ℓ²/2, k3 = exp(-ℓ) - 1 + ℓ. For tokens of θ, k1 and k3 have
+the KL as their mean, k3 is never negative, k2 is biased. That says nothing about gradients: as a loss on tokens of θ,
+k1's is 0 on average, k3's is that of KL(ref‖θ), and k2's is that of KL(θ‖ref). For tokens of an older policy μ, with
+q = θ/μ, q·k1 and q·k3 with q's gradient kept have the right mean and the right gradient; sg(q)·k2 the right gradient.
+"""
+
+from typing import Literal, assert_never
+
+import torch
+from torch import Tensor
+
+from stepstream.learner.losses.ratios import log_ratio
+
+Use = Literal["reward", "on_policy_loss", "off_policy_loss"]
+
+
+def k1(current: Tensor, reference: Tensor) -> Tensor:
+    """ℓ, bounded to ±20; 0 where it is not finite."""
+    return log_ratio(current, reference)[0]
+
+
+def k2(current: Tensor, reference: Tensor) -> Tensor:
+    """ℓ²/2."""
+    return k1(current, reference) ** 2 / 2
+
+
+def k3(current: Tensor, reference: Tensor) -> Tensor:
+    """exp(-ℓ) - 1 + ℓ."""
+    difference = k1(current, reference)
+    return torch.expm1(-difference) + difference
+
+
+def penalty(use: Use, current: Tensor, reference: Tensor, behaviour: Tensor | None = None) -> Tensor:
+    """What to subtract, times β, for a KL(θ‖ref) penalty on each token. Shape [tokens].
+
+    Args:
+        use: `reward`: k1 without gradient, to be taken off the reward; `on_policy_loss`: k2; `off_policy_loss`: q·k3.
+        current: log θ, with gradient.
+        reference: log ref.
+        behaviour: log μ, for `off_policy_loss`.
+
+    Raises:
+        ValueError: `off_policy_loss` without `behaviour`.
+    """
+    reference = reference.detach()
+    if use == "reward":
+        return k1(current, reference).detach()
+    if use == "on_policy_loss":
+        return k2(current, reference)
+    if use == "off_policy_loss":
+        if behaviour is None:
+            raise ValueError("off_policy_loss needs the behaviour log-probabilities")
+        return log_ratio(current, behaviour.detach())[0].exp() * k3(current, reference)
+    assert_never(use)

@@ -1,0 +1,83 @@
+"""How stale the data is and what that costs, in figures; and a proximal policy that needs no forward pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LAGS = (0, 1, 2, 4, 8)
+"""Upper ends, in versions, of the lags that figures tell apart; one more for what is above."""
+
+
+def interpolated_proximal(current: Tensor, behaviour: Tensor, versions: Tensor, version: int) -> Tensor:
+    """log p guessed between μ and θ by their versions: log μ + a(log θ - log μ), without gradient. Shape [tokens].
+
+    a = clip((v_p - v_μ)/(v_θ - v_μ), 0, 1) with v_p = v_θ - 1, and 0 for v_θ = v_μ (AReaL, `loglinear`). It saves the
+    forward pass before an update, and is exact for tokens of version v_p.
+
+    Args:
+        current: log θ.
+        behaviour: log μ.
+        versions: v_μ of each token.
+        version: v_p, the version that the update trains from; v_θ is the one that it makes.
+    """
+    current, gap = current.detach(), (version - versions).to(current.dtype)
+    share = (gap / (gap + 1).clamp(min=1)).clamp(0, 1)
+    return behaviour + share * (current - behaviour)
+
+
+def effective_share(weight: Tensor) -> float:
+    """Effective sample size of the untruncated weights, as a share of their number: (Σw)²/(n·Σw²); 0 for none."""
+    squares = float((weight.double() ** 2).sum())
+    if squares == 0.0:
+        return 0.0
+    return float(weight.double().sum()) ** 2 / (squares * weight.numel())
+
+
+def kl_estimate(weight: Tensor) -> float:
+    """Estimate of KL(μ‖p) in nats a token, from tokens sampled by μ: mean of w - 1 - log w, never negative."""
+    used = weight[weight > 0].double()
+    return float((used - 1 - used.log()).mean()) if used.numel() else 0.0
+
+
+def lag_shares(lags: Tensor) -> list[float]:
+    """Share of the tokens in each bucket of `LAGS`, and above. All 0 without tokens."""
+    return [bucket.tokens / max(1, lags.numel()) for bucket in by_lag(lags)]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The tokens of one range of lags."""
+
+    most: int | None
+    """Largest lag in versions; None: no limit."""
+    tokens: int
+    shares: tuple[float, ...]
+    """Share of them in each of the marks given; 0 without tokens."""
+    effective_share: float
+    """Of their weights; 0 without."""
+
+
+def by_lag(lags: Tensor, weight: Tensor | None = None, marks: Sequence[Tensor] = ()) -> list[Bucket]:
+    """Counts, marked shares and effective sample size by lag.
+
+    Args:
+        lags: staleness of each token in versions. Shape [tokens], int64.
+        weight: w before truncation.
+        marks: such as which tokens were clipped and which rejected. Shape [tokens], bool.
+    """
+    buckets = []
+    index = torch.bucketize(lags, torch.tensor(LAGS))
+    for number, most in enumerate((*LAGS, None)):
+        chosen = index == number
+        count = int(chosen.sum())
+        buckets.append(
+            Bucket(
+                most,
+                count,
+                tuple(int((mark & chosen).sum()) / max(1, count) for mark in marks),
+                effective_share(weight[chosen]) if weight is not None else 0.0,
+            )
+        )
+    return buckets

@@ -1,0 +1,45 @@
+"""Which choices of the learner's objective contradict each other, and what to choose instead."""
+
+from typing import Literal, Protocol
+
+
+class LossChoices(Protocol):
+    """What of `sections.Learner` is looked at; its fields say what they mean."""
+
+    @property
+    def loss_proximal(self) -> str: ...
+    @property
+    def loss_weight(self) -> str: ...
+    @property
+    def loss_weight_level(self) -> str: ...
+    @property
+    def loss_clip(self) -> str: ...
+    @property
+    def loss_masks(self) -> list[Literal["opsm", "veto"]]: ...
+    @property
+    def weight_low(self) -> float: ...
+
+
+def loss_contradictions(how: LossChoices) -> list[str]:
+    """One sentence for each contradiction; none where the choices make sense."""
+    found = []
+    coupled = how.loss_proximal == "behaviour"
+    if how.loss_clip in ("sapo", "m2po") and not coupled:
+        found.append(
+            f"loss_clip={how.loss_clip} bounds the ratio to the behaviour policy itself: "
+            "set loss_proximal=behaviour and loss_weight=none"
+        )
+    elif coupled and how.loss_weight != "none":
+        found.append(
+            f"loss_proximal=behaviour leaves nothing for loss_weight={how.loss_weight} to weigh: set loss_weight=none, "
+            "or loss_proximal=forward"
+        )
+    if coupled and "veto" in how.loss_masks:
+        found.append("loss_proximal=behaviour leaves nothing for the mask veto to look at: use opsm")
+    if how.loss_weight == "none" and how.loss_weight_level != "token":
+        found.append("loss_weight=none has no loss_weight_level: leave it at token")
+    if how.loss_weight == "kpop" and how.loss_weight_level != "token":
+        found.append("loss_weight=kpop judges each token: leave loss_weight_level at token")
+    if how.weight_low > 1:
+        found.append("weight_low above 1 rejects fresh data, whose weight is 1")
+    return found
