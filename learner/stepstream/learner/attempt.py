@@ -79,8 +79,8 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
     """
     if not all(map(math.isfinite, (record["reward"], *(step["reward"] for step in record["steps"])))):
         raise Invalid("reward is not finite")
-    barred, place = _barred(record, limits), positions(record)
-    sequences = () if barred else tuple(_tokens(s, limits, place) for s in record["sequences"])
+    barred, by_index = _barred(record, limits), positions(record)
+    sequences = () if barred else tuple(_tokens(s, limits, by_index) for s in record["sequences"])
     sequences = tuple(tokens for tokens in sequences if tokens.trained.size)
     if not barred and not sequences:
         barred = "no_trained_tokens"
