@@ -27,16 +27,16 @@ def opened(keys: Keys, sealed: Any, settings: Settings = MASTER) -> Any:
 def test_a_person_has_one_key_and_every_reader_finds_it() -> None:
     keys = Keys()
     first, second = keys.sealer(), keys.sealer()
-    ours = step(user="ada")
+    ours = step(user="ada lovelace")
     sealed = [first.seal("steps", ours), first.seal("steps", ours), second.seal("steps", ours)]
     assert len(keys.made) == 1
     assert len({record["seal_key"] for record in sealed}) == 1
     assert len({record["sealed"] for record in sealed}) == 3
-    assert all(opened(keys, record)["user"] == "ada" for record in sealed)
-    first.seal("steps", step(user="bob"))
-    first.seal("steps", step(user="ada", tenant="other"))
+    assert all(opened(keys, record)["user"] == "ada lovelace" for record in sealed)
+    first.seal("steps", step(user="bob hoskins"))
+    first.seal("steps", step(user="ada lovelace", tenant="other"))
     assert len({key["subject"] for key in keys.made}) == 3
-    assert all("ada" not in str(key) and "bob" not in str(key) for key in keys.made)
+    assert all("lovelace" not in str(key) and "hoskins" not in str(key) for key in keys.made)
 
 
 def test_nothing_is_followed_until_a_person_is_met() -> None:
