@@ -6,18 +6,12 @@ from typing import Literal, Protocol
 class LossChoices(Protocol):
     """What of `sections.Learner` is looked at; its fields say what they mean."""
 
-    @property
-    def loss_proximal(self) -> str: ...
-    @property
-    def loss_weight(self) -> str: ...
-    @property
-    def loss_weight_level(self) -> str: ...
-    @property
-    def loss_clip(self) -> str: ...
-    @property
-    def loss_masks(self) -> list[Literal["opsm", "veto"]]: ...
-    @property
-    def weight_low(self) -> float: ...
+    loss_proximal: Literal["forward", "behaviour", "interpolated"]
+    loss_weight: Literal["tis", "icepop", "kpop", "m2po", "none"]
+    loss_weight_level: Literal["token", "sequence", "step"]
+    loss_clip: Literal["ppo", "cispo", "sapo", "m2po"]
+    loss_masks: list[Literal["opsm", "veto"]]
+    weight_low: float
 
 
 def loss_contradictions(how: LossChoices) -> list[str]:
