@@ -257,6 +257,28 @@ def test_vtrace_of_the_policy_itself_is_gae_with_full_trace(attempt: Trajectory)
 
 
 @given(attempts())
+def test_a_full_trace_is_the_return_and_none_is_the_next_value(attempt: Trajectory) -> None:
+    values = [step.value or 0.0 for step in attempt.steps]
+    paid = [step.reward for step in attempt.steps]
+    after = attempt.final_value if attempt.truncated and attempt.final_value is not None else 0.0
+    full, none = (rule([[attempt]]).groups[0][0].steps for rule in (StepGae(0.9, 1.0, False), StepGae(0.9, 0.0, False)))
+    close([full], [[g - v for g, v in zip(returns(paid, 0.9, after), values, strict=True)]])
+    following = [*values[1:], after]
+    close([none], [[r + 0.9 * n - v for r, n, v in zip(paid, following, values, strict=True)]])
+
+
+@given(groups)
+def test_local_gae_with_a_full_trace_is_the_difference_from_those_who_were_there(group: Group) -> None:
+    ended = [replace(trajectory, truncated=False) for trajectory in group]
+    result = GroupStepGae(0.9, 1.0)([ended])
+    gains = [returns([step.reward for step in t.steps], 0.9) for t in ended]
+    met = [(s.observation, i, n) for i, t in enumerate(ended) for n, s in enumerate(t.steps) if s.observation]
+    for state, i, n in met if not result.counts["no_variance"] else []:
+        here = [gains[j][m] for other, j, m in met if other == state]
+        assert result.groups[0][i].steps[n] == pytest.approx(gains[i][n] - sum(here) / len(here), abs=1e-9)
+
+
+@given(attempts())
 def test_token_gae_of_one_token_a_step_is_step_gae(attempt: Trajectory) -> None:
     steps = [replace(s, tokens=1, token_values=s.token_values[:1], value=s.token_values[0]) for s in attempt.steps]
     one = replace(attempt, steps=tuple(steps))

@@ -8,7 +8,21 @@ from credit_cases import advantages
 from labelled_records import attempt, labelled
 
 from stepstream.config.sections import Learner
-from stepstream.learner.advantages import Credit, GiGpo, Grpo, Rule, Salt, Trajectory, TreeGrpo, expand
+from stepstream.learner.advantages import (
+    Credit,
+    GiGpo,
+    GroupStepGae,
+    Grpo,
+    Hgpo,
+    ReinforcePlusPlus,
+    Rule,
+    Salt,
+    Shadow,
+    Stratified,
+    Trajectory,
+    TreeGrpo,
+    expand,
+)
 from stepstream.learner.attempt import Invalid
 from stepstream.learner.credit import rule_of, trajectory_of
 from stepstream.topics import events
@@ -42,6 +56,7 @@ def branched(step: int, parent: int | None, made: events.LabeledTrajectory) -> e
     return made
 
 
+NAMES = get_args(Learner.model_fields["advantage"].annotation)
 THREE = (([1, 2], [3, 4], 0.0), ([5], [6], 0.0), ([5], [7, 8, 9], 1.0))
 
 
@@ -94,13 +109,14 @@ def test_steps_without_trained_tokens_and_gaps_keep_their_place() -> None:
     made["sequences"][0]["logprobs"] = [-1.0] * 5
     for each in [*made["steps"], *made["sequences"][0]["spans"]]:
         each["step_index"] *= 2
-    seen = attempt(made)
+    seen = attempt(made, 3, 7)
+    assert seen.place == (3, 7)
     assert seen.sequences[0].steps.tolist() == [0, 0, 2, 2, 2]
     assert [step.tokens for step in seen.credit.steps] == [2, 0, 3]
     assert seen.credit.steps[1].observation is None
 
 
-@pytest.mark.parametrize("name", get_args(Learner.model_fields["advantage"].annotation))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
     rule = rule_of(Learner.model_validate({"advantage": name}))
     group = [attempt(record(*THREE)), attempt(record(*THREE[:2], ([5], [7], 0.0))), attempt(record(*THREE[:2]))]
@@ -108,6 +124,17 @@ def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
     best, *others = (expand(c, each.sequences[0].steps) for c, each in zip(result, group, strict=True))
     assert best.size == 6
     assert best[-1] > max(other[-1] for other in others)
+
+
+def test_settings_reach_their_rule() -> None:
+    given = {"credit_discount": 0.5, "credit_trace": 0.6, "credit_step_weight": 0.7, "credit_history": 3}
+    how = {name: Learner.model_validate({"advantage": name, "credit_blend": 0.1, **given}) for name in NAMES}
+    assert rule_of(how["gigpo"]) == GiGpo(step_weight=0.7, discount=0.5)
+    assert rule_of(how["hgpo"]) == Hgpo(discount=0.5, history=3)
+    assert rule_of(how["step_gae"]) == GroupStepGae(discount=0.5, trace=0.6)
+    assert rule_of(how["shadow"]) == Shadow(discount=0.5, trace=0.6)
+    assert rule_of(how["stratified"]) == Stratified(blend=0.1)
+    assert rule_of(how["reinforce_pp_baseline"]) == ReinforcePlusPlus(baseline=True)
 
 
 def advantages_of(rule: Rule, *made: events.LabeledTrajectory) -> list[list[float]]:
