@@ -28,7 +28,9 @@ class EventProducer:
     so `flush` returns only when all of them are durable.
     """
 
-    def __init__(self, kafka: Kafka, codec: Codec, source: str, *, linger_ms: float = 5.0) -> None:
+    def __init__(
+        self, kafka: Kafka, codec: Codec, source: str, *, linger_ms: float = 5.0, idempotent: bool = True
+    ) -> None:
         """Connects lazily; `source` is the `ce_source` of every event, as `gateway/0.1.0`."""
         self._codec = codec
         self._source = source.encode()
@@ -38,7 +40,7 @@ class EventProducer:
         self._producer = Producer(
             client_config(kafka)
             | {
-                "enable.idempotence": True,
+                "enable.idempotence": idempotent,
                 "acks": "all",
                 "linger.ms": linger_ms,
                 "compression.type": "lz4",
