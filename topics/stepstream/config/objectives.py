@@ -1,20 +1,12 @@
 """Which choices of the learner's objective contradict each other, and what to choose instead."""
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepstream.config.sections import Learner
 
 
-class LossChoices(Protocol):
-    """What of `sections.Learner` is looked at; its fields say what they mean."""
-
-    loss_proximal: Literal["forward", "behaviour", "interpolated"]
-    loss_weight: Literal["tis", "icepop", "kpop", "m2po", "none"]
-    loss_weight_level: Literal["token", "sequence", "step"]
-    loss_clip: Literal["ppo", "cispo", "sapo", "m2po"]
-    loss_masks: list[Literal["opsm", "veto"]]
-    weight_low: float
-
-
-def loss_contradictions(how: LossChoices) -> list[str]:
+def loss_contradictions(how: "Learner") -> list[str]:
     """One sentence for each contradiction; none where the choices make sense."""
     found = []
     coupled = how.loss_proximal == "behaviour"
