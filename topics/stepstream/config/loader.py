@@ -151,5 +151,6 @@ def _explain(error: ValidationError, origins: Mapping[tuple[str, str], str]) -> 
     for fault in error.errors(include_url=False, include_input=False):
         section, field = (*map(str, fault["loc"]), "", "")[:2]
         origin = origins.get((section, field), "")
-        lines.append(f"{section}.{field}: {fault['msg']}" + (f" (from {origin})" if origin else ""))
+        name, message = ".".join(filter(None, (section, field))), fault["msg"].removeprefix("Value error, ")
+        lines.append(f"{name}: {message}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
