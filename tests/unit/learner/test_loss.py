@@ -63,7 +63,8 @@ def test_gradient_is_that_of_the_formula() -> None:
 
 def test_gradient_flows_through_the_ratio_alone_and_stops_where_clipped() -> None:
     inputs = [x.clone().requires_grad_() for x in (CURRENT, BEHAVIOUR, torch.ones_like(CURRENT), PROXIMAL)]
-    result = objective(2.0, 3.0).terms(Batch(*inputs))
+    current, behaviour, advantage, proximal = inputs
+    result = objective(2.0, 3.0).terms(Batch(current, behaviour, advantage, proximal))
     result.objective.sum().backward()
     assert [x.grad is None for x in inputs] == [False, True, True, True]
     assert inputs[0].grad is not None

@@ -54,7 +54,7 @@ def outcome(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def chosen(batch: Batch, index: Tensor) -> Batch:
     """The batch's tokens at `index`, in its order."""
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return Batch(**{name: v[index] if isinstance(v, Tensor) else v for name, v in values.items()})
 
 

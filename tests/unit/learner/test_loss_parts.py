@@ -148,7 +148,8 @@ def test_gradients_by_hand(clip: Clip, sign: float) -> None:
 @pytest.mark.parametrize("weight", [Truncated(), Banded(), BinaryDivergence(0.3), SecondMoment(0.5)])
 def test_only_the_current_policy_carries_gradient(clip: Clip, weight: Weight) -> None:
     inputs = [x.clone().requires_grad_() for x in (CURRENT, BEHAVIOUR, doubles(1, -1, 1, -1), PROXIMAL)]
-    batch = Batch(*inputs, sequences=ONE, steps=ONE)
+    current, behaviour, advantage, proximal = inputs
+    batch = Batch(current, behaviour, advantage, proximal, sequences=ONE, steps=ONE)
     for ratio in ("token", "sequence", "step"):
         made = Objective(
             ratio=ratio, weight=weight, weight_level="sequence", clip=clip, masks=(Veto(), OffPolicySequences())
