@@ -26,6 +26,7 @@ from stepstream.learner.losses import (
     Veto,
     Weight,
 )
+from stepstream.learner.losses.staleness import interpolated_proximal
 
 WEIGHTS: list[Weight] = [Truncated(), Banded(), BinaryDivergence(0.1), SecondMoment()]
 COUPLED: dict[str, Any] = {"proximal": "behaviour", "weight": Unweighted()}
@@ -119,6 +120,20 @@ def test_decoupled_from_the_behaviour_policy_itself_it_is_plain_ppo(data: Ragged
     for weight in WEIGHTS:
         for ours, theirs in zip(outcome(Objective(weight=weight), batch), plain, strict=True):
             torch.testing.assert_close(ours, theirs)
+
+
+@given(data=BATCHES)
+@FEW
+def test_an_interpolated_proximal_policy_is_used_like_any_other(data: Ragged) -> None:
+    batch = data.batch
+    assert batch.versions is not None
+    guess = interpolated_proximal(batch.current, batch.behaviour, batch.versions, batch.version)
+    for ours, given_it in zip(
+        outcome(Objective(proximal="interpolated"), batch),
+        outcome(Objective(), replace(batch, proximal=guess)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, given_it)
 
 
 @pytest.mark.parametrize("level", ["sequence", "step"])

@@ -106,7 +106,8 @@ def test_off_policy_sequences() -> None:
     for bound, stays in ((0.0251, True), (0.0249, False)):
         mask = OffPolicySequences(bound)
         assert mask(on_proximal, PROXIMAL - PROXIMAL, ALL).tolist() == [stays] * 4
-        assert mask(replace(on_proximal, advantage=torch.ones(4)), PROXIMAL - PROXIMAL, ALL).all()
+        for harmless in (torch.ones(4), torch.zeros(4)):
+            assert mask(replace(on_proximal, advantage=harmless), PROXIMAL - PROXIMAL, ALL).all()
 
 
 def test_veto() -> None:
