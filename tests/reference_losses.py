@@ -101,8 +101,9 @@ def areal() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
 
 
 def trl() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
-    """TRL's GRPO loss, padded, with the policy's log-probabilities handed in."""
+    """TRL's GRPO and KTO losses, padded, with the policy's log-probabilities handed in."""
     from trl.trainer.grpo_trainer import GRPOTrainer
+    from trl.trainer.kto_trainer import KTOTrainer
 
     def grpo(
         data: Ragged,
@@ -165,6 +166,48 @@ def trl() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
         )
         return figures(GRPOTrainer._compute_loss(trainer, trainer.model, inputs), data.current)
 
+    class Given:
+        """A model whose log-probabilities are known."""
+
+        training = False
+
+        def __init__(self, log_probs: Tensor) -> None:
+            self.found = SimpleNamespace(log_probs=log_probs, entropy=log_probs * 0, mean_logits=log_probs * 0)
+
+        def __call__(self, **_: Any) -> Any:
+            return self.found
+
+    def kto(data: Ragged, shift: float) -> dict[str, Any]:
+        batch, lengths = data.batch, data.lengths
+        assert batch.reference is not None
+        model, reference = Given(padded(data.current, lengths)), padded(batch.reference, lengths).sum(-1)
+        mask = padded(torch.ones_like(batch.advantage, dtype=torch.int64), lengths)
+        mask = torch.nn.functional.pad(mask, (1, 0))  # its sequences begin with a token that nothing predicts
+        trainer = SimpleNamespace(
+            model=model,
+            accelerator=SimpleNamespace(device="cpu", gather_for_metrics=lambda x: x),
+            _metrics=defaultdict(lambda: defaultdict(list)),
+            _compute_kl_logps=lambda model, batch: reference + shift,
+            aux_loss_enabled=False,
+            precompute_ref_logps=True,
+            calculate_KL=True,
+            _total_train_tokens=0,
+            loss_type="kto",
+            beta=0.1,
+            desirable_weight=1.0,
+            undesirable_weight=1.5,
+        )
+        inputs = {
+            "input_ids": mask,
+            "completion_mask": mask,
+            "label": padded(batch.advantage, lengths)[:, 0] > 0,
+            "ref_logps": reference,
+            "ref_KL_logps": reference,
+        }
+        return figures(KTOTrainer._compute_loss(trainer, model, inputs, False), data.current)
+
+    yield "kto", lambda data: kto(data, 0.4)
+    yield "kto_below", lambda data: kto(data, -0.4)
     yield "grpo", grpo
     yield "bnpo", lambda data: grpo(data, "bnpo")
     yield "dr_grpo", lambda data: grpo(data, "dr_grpo")

@@ -30,7 +30,7 @@ from stepstream.learner.losses import (
     token_scales,
 )
 from stepstream.learner.losses.m2po import kept_by_second_moment
-from stepstream.learner.losses.preferences import dpo
+from stepstream.learner.losses.preferences import dpo, kto, sequence_sums
 from stepstream.learner.losses.staleness import interpolated_proximal
 
 DATA = Path(__file__).parents[2] / "data" / "losses"
@@ -140,6 +140,21 @@ def test_areal_s_dpo(expected: dict[str, Any]) -> None:
     (gradient,) = torch.autograd.grad(loss, data.current)
     assert loss.item() == pytest.approx(expected["loss"], rel=1e-6)
     assert gradient.tolist() == pytest.approx(expected["gradient"], abs=1e-6)
+
+
+@pytest.mark.parametrize("expected", cases("trl", "kto", "kto_below"))
+def test_trl_s_kto(expected: dict[str, Any]) -> None:
+    data = ragged(expected["seed"], spread=expected["spread"])
+    batch, count = data.batch, len(data.lengths)
+    assert batch.sequences is not None
+    assert batch.reference is not None
+    good = sequence_sums(batch.advantage, batch.sequences, count) > 0
+    current, reference = (sequence_sums(each, batch.sequences, count) for each in (batch.current, batch.reference))
+    kl = torch.tensor(0.4 if expected["case"] == "kto" else -0.4)
+    loss = kto(current, reference, good, kl, weight_bad=1.5).mean()
+    (gradient,) = torch.autograd.grad(loss, data.current)
+    assert loss.item() == pytest.approx(expected["loss"], rel=1e-6)
+    assert gradient.tolist() == pytest.approx(expected["gradient"], abs=1e-7)
 
 
 def test_the_batches_exercise_what_is_compared() -> None:
