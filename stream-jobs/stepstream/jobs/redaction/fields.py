@@ -9,7 +9,7 @@ parent are the records' keys and `user` is who may ask for erasure: they stay.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from stepstream.topics.events import Feedback, Message, Step
 
@@ -37,48 +37,61 @@ class Redacts(Protocol):
 def redact_messages(messages: Sequence[Message], redactor: Redacts, founds: "Sequence[Counter[str]]") -> list[Message]:
     """The messages with all their texts redacted, the same objects where nothing was found; each has its own counts."""
     texts: list[str] = []
-    ends: list[int] = []
+    begins: list[int] = []
     for message in messages:
+        begins.append(len(texts))
         texts += texts_of(message)
-        ends.append(len(texts))
-    dirty = {bisect_right(ends, index) for index in redactor.suspects(texts)}
+    suspects = redactor.suspects(texts)
+    if not suspects:
+        return list(messages)
+    dirty = {bisect_right(begins, at) - 1 for at in suspects}
     return [
-        _redact_message(message, redactor, founds[place]) if place in dirty else message
+        _redact_message(message, texts, begins[place], suspects, redactor, founds[place]) if place in dirty else message
         for place, message in enumerate(messages)
     ]
 
 
 def texts_of(message: Message) -> list[str]:
-    """All texts of a message; empty where there is none."""
+    """All texts of a message, as `_redact_message` counts on them; empty where there is none."""
     texts = [message["content"], message["name"] or "", message["reasoning"] or "", message["tool_call_id"] or ""]
     for call in message["tool_calls"]:
         texts += (call["call_id"], call["name"], call["arguments"], call["result"] or "", call["error"] or "")
     return texts
 
 
-def _redact_message(message: Message, redactor: Redacts, found: "Counter[str]") -> Message:
-    """The message with all its texts redacted; the same object where nothing was found."""
-    changed: dict[str, Any] = {}
-    fields: Any = message
-    for field in ("content", "name", "reasoning"):
-        text = fields[field]
-        if text and (redacted := redactor.redact(text, found)) is not text:
-            changed[field] = redacted
-    if (call_id := message["tool_call_id"]) and (redacted := redactor.redact_id(call_id, found)) is not call_id:
-        changed["tool_call_id"] = redacted
-    if message["tool_calls"]:
-        changed["tool_calls"] = [
-            {
-                **call,
-                "call_id": redactor.redact_id(call["call_id"], found),
-                "name": redactor.redact(call["name"], found),
-                "arguments": redactor.redact(call["arguments"], found),
-                "result": call["result"] and redactor.redact(call["result"], found),
-                "error": call["error"] and redactor.redact(call["error"], found),
-            }
-            for call in message["tool_calls"]
-        ]
-    return cast(Message, message | changed) if changed else message
+def _redact_message(
+    message: Message,
+    texts: Sequence[str],
+    begin: int,
+    suspects: set[int],
+    redactor: Redacts,
+    found: "Counter[str]",
+) -> Message:
+    """The message whose texts begin at `begin`, the suspects among them redacted."""
+
+    def clean(offset: int, *, is_id: bool = False) -> str:
+        text = texts[begin + offset]
+        if begin + offset not in suspects:
+            return text
+        return redactor.redact_id(text, found) if is_id else redactor.redact(text, found)
+
+    result = message.copy()
+    result["content"] = clean(0)
+    result["name"] = clean(1) or message["name"]
+    result["reasoning"] = clean(2) or message["reasoning"]
+    result["tool_call_id"] = clean(3, is_id=True) or message["tool_call_id"]
+    result["tool_calls"] = [
+        {
+            **call,
+            "call_id": clean(at, is_id=True),
+            "name": clean(at + 1),
+            "arguments": clean(at + 2),
+            "result": clean(at + 3) or call["result"],
+            "error": clean(at + 4) or call["error"],
+        }
+        for at, call in zip(range(4, 4 + 5 * len(message["tool_calls"]), 5), message["tool_calls"], strict=True)
+    ]
+    return result
 
 
 def redact_ids(record: Step | Feedback, redactor: Redacts, found: "Counter[str]") -> None:

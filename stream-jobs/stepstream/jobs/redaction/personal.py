@@ -47,6 +47,8 @@ def _ipv6(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
         value = match.group().rstrip(":") if not match.group().endswith("::") else match.group()
         groups = [group for group in value.split(":") if group]
         # `std::vector`, `dead::beef` and 12:34:56 are no addresses.
+        if "::" not in value and "." not in value and len(groups) != 8:
+            continue
         if len(groups) < 3 and not value.lower().startswith(("fe80", "2", "fc", "fd")):
             continue
         if not any(character.isdigit() for character in value):

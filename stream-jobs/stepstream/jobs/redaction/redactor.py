@@ -9,10 +9,11 @@ from itertools import accumulate, islice
 from stepstream.jobs.redaction.catalogue import inline_rules
 from stepstream.jobs.redaction.containers import containers
 from stepstream.jobs.redaction.options import RedactionOptions
+from stepstream.jobs.redaction.presence import Literals, Patterns, encoded, spans
 from stepstream.jobs.redaction.pseudonyms import PSEUDONYM, pseudonym
 from stepstream.jobs.redaction.rule import LONG, Find, Gate, Rule, by_pattern
 from stepstream.jobs.redaction.tiers import tier_rules
-from stepstream.jobs.redaction.views import MAX_LAYERS, View, surface, undone, views_of
+from stepstream.jobs.redaction.views import MAX_LAYERS, View, plain, undone_text, views_of
 
 _MAX_DEPTH = 3
 """Containers inside containers."""
@@ -38,17 +39,15 @@ class Redactor:
         custom = [Rule(name, _CUSTOM_RANK, by_pattern(pattern), quotes=True) for name, pattern in options.custom]
         self._rules = (*rules, *custom, *tier_rules(options.tiers))
         self._emails = [rule for rule in rules if rule.name == "email"]
-        by_marks: dict[tuple[str, ...], list[Rule]] = {}
         by_gate: dict[Gate, list[Rule]] = {}
         for rule in self._rules:
-            if rule.gate is None:
-                by_marks.setdefault(rule.marks, []).append(rule)
-            else:
+            if rule.gate is not None:
                 by_gate.setdefault(rule.gate, []).append(rule)
-        self._marked = [(mark, marks, rules) for marks, rules in by_marks.items() for mark in marks]
-        self._unmarked = by_marks.get((), [])
+        self._ungated = _Behind([rule for rule in self._rules if rule.gate is None])
         self._quoted = [rule for rule in self._rules if rule.quotes]
-        self._gated = list(by_gate.items())
+        self._gated = [(gate, _Behind(rules)) for gate, rules in by_gate.items()]
+        self._marks = Literals(mark for rule in self._rules for mark in rule.marks)
+        self._gates = Patterns([gate.pattern for gate in by_gate])
         self._allow = tuple(re.compile(pattern) for pattern in options.allow)
 
     def redact(self, text: str, found: "Counter[str]") -> str:
@@ -60,32 +59,34 @@ class Redactor:
 
     def suspects(self, texts: Sequence[str]) -> set[int]:
         """Which of the texts `redact` may change; it changes no other. One look at many is faster than one at each."""
-        layer = {place: surface(text) for place, text in enumerate(texts) if len(text) > _SHORTEST}
+        layer = {place: plain(text) for place, text in enumerate(texts) if len(text) > _SHORTEST}
         suspects: set[int] = set()
         for _ in range(MAX_LAYERS):
-            under = {place: deeper for place, view in layer.items() if (deeper := undone(view)) is not None}
-            whole = {p: view.text for p, view in layer.items() if p not in under or under[p].form}
+            under = {place: deeper for place, text in layer.items() if (deeper := undone_text(text)) is not None}
+            whole = {place: text for place, text in layer.items() if place not in under or under[place][1]}
             suspects |= self._suspects(whole, whole=True)
             if not under:
                 return suspects
-            suspects |= self._suspects({p: layer[p].text for p in under if p not in whole}, whole=False)
-            layer = {place: view for place, view in under.items() if place not in suspects}
-        return suspects | self._suspects({place: view.text for place, view in layer.items()}, whole=True)
+            suspects |= self._suspects({place: layer[place] for place in under if place not in whole}, whole=False)
+            layer = {place: text for place, (text, _) in under.items() if place not in suspects}
+        return suspects | self._suspects(layer, whole=True)
 
     def _suspects(self, texts: Mapping[int, str], *, whole: bool) -> set[int]:
+        if not texts:
+            return set()
         joined = _BETWEEN.join(texts.values())
-        runs = _spans(LONG, joined) if whole else []
+        runs = spans(LONG.pattern, joined) if whole else []
         scan = self._scan(joined, runs) if whole else self._scan_quoted(joined)
-        spans = [(start, end) for start, end, _ in scan]
-        spans += [(piece.start, piece.end) for piece in containers(joined, runs)]
-        if not spans:
+        found = [(start, end) for start, end, _ in scan]
+        found += [(piece.start, piece.end) for piece in containers(joined, runs)]
+        if not found:
             return set()
         places = list(texts)
         ends = list(accumulate(len(text) + len(_BETWEEN) for text in texts.values()))
         # A find that reaches over an end, and so is none, may hide one in the text that it reaches into.
         return {
             places[k]
-            for start, end in spans
+            for start, end in found
             for k in range(bisect_right(ends, start), min(bisect_right(ends, end - 1) + 1, len(places)))
         }
 
@@ -132,7 +133,7 @@ class Redactor:
         finds: list[Find] = []
         for level, view in enumerate(views):
             whole = level + 1 == len(views) or views[level + 1].form
-            runs = _spans(LONG, view.text) if whole else []
+            runs = spans(LONG.pattern, view.text) if whole else []
             for start, end, rule in self._scan(view.text, runs) if whole else self._scan_quoted(view.text):
                 value = view.text[start:end]
                 if not any(pattern.fullmatch(value) for pattern in self._allow):
@@ -146,28 +147,25 @@ class Redactor:
     def _scan(self, text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int, Rule]]:
         """What the rules find in one view, overlaps included."""
         lowered = text.lower()
-        last = None
-        for mark, marks, rules in self._marked:
-            if marks is not last and mark in lowered:
-                last = marks
-                for rule in rules:
-                    for start, end in rule.find(text, 0, len(text)):
-                        yield start, end, rule
-        spans = {LONG.pattern: runs}
-        for gate, rules in self._gated:
-            if gate.pattern not in spans:
-                spans[gate.pattern] = _spans(gate, text)
-            windows = gate.windows(text, spans[gate.pattern])
-            if windows:
-                near = "\n".join([lowered[low:high] for low, high in windows])
-                for rule in rules:
-                    if not rule.marks or _one_in(rule.marks, near):
-                        for low, high in windows:
-                            for start, end in rule.find(text, low, high):
-                                yield start, end, rule
-        for rule in self._unmarked:
+        present = self._marks.of(encoded(lowered))
+        for rule in self._ungated.candidates(present):
             for start, end in rule.find(text, 0, len(text)):
                 yield start, end, rule
+        found = {LONG.pattern: runs}
+        for index in self._gates.of(encoded(text)):
+            gate, behind = self._gated[index]
+            rules = behind.candidates(present)
+            if not rules:
+                continue
+            if gate.pattern not in found:
+                found[gate.pattern] = spans(gate.pattern, text)
+            windows = gate.windows(text, found[gate.pattern])
+            near = "\n".join([lowered[low:high] for low, high in windows])
+            for rule in rules if windows else ():
+                if not rule.marks or _one_in(rule.marks, near):
+                    for low, high in windows:
+                        for start, end in rule.find(text, low, high):
+                            yield start, end, rule
 
     def _scan_quoted(self, text: str) -> Iterator[tuple[int, int, Rule]]:
         """What the rules that read quotation marks find in a view that has a deeper one."""
@@ -187,8 +185,24 @@ class Redactor:
                 yield Find(start, end, "", "", _CONTAINER_RANK, level, piece.wrap(redacted), inner)
 
 
-def _spans(gate: Gate, text: str) -> list[tuple[int, int]]:
-    return [match.span() for match in gate.pattern.finditer(text)]
+class _Behind:
+    """Some rules, as those behind one gate, and which of them a text with certain marks may match."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self._unmarked = [place for place, rule in enumerate(rules) if not rule.marks]
+        self._always = [rules[place] for place in self._unmarked]
+        self._of_mark: dict[str, list[int]] = {}
+        for place, rule in enumerate(rules):
+            for mark in rule.marks:
+                self._of_mark.setdefault(mark, []).append(place)
+
+    def candidates(self, present: set[str]) -> list[Rule]:
+        """Those without marks, and those with one that is present, in their order."""
+        marked = [place for mark in present if mark in self._of_mark for place in self._of_mark[mark]]
+        if not marked:
+            return self._always
+        return [self._rules[place] for place in sorted({*marked, *self._unmarked})]
 
 
 def _one_in(marks: tuple[str, ...], text: str) -> bool:

@@ -74,7 +74,7 @@ class Rule:
 
 # A run of characters as keys and tokens have them, and base64.
 LONG = Gate(
-    re.compile(r"[A-Za-z0-9+/_-]{14,}={0,2}"),
+    re.compile(r"[A-Za-z0-9+/_-]{14,}+={0,2}"),
     before=40,
     after=48,
     skip=re.compile(
@@ -85,7 +85,7 @@ LONG = Gate(
 LETTERED = Gate(re.compile(r"[A-Z]{2}[ -]?\d\d[ -]?[A-Z\d]{2}"), before=8, after=40)
 # A number of eight digits or more with separators between, unless it is the day and hour of a time stamp.
 NUMBER = Gate(
-    re.compile(r"\d(?:[ ().\-/+]{0,3}\d){6,}"),
+    re.compile(r"\d(?:[ ().\-/+]{0,3}+\d){6,}"),
     before=64,
     after=12,
     skip=re.compile(r"(?:19|20)\d\d[-/]\d\d[-/]\d\d(?: \d\d)?"),
