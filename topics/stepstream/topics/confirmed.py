@@ -93,7 +93,8 @@ class Confirmed:
         if not events:
             return
         deadline = time.monotonic() + timeout_s
-        producer = self._producer or self._start()
+        # An idle producer has a length of 0 and counts as false.
+        producer = self._producer if self._producer is not None else self._start()
         if len(producer) + len(events) > MOST_WAITING:
             raise NotDelivered("as many events are under way to Kafka as may be: send them again later")
         try:

@@ -1,0 +1,39 @@
+"""Confirmed deliveries, against the broker that Kafka's client has for tests."""
+
+import threading
+from typing import cast
+
+import pytest
+from sample_records import step
+
+from stepstream.config import load
+from stepstream.topics import producer
+from stepstream.topics.codec import HEADER, Codec
+from stepstream.topics.confirmed import Confirmed, Event
+from stepstream.topics.delivery import Delivery
+
+
+class _Keyless:
+    """A delivery that lends its codec and has no keys to send."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+
+    def keys_waiting(self) -> bool:
+        return False
+
+
+async def test_one_connection_serves_all_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer, "client_config", lambda kafka: {"test.mock.num.brokers": 1})
+    settings = load({})
+    codec = Codec(settings.schema_registry)
+    monkeypatch.setattr(codec, "header", lambda topic: HEADER.pack(0, 1))
+    confirmed = Confirmed(settings.kafka, cast(Delivery, _Keyless(codec)), "test/1")
+    event = Event("steps", "t", step())
+    try:
+        for _ in range(3):  # each finds the producer idle
+            await confirmed.deliver([event], 10.0)
+        assert [thread.name for thread in threading.enumerate()].count("acknowledgements") == 1
+    finally:
+        confirmed.close()
+        codec.close()
