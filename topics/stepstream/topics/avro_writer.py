@@ -8,6 +8,7 @@ writes; a value that does not fit raises whatever it provokes, and the caller le
 import io
 import struct
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import fastavro
@@ -27,6 +28,8 @@ def _varint(number: int) -> bytes:
 
 
 _VARINTS = [_varint(number) for number in range(_SMALL)]
+_MORE = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(_SMALL)]
+"""Two bytes of a number that goes on."""
 
 
 def zigzag(number: int) -> bytes:
@@ -36,12 +39,33 @@ def zigzag(number: int) -> bytes:
         return _VARINTS[coded]
     if not 0 <= coded < 1 << 64:
         raise OverflowError(number)
-    return _varint(coded)
+    out = b""
+    while coded >= _SMALL:
+        out += _MORE[coded & 0x3FFF]
+        coded >>= 14
+    return out + _VARINTS[coded]
 
 
 def compiled(schema: Any) -> Writer:
     """The writer of a record type, from its schema as `fastavro.parse_schema` gives it."""
-    made = _Source(schema["__named_schemas"])
+    write = _function(schema, defaults=False)
+    complete = cache(partial(_function, schema, defaults=True))
+
+    def writer(record: Any) -> bytes:
+        out: list[bytes] = []
+        try:
+            write(record, out.append)
+        except KeyError:  # nearly every record has all of its fields, and asking for each costs
+            out.clear()
+            complete()(record, out.append)
+        return b"".join(out)
+
+    return writer
+
+
+def _function(schema: Any, *, defaults: bool) -> Callable[[Any, Callable[[bytes], None]], None]:
+    """The compiled function; `defaults`: a field that is missing has its default, else it raises KeyError."""
+    made = _Source(schema["__named_schemas"], defaults)
     name = made.record(schema)
     lines = "\n".join(made.functions)
     space: dict[str, Any] = {
@@ -53,20 +77,15 @@ def compiled(schema: Any) -> Writer:
         **made.constants,
     }
     exec(compile(lines, f"<avro writer of {name}>", "exec"), space)
-    write = space[name]
-
-    def writer(record: Any) -> bytes:
-        out: list[bytes] = []
-        write(record, out.append)
-        return b"".join(out)
-
-    return writer
+    write: Callable[[Any, Callable[[bytes], None]], None] = space[name]
+    return write
 
 
 class _Source:
     """Gathers the source of one function for each record type."""
 
-    def __init__(self, named: dict[str, Any]) -> None:
+    def __init__(self, named: dict[str, Any], defaults: bool) -> None:
+        self._defaults = defaults
         self.functions: list[str] = []
         self.constants: dict[str, Any] = {}
         self._named = named
@@ -80,7 +99,8 @@ class _Source:
         name = self._made[full] = "write_" + full.replace(".", "_")
         lines = [f"def {name}(record, put):"]
         for field in schema["fields"]:
-            lines.append(f"    v = record[{field['name']!r}]" if "default" not in field else self._get(field))
+            asked = self._defaults and "default" in field
+            lines.append(self._get(field) if asked else f"    v = record[{field['name']!r}]")
             lines += ["    " + line for line in self._value(field["type"], 0)]
         self.functions.append("\n".join(lines))
         return name
@@ -102,7 +122,7 @@ class _Source:
             coded = "v.encode()" if kind == "string" else "bytes(memoryview(v))"
             return [f"b = {coded}", "n = len(b)", "put(SIZE[n] if n < HALF else zigzag(n))", "put(b)"]
         if kind in ("int", "long"):
-            return ["put(zigzag(v))"]
+            return ["put(SIZE[v] if 0 <= v < HALF else zigzag(v))"]
         if kind in ("double", "float"):
             return [f"put(pack_{kind}(v))"]
         if kind == "boolean":
