@@ -10,6 +10,7 @@ from uuid_utils import uuid7
 
 NAMESPACE = uuid.UUID("6f1d3a52-8a3e-5c0f-9a57-3c0f0a2f7f10")
 """Namespace of every derived id; part of the protocol, never changed."""
+_NAMESPACE_HASH = hashlib.sha1(NAMESPACE.bytes, usedforsecurity=False)
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
@@ -26,9 +27,9 @@ def derived_id(job: str, *origin: str | int) -> str:
         origin: what it was derived from, in a fixed order: event ids, revision, kind.
     """
     # As `uuid.uuid5`, of which most of the time goes into making an object to be written out again.
-    h = hashlib.sha1(
-        NAMESPACE.bytes + "\x1f".join((job, *map(str, origin))).encode(), usedforsecurity=False
-    ).hexdigest()
+    made = _NAMESPACE_HASH.copy()
+    made.update("\x1f".join((job, *map(str, origin))).encode())
+    h = made.hexdigest()
     return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{_VARIANT[h[16]]}{h[17:20]}-{h[20:32]}"
 
 

@@ -87,7 +87,8 @@ class EventProducer:
         """As `send`, with a value that is encoded already."""
         every = self._envelope(topic, record)
         if headers:
-            every += [(name, text.encode()) for name, text in headers.items()]
+            for name, text in headers.items():
+                every.append((name, text.encode()))
         self._producer.produce(
             topic, value=value, key=key.encode(), headers=every, on_delivery=on_delivery or self._note_failure
         )

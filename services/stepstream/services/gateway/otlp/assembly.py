@@ -12,7 +12,7 @@ from stepstream.services.gateway.otlp.evaluations import evaluations
 from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
 from stepstream.services.gateway.otlp.messages import shared
 from stepstream.services.gateway.otlp.places import Places, Trajectory
-from stepstream.services.gateway.otlp.spans import Role, Span
+from stepstream.services.gateway.otlp.spans import TOOL, Span
 from stepstream.services.gateway.otlp.tools import attach
 from stepstream.services.gateway.otlp.trace import Run, Trace, name_of, runs_of
 from stepstream.services.gateway.otlp.values import number, text, whole
@@ -76,8 +76,9 @@ class Assembler:
             name = self._name(trace, run, base)
             names[id(run)] = name
             parent = self._caller(trace, run, names, steps) if run.parent is not None else (None, None)
+            agent = name_of(run.agent) if run.agent is not None else ""
             for span in run.calls:
-                step = self._step(trace, run, span, name, parent, identities.of(span), defaults)
+                step = self._step(trace, run, span, name, agent, parent, identities.of(span), defaults)
                 steps[span.span_id] = step
                 context = {"traceparent": f"00-{span.trace_id}-{span.span_id}-01"}
                 found.append(Record("steps", step["trajectory_id"], step, context))
@@ -98,7 +99,7 @@ class Assembler:
         """The trajectory and the step that called a run: the one whose tool it is, else the last that had begun."""
         assert run.parent is not None
         assert run.agent is not None
-        tool = next((s for s in trace.above(run.agent) if s.role is Role.TOOL), None)
+        tool = next((s for s in trace.above(run.agent) if s.role is TOOL), None)
         asked = text(tool.attributes.get("gen_ai.tool.call.id")) if tool is not None else ""
         before: Step | None = None
         for span in run.parent.calls:
@@ -117,11 +118,12 @@ class Assembler:
         run: Run,
         span: Span,
         name: str,
+        agent: str,
         parent: tuple[str | None, int | None],
         identity: Identity,
         defaults: Defaults,
     ) -> Step:
-        call = call_of(span, trace.logs.get(span.span_id, ()))
+        call = call_of(span, trace.logs.get(span.span_id, ()) if trace.logs else ())
         conversation = identity.conversation if run.parent is None else ""
         trajectory_id = identity.trajectory_id or conversation or name
         index, trajectory = self._index(trace, span, call, defaults.tenant, trajectory_id)
@@ -143,7 +145,7 @@ class Assembler:
         step["step_index"] = index
         step["parent_trajectory_id"] = identity.parent_trajectory_id or parent[0]
         step["parent_step_index"] = parent[1]
-        step["agent"] = self._agent(run, span) or defaults.agent
+        step["agent"] = self._agent(span, agent) or defaults.agent
         step["model"] = call.model
         step["prompt_shared_messages"] = old
         step["messages"] = call.prompt[old:] if old else call.prompt
@@ -161,7 +163,9 @@ class Assembler:
     def _index(self, trace: Trace, span: Span, call: Call, tenant: str, trajectory_id: str) -> tuple[int, Trajectory]:
         """The step's index and its trajectory, whose counter has moved past it."""
         known = self._places.trajectory(tenant, trajectory_id)
-        told = whole(span.attributes.get("stepstream.step_index"), 31)
+        told = span.attributes.get("stepstream.step_index")
+        if told is not None:
+            told = whole(told, 31)
         place = self._places.of_span(span.trace_id, span.span_id)
         if known is None:
             # Of a conversation that goes on, earlier steps may have been counted by a gateway that has stopped since:
@@ -177,9 +181,8 @@ class Assembler:
         known.next_index = max(known.next_index, index + 1)
         return index, known
 
-    def _agent(self, run: Run, span: Span) -> str:
+    def _agent(self, span: Span, inside: str) -> str:
         own = span.attributes.get("gen_ai.agent.name") or span.attributes.get("agent.name")
-        inside = name_of(run.agent) if run.agent is not None else ""
         return text(own) or inside or text(span.resource.attributes.get("service.name"))
 
     def _end(self, trace: Trace, runs: list[Run], steps: dict[str, Step]) -> None:

@@ -55,18 +55,18 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
         parameters = structure(a["llm.invocation_parameters"])
         asked = parameters if isinstance(parameters, dict) else {}
     get = a.get
+    model = get("gen_ai.request.model") or asked.get("model") or get("gen_ai.response.model") or get("llm.model_name")
+    first_chunk, cost = get("gen_ai.response.time_to_first_chunk"), get("llm.cost.total")
     return Call(
         prompt,
         response if response is not None else new_message(role="assistant"),
-        messages.finish_reason(a.get("gen_ai.response.finish_reasons") or a.get("llm.finish_reason")) or finish,
-        text(
-            get("gen_ai.request.model") or asked.get("model") or get("gen_ai.response.model") or get("llm.model_name")
-        ),
+        messages.finish_reason(get("gen_ai.response.finish_reasons") or get("llm.finish_reason")) or finish,
+        model if type(model) is str else text(model),
         _sampling(a, asked),
         whole(_first(a, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
         whole(_first(a, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")),
-        _milliseconds(a.get("gen_ai.response.time_to_first_chunk")),
-        number(a.get("llm.cost.total")),
+        None if first_chunk is None else _milliseconds(first_chunk),
+        None if cost is None else number(cost),
     )
 
 

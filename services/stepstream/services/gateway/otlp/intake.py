@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stepstream.services.gateway.otlp.assembly import CONSENTS, Assembler, Record
 from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.spans import Role, Span, logs_of, spans_of
+from stepstream.services.gateway.otlp.spans import CALL, Span, logs_of, spans_of
 from stepstream.services.gateway.otlp.split import split_logs, split_traces
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
@@ -108,4 +108,4 @@ def _fault(span: Span) -> str:
 
 
 def _has_call(trace: Trace) -> bool:
-    return any(span.role is Role.CALL for span in trace.spans.values())
+    return any(span.role is CALL for span in trace.spans.values())

@@ -25,7 +25,7 @@ def finish_reason(value: Any) -> str:
         value = value[0] if value else ""
     if not value:
         return ""
-    word = text(value).lower()
+    word = value.lower() if type(value) is str else text(value).lower()
     return FINISH.get(word, word)
 
 
@@ -143,8 +143,8 @@ def _chat_call(raw: Any) -> ToolCall:
 
 def _call(call_id: Any, name: Any, arguments: Any) -> ToolCall:
     return {
-        "call_id": text(call_id),
-        "name": text(name),
+        "call_id": call_id if type(call_id) is str else text(call_id),
+        "name": name if type(name) is str else text(name),
         "arguments": text(arguments),
         "result": None,
         "error": None,

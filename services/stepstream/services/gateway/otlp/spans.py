@@ -22,22 +22,25 @@ class Role(Enum):
     OTHER = "other"
 
 
+CALL, TOOL, AGENT, OTHER = Role.CALL, Role.TOOL, Role.AGENT, Role.OTHER
+"""As names: they are compared for every span, and a look into the enumeration costs several times as much."""
+
 _OPERATIONS = {
-    "chat": Role.CALL,
-    "text_completion": Role.CALL,
-    "generate_content": Role.CALL,
-    "execute_tool": Role.TOOL,
-    "invoke_agent": Role.AGENT,
+    "chat": CALL,
+    "text_completion": CALL,
+    "generate_content": CALL,
+    "execute_tool": TOOL,
+    "invoke_agent": AGENT,
 }
-_INFERENCE_KINDS = {"LLM": Role.CALL, "TOOL": Role.TOOL, "AGENT": Role.AGENT}
-_REQUEST_TYPES = {"chat": Role.CALL, "completion": Role.CALL}
-_TRACELOOP_KINDS = {"tool": Role.TOOL, "agent": Role.AGENT}
+_INFERENCE_KINDS = {"LLM": CALL, "TOOL": TOOL, "AGENT": AGENT}
+_REQUEST_TYPES = {"chat": CALL, "completion": CALL}
+_TRACELOOP_KINDS = {"tool": TOOL, "agent": AGENT}
 _NAMED = (
     ("openinference.span.kind", _INFERENCE_KINDS),
     ("llm.request.type", _REQUEST_TYPES),
     ("traceloop.span.kind", _TRACELOOP_KINDS),
-    ("mcp.method.name", {"tools/call": Role.TOOL}),
-    ("rpc.system", {"a2a": Role.AGENT}),
+    ("mcp.method.name", {"tools/call": TOOL}),
+    ("rpc.system", {"a2a": AGENT}),
 )
 _ERROR = 2
 
@@ -109,14 +112,14 @@ def role_of(attributes: Attributes, name: str) -> Role:
     """The part that a span plays, from whichever convention it follows."""
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
-        return _OPERATIONS.get(operation, Role.OTHER)
+        return _OPERATIONS.get(operation, OTHER)
     for key, roles in _NAMED:
         word = attributes.get(key)
         if word is not None:
-            return roles.get(word, Role.OTHER)
+            return roles.get(word, OTHER)
     if name.startswith("a2a.") or any(key.startswith("a2a.") for key in attributes):
-        return Role.AGENT
-    return Role.OTHER
+        return AGENT
+    return OTHER
 
 
 def spans_of(request: ExportTraceServiceRequest) -> Iterator[Span]:

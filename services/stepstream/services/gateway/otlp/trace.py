@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from stepstream.services.gateway.otlp.calls import DETAILS, has_content
 from stepstream.services.gateway.otlp.messages import CHOICE
-from stepstream.services.gateway.otlp.spans import Log, Role, Span
+from stepstream.services.gateway.otlp.spans import AGENT, CALL, TOOL, Log, Span
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Trace:
         for span in spans.values():
             if span.parent_id and span.parent_id not in spans:
                 return False
-            if span.role is Role.CALL and not has_content(span):
+            if span.role is CALL and not has_content(span):
                 return False
         return True
 
@@ -71,11 +71,11 @@ class Trace:
         found: list[Span] = []
         outer: dict[str, Span] = {}
         for span in self.spans.values():
-            if span.role is not Role.CALL:
+            if span.role is not CALL:
                 continue
             top = None
             for holder in self.above(span):
-                top = holder if holder.role is Role.CALL else top
+                top = holder if holder.role is CALL else top
             if top is None:
                 found.append(span)
             elif top.span_id not in outer and self.speaks(span) and not self.speaks(top):
@@ -97,7 +97,7 @@ class Trace:
         found = [
             span
             for span in self.spans.values()
-            if span.role is Role.TOOL and not any(s.role is Role.TOOL for s in self.above(span))
+            if span.role is TOOL and not any(s.role is TOOL for s in self.above(span))
         ]
         return sorted(found, key=lambda span: (span.start_ns, span.span_id))
 
@@ -109,7 +109,7 @@ def _told_by(logs: Iterable[Log]) -> Span | None:
         return None
     times = [log.time_ns for log in logs]
     first = told[0]
-    span = Span(first.trace_id, first.span_id, "", Role.CALL, min(times), 0, first.attributes, first.resource)
+    span = Span(first.trace_id, first.span_id, "", CALL, min(times), 0, first.attributes, first.resource)
     span.failed = "error.type" in first.attributes
     return span
 
@@ -136,15 +136,19 @@ def runs_of(trace: Trace, calls: Iterable[Span]) -> list[Run]:
     own; later ones are below it, as hand-offs are, unless they are the same agent going on.
     """
     runs: dict[str, Run] = {}
+    siblings: dict[str, Run] = {}
     for call in calls:
-        agent = next((s for s in trace.above(call) if s.role is Role.AGENT), None)
-        runs.setdefault(agent.span_id if agent else "", Run(agent)).calls.append(call)
+        run = siblings.get(call.parent_id)
+        if run is None:
+            agent = next((s for s in trace.above(call) if s.role is AGENT), None)
+            run = siblings[call.parent_id] = runs.setdefault(agent.span_id if agent else "", Run(agent))
+        run.calls.append(call)
     ordered = sorted(runs.values(), key=lambda run: (run.agent is not None, run.began_ns))
     first: Run | None = None
     found: list[Run] = []
     for run in ordered:
         around = trace.above(run.agent) if run.agent is not None else ()
-        run.parent = next((runs[s.span_id] for s in around if s.role is Role.AGENT and s.span_id in runs), None)
+        run.parent = next((runs[s.span_id] for s in around if s.role is AGENT and s.span_id in runs), None)
         if run.parent is None and first is None:
             first = run
         elif run.parent is None and first is not None:

@@ -15,17 +15,19 @@ def attributes_of(pairs: Iterable[KeyValue]) -> Attributes:
     found: Attributes = {}
     for pair in pairs:
         held = pair.value
-        # Nearly all are strings, which need no asking what they are.
-        found[pair.key] = held.string_value or value_of(held, held.WhichOneof("value"))
+        # Nearly all are strings, which need no asking what they are; of the others most are positive whole numbers.
+        found[pair.key] = held.string_value or held.int_value or value_of(held, held.WhichOneof("value"))
     return found
 
 
 def value_of(held: AnyValue, kind: str | None) -> Any:
     """One value; bytes as base64 text, as OTLP's JSON has them."""
+    if kind == "double_value":
+        return held.double_value
     if kind is None:
         return None
     if kind == "array_value":
-        return [value_of(item, item.WhichOneof("value")) for item in held.array_value.values]
+        return [item.string_value or value_of(item, item.WhichOneof("value")) for item in held.array_value.values]
     if kind == "kvlist_value":
         return attributes_of(held.kvlist_value.values)
     if kind == "bytes_value":
