@@ -74,10 +74,7 @@ class Confirmed:
         """`delivery` lends its codec, and sends the keys of persons ahead."""
         self._delivery = delivery
         self._codec: Codec = delivery.codec
-        # Idempotence allows five requests under way, one a partition; with more to send, Kafka's client was seen to
-        # sleep for up to a second, and a caller waits for that. Without it a retry may double or reorder events: they
-        # have ids and indices, and callers send again too.
-        self._connect = partial(EventProducer, kafka, self._codec, source, linger_ms=LINGER_MS, idempotent=False)
+        self._connect = partial(EventProducer, kafka, self._codec, source, linger_ms=LINGER_MS)
         self._producer: EventProducer | None = None
         self._known: set[str] = set()
         self._stopping = threading.Event()

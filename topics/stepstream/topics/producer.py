@@ -28,9 +28,7 @@ class EventProducer:
     so `flush` returns only when all of them are durable.
     """
 
-    def __init__(
-        self, kafka: Kafka, codec: Codec, source: str, *, linger_ms: float = 5.0, idempotent: bool = True
-    ) -> None:
+    def __init__(self, kafka: Kafka, codec: Codec, source: str, *, linger_ms: float = 5.0) -> None:
         """Connects lazily; `source` is the `ce_source` of every event, as `gateway/0.1.0`."""
         self._codec = codec
         self._source = source.encode()
@@ -40,7 +38,7 @@ class EventProducer:
         self._producer = Producer(
             client_config(kafka)
             | {
-                "enable.idempotence": idempotent,
+                "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": linger_ms,
                 "compression.type": "lz4",
