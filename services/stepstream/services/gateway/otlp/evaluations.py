@@ -11,6 +11,8 @@ from stepstream.services.gateway.otlp.values import Attributes
 def evaluations(trace: Trace) -> Iterator[tuple[str, int, Attributes, Resource, int]]:
     """The evaluations of a trace: span, number on that span, attributes, where from, and when (nanoseconds)."""
     for span in trace.spans.values():
+        if not span.events:
+            continue
         told = [event for event in span.events if event.name == EVALUATION]
         for number, event in enumerate(told):
             yield span.span_id, number, event.attributes, span.resource, event.time_ns

@@ -70,7 +70,7 @@ class Identities:
         said: Attributes = {}
         around = [holder.attributes for holder in self._trace.above(span)]
         for attributes in (span.resource.attributes, *reversed(around), own):
-            for name in _NAMES & attributes.keys():
+            for name in _NAMES.intersection(attributes):
                 if attributes[name] not in (None, ""):
                     said[name] = attributes[name]
         user = said.get("stepstream.user") or said.get("user.id") or said.get("enduser.id")
