@@ -61,6 +61,11 @@ class Connection(asyncio.Protocol):
         if self._done is not None and not self._done.done():
             self._done.set_result(False)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the server has closed it, as some do after seconds without a call."""
+        return self._transport.is_closing()
+
     async def call(self) -> bool:
         """One call; False unless it was answered with status 200."""
         if self._calls % CALLS_OF_ONE_TRAJECTORY == 0:
@@ -98,10 +103,11 @@ class Connection(asyncio.Protocol):
 async def run(load: Load) -> dict[str, object]:
     """Makes the calls."""
     loop = asyncio.get_running_loop()
-    connections = [
-        (await loop.create_connection(lambda: Connection(load), "127.0.0.1", load.port))[1]
-        for _ in range(load.connections)
-    ]
+
+    async def connected() -> Connection:
+        return (await loop.create_connection(lambda: Connection(load), "127.0.0.1", load.port))[1]
+
+    connections = [await connected() for _ in range(load.connections)]
     latencies: list[float] = []
     calls = failed = 0
     began = time.perf_counter()
@@ -128,6 +134,8 @@ async def run(load: Load) -> dict[str, object]:
         running = set()
 
         async def turn(connection: Connection, at: float) -> None:
+            if connection.closed:
+                connection = await connected()
             await one(connection, at)
             free.append(connection)
 
