@@ -253,7 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, under a minute")
     quick = parser.parse_args().quick
-    rounds, seconds, paced_s = (1, 6.0, 6.0) if quick else (5, 6.0, 20.0)
+    rounds, seconds, paced_s = (1, 6.0, 6.0) if quick else (3, 6.0, 12.0)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepstream-bench-")))
         kafka = stack.enter_context(Stack(isolated(load({}), folder / "stack"), ["broker", "registry"]))
