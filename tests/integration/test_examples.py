@@ -36,7 +36,7 @@ LANGUAGES = {
     "go": Language(("go",), (("go", "build", "-o", "{work}/agent", "."),), ("{work}/agent",)),
     "rust": Language(
         ("cargo",),
-        (("cargo", "build", "--quiet", "--locked", "--target-dir", "{work}/target"),),
+        (("cargo", "build", "--quiet", "--target-dir", "{work}/target"),),
         ("{work}/target/debug/support-agent",),
     ),
     "java": Language(
