@@ -67,11 +67,6 @@ class Backlog:
         return len(self._memory) + (self.spool.unread if self.spool is not None else 0)
 
     @property
-    def on_disk(self) -> bool:
-        """Whether events are to wait on disk."""
-        return self._room.folder is not None
-
-    @property
     def spool_bytes(self) -> int:
         """Bytes on disk."""
         return self.spool.bytes if self.spool is not None else 0
