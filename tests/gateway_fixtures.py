@@ -78,18 +78,25 @@ def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int, t
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedUpstream]:
     """The worker behind the gateway."""
-    worker = ScriptedUpstream()
-    worker.start()
-    yield worker
-    worker.die()
+    with ScriptedUpstream() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def gateway_fields() -> dict[str, Any]:
+    """More settings of the module's gateway; a module that wants some has a fixture of its own by this name."""
+    return {}
 
 
 @pytest.fixture(scope="module")
 def gateway(
-    registry_settings: Settings, upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+    registry_settings: Settings,
+    upstream: ScriptedUpstream,
+    gateway_fields: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServiceProcess]:
     """A running gateway."""
-    settings = gateway_settings(registry_settings, upstream)
+    settings = gateway_settings(registry_settings, upstream, **gateway_fields)
     with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
         yield process
 

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -71,6 +71,13 @@ class ScriptedUpstream:
         self._free: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.die()
 
     def start(self) -> None:
         """Listens; also again after `die`."""

@@ -100,10 +100,8 @@ def forms(value: str) -> set[bytes]:
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedUpstream]:
-    worker = ScriptedUpstream()
-    worker.start()
-    yield worker
-    worker.die()
+    with ScriptedUpstream() as worker:
+        yield worker
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_fixtures import Recorded, gateway_process, gateway_settings
+from gateway_fixtures import Recorded
 from scripted_anthropic import REQUEST_ID, ScriptedAnthropic
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
 from service_process import ServiceProcess
 
-from stepstream.config import Settings
 from stepstream.config.sections import Provider
 from stepstream.services.gateway.sse import EventParser
 
@@ -23,24 +22,15 @@ GET = {"name": "get", "input_schema": {"type": "object", "properties": {"input":
 @pytest.fixture(scope="module")
 def provider() -> Iterator[ScriptedAnthropic]:
     """A provider of the models `claude-*`."""
-    made = ScriptedAnthropic()
-    made.start()
-    yield made
-    made.die()
+    with ScriptedAnthropic() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    registry_settings: Settings,
-    upstream: ScriptedUpstream,
-    provider: ScriptedAnthropic,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[ServiceProcess]:
-    """A gateway between the worker and the provider."""
+def gateway_fields(provider: ScriptedAnthropic) -> dict[str, Any]:
+    """The gateway stands between the worker and the provider."""
     entry = Provider(name="scripted", base_url=provider.url, models=["claude-*"], protocols=["anthropic"])
-    settings = gateway_settings(registry_settings, upstream, providers=[entry])
-    with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
-        yield process
+    return {"providers": [entry]}
 
 
 @pytest.fixture(autouse=True)

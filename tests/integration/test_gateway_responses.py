@@ -8,12 +8,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from gateway_fixtures import Recorded, gateway_process, gateway_settings
+from gateway_fixtures import Recorded
 from scripted_responses import ScriptedResponses, said
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids
 from service_process import ServiceProcess
 
-from stepstream.config import Settings
 from stepstream.config.sections import Provider
 
 GET: Any = {
@@ -41,24 +40,15 @@ def look_up(request: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def provider() -> Iterator[ScriptedResponses]:
     """A provider of the models `gpt-*`."""
-    made = ScriptedResponses()
-    made.start()
-    yield made
-    made.die()
+    with ScriptedResponses() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    registry_settings: Settings,
-    upstream: ScriptedUpstream,
-    provider: ScriptedResponses,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[ServiceProcess]:
-    """A gateway between the worker and the provider."""
+def gateway_fields(provider: ScriptedResponses) -> dict[str, Any]:
+    """The gateway stands between the worker and the provider."""
     entry = Provider(name="scripted", base_url=provider.url, models=["gpt-*"], protocols=["responses"])
-    settings = gateway_settings(registry_settings, upstream, providers=[entry])
-    with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
-        yield process
+    return {"providers": [entry]}
 
 
 @pytest.fixture(autouse=True)

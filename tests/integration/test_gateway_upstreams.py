@@ -24,30 +24,21 @@ QUESTION = {"role": "user", "content": "q:a+c"}
 @pytest.fixture(scope="module")
 def provider() -> Iterator[ScriptedUpstream]:
     """Serves the models `gpt-*`."""
-    made = ScriptedUpstream()
-    made.tokens = False
-    made.start()
-    yield made
-    made.die()
+    with ScriptedUpstream() as made:
+        made.tokens = False
+        yield made
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    registry_settings: Settings,
-    upstream: ScriptedUpstream,
-    provider: ScriptedUpstream,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[ServiceProcess]:
-    """A gateway before the worker and three providers: one that is there, one that is not, one of another protocol."""
+def gateway_fields(provider: ScriptedUpstream) -> dict[str, Any]:
+    """Before the worker stand three providers: one that is there, one that is not, one of another protocol."""
     nowhere = f"http://127.0.0.1:{free_block(1)}"
     entries = [
         Provider(name="there", base_url=provider.url, models=["gpt-*"]),
         Provider(name="away", base_url=nowhere, models=["away-*"]),
         Provider(name="other", base_url=nowhere, models=["claude-*"], protocols=["anthropic"]),
     ]
-    settings = gateway_settings(registry_settings, upstream, providers=entries, upstream_deadline_s=0.3)
-    with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
-        yield process
+    return {"providers": entries, "upstream_deadline_s": 0.3}
 
 
 @pytest.fixture
