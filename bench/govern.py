@@ -21,17 +21,12 @@ import io
 import json
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import fastavro
 from peers import python_of
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
 from redaction_corpus import Sample, carriers, corpus
 from redaction_corpus.measuring import Outcome, measure, texts
 
