@@ -30,7 +30,7 @@ from stepstream.topics.events import new_message, new_sampling, new_step, new_to
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
-RAW = {"steps", "feedback"}
+RAW = {"steps", "feedback", "open-traces"}
 """Topics before `govern`: what agents told, as they told it."""
 DEADLINE_S = 180.0
 
@@ -154,7 +154,7 @@ def plant(settings: Settings, upstream: ScriptedUpstream, values: dict[str, str]
     body = {"model": "scripted-1", "max_tokens": 99, "system": text, "messages": [{"role": "user", "content": hidden}]}
     post(settings, "/v1/messages", body, anthropic)
     plain = publish(settings, text, hidden)
-    every = [chat, responses, anthropic, plain]
+    every = [chat, responses, anthropic, plain, trace(settings, text, hidden)]
     for trajectory in every:
         ending = {"trajectory_id": trajectory, "name": "outcome", "value": 1, "source": "environment"}
         ending |= {"ends_trajectory": "terminated", "last_step_index": 0, "comment": text, "demonstration": hidden}
@@ -171,6 +171,32 @@ def post(settings: Settings, path: str, body: Any, trajectory: str) -> None:
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status in (200, 202)
+
+
+def trace(settings: Settings, text: str, hidden: str) -> str:
+    """A model call told by OpenTelemetry, with its content; returns the trajectory, which is its conversation."""
+    trajectory, now = uuid.uuid4().hex, time.time_ns()
+
+    def said(role: str, content: str) -> str:
+        return json.dumps([{"role": role, "parts": [{"type": "text", "content": content}]}])
+
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "other",
+        "gen_ai.conversation.id": trajectory,
+        "gen_ai.input.messages": said("user", hidden),
+        "gen_ai.output.messages": said("assistant", text),
+    }
+    span = {
+        "traceId": uuid.uuid4().hex,
+        "spanId": uuid.uuid4().hex[:16],
+        "name": "chat other",
+        "startTimeUnixNano": str(now - 1000),
+        "endTimeUnixNano": str(now),
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
+    }
+    post(settings, "/v1/traces", {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}, trajectory)
+    return trajectory
 
 
 def publish(settings: Settings, text: str, hidden: str) -> str:
