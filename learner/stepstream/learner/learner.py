@@ -17,8 +17,9 @@ from stepstream.learner.buffer import Buffer
 from stepstream.learner.checkpoint import CheckpointFault, folder_of, load_optimizer, verify
 from stepstream.learner.consume import Reader
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, trained_places
+from stepstream.learner.policy import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
-from stepstream.learner.update import CannotTrain, Trainer
+from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import EventConsumer

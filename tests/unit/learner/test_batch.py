@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from labelled_records import attempt, labelled, tiny_model
 
 from stepstream.config.sections import Learner
-from stepstream.learner.batch import chosen_logprobs, microbatches
+from stepstream.learner.batch import microbatches
+from stepstream.learner.forward import chosen_logprobs
 from stepstream.learner.update import Trainer
 
 

@@ -8,7 +8,8 @@ from labelled_records import attempt, group_of, labelled, tiny_model
 from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import load_optimizer, sha256_of, write_version
-from stepstream.learner.update import CannotTrain, Trainer, learning_rate
+from stepstream.learner.policy import CannotTrain
+from stepstream.learner.update import Trainer, learning_rate
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def groups(count: int, seed: int = 0) -> list[list[Attempt]]:
 
 
 def total_logprob(trainer: Trainer, chosen: list[Attempt]) -> float:
-    from stepstream.learner.batch import chosen_logprobs
+    from stepstream.learner.forward import chosen_logprobs
 
     with torch.no_grad():
         return chosen_logprobs(trainer.model, [s for a in chosen for s in a.sequences]).sum().item()
@@ -33,7 +34,7 @@ def total_logprob(trainer: Trainer, chosen: list[Attempt]) -> float:
 
 def on_policy(trainer: Trainer, group: list[Any]) -> list[Attempt]:
     """The records with the behaviour log-probabilities that the trainer's model gives."""
-    from stepstream.learner.batch import chosen_logprobs
+    from stepstream.learner.forward import chosen_logprobs
 
     attempts = [attempt(record) for record in group]
     with torch.no_grad():
