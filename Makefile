@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 AGENTS := .venv-agents
 BIN := $(VENV)/bin
+# Half of the tests' time is waiting for processes to start; each file of tests starts its own.
+TEST_PROCESSES ?= 2
 # The lock files are complete: nothing outside them is resolved. Compiled once here, or each of the stack's processes
 # would compile half of it at every start where Python is told to write no bytecode.
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode
@@ -22,8 +24,8 @@ up: install ## Run the same services over the same data, until Ctrl-C
 	@$(BIN)/stepstream up
 
 test: $(VENV)/.dev $(AGENTS)/.done lint types ## Run every check and every test
-	@echo "== tests"
-	@$(BIN)/pytest
+	@echo "== tests, $(TEST_PROCESSES) files at once"
+	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 # What shows that any agent can be pointed at Stepstream: agents and languages that are not ours, outages, old schemas.
 PROXY_TESTS := \

@@ -1,4 +1,19 @@
 """Fixtures that several kinds of tests share: parts of the embedded stack as real processes, on free ports."""
 
+import os
+
+import pytest
+
+from stepstream.embedded import ports
+
 # tests/ is on pytest's pythonpath (pyproject.toml)
 pytest_plugins = ["loop_fixtures", "stack_fixtures", "store_fixtures", "gateway_fixtures", "agents_fixtures"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives tests that run side by side ports of their own: a free one is taken some time after it was looked for."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        share = len(ports.FREE_PORTS) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        first = ports.FREE_PORTS.start + int(worker.removeprefix("gw")) * share
+        ports.FREE_PORTS = range(first, first + share)

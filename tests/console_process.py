@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sample_records import SECOND_US, checkpoint, dead_letter, feedback, step, trajectory, worker_status
-from store_fixtures import free_port
 
 from stepstream.config import Settings, environment_of
+from stepstream.embedded.ports import free_block
 from stepstream.jobs import clickhouse
 from stepstream.jobs.rows import TABLES, rows
 
@@ -23,7 +23,7 @@ from stepstream.jobs.rows import TABLES, rows
 @contextmanager
 def console(settings: Settings, folder: Path, deadline_s: float = 30.0) -> Iterator[str]:
     """Runs a console on a free port; gives its address, and stops it with SIGTERM, which must end it cleanly."""
-    port = free_port()
+    port = free_block(1)
     own = settings.model_copy(update={"console": settings.console.model_copy(update={"port": port})})
     url = f"http://127.0.0.1:{port}"
     with (folder / "console.log").open("ab") as log:

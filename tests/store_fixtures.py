@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,13 +14,7 @@ from pathlib import Path
 import pytest
 
 from stepstream.config import Settings, environment_of, load
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from stepstream.embedded.ports import free_block
 
 
 @dataclass
@@ -75,7 +68,7 @@ class StoreProcess:
 
 def store_process(folder: Path, **clickhouse: str) -> StoreProcess:
     """A store that is not started yet, on a free port, with its data in `folder`."""
-    port = free_port()
+    port = free_block(1)
     environment = {
         "STEPSTREAM_PATHS_DATA": str(folder),
         "STEPSTREAM_STORE_PORT": str(port),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from stepstream.embedded.errors import StackError
 
-# Below the range that Linux gives to outgoing connections, so that a free port stays free.
-_LOWEST, _HIGHEST = 10_000, 32_000
+FREE_PORTS = range(10_000, 32_000)
+"""Where free ports are looked for: below those that Linux gives to outgoing connections, so that they stay free."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def owner_of(port: int) -> str:
 def free_block(size: int, host: str = "127.0.0.1") -> int:
     """The first of `size` free ports in a row, from a place chosen at random."""
     for _ in range(1_000):
-        base = random.randrange(_LOWEST, _HIGHEST - size)
+        base = random.randrange(FREE_PORTS.start, FREE_PORTS.stop - size)
         if all(is_free(host, base + i) for i in range(size)):
             return base
-    raise StackError(f"no {size} free ports in a row between {_LOWEST} and {_HIGHEST}")
+    raise StackError(f"no {size} free ports in a row between {FREE_PORTS.start} and {FREE_PORTS.stop}")
