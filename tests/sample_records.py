@@ -137,6 +137,48 @@ def dead_letter(**fields: Any) -> events.DeadLetter:
     return events.new_dead_letter(**(values | fields))
 
 
+def training_decision(trajectory_id: str = "t", **fields: Any) -> events.TrainingDecision:
+    """Its first revision was trained on."""
+    values: dict[str, Any] = {
+        "event_id": f"{trajectory_id}/trained",
+        "occurred_at_us": T0_US,
+        "trajectory_id": trajectory_id,
+        "revision": 1,
+        "group_id": "g",
+        "model": "demo",
+        "root": 0,
+        "outcome": "trained",
+        "learner_version": 3,
+        "staleness": 1,
+        "update": 7,
+        "checkpoint_version": 4,
+        "partition": 2,
+        "offset": 5,
+        "job": "learner@1",
+    }
+    return events.new_training_decision(**(values | fields))
+
+
+def learner_update(**fields: Any) -> events.LearnerUpdate:
+    """An update whose tokens are of one range of staleness."""
+    values: dict[str, Any] = {
+        "event_id": "u",
+        "occurred_at_us": T0_US,
+        "model": "demo",
+        "root": 0,
+        "update": 7,
+        "learner_version": 3,
+        "groups": 2,
+        "trajectories": 6,
+        "figures": {"loss": 0.5},
+        "lags": [events.new_lag_figures(least=9, tokens=5, effective_share=0.5, clip_share=0.2)],
+        "dropped": {"no_variance": 3},
+        "seconds": {"train": 0.5, "wait": 0.1},
+        "job": "learner@1",
+    }
+    return events.new_learner_update(**(values | fields))
+
+
 def _stats() -> events.TrajectoryStats:
     return events.new_trajectory_stats(
         event_id="a",
@@ -188,5 +230,7 @@ SAMPLES: dict[str, Any] = {
         event_id="s", occurred_at_us=T0_US, tenant="default", user="ada", consent="analyse"
     ),
     "erasures": events.new_erasure(event_id="x", occurred_at_us=T0_US, tenant="default", subject="ab" * 20),
+    "training-decisions": training_decision(),
+    "learner-updates": learner_update(),
     "dead-letters": dead_letter(),
 }

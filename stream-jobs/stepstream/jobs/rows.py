@@ -176,6 +176,23 @@ _CONSENTS = _table(
     occurred_at=_occurred_at,
 )
 _ERASURES = _table("erasures", "event_id subject tenant requested_by", occurred_at=_occurred_at)
+_TRAINING_DECISIONS = _table(
+    "training_decisions",
+    "event_id trajectory_id revision group_id tenant model root outcome reason learner_version staleness update "
+    "checkpoint_version trained_revision partition offset job",
+    occurred_at=_occurred_at,
+)
+_LEARNER_UPDATES = _table(
+    "learner_updates",
+    "event_id model root update learner_version groups trajectories figures dropped seconds job",
+    occurred_at=_occurred_at,
+)
+# A row of this table is made of a LagFigures with its update put in.
+_LEARNER_UPDATE_LAGS = _table(
+    "learner_update_lags",
+    "model root update least most tokens effective_share clip_share rejected_share kl",
+    occurred_at=_occurred_at,
+)
 _DEAD_LETTERS = _table(
     "dead_letters",
     "event_id job topic partition offset value_bytes error reason",
@@ -198,6 +215,9 @@ TABLES = {
         _POLICIES,
         _CONSENTS,
         _ERASURES,
+        _TRAINING_DECISIONS,
+        _LEARNER_UPDATES,
+        _LEARNER_UPDATE_LAGS,
         _DEAD_LETTERS,
     )
 }
@@ -215,6 +235,8 @@ _TABLE_OF_TOPIC = {
     "policies": _POLICIES,
     "consents": _CONSENTS,
     "erasures": _ERASURES,
+    "training-decisions": _TRAINING_DECISIONS,
+    "learner-updates": _LEARNER_UPDATES,
     "dead-letters": _DEAD_LETTERS,
 }
 TOPICS = tuple(_TABLE_OF_TOPIC)
@@ -237,3 +259,7 @@ def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
         whose = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}
         for step in record["steps"]:
             yield _TRAJECTORY_STEPS.name, _TRAJECTORY_STEPS.row({**step, **whose})
+    elif table is _LEARNER_UPDATES:
+        of = {name: record[name] for name in ("occurred_at_us", "model", "root", "update")}
+        for lag in record["lags"]:
+            yield _LEARNER_UPDATE_LAGS.name, _LEARNER_UPDATE_LAGS.row({**lag, **of})

@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from sample_records import SAMPLES, step, trajectory
+from sample_records import SAMPLES, learner_update, step, trajectory
 
 from stepstream.jobs.migrate import migrations
 from stepstream.jobs.rows import TABLES, TOPICS, rows
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
-from stepstream.topics.events import new_governance
+from stepstream.topics.events import new_governance, new_lag_figures
 from stepstream.topics.seal import SEALED_TOPICS
 
 _CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\n\((.*?)\n\)\nENGINE", re.DOTALL)
@@ -70,6 +70,18 @@ def test_a_trajectory_gives_its_row_and_one_for_each_step() -> None:
     row = dict(zip(columns, found[1][1], strict=True))
     assert (row["trajectory_id"], row["revision"], row["step_index"]) == ("x", 3, 0)
     assert row["components"] == {"outcome": 1.0, "length": -0.25}
+
+
+def test_an_update_gives_its_row_and_one_for_each_range_of_staleness() -> None:
+    lags = [new_lag_figures(least=0, most=0, tokens=10), new_lag_figures(least=9, tokens=5)]
+    found = list(rows("learner-updates", learner_update(update=3, lags=lags)))
+    assert [table for table, _ in found] == ["learner_updates", "learner_update_lags", "learner_update_lags"]
+    columns = TABLES["learner_update_lags"].columns
+    told = [dict(zip(columns, row, strict=True)) for _, row in found[1:]]
+    assert [(row["update"], row["least"], row["most"], row["tokens"]) for row in told] == [
+        (3, 0, 0, 10),
+        (3, 9, None, 5),
+    ]
 
 
 def test_terms_of_one_name_are_summed() -> None:

@@ -7,6 +7,115 @@ below make it checked. The `new_…` functions fill in the schemas' defaults.
 from typing import Literal, TypedDict
 
 
+class Alarm(TypedDict):
+    """What is rewarded rose while a guard fell: the reward is perhaps gamed. Raised once, cleared once; the newest record of an alarm says whether it stands."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it was decided, in microseconds since the Unix epoch (UTC)."""
+    alarm_id: str
+    """The alarm: one guard of one cohort that fell in one window; the key of the record."""
+    state: str
+    """`raised` or `cleared`."""
+    kind: str
+    """What fell: `guard`, `shadow` or `success`."""
+    environment: str
+    """Where the agent worked."""
+    agent: str
+    """Name of the agent."""
+    model: str
+    """Model."""
+    split: str
+    """`train` or `eval`."""
+    reward_spec: str
+    """Name and digest of the reward specification."""
+    rising: str
+    """The rewarded component that rose, or `reward`."""
+    falling: str
+    """The guard or shadow component that became worse, or `success`."""
+    rising_before: float
+    """Mean of the rising one over the trajectories of the earlier window."""
+    rising_after: float
+    """Its mean in the later window."""
+    falling_before: float
+    """Mean of the falling one in the earlier window."""
+    falling_after: float
+    """Its mean in the later window."""
+    trajectories_before: int
+    """Trajectories of the earlier window."""
+    trajectories_after: int
+    """Trajectories of the later window."""
+    p_value: float
+    """The larger of the two one-sided p-values, before the correction for how often was looked."""
+    threshold: float
+    """What it was below: the level after that correction."""
+    baseline_version: int | None
+    """Last policy version of the earlier window; null where the model tells none."""
+    since_version: int | None
+    """First policy version of the later window."""
+    until_version: int | None
+    """Last policy version of the later window."""
+    message: str
+    """All of it in a sentence."""
+
+
+def new_alarm(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    alarm_id: str,
+    state: str,
+    kind: str,
+    agent: str,
+    model: str,
+    reward_spec: str,
+    rising: str,
+    falling: str,
+    rising_before: float,
+    rising_after: float,
+    falling_before: float,
+    falling_after: float,
+    trajectories_before: int,
+    trajectories_after: int,
+    p_value: float,
+    threshold: float,
+    message: str,
+    environment: str = "",
+    split: str = "train",
+    baseline_version: int | None = None,
+    since_version: int | None = None,
+    until_version: int | None = None,
+) -> Alarm:
+    """A Alarm with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "alarm_id": alarm_id,
+        "state": state,
+        "kind": kind,
+        "environment": environment,
+        "agent": agent,
+        "model": model,
+        "split": split,
+        "reward_spec": reward_spec,
+        "rising": rising,
+        "falling": falling,
+        "rising_before": rising_before,
+        "rising_after": rising_after,
+        "falling_before": falling_before,
+        "falling_after": falling_after,
+        "trajectories_before": trajectories_before,
+        "trajectories_after": trajectories_after,
+        "p_value": p_value,
+        "threshold": threshold,
+        "baseline_version": baseline_version,
+        "since_version": since_version,
+        "until_version": until_version,
+        "message": message,
+    }
+
+
 class ApiKey(TypedDict):
     """A key that callers of the gateway show, as a digest; the key itself is told once, to whoever made it."""
 
@@ -257,6 +366,128 @@ def new_checkpoint(
     }
 
 
+class ComponentSums(TypedDict):
+    """Sums over trajectories of one series: a reward component's value, the whole reward, or success (1 or 0). Attempts at one task are not independent, so the sums by group are there too: they give the standard error of the mean."""
+
+    name: str
+    """Name of the component; `reward` and `success` for the series of these kinds."""
+    kind: str
+    """Kind of the component (`term`, `raw`, `shaping`, `guard`, `shadow`), or `reward` or `success`."""
+    weight: float
+    """Weight in the sum; 0: not paid."""
+    direction: int
+    """1: more is better; -1: less is better."""
+    trajectories: int
+    """Trajectories in which it is known."""
+    groups: int
+    """Groups of these, each trajectory without a group being its own."""
+    total: float
+    """Sum of the values, each of them a trajectory's sum over its steps."""
+    squares: float
+    """Sum of their squares."""
+    group_squares: float
+    """Sum over groups of the square of the group's total."""
+    group_cross: float
+    """Sum over groups of the group's total times its number of trajectories."""
+    group_sizes: float
+    """Sum over groups of the square of the number of trajectories."""
+
+
+def new_component_sums(
+    *,
+    name: str,
+    kind: str,
+    weight: float,
+    direction: int,
+    trajectories: int,
+    groups: int,
+    total: float,
+    squares: float,
+    group_squares: float,
+    group_cross: float,
+    group_sizes: float,
+) -> ComponentSums:
+    """A ComponentSums with the schema's defaults."""
+    return {
+        "name": name,
+        "kind": kind,
+        "weight": weight,
+        "direction": direction,
+        "trajectories": trajectories,
+        "groups": groups,
+        "total": total,
+        "squares": squares,
+        "group_squares": group_squares,
+        "group_cross": group_cross,
+        "group_sizes": group_sizes,
+    }
+
+
+class ComponentStats(TypedDict):
+    """Absolute statistics of reward components in one period (a policy version in one hour), as of one position of the log: the newest version of a key replaces the earlier ones, sums over partitions give the whole."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    key: str
+    """Identity of cohort, period and partition; the key of the record."""
+    partition: int
+    """Partition of labeled-trajectories that was folded."""
+    version: int
+    """Offset after the last record folded; higher is newer."""
+    environment: str
+    """Where the agent worked."""
+    agent: str
+    """Name of the agent."""
+    model: str
+    """Model."""
+    split: str
+    """`train` or `eval`."""
+    reward_spec: str
+    """Name and digest of the reward specification: values under another one cannot be compared."""
+    policy_version: int | None
+    """Newest policy version in the responses; null where the model tells none."""
+    hour: int
+    """Hour in which the trajectories ended, in hours since the Unix epoch (UTC)."""
+    components: list[ComponentSums]
+    """Sums by series, in the order of kind and name."""
+
+
+def new_component_stats(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    key: str,
+    partition: int,
+    version: int,
+    agent: str,
+    model: str,
+    reward_spec: str,
+    hour: int,
+    environment: str = "",
+    split: str = "train",
+    policy_version: int | None = None,
+    components: list[ComponentSums] | None = None,
+) -> ComponentStats:
+    """A ComponentStats with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "key": key,
+        "partition": partition,
+        "version": version,
+        "environment": environment,
+        "agent": agent,
+        "model": model,
+        "split": split,
+        "reward_spec": reward_spec,
+        "policy_version": policy_version,
+        "hour": hour,
+        "components": components if components is not None else [],
+    }
+
+
 Consent = Literal["train", "analyse", "none"]
 """What the person or tenant behind an event allows: learning from it, counting it only, or neither. A value that a reader does not know reads as `none`."""
 
@@ -498,7 +729,7 @@ class Feedback(TypedDict):
     demonstration: str | None
     """What the agent should have answered."""
     source: str
-    """Where it comes from: `environment`, `verifier`, `test`, `user`, `judge`, `business`."""
+    """Where it comes from: `environment`, `verifier`, `test`, `user`, `judge`, `prm`, `business`."""
     retracts: str | None
     """event_id of earlier feedback that this one takes back."""
     end: TrajectoryEnd
@@ -573,13 +804,21 @@ class RewardComponent(TypedDict):
     name: str
     """Name in the reward specification."""
     value: float
-    """Value after its bounds, before its weight."""
+    """Value after its bounds, before its weight; of a shaping term the difference of potentials."""
     weight: float
     """Weight in the sum."""
     source: str
     """Where the value comes from."""
     feedback_event_id: str | None
     """Governed feedback that gave the value."""
+    kind: str
+    """`term` (of the trajectory's reward), `raw` (a score paid at each step: it moves the optimum), `shaping` (a difference of potentials: it does not), `guard` (declared as a guard, or the correction by a cap) or `shadow` (measured, not paid: its weight is 0)."""
+    level: str
+    """`trajectory`: one value, paid at the last step; `step`: a value of this step."""
+    final: bool
+    """Whether nothing that comes later can change the value."""
+    raw_value: float
+    """Value as it was measured, before its bounds; of a shaping term the potential of the step's state."""
 
 
 def new_reward_component(
@@ -589,6 +828,10 @@ def new_reward_component(
     weight: float,
     source: str,
     feedback_event_id: str | None = None,
+    kind: str = "term",
+    level: str = "trajectory",
+    final: bool = False,
+    raw_value: float = 0.0,
 ) -> RewardComponent:
     """A RewardComponent with the schema's defaults."""
     return {
@@ -597,6 +840,10 @@ def new_reward_component(
         "weight": weight,
         "source": source,
         "feedback_event_id": feedback_event_id,
+        "kind": kind,
+        "level": level,
+        "final": final,
+        "raw_value": raw_value,
     }
 
 
@@ -612,7 +859,7 @@ class ToolCall(TypedDict):
     result: str | None
     """What the tool answered; null where the record's producer did not see it."""
     error: str | None
-    """Class of the error; null: none, or not known."""
+    """Class of the error; null: none, or not known. `unknown_tool` and `invalid_arguments` tell that the call itself is malformed; any other, that its tool failed."""
     duration_ms: float | None
     """Time that the call took, in milliseconds."""
 
@@ -848,6 +1095,10 @@ class LabeledTrajectory(TypedDict):
     """Sum of the steps' rewards (trajectory-level terms are paid at the last step)."""
     reward_spec: str
     """Name and digest of the reward specification."""
+    reward_spec_version: int
+    """Version of that specification on `reward-specs`; 0: the one of the settings, or the built-in one."""
+    pending: list[str]
+    """Required reward components that are still waited for: until they come, or the wait is given up, the label is partial and not trainable."""
     steps: list[LabeledStep]
     """Its steps, in order."""
     sequences: list[TrainingSequence]
@@ -909,6 +1160,8 @@ def new_labeled_trajectory(
     version_max: int | None = None,
     end: TrajectoryEnd = "open",
     success: bool | None = None,
+    reward_spec_version: int = 0,
+    pending: list[str] | None = None,
     steps: list[LabeledStep] | None = None,
     sequences: list[TrainingSequence] | None = None,
     tools: list[ToolUse] | None = None,
@@ -949,6 +1202,8 @@ def new_labeled_trajectory(
         "success": success,
         "reward": reward,
         "reward_spec": reward_spec,
+        "reward_spec_version": reward_spec_version,
+        "pending": pending if pending is not None else [],
         "steps": steps if steps is not None else [],
         "sequences": sequences if sequences is not None else [],
         "tools": tools if tools is not None else [],
@@ -963,6 +1218,112 @@ def new_labeled_trajectory(
         "signature": signature if signature is not None else [],
         "seal_key": seal_key,
         "sealed": sealed,
+    }
+
+
+class LagFigures(TypedDict):
+    """The trained tokens of an update whose staleness lies in one range."""
+
+    least: int
+    """Smallest staleness of the range, in versions."""
+    most: int | None
+    """Largest staleness of the range; null: no limit."""
+    tokens: int
+    """Trained tokens."""
+    effective_share: float
+    """Effective sample size of their importance weights, as a share of their number."""
+    clip_share: float
+    """Share of them whose gradient the clip changed."""
+    rejected_share: float
+    """Share of them that a weight or mask left out."""
+    kl: float
+    """Estimate of the KL divergence between behaviour and proximal policy, in nats a token."""
+
+
+def new_lag_figures(
+    *,
+    least: int,
+    tokens: int,
+    most: int | None = None,
+    effective_share: float = 0.0,
+    clip_share: float = 0.0,
+    rejected_share: float = 0.0,
+    kl: float = 0.0,
+) -> LagFigures:
+    """A LagFigures with the schema's defaults."""
+    return {
+        "least": least,
+        "most": most,
+        "tokens": tokens,
+        "effective_share": effective_share,
+        "clip_share": clip_share,
+        "rejected_share": rejected_share,
+        "kl": kl,
+    }
+
+
+class LearnerUpdate(TypedDict):
+    """One update of a learner: what it was made from and its figures. Written before the version that it is part of; an update that a crash undid is done again, and replaced by its number."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    model: str
+    """Model of the learner; the key of the record."""
+    root: int
+    """Version that the lineage began with."""
+    update: int
+    """Number of the update since the root of the lineage, from 1."""
+    learner_version: int
+    """Version that it trained from."""
+    groups: int
+    """Groups trained on."""
+    trajectories: int
+    """Attempts trained on."""
+    figures: dict[str, float]
+    """Its figures by name, as docs/learner.md has them."""
+    lags: list[LagFigures]
+    """Figures of the trained tokens by staleness."""
+    dropped: dict[str, int]
+    """Attempts that were dropped since the update before, by reason."""
+    seconds: dict[str, float]
+    """Seconds since the update before, by what they went into: `train`, `publish`, `wait` (nothing to train on had come), `fold` (taking in what was read)."""
+    job: str
+    """Name and version of the learner's code."""
+
+
+def new_learner_update(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    model: str,
+    root: int,
+    update: int,
+    learner_version: int,
+    groups: int,
+    trajectories: int,
+    job: str,
+    figures: dict[str, float] | None = None,
+    lags: list[LagFigures] | None = None,
+    dropped: dict[str, int] | None = None,
+    seconds: dict[str, float] | None = None,
+) -> LearnerUpdate:
+    """A LearnerUpdate with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "model": model,
+        "root": root,
+        "update": update,
+        "learner_version": learner_version,
+        "groups": groups,
+        "trajectories": trajectories,
+        "figures": figures if figures is not None else {},
+        "lags": lags if lags is not None else [],
+        "dropped": dropped if dropped is not None else {},
+        "seconds": seconds if seconds is not None else {},
+        "job": job,
     }
 
 
@@ -1066,6 +1427,55 @@ def new_policy_span(
         "end": end,
         "model": model,
         "version": version,
+    }
+
+
+class RewardSpecification(TypedDict):
+    """One version of a reward specification: which components make the reward of whose trajectories. The newest of a name rules."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    name: str
+    """Name of the specification; the key of the record."""
+    version: int
+    """1, 2, … : rising for each name."""
+    digest: str
+    """Digest of what it says; labels name it."""
+    document: str
+    """The specification, TOML, as it was checked."""
+    environments: list[str]
+    """Environments that it applies to, as patterns with `*`; none: it rules nothing any more."""
+    agents: list[str]
+    """Agents that it applies to, as patterns with `*`."""
+    author: str
+    """Who put it up."""
+
+
+def new_reward_specification(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    name: str,
+    version: int,
+    digest: str,
+    document: str,
+    environments: list[str] = ['*'],
+    agents: list[str] = ['*'],
+    author: str = "",
+) -> RewardSpecification:
+    """A RewardSpecification with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "name": name,
+        "version": version,
+        "digest": digest,
+        "document": document,
+        "environments": environments,
+        "agents": agents,
+        "author": author,
     }
 
 
@@ -1365,8 +1775,93 @@ def new_trace_export(
     }
 
 
+class TrainingDecision(TypedDict):
+    """What became of one revision of a labelled trajectory at a learner: trained on, told once the version that it is part of is published, or not, and why. One event for each use."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    trajectory_id: str
+    """The trajectory; the key of the record."""
+    revision: int
+    """Revision of the label that this is about."""
+    group_id: str | None
+    """Its group."""
+    tenant: str
+    """Customer or organisation."""
+    model: str
+    """Model of the learner."""
+    root: int
+    """Version that the lineage began with: another lineage decides anew."""
+    outcome: str
+    """`trained` or `dropped`."""
+    reason: str
+    """Why it was dropped: one of the reasons in docs/learner.md; empty where it was trained on."""
+    learner_version: int
+    """Version that the learner trained from when it decided."""
+    staleness: int | None
+    """`learner_version` minus the oldest policy version among the trained tokens; null: none may be trained on."""
+    update: int | None
+    """Update that trained on it, counted from the root of the lineage."""
+    checkpoint_version: int | None
+    """First version that was trained on it."""
+    trained_revision: int | None
+    """Older revision that this lineage has trained on."""
+    partition: int
+    """Partition of labeled-trajectories that it was read from."""
+    offset: int
+    """Offset there."""
+    job: str
+    """Name and version of the learner's code that decided."""
+
+
+def new_training_decision(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    trajectory_id: str,
+    revision: int,
+    model: str,
+    root: int,
+    outcome: str,
+    learner_version: int,
+    partition: int,
+    offset: int,
+    job: str,
+    group_id: str | None = None,
+    tenant: str = "default",
+    reason: str = "",
+    staleness: int | None = None,
+    update: int | None = None,
+    checkpoint_version: int | None = None,
+    trained_revision: int | None = None,
+) -> TrainingDecision:
+    """A TrainingDecision with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "trajectory_id": trajectory_id,
+        "revision": revision,
+        "group_id": group_id,
+        "tenant": tenant,
+        "model": model,
+        "root": root,
+        "outcome": outcome,
+        "reason": reason,
+        "learner_version": learner_version,
+        "staleness": staleness,
+        "update": update,
+        "checkpoint_version": checkpoint_version,
+        "trained_revision": trained_revision,
+        "partition": partition,
+        "offset": offset,
+        "job": job,
+    }
+
+
 class TrajectoryClosed(TypedDict):
-    """The decision, made once and written to the log, that a trajectory is over although its end was not told or steps are missing."""
+    """A decision in time about a trajectory, made once and written to the log: that it is over although its end was not told or steps are missing, or that reward components are waited for no longer."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
@@ -1375,11 +1870,13 @@ class TrajectoryClosed(TypedDict):
     trajectory_id: str
     """The trajectory; the key of the record."""
     reason: str
-    """`idle` (nothing came for the declared time) or `incomplete` (its end was told, steps are missing)."""
+    """`idle` (nothing came for the declared time), `incomplete` (its end was told, steps are missing) or `waited` (it is over, and required reward components did not come)."""
     last_step_index: int
     """Highest step index seen; -1: none."""
     job: str
     """Name and version of the job that decided."""
+    components: list[str]
+    """With `waited`: the reward components that are waited for no longer."""
 
 
 def new_trajectory_closed(
@@ -1390,6 +1887,7 @@ def new_trajectory_closed(
     reason: str,
     last_step_index: int,
     job: str,
+    components: list[str] | None = None,
 ) -> TrajectoryClosed:
     """A TrajectoryClosed with the schema's defaults."""
     return {
@@ -1399,6 +1897,7 @@ def new_trajectory_closed(
         "reason": reason,
         "last_step_index": last_step_index,
         "job": job,
+        "components": components if components is not None else [],
     }
 
 
