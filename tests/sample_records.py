@@ -226,6 +226,9 @@ SAMPLES: dict[str, Any] = {
         job="govern@1",
     ),
     "policies": events.new_policy(event_id="p", occurred_at_us=T0_US, tenant="*", version=1, document=""),
+    "reward-specs": events.new_reward_specification(
+        event_id="r", occurred_at_us=T0_US, name="support", version=1, digest="ab", document=""
+    ),
     "consents": events.new_consent_change(
         event_id="s", occurred_at_us=T0_US, tenant="default", user="ada", consent="analyse"
     ),

@@ -80,7 +80,7 @@ def test_columns_agree_with_the_tables(client: Client) -> None:
 def test_every_kind_of_record_is_stored(tables: Client) -> None:
     write(tables, *SAMPLES.items())
     for table in TABLES:
-        assert tables.command(f"SELECT count() FROM {table}") == 1, table
+        assert tables.command(f"SELECT count() FROM {table}") == (2 if table == "reward_components" else 1), table
     stored = tables.query("SELECT * FROM steps").first_item
     assert stored["occurred_at"].timestamp() == T0_US / SECOND_US
     assert (stored["version_min"], stored["version_max"], stored["logprob_sum"]) == (3, 4, -0.75)
@@ -124,6 +124,16 @@ def test_the_interval_stays_within_0_and_1(tables: Client, successes: int) -> No
     write(tables, *[("labeled-trajectories", trajectory(f"t{n}", success=n < successes)) for n in range(5)])
     row = tables.query("SELECT * FROM success_by_policy_version").first_item
     assert 0.0 <= row["wilson_low"] <= row["success_rate"] <= row["wilson_high"] <= 1.0
+
+
+def test_the_component_chart_shows_the_newest_label_alone(tables: Client) -> None:
+    first = [("labeled-trajectories", trajectory(f"t{n}")) for n in range(4)]
+    retracted = trajectory("t0", revision=2)
+    retracted["steps"][0]["components"] = retracted["steps"][0]["components"][1:]
+    write(tables, *first, ("labeled-trajectories", retracted), times=2)
+    assert tables.command("SELECT count() FROM reward_components FINAL") == 9
+    query = "SELECT component, n, trajectories, mean, paid FROM component_rates ORDER BY component"
+    assert tables.query(query).result_rows == [("length", 4, 4, 0.5, -0.25), ("outcome", 3, 3, 1.0, 1.0)]
 
 
 def test_steps_per_second_counts_redelivered_steps_once(tables: Client) -> None:

@@ -77,6 +77,22 @@ def _size(field: str) -> Column:
     return lambda record: len(record[field])
 
 
+def _of_label(field: str) -> Column:
+    """A field of the label that a reward component is of."""
+    return lambda term: term["label"][field]
+
+
+_LABEL_OF_COMPONENT = (
+    "trajectory_id",
+    "revision",
+    "reward_spec",
+    "reward_spec_version",
+    "tenant",
+    "environment",
+    "agent",
+    "model",
+    "split",
+)
 _occurred_at = itemgetter("occurred_at_us")
 _trajectory_end = itemgetter("end")
 
@@ -118,12 +134,12 @@ _FEEDBACK = _table(
     flags=_governed("flags", []),
     policy_version=_governed("policy_version", 0),
 )
-_CLOSURES = _table("closures", "event_id trajectory_id reason last_step_index job", occurred_at=_occurred_at)
+_CLOSURES = _table("closures", "event_id trajectory_id reason last_step_index job components", occurred_at=_occurred_at)
 _TRAJECTORIES = _table(
     "trajectories",
     "event_id trajectory_id revision parent_trajectory_id parent_step_index task_id group_id tenant user consent agent "
     "environment harness_version track split model version_min version_max fidelity closed_by complete success reward "
-    "reward_spec flags trainable prompt_tokens response_tokens cost_usd labelled_by",
+    "reward_spec reward_spec_version pending flags trainable prompt_tokens response_tokens cost_usd labelled_by",
     occurred_at=_occurred_at,
     trajectory_end=_trajectory_end,
     steps=_size("steps"),
@@ -141,6 +157,15 @@ _TRAJECTORY_STEPS = _table(
     components=_components,
     tool_calls=_size("tool_calls"),
     tool_results=lambda step: sum(call["result"] is not None for call in step["tool_calls"]),
+)
+# A row of this table is made of a RewardComponent with `label` put in: its trajectory, and `step_index`.
+_REWARD_COMPONENTS = _table(
+    "reward_components",
+    "step_index name kind level source value raw_value weight final feedback_event_id",
+    label_id=_of_label("event_id"),
+    policy_version=_of_label("version_max"),
+    ended_at=_of_label("ended_at_us"),
+    **{name: _of_label(name) for name in _LABEL_OF_COMPONENT},
 )
 _TRAJECTORY_STATS = _table(
     "trajectory_stats",
@@ -169,6 +194,9 @@ _AUDIT = _table(
     occurred_at=_occurred_at,
 )
 _POLICIES = _table("policies", "event_id tenant version document author", occurred_at=_occurred_at)
+_REWARD_SPECS = _table(
+    "reward_specs", "event_id name version digest document environments agents author", occurred_at=_occurred_at
+)
 _CONSENTS = _table(
     "consents",
     "event_id tenant user agent consent",
@@ -207,12 +235,14 @@ TABLES = {
         _CLOSURES,
         _TRAJECTORIES,
         _TRAJECTORY_STEPS,
+        _REWARD_COMPONENTS,
         _TRAJECTORY_STATS,
         _CHECKPOINTS,
         _WORKER_STATUS,
         _CURATION,
         _AUDIT,
         _POLICIES,
+        _REWARD_SPECS,
         _CONSENTS,
         _ERASURES,
         _TRAINING_DECISIONS,
@@ -233,6 +263,7 @@ _TABLE_OF_TOPIC = {
     "curation": _CURATION,
     "governance-audit": _AUDIT,
     "policies": _POLICIES,
+    "reward-specs": _REWARD_SPECS,
     "consents": _CONSENTS,
     "erasures": _ERASURES,
     "training-decisions": _TRAINING_DECISIONS,
@@ -259,6 +290,9 @@ def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
         whose = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}
         for step in record["steps"]:
             yield _TRAJECTORY_STEPS.name, _TRAJECTORY_STEPS.row({**step, **whose})
+            for term in step["components"]:
+                of_step = {**term, "step_index": step["step_index"], "label": record}
+                yield _REWARD_COMPONENTS.name, _REWARD_COMPONENTS.row(of_step)
     elif table is _LEARNER_UPDATES:
         of = {name: record[name] for name in ("occurred_at_us", "model", "root", "update")}
         for lag in record["lags"]:

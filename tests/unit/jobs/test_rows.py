@@ -65,11 +65,14 @@ def test_a_step_tells_its_versions_and_its_source() -> None:
 
 def test_a_trajectory_gives_its_row_and_one_for_each_step() -> None:
     found = list(rows("labeled-trajectories", trajectory("x", revision=3)))
-    assert [table for table, _ in found] == ["trajectories", "trajectory_steps"]
+    assert [table for table, _ in found] == ["trajectories", "trajectory_steps", *["reward_components"] * 2]
     columns = TABLES["trajectory_steps"].columns
     row = dict(zip(columns, found[1][1], strict=True))
     assert (row["trajectory_id"], row["revision"], row["step_index"]) == ("x", 3, 0)
     assert row["components"] == {"outcome": 1.0, "length": -0.25}
+    row = dict(zip(TABLES["reward_components"].columns, found[3][1], strict=True))
+    assert (row["label_id"], row["revision"], row["step_index"], row["name"]) == ("x/3", 3, 0, "length")
+    assert (row["value"], row["weight"], row["kind"], row["policy_version"]) == (0.5, -0.5, "term", 1)
 
 
 def test_an_update_gives_its_row_and_one_for_each_range_of_staleness() -> None:
@@ -87,7 +90,7 @@ def test_an_update_gives_its_row_and_one_for_each_range_of_staleness() -> None:
 def test_terms_of_one_name_are_summed() -> None:
     record = trajectory()
     record["steps"][0]["components"] *= 2
-    _, (_, row) = rows("labeled-trajectories", record)
+    _, (_, row), *_ = rows("labeled-trajectories", record)
     assert row[TABLES["trajectory_steps"].columns.index("components")] == {"outcome": 2.0, "length": -0.5}
 
 

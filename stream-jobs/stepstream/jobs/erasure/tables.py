@@ -16,7 +16,7 @@ from stepstream.jobs.erasure.finding import Person
 _CHUNK = 2000
 _BY_EVENT = ("steps", "feedback", "consents")
 """Tables whose rows name a person."""
-_BY_TRAJECTORY = ("trajectories", "trajectory_steps")
+_BY_TRAJECTORY = ("trajectories", "trajectory_steps", "reward_components")
 """Tables whose rows tell of a trajectory in which a person took part."""
 
 
