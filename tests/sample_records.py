@@ -202,6 +202,54 @@ def _stats() -> events.TrajectoryStats:
     )
 
 
+def component_stats(name: str = "k", *, version: int = 1, **fields: Any) -> events.ComponentStats:
+    """Ten trajectories in five groups, of policy version `version`: half of them a success."""
+    sums = {"trajectories": 10, "groups": 5, "total": 5.0, "squares": 5.0, "group_squares": 5.0}
+    sums |= {"group_cross": 10.0, "group_sizes": 20.0, "direction": 1}
+    values: dict[str, Any] = {
+        "event_id": f"{name}/{version}",
+        "occurred_at_us": T0_US,
+        "key": f"{name}/{version}",
+        "partition": 1,
+        "version": 7,
+        "agent": "a",
+        "model": "demo",
+        "reward_spec": "outcome",
+        "policy_version": version,
+        "hour": T0_US // (3600 * SECOND_US),
+        "components": [
+            events.new_component_sums(name=kind, kind=kind, weight=1.0, **sums) for kind in ("reward", "success")
+        ],
+    }
+    return events.new_component_stats(**(values | fields))
+
+
+def alarm(**fields: Any) -> events.Alarm:
+    """An alarm that stands."""
+    values: dict[str, Any] = {
+        "event_id": "l",
+        "occurred_at_us": T0_US,
+        "alarm_id": "l",
+        "state": "raised",
+        "kind": "success",
+        "agent": "a",
+        "model": "demo",
+        "reward_spec": "outcome",
+        "rising": "length",
+        "falling": "success",
+        "rising_before": 0.1,
+        "rising_after": 0.9,
+        "falling_before": 0.5,
+        "falling_after": 0.0,
+        "trajectories_before": 100,
+        "trajectories_after": 120,
+        "p_value": 1e-9,
+        "threshold": 1e-3,
+        "message": "a, demo: length rose",
+    }
+    return events.new_alarm(**(values | fields))
+
+
 SAMPLES: dict[str, Any] = {
     "governed-steps": step(),
     "governed-feedback": feedback(),
@@ -210,6 +258,8 @@ SAMPLES: dict[str, Any] = {
     ),
     "labeled-trajectories": trajectory(),
     "trajectory-stats": _stats(),
+    "component-stats": component_stats(),
+    "alarms": alarm(),
     "checkpoints": checkpoint(),
     "worker-status": worker_status(),
     "curation": events.new_curation(

@@ -111,6 +111,7 @@ def table(settings: Settings) -> list[Part]:
         metrics.process("govern", "jobs.govern", log, job=True),
         metrics.process("label", "jobs.label", log, job=True),
         metrics.process("measure", "jobs.measure", log, job=True),
+        metrics.process("watch", "jobs.watch", log, job=True),
         metrics.process("store-writer", "jobs.store", (*log, "tables"), job=True),
         Action("base-model", log, actions.publish_base, serves=("learner", *names)),
         metrics.process("learner", "learner", model, stop_wait_s=20),

@@ -1,8 +1,9 @@
 """The `measure` job: absolute, versioned statistics of each trajectory and cohort.
 
 Run it as `python -m stepstream.jobs.measure`. Reads `labeled-trajectories`, writes `trajectory-stats`: one snapshot
-per trajectory and cohort that a batch touched. A snapshot says how things stand after the offset in its `version`, so
-that the newest one replaces all others, and nothing is ever added up twice.
+per trajectory and cohort that a batch touched, and `component-stats`: one per cohort and period. A snapshot says how
+things stand after the offset in its `version`, so that the newest one replaces all others, and nothing is ever added
+up twice.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import orjson
 from stepstream.config import Settings
 from stepstream.jobs import metrics
 from stepstream.jobs.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
+from stepstream.jobs.component_fold import ComponentFold
 from stepstream.jobs.folding import FoldProcessor
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record
@@ -40,6 +42,7 @@ class MeasureFold:
 
     def __init__(self) -> None:
         self._snapshots: dict[bytes, TrajectoryStats] = {}
+        self._components = ComponentFold(JOB)
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Counts a trajectory, in place of its earlier revision if there was one."""
@@ -52,10 +55,9 @@ class MeasureFold:
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
         adds = list(contributions(labelled))
-        changes.put(
-            key,
-            orjson.dumps({"revision": revision, "label": label, "adds": [[astuple(c), astuple(s)] for c, s in adds]}),
-        )
+        counted = self._components.take(labelled, before.get("counted"), record, changes)
+        now = {"adds": [[astuple(c), astuple(s)] for c, s in adds], "counted": counted}
+        changes.put(key, orjson.dumps({"revision": revision, "label": label} | now))
         difference: dict[Cohort, Sums] = {}
         for cohort, sums in before["adds"]:
             difference[Cohort(*cohort)] = -Sums(*sums)
@@ -69,10 +71,11 @@ class MeasureFold:
         )
 
     def settle(self, changes: Changes, out: Outputs) -> None:
-        """Publishes one snapshot of each trajectory and cohort touched."""
+        """Publishes one snapshot of each trajectory, cohort and period touched."""
         for snapshot in self._snapshots.values():
             out.emit(STATS, snapshot["key"], snapshot)
         self._snapshots.clear()
+        self._components.settle(out)
 
     def due(self, now_ms: int) -> bool:
         """Never: nothing here depends on time."""

@@ -93,6 +93,13 @@ _LABEL_OF_COMPONENT = (
     "model",
     "split",
 )
+
+
+def _each(field: str) -> Column:
+    """A field of every component of a ComponentStats record."""
+    return lambda record: [component[field] for component in record["components"]]
+
+
 _occurred_at = itemgetter("occurred_at_us")
 _trajectory_end = itemgetter("end")
 
@@ -174,6 +181,24 @@ _TRAJECTORY_STATS = _table(
     "duration_ms_sum",
     occurred_at=_occurred_at,
 )
+_COMPONENT_STATS = _table(
+    "component_stats",
+    "event_id key partition version environment agent model split reward_spec policy_version hour",
+    occurred_at=_occurred_at,
+    names=_each("name"),
+    kinds=_each("kind"),
+    weights=_each("weight"),
+    trajectories=_each("trajectories"),
+    totals=_each("total"),
+    squares=_each("squares"),
+)
+_ALARMS = _table(
+    "alarms",
+    "event_id alarm_id state kind environment agent model split reward_spec rising falling rising_before rising_after "
+    "falling_before falling_after trajectories_before trajectories_after p_value threshold baseline_version "
+    "since_version until_version message",
+    occurred_at=_occurred_at,
+)
 _CHECKPOINTS = _table(
     "checkpoints",
     "event_id model version parent_version track uri weights_sha256 updates configuration code_version metrics",
@@ -237,6 +262,8 @@ TABLES = {
         _TRAJECTORY_STEPS,
         _REWARD_COMPONENTS,
         _TRAJECTORY_STATS,
+        _COMPONENT_STATS,
+        _ALARMS,
         _CHECKPOINTS,
         _WORKER_STATUS,
         _CURATION,
@@ -258,6 +285,8 @@ _TABLE_OF_TOPIC = {
     "closures": _CLOSURES,
     "labeled-trajectories": _TRAJECTORIES,
     "trajectory-stats": _TRAJECTORY_STATS,
+    "component-stats": _COMPONENT_STATS,
+    "alarms": _ALARMS,
     "checkpoints": _CHECKPOINTS,
     "worker-status": _WORKER_STATUS,
     "curation": _CURATION,

@@ -132,6 +132,26 @@ class Curate(Section):
     )
 
 
+class Alarms(Section):
+    """When the job `watch` raises an alarm: a rewarded component rose while a guard fell."""
+
+    window: int = Field(
+        64,
+        ge=8,
+        description="Fewest groups of attempts (a trajectory without a group counts as one) in each of the windows "
+        "that are compared.",
+    )
+    level: float = Field(
+        0.05, gt=0, lt=1, description="Chance that a cohort in which nothing changes ever raises an alarm."
+    )
+    smallest_effect: float = Field(
+        0.25, gt=0, description="Smallest change worth an alarm, in standard deviations of a trajectory's value."
+    )
+    history: int = Field(
+        128, ge=2, description="Windows that are looked back on; what an alarm has told for so long is the new normal."
+    )
+
+
 class Judge(Section):
     """The job that has each step scored by a model, from the user's message that followed it."""
 
@@ -320,6 +340,25 @@ class Learner(Section):
     group_wait_s: float = Field(30.0, gt=0, description="Seconds after which an incomplete group is given up.")
     updates_per_checkpoint: int = Field(2, ge=1, description="Updates between two published versions.")
     staleness_bound: int = Field(4, ge=0, description="Largest staleness, in versions, of a trajectory trained on.")
+    reuse: int = Field(1, ge=1, description="Most updates of one lineage that may train on a group.")
+    sampling: Literal["freshest", "weighted"] = Field(
+        "freshest",
+        description="Which ready groups an update takes: the least stale, or drawn with the weight exp(-lag/τ).",
+    )
+    sampling_temperature: float = Field(1.0, gt=0, description="τ of weighted sampling, in versions.")
+    tenant_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Largest share of an update's groups that may be one tenant's (one group may always be); below 1 "
+        "an update waits until there are groups of enough tenants.",
+    )
+    near_duplicate_cap: int = Field(
+        0, ge=0, description="Most groups of an update that are nearly alike, by their labels' MinHash; 0: any number."
+    )
+    near_duplicate_similarity: float = Field(
+        0.9, gt=0, le=1, description="Jaccard similarity of two groups' texts from which they are nearly alike."
+    )
     advantage: Literal[
         "rloo",
         "grpo",
@@ -486,6 +525,7 @@ class Settings(Section):
     seal: Seal = Seal()
     label: Label = Label()
     curate: Curate = Curate()
+    alarms: Alarms = Alarms()
     judge: Judge = Judge()
     store: Store = Store()
     registry: Registry = Registry()
