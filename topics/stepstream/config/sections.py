@@ -169,6 +169,25 @@ class Judge(Section):
     )
 
 
+class Verify(Section):
+    """The job that has verifiers judge closed trajectories; models that judge are asked as `judge` says."""
+
+    file: Path | None = Field(None, description="Verification file (TOML): which verifier looks at what.")
+    sandbox: Literal["strict", "network", "none"] = Field(
+        "strict",
+        description="What must be sure before an agent's code is run: no network and no files but its own (strict), no "
+        "network (network), or nothing (none). Where it cannot be had, nothing is run.",
+    )
+    parallel: int = Field(4, ge=1, description="Cases that are judged at once.")
+    patience_s: float = Field(
+        120.0, ge=0, description="Seconds for which a verifier that cannot work is tried again before a case is skipped."
+    )
+    keep_days: int = Field(7, ge=1, description="Days for which a closed trajectory is kept, should a step come late.")
+    inference_url: str = Field(
+        "http://127.0.0.1:8000", description="Base address of the inference worker that serves the process reward model."
+    )
+
+
 class Store(Section):
     """The job that inserts into ClickHouse, and the embedded store service."""
 
@@ -486,7 +505,7 @@ class Stack(Section):
         [],
         description="Parts that run elsewhere although their address is the embedded one; comma-separated.",
     )
-    more: list[Literal["curate", "judge"]] = Field(
+    more: list[Literal["curate", "judge", "verify"]] = Field(
         [], description="Jobs that run only where they are asked for; comma-separated."
     )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds within which everything must be ready.")
@@ -527,6 +546,7 @@ class Settings(Section):
     curate: Curate = Curate()
     alarms: Alarms = Alarms()
     judge: Judge = Judge()
+    verify: Verify = Verify()
     store: Store = Store()
     registry: Registry = Registry()
     broker: Broker = Broker()

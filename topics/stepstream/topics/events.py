@@ -798,6 +798,115 @@ Fidelity = Literal["token", "text", "span"]
 """How much of what the policy did was captured: `token` (ids and behaviour logprobs), `text`, or `span` (from OpenTelemetry). Only `token` may feed importance-weighted losses."""
 
 
+class JudgeCalibration(TypedDict):
+    """How far a model that judges agrees with people, measured on cases that people had labelled. Without it a judge's verdicts do not count."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
+    occurred_at_us: int
+    """When it happened, in microseconds since the Unix epoch (UTC)."""
+    judge: str
+    """Digest of model, rubric and parameters: another of them is another judge; the key of the record."""
+    model: str
+    """Model that judges."""
+    mode: str
+    """`score` (one response) or `pair` (against a reference, in both orders)."""
+    rubric: str
+    """SHA-256 (hex) of the rubric."""
+    set: str
+    """SHA-256 (hex) of the file of labelled cases."""
+    items: int
+    """Labelled cases that were judged; without flips and unreadable answers."""
+    unread: int
+    """Cases left out because the judge's answer could not be read."""
+    flips: int
+    """Pairs left out because the judge's answers in the two orders disagree."""
+    order_consistency: float | None
+    """Share of pairs whose answers in both orders agree; null: no pairs."""
+    agreement: float
+    """Share of items on which judge and label agree, from 0 to 1."""
+    agreement_low: float
+    """Lower end of its 95 % Wilson interval."""
+    agreement_high: float
+    """Upper end of its 95 % Wilson interval."""
+    kappa: float | None
+    """Cohen's kappa; null: all labels and verdicts are the same, so that it is not defined."""
+    kappa_se: float | None
+    """Standard error of kappa."""
+    raters_alpha: float | None
+    """Krippendorff's nominal alpha among the people who labelled; null: one person each."""
+    temperature: float | None
+    """T of p = sigmoid((logit(score) - bias) / T), fitted by likelihood; null: scores are used as they are."""
+    bias: float | None
+    """Bias of that formula."""
+    brier_raw: float | None
+    """Brier score of the raw scores on the half that was not fitted on."""
+    brier: float | None
+    """The same after calibration."""
+    ece_raw: float | None
+    """Expected calibration error (10 bins) of the raw scores on that half."""
+    ece: float | None
+    """The same after calibration."""
+    author: str
+    """Who had it measured."""
+
+
+def new_judge_calibration(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    judge: str,
+    model: str,
+    mode: str,
+    rubric: str,
+    set: str,
+    items: int,
+    agreement: float,
+    agreement_low: float,
+    agreement_high: float,
+    unread: int = 0,
+    flips: int = 0,
+    order_consistency: float | None = None,
+    kappa: float | None = None,
+    kappa_se: float | None = None,
+    raters_alpha: float | None = None,
+    temperature: float | None = None,
+    bias: float | None = None,
+    brier_raw: float | None = None,
+    brier: float | None = None,
+    ece_raw: float | None = None,
+    ece: float | None = None,
+    author: str = "",
+) -> JudgeCalibration:
+    """A JudgeCalibration with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "judge": judge,
+        "model": model,
+        "mode": mode,
+        "rubric": rubric,
+        "set": set,
+        "items": items,
+        "unread": unread,
+        "flips": flips,
+        "order_consistency": order_consistency,
+        "agreement": agreement,
+        "agreement_low": agreement_low,
+        "agreement_high": agreement_high,
+        "kappa": kappa,
+        "kappa_se": kappa_se,
+        "raters_alpha": raters_alpha,
+        "temperature": temperature,
+        "bias": bias,
+        "brier_raw": brier_raw,
+        "brier": brier,
+        "ece_raw": ece_raw,
+        "ece": ece,
+        "author": author,
+    }
+
+
 class RewardComponent(TypedDict):
     """One named term of a reward, kept on its own so that the sum can be explained."""
 
