@@ -1,9 +1,10 @@
 """The `label` job: joins the steps and feedback of a trajectory, closes it, and publishes its rewards and sequences.
 
 Run it as `python -m stepstream.jobs.label`. Reads `governed-steps`, `governed-feedback`, its own decisions on
-`closures` and those of people and jobs on `curation`; follows the tables `policies`, `consents` and `erasures`, and
-looks again at what it keeps when consent changes or somebody is erased. Writes `labeled-trajectories` and `closures`.
-The logic is in `label_fold.py`, `trajectory.py`, `labelling.py`, `joining.py` and `rewards.py`.
+`closures` and those of people and jobs on `curation`; follows the tables `policies`, `consents`, `erasures` and
+`reward-specs`, and looks again at what it keeps when consent or a reward specification changes or somebody is erased.
+Writes `labeled-trajectories` and `closures`. The logic is in `label_fold.py`, `trajectory.py`, `labelling.py`,
+`joining.py` and `rewards.py`.
 """
 
 from collections.abc import Callable
@@ -12,10 +13,12 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.label_fold import CLOSURES, CURATION, FEEDBACK, LABELS, NAME, STEPS, VERSION, LabelFold
-from stepstream.jobs.rewards import load_spec
+from stepstream.jobs.label_fold import CLOSURES, CURATION, FEEDBACK, LABELS, NAME, VERSION, LabelFold
+from stepstream.jobs.label_store import STEPS
+from stepstream.jobs.reward_spec import load_spec
 from stepstream.jobs.rules import TableRules
 from stepstream.jobs.runner import Processor, run_job
+from stepstream.jobs.specifications import OneSpecification, Specifications, TableSpecifications
 from stepstream.jobs.standing import Rules
 from stepstream.jobs.state import PartitionState
 from stepstream.jobs.waiting import PatientCodec
@@ -34,11 +37,22 @@ class Label:
     max_event_bytes: int | None = None
 
     def __init__(
-        self, settings: Settings, rules: Rules | None = None, abandoned: Callable[[], bool] = lambda: False
+        self,
+        settings: Settings,
+        rules: Rules | None = None,
+        specs: Specifications | None = None,
+        abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`rules` are asked at each label, without them everything is allowed; `abandoned` ends waiting for keys."""
+        """A job.
+
+        Args:
+            settings: of the program.
+            rules: asked at each label; without them everything is allowed.
+            specs: reward specifications; without them the one of the settings rules.
+            abandoned: ends waiting for keys.
+        """
         self._settings = settings.label
-        self._spec = load_spec(settings.label.reward_spec)
+        self._specs = specs or OneSpecification(load_spec(settings.label.reward_spec))
         self._codec = codec_of(settings)
         self._rules, self._abandoned = rules, abandoned
 
@@ -50,7 +64,7 @@ class Label:
         """One partition."""
         return LabelFold(
             state,
-            self._spec,
+            self._specs,
             PatientCodec(self._codec, self._abandoned),
             self._rules,
             idle_timeout_s=self._settings.idle_timeout_s,
@@ -64,12 +78,13 @@ def main(settings: Settings, stop: Stop) -> None:
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     with ExitStack() as held:
         rules = held.enter_context(TableRules(settings))
-        # Nobody's consent is guessed: nothing is labelled before all that was said is known.
-        if not rules.wait(lambda: bool(stop)):
+        specs = held.enter_context(TableSpecifications(settings))
+        # Nobody's consent is guessed, and no reward: nothing is labelled before all that was said is known.
+        if not (rules.wait(lambda: bool(stop)) and specs.wait(lambda: bool(stop))):
             return
 
         def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-            job = held.enter_context(closing(Label(settings, rules, abandoned)))
+            job = held.enter_context(closing(Label(settings, rules, specs, abandoned)))
             return FoldProcessor(settings, job, abandoned)
 
         run_job(settings, stop, NAME, Label.inputs, make)

@@ -1,20 +1,21 @@
 """What `label` does with the records of one partition: joins trajectories, closes them, labels them, looks again.
 
-State, by a short name of the trajectory: its head, the records of its steps as they came (what is sealed stays
-sealed), which ones are open, which go on which day, and up to which changes of consent all were looked at.
+State: the trajectories (`label_store.py`), and up to which changes of consent and of reward specifications all of them
+were looked at.
 """
 
-import hashlib
-import heapq
 import logging
-import struct
 from typing import Any, cast
 
 from stepstream.jobs import metrics
+from stepstream.jobs.deadlines import Deadlines
+from stepstream.jobs.label_store import DAY_MS, STEPS, LabelStore, name_of
 from stepstream.jobs.labelling import label, without_content
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record, Refused
-from stepstream.jobs.rewards import RewardSpec
+from stepstream.jobs.reward_evidence import Evidence, gather, too_late
+from stepstream.jobs.reward_spec import Declared
+from stepstream.jobs.specifications import Specifications
 from stepstream.jobs.standing import NoRules, Rules, Standing
 from stepstream.jobs.state import Changes, PartitionState
 from stepstream.jobs.trajectory import Head
@@ -28,17 +29,12 @@ log = logging.getLogger(__name__)
 NAME = "label"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
-STEPS, FEEDBACK, CLOSURES, LABELS = "governed-steps", "governed-feedback", "closures", "labeled-trajectories"
+FEEDBACK, CLOSURES, LABELS = "governed-feedback", "closures", "labeled-trajectories"
 CURATION = "curation"
 
-_HEAD, _STEP, _OPEN, _EXPIRY, _RULES = b"h", b"s", b"o", b"x", b"r"
-_INDEX = struct.Struct(">i")
-_DAY = struct.Struct(">I")
-DAY_MS = 24 * 3600 * 1000
-_CACHED_STEPS = 500
-_CACHED_HEADS = 2_000
+_SETTLED = b"r"
 _LOOKED_AT = 500
-"""Trajectories looked at again in one tick after consent changed."""
+"""Trajectories looked at again in one tick after consent or a reward specification changed."""
 
 
 class LabelFold:
@@ -47,7 +43,7 @@ class LabelFold:
     def __init__(
         self,
         state: PartitionState,
-        spec: RewardSpec,
+        specs: Specifications,
         codec: Decoder,
         rules: Rules | None = None,
         *,
@@ -56,27 +52,22 @@ class LabelFold:
         keep_days: int,
     ) -> None:
         self._state = state
-        self._spec, self._spec_id = spec, spec.identity()
-        self._keep_days, self._swept_day = keep_days, 0
-        self._codec = codec
+        self._store = LabelStore(state, codec)
+        self._specs = specs
         self._rules: Rules = rules or NoRules()
-        self._settled_rules = int.from_bytes(state.get(_RULES) or b"")
+        self._keep_days, self._swept_day = keep_days, 0
+        self._settled_rules = int.from_bytes(state.get(_SETTLED) or b"")
         self._looking: tuple[int, list[bytes]] | None = None
         self._idle_ms, self._grace_ms = int(idle_timeout_s * 1000), int(end_grace_s * 1000)
-        self._heads: dict[bytes, Head] = {}
-        self._steps: dict[bytes, Step] = {}
         self._touched: dict[bytes, tuple[Head, Record]] = {}
-        self._deadlines: list[tuple[int, bytes]] = []
-        self._watched: dict[bytes, int] = {}
-        for name, _ in state.scan(_OPEN):
-            packed = state.get(_HEAD + name)
-            if packed is not None:
-                self._watch(name, Head.unpack(packed))
+        self._deadlines = Deadlines()
+        for name, head in self._store.waiting():
+            self._watch(name, head)
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Notes an event with its trajectory."""
-        name = _name(event["trajectory_id"])
-        head = self._head(name, event["trajectory_id"], changes)
+        name = name_of(event["trajectory_id"])
+        head = self._store.head(name, event["trajectory_id"], changes)
         if head.erased:
             out.count(metrics.WITHHELD.labels(record.topic))
             return
@@ -84,103 +75,97 @@ class LabelFold:
         if record.topic == STEPS:
             self._add_step(name, head, cast(Step, event), record, changes, out)
         elif record.topic == FEEDBACK:
-            if not head.add_feedback(cast(Feedback, event), record.timestamp_ms):
-                out.count(metrics.DUPLICATES.labels(record.topic))
+            self._add_feedback(head, cast(Feedback, event), record, out)
         elif record.topic == CURATION:
             head.curate(cast(Curation, event), record.timestamp_ms)
         else:
             head.close(cast(TrajectoryClosed, event))
             if not head.steps:
-                changes.delete(_OPEN + name)
+                self._store.settled(name, changes)
                 waited = f"{len(head.feedback)} events of feedback and {len(head.holds)} holds"
                 raise Refused("invalid", f"no step came, or none is kept any more, of a trajectory with {waited}")
 
     def settle(self, changes: Changes, out: Outputs) -> None:
         """Publishes what became due: a first label, or a new revision where the inputs are others."""
         for name, (head, record) in self._touched.items():
+            if head.closed and head.kept_day < 0:
+                # By the log's time, so that imported history is kept as long as anything else.
+                head.kept_day = head.arrived_ms // DAY_MS
+                self._store.expires(head.kept_day, name, changes)
             if head.closed:
-                changes.delete(_OPEN + name)
-                if head.kept_day < 0:
-                    # By the log's time, so that imported history is kept as long as anything else.
-                    head.kept_day = head.arrived_ms // DAY_MS
-                    changes.put(_EXPIRY + _DAY.pack(head.kept_day) + name, b"")
                 try:
                     self._publish(name, head, changes, out)
                 except Refused as refused:
                     out.refuse(record, refused)
-            elif head.closure is None:
-                changes.put(_OPEN + name, b"")
-                self._watch(name, head)
-            changes.put(_HEAD + name, head.pack())
+            self._await(name, head, changes)
+            self._store.put(name, head, changes)
         self._touched.clear()
-        if len(self._heads) > _CACHED_HEADS:
-            self._heads.clear()
-        if len(self._steps) > _CACHED_STEPS:
-            self._steps.clear()
+        self._store.trim()
 
     def due(self, now_ms: int) -> bool:
-        """Whether a trajectory may have waited or been kept long enough, or consent has changed."""
+        """Whether a trajectory may have waited or been kept long enough, or consent or a specification changed."""
         return (
-            self._overdue(now_ms) is not None
+            self._deadlines.overdue(now_ms, self._deadline) is not None
             or now_ms // DAY_MS > self._swept_day
             or self._looking is not None
-            or self._rules.fingerprint() != self._settled_rules
+            or self._fingerprint() != self._settled_rules
         )
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Writes the decision to close what has waited long enough; it acts when the decision is read back.
+        """Writes the decision to close what has waited long enough, or to wait for its reward no longer.
 
-        Gives a new revision, some trajectories a time, where consent has changed or somebody was erased.
+        The decision acts when it is read back. Gives a new revision, some trajectories a time, where consent or the
+        reward specification has changed or somebody was erased.
         """
-        self._forget(now_ms // DAY_MS, changes)
+        if now_ms // DAY_MS > self._swept_day:
+            self._swept_day = now_ms // DAY_MS
+            self._store.forget_before(self._swept_day - self._keep_days, changes)
         self._look_again(changes, out)
-        while (head := self._overdue(now_ms)) is not None:
-            name = heapq.heappop(self._deadlines)[1]
-            del self._watched[name]
-            reason = head.deadline_ms(self._idle_ms, self._grace_ms)[1]
-            last = max(map(int, head.steps), default=-1)
-            closed = new_trajectory_closed(
-                event_id=derived_id(JOB, "closed", head.trajectory_id, reason, last),
-                occurred_at_us=now_ms * 1000,
-                trajectory_id=head.trajectory_id,
-                reason=reason,
-                last_step_index=last,
-                job=JOB,
-            )
-            out.emit(CLOSURES, head.trajectory_id, closed)
+        while (name := self._deadlines.overdue(now_ms, self._deadline)) is not None:
+            head = self._store.waiting_for(name)
+            assert head is not None
+            out.emit(CLOSURES, head.trajectory_id, self._decision(head, now_ms))
             # Should the decision get lost with this store, it is taken again.
-            self._watch_until(now_ms + self._idle_ms, name)
+            self._deadlines.put_off(now_ms + self._idle_ms, name)
 
     def published(self, event: dict[str, Any], changes: Changes) -> None:
         """Learns of a label that was published while this state was elsewhere."""
-        name = _name(event["trajectory_id"])
-        head = self._head(name, event["trajectory_id"], changes)
+        name = name_of(event["trajectory_id"])
+        head = self._store.head(name, event["trajectory_id"], changes)
         if event["revision"] >= head.revision:
             head.revision, head.label_id = event["revision"], event["event_id"]
-        changes.put(_HEAD + name, head.pack())
+        self._store.put(name, head, changes)
 
     def _add_step(self, name: bytes, head: Head, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
-        key = self._step_key(name, step["step_index"])
+        index = step["step_index"]
         noted, replaced = head.add_step(step, record.offset, record.timestamp_ms)
         if noted == "known":
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
         if noted == "conflict":
-            raise _conflict(step["step_index"])
+            raise _conflict(index)
         if noted != "taken":
             out.count(metrics.SUPERSEDED.labels(record.topic, noted))
             return
         if replaced is not None:
-            if replaced[1] == head.steps[str(step["step_index"])][1]:
+            if replaced[1] == head.steps[str(index)][1]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "older"))
             elif replaced[4]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "retried"))
             else:
-                before = Record(STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, changes.get(key))
-                out.refuse(before, _conflict(step["step_index"]))
+                value = self._store.stored_step(name, index, changes)
+                before = Record(STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, value)
+                out.refuse(before, _conflict(index))
         assert record.value is not None
-        changes.put(key, record.value)
-        self._steps[key] = step
+        self._store.put_step(name, step, record.value, changes)
+
+    def _add_feedback(self, head: Head, feedback: Feedback, record: Record, out: Outputs) -> None:
+        if not head.add_feedback(feedback, record.timestamp_ms):
+            out.count(metrics.DUPLICATES.labels(record.topic))
+        elif head.closed:
+            signal = {"name": feedback["name"], "arrived": record.timestamp_ms}
+            if too_late(self._declared(head).spec, signal, head.closed_ms):
+                out.count(metrics.LATE.labels(feedback["name"]))
 
     def _publish(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
         """Publishes a revision where the inputs are others than those of the last one.
@@ -189,58 +174,69 @@ class LabelFold:
         """
         if out.silent:
             return
-        if not head.erased and self._standing(head).erased:
+        standing = self._standing(head)
+        if not head.erased and standing.erased:
             self._erase(name, head, changes, out)
             return
-        digest, signals, standing = self._inputs(head)
+        declared, evidence = self._declared(head), self._evidence(head)
+        decided = {"held": head.held, "released": bool(head.released), "given_up": self._given_up(head, evidence)}
+        rules = standing.inputs() | {kind: value for kind, value in decided.items() if value}
+        digest = head.inputs_digest(declared.identity, evidence.signals, rules)
         if head.revision and head.label_event_id(JOB, head.revision, digest) == head.label_id:
             return
-        steps = [self._step(name, index, changes) for index in sorted(map(int, head.steps))]
+        steps = self._store.steps(name, head, changes)
         if any(map(is_erased, steps)):
             self._erase(name, head, changes, out)
             return
-        self._emit(head, steps, digest, signals, standing, out)
-        for step in steps:
-            self._steps.pop(self._step_key(name, step["step_index"]), None)
+        self._emit(head, steps, digest, declared, evidence, standing, out)
+        self._store.release_steps(name, head)
 
-    def _inputs(self, head: Head) -> tuple[str, list[dict[str, Any]], Standing]:
-        """What a label would be made from, beside the steps, and a digest of all of it."""
-        used = {component.feedback for component in self._spec.component}
-        signals = [signal for signal in head.signals() if signal["name"] in used]
-        standing = self._standing(head)
-        decided = {"held": head.held, "released": bool(head.released)}
-        rules = standing.inputs() | {kind: value for kind, value in decided.items() if value}
-        return head.inputs_digest(self._spec_id, signals, rules), signals, standing
+    def _declared(self, head: Head) -> Declared:
+        _, _, agent, _, environment = head.first
+        return self._specs.of(environment, agent)
 
     def _standing(self, head: Head) -> Standing:
-        _, tenant, agent, started_us = head.first
+        _, tenant, agent, started_us, _ = head.first
         return self._rules.standing(tenant, agent, head.users, started_us)
+
+    def _evidence(self, head: Head) -> Evidence:
+        return gather(self._declared(head).spec, head.feedback.values(), head.closed_ms)
+
+    def _given_up(self, head: Head, evidence: Evidence) -> list[str]:
+        """Reward components that have not come and are waited for no longer."""
+        lacking = evidence.lacking(self._declared(head).spec, map(int, head.steps))
+        return [component for component in lacking if component in head.given_up]
 
     def _emit(
         self,
         head: Head,
         steps: list[Step],
         digest: str,
-        signals: list[dict[str, Any]],
+        declared: Declared,
+        evidence: Evidence,
         standing: Standing,
         out: Outputs,
     ) -> None:
         revision = head.revision + 1
-        closed_us = head.closure[2] if head.closure is not None else 0
-        decided = [*head.holds.values(), head.released or [0]]
+        given_up = self._given_up(head, evidence)
         labelled = label(
             steps,
-            signals,
-            spec=self._spec,
+            evidence,
+            declared=declared,
             standing=standing,
             held=head.held,
             released=bool(head.released),
+            given_up=given_up,
             end=head.end,
             closed_by=head.closed_by,
             last_step_index=head.last_step_index,
             event_id=head.label_event_id(JOB, revision, digest),
             occurred_at_us=max(
-                head.newest_us, closed_us, *(signal["at"] for signal in signals), *(at for at, *_ in decided)
+                head.newest_us,
+                head.closure[2] if head.closure is not None else 0,
+                *(signal["at"] for signal in evidence.signals),
+                *(at for at, *_ in [*head.holds.values(), head.released or [0]]),
+                *(head.given_up[component][0] for component in given_up),
             ),
             revision=revision,
             job=JOB,
@@ -252,106 +248,95 @@ class LabelFold:
 
     def _erase(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
         """Drops what is kept of a trajectory, and publishes its last revision: that it was."""
-        steps = [self._step(name, index, changes) for index in sorted(map(int, head.steps))]
-        for index in head.steps:
-            key = self._step_key(name, int(index))
-            changes.delete(key)
-            self._steps.pop(key, None)
+        steps = self._store.steps(name, head, changes)
+        self._store.drop_steps(name, head, changes)
         head.erase()
         digest = head.inputs_digest("", [], {"erased": True})
         if not head.revision or head.label_event_id(JOB, head.revision, digest) != head.label_id:
-            self._emit(head, steps, digest, [], Standing(consent="none"), out)
+            declared = self._declared(head)
+            evidence = gather(declared.spec, [], head.closed_ms)
+            self._emit(head, steps, digest, declared, evidence, Standing(consent="none"), out)
 
     def _look_again(self, changes: Changes, out: Outputs) -> None:
-        """After a change of consent or an erasure: some of the trajectories kept, until all were looked at."""
+        """After a change of consent, of a specification or an erasure: some of those kept, until all were looked at."""
         if self._looking is None:
-            fingerprint = self._rules.fingerprint()
+            fingerprint = self._fingerprint()
             if fingerprint == self._settled_rules:
                 return
-            self._looking = fingerprint, [name for name, _ in self._state.scan(_HEAD)]
+            self._looking = fingerprint, self._store.names()
         fingerprint, names = self._looking
         for name in names[-_LOOKED_AT:]:
-            packed = changes.get(_HEAD + name)
-            head = self._heads.get(name) or (Head.unpack(packed) if packed is not None else None)
+            head = self._store.kept(name, changes)
             if head is None or head.erased or not head.closed:
                 continue
             before = head.revision
             try:
                 self._publish(name, head, changes, out)
             except Refused as refused:
-                log.error("no new revision of a trajectory whose consent has changed: %s", refused)
+                log.error("no new revision of a trajectory whose consent or reward has changed: %s", refused)
+            self._await(name, head, changes)
             if head.revision != before or head.erased:
-                changes.put(_HEAD + name, head.pack())
+                self._store.put(name, head, changes)
         del names[-_LOOKED_AT:]
         if not names:
             self._settled_rules, self._looking = fingerprint, None
-            changes.put(_RULES, fingerprint.to_bytes(16))
+            changes.put(_SETTLED, fingerprint.to_bytes(16))
 
-    def _step(self, name: bytes, index: int, changes: Changes) -> Step:
-        key = self._step_key(name, index)
-        step = self._steps.get(key)
-        if step is None:
-            step = cast(Step, self._codec.decode(STEPS, changes.get(key)))
-        return step
+    def _fingerprint(self) -> int:
+        return self._rules.fingerprint() << 64 | self._specs.fingerprint()
 
-    @staticmethod
-    def _step_key(name: bytes, index: int) -> bytes:
-        return _STEP + name + _INDEX.pack(index)
+    def _await(self, name: bytes, head: Head, changes: Changes) -> None:
+        """Notes whether a decision in time is still to be taken about a trajectory."""
+        if head.closed and not self._waits(head):
+            self._store.settled(name, changes)
+        elif head.closed or head.closure is None:
+            self._store.wait(name, changes)
+            self._watch(name, head)
 
-    def _head(self, name: bytes, trajectory_id: str, changes: Changes) -> Head:
-        head = self._heads.get(name)
-        if head is None:
-            packed = changes.get(_HEAD + name)
-            head = Head(trajectory_id) if packed is None else Head.unpack(packed)
-            self._heads[name] = head
-        return head
+    def _waits(self, head: Head) -> dict[str, int]:
+        """The components of its reward that a closed trajectory waits for, and until when (log time)."""
+        if head.erased:
+            return {}
+        spec = self._declared(head).spec
+        if not spec.required:
+            return {}
+        lacking = self._evidence(head).lacking(spec, map(int, head.steps))
+        return {
+            component.name: head.closed_ms + int((component.wait_s or 0.0) * 1000)
+            for component in spec.required
+            if component.name in lacking and component.name not in head.given_up
+        }
 
-    def _overdue(self, now_ms: int) -> Head | None:
-        """The trajectory on top of the deadlines, if its time has come; puts off or drops those whose has not."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            deadline_ms, name = self._deadlines[0]
-            if self._watched.get(name) == deadline_ms:
-                packed = self._state.get(_HEAD + name)
-                if packed is not None and self._state.get(_OPEN + name) is not None:
-                    head = Head.unpack(packed)
-                    later_ms, _ = head.deadline_ms(self._idle_ms, self._grace_ms)
-                    if later_ms <= now_ms:
-                        return head
-                    self._watched[name] = later_ms
-                    heapq.heapreplace(self._deadlines, (later_ms, name))
-                    continue
-                del self._watched[name]
-            heapq.heappop(self._deadlines)
-        return None
+    def _deadline_of(self, head: Head) -> int | None:
+        if not head.closed:
+            return head.deadline_ms(self._idle_ms, self._grace_ms)[0]
+        return min(self._waits(head).values(), default=None)
 
-    def _forget(self, today: int, changes: Changes) -> None:
-        """Drops, once a day, the trajectories that closed before the days for which they are kept."""
-        if today <= self._swept_day:
-            return
-        self._swept_day = today
-        for entry, _ in self._state.scan(_EXPIRY):
-            if _DAY.unpack_from(entry)[0] >= today - self._keep_days:
-                break
-            name = entry[_DAY.size :]
-            head = self._head(name, "", changes)
-            for key in (_EXPIRY + entry, _HEAD + name, *(self._step_key(name, int(index)) for index in head.steps)):
-                changes.delete(key)
-            del self._heads[name]
+    def _deadline(self, name: bytes) -> int | None:
+        head = self._store.waiting_for(name)
+        return None if head is None else self._deadline_of(head)
+
+    def _decision(self, head: Head, now_ms: int) -> TrajectoryClosed:
+        """That a trajectory is over, or that some components of its reward are waited for no longer."""
+        waits = self._waits(head) if head.closed else {}
+        components = sorted(name for name, until_ms in waits.items() if until_ms <= now_ms)
+        reason = "waited" if components else head.deadline_ms(self._idle_ms, self._grace_ms)[1]
+        last = max(map(int, head.steps), default=-1)
+        return new_trajectory_closed(
+            event_id=derived_id(JOB, "closed", head.trajectory_id, reason, last, *components),
+            occurred_at_us=now_ms * 1000,
+            trajectory_id=head.trajectory_id,
+            reason=reason,
+            last_step_index=last,
+            job=JOB,
+            components=components,
+        )
 
     def _watch(self, name: bytes, head: Head) -> None:
-        self._watch_until(head.deadline_ms(self._idle_ms, self._grace_ms)[0], name)
-
-    def _watch_until(self, deadline_ms: int, name: bytes) -> None:
-        """Looks at a trajectory no later than this; a later deadline is found out when the earlier one comes."""
-        if deadline_ms < self._watched.get(name, deadline_ms + 1):
-            self._watched[name] = deadline_ms
-            heapq.heappush(self._deadlines, (deadline_ms, name))
+        deadline_ms = self._deadline_of(head)
+        if deadline_ms is not None:
+            self._deadlines.no_later(deadline_ms, name)
 
 
 def _conflict(index: int) -> Refused:
     return Refused("invalid", f"another event is step {index} of this trajectory")
-
-
-def _name(trajectory_id: str) -> bytes:
-    """A short key of fixed length for a trajectory."""
-    return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,10 +1,12 @@
 """Makes the label of a closed trajectory from what came for it. Pure: the same input gives the same bytes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from stepstream.jobs.joining import join, shared_step
 from stepstream.jobs.quality import kept_out, quality
-from stepstream.jobs.rewards import RewardSpec, Signal, components, returns_to_go, reward_of, success
+from stepstream.jobs.reward_evidence import Evidence
+from stepstream.jobs.reward_spec import Declared
+from stepstream.jobs.rewards import components, returns_to_go, reward_of, success
 from stepstream.jobs.signature import signature
 from stepstream.jobs.standing import Standing
 from stepstream.jobs.toolcalls import attach
@@ -29,12 +31,13 @@ _FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")
 
 def label(
     steps: Sequence[Step],
-    signals: Sequence[Signal],
+    evidence: Evidence,
     *,
-    spec: RewardSpec,
+    declared: Declared,
     standing: Standing,
     held: Sequence[str],
     released: bool,
+    given_up: Collection[str],
     end: TrajectoryEnd,
     closed_by: str,
     last_step_index: int,
@@ -47,11 +50,12 @@ def label(
 
     Args:
         steps: governed steps in order of their index, at least one.
-        signals: feedback that stands and has a value.
-        spec: the reward specification.
+        evidence: the feedback that counts.
+        declared: the reward specification.
         standing: consent, and what the tenant's policy asks.
         held: reasons for which somebody decided to keep it out of training.
         released: whether somebody decided to let it in, whatever its quality.
+        given_up: reward components that were waited for long enough.
         end: how the trajectory ended, as it was told.
         closed_by: what closed it: `end`, `idle` or `incomplete`.
         last_step_index: index of the last step, as far as known.
@@ -61,29 +65,38 @@ def label(
         job: name and version of the job.
     """
     first = steps[0]
-    terms = components(spec, steps, signals)
+    spec = declared.spec
+    complete = [step["step_index"] for step in steps] == list(range(last_step_index + 1))
+    terms = components(spec, steps, evidence, complete=complete)
     rewards = [reward_of(step_terms) for step_terms in terms]
     returns = returns_to_go(rewards, spec.gamma)
     outcome = success(spec, terms)
     joined = join(steps)
-    complete = [step["step_index"] for step in steps] == list(range(last_step_index + 1))
     calls = attach(steps)
-    given = [standing.consent, *(step["consent"] for step in steps), *(signal["consent"] for signal in signals)]
+    given = [
+        standing.consent,
+        *(step["consent"] for step in steps),
+        *(signal["consent"] for signal in evidence.signals),
+    ]
     consent = min(given, key=_CONSENT.index)
     reasons = quality(steps, calls, end, standing.languages)
     holds = [*held, *(f"quality:{reason}" for reason in ([] if released else kept_out(reasons, standing.keep_out)))]
+    missing = evidence.lacking(spec, [step["step_index"] for step in steps])
+    pending = [name for name in missing if name not in given_up]
     flags = _flags(steps, joined.faults, standing.consent)
     if not complete:
         flags.append("incomplete")
     if spec.outcome is not None and outcome is None:
         flags.append("outcome:missing")
+    flags += [f"{'waiting' if name in pending else 'missing'}:{name}" for name in missing]
+    flags += [f"wrong_source:{name}" for name in evidence.disputed]
     if first["split"] != "train":
         flags.append(f"split:{first['split']}")
     flags += [f"quality:{reason}" for reason in reasons] + [f"held:{reason}" for reason in holds]
     if released:
         flags.append("released")
     allowed = complete and consent == "train" and first["split"] == "train" and "outcome:missing" not in flags
-    trainable = allowed and not holds and bool(joined.sequences)
+    trainable = allowed and not holds and not pending and bool(joined.sequences)
     fidelity = min((step["fidelity"] for step in steps), key=_FIDELITY.index)
     if any(joined.text):
         fidelity = min(fidelity, "text", key=_FIDELITY.index)
@@ -116,6 +129,8 @@ def label(
         success=outcome,
         reward=sum(rewards),
         reward_spec=spec.identity(),
+        reward_spec_version=declared.version,
+        pending=pending,
         steps=[
             _labelled(
                 step,
@@ -154,6 +169,7 @@ def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
         "steps": steps,
         "sequences": [],
         "signature": [],
+        "pending": [],
         "flags": ["erased"],
         "trainable": False,
     }

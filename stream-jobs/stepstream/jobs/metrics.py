@@ -13,6 +13,7 @@ DUPLICATES = Counter("stepstream_job_duplicates", "Events seen before under anot
 SUPERSEDED = Counter(
     "stepstream_job_superseded", "Events in whose place another of the same step counts.", ["topic", "why"]
 )
+LATE = Counter("stepstream_label_late_feedback", "Feedback that came after its components were final.", ["name"])
 WITHHELD = Counter("stepstream_job_withheld", "Records without consent, whose content was not passed on.", ["topic"])
 REDACTIONS = Counter("stepstream_job_redactions", "Passages redacted.", ["rule"])
 JUDGED = Counter("stepstream_job_judged", "Steps that a user's next message could score.", ["result"])

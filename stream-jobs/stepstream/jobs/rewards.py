@@ -1,154 +1,49 @@
-"""The declared reward of a trajectory: named components per step, their weighted sum, returns. Pure.
+"""The terms of a trajectory's reward by step, their sum, returns and success. Pure.
 
-A specification is a TOML file:
-
-    name = "support"
-    gamma = 1.0
-
-    [[component]]            # paid at the last step, or where the feedback's step_index says with level = "step"
-    name = "outcome"
-    feedback = "outcome"     # the newest feedback of this name gives the value
-    weight = 1.0
-    bounds = [0.0, 1.0]
-    outcome = true           # at its upper bound the trajectory is a success
-
-    [[component]]
-    name = "slow"
-    builtin = "seconds"      # errors | tool_errors | seconds | cost_usd | response_tokens, of each step
-    level = "step"
-    weight = -0.01
-    bounds = [0.0, 60.0]
+Shaping. A component with `potential = true` gives Φ(s_t) of each step's state; paid is F_t = γ·Φ(s_{t+1}) - Φ(s_t)
+with Φ = 0 after the last step, and with the γ of the return (Ng, Harada and Russell, "Policy invariance under reward
+transformations", ICML 1999, theorem 1). Differences are never clipped. So Σ_t γ^t·F_t = -Φ(s_1) whatever the path: the
+returns of all trajectories from one state differ by one constant, and the optimum does not move. Where a Φ is not
+known it is taken to be that of the step before, at the first step 0.
 """
 
-import hashlib
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from stepstream.config import SettingsError
+from stepstream.jobs.reward_builtins import measured, over_steps
+from stepstream.jobs.reward_evidence import Evidence, newest
+from stepstream.jobs.reward_guards import corrected
+from stepstream.jobs.reward_spec import BUILTIN_SOURCES, Builtin, Component, RewardSpec
 from stepstream.topics.events import RewardComponent, Step, new_reward_component
 
-Builtin = Literal["errors", "tool_errors", "seconds", "cost_usd", "response_tokens"]
+Terms = list[list[RewardComponent]]
+"""Terms of the reward, by step."""
 
 
-class Component(BaseModel):
-    """One term of the reward."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(min_length=1)
-    feedback: str | None = None
-    builtin: Builtin | None = None
-    level: Literal["trajectory", "step"] = "trajectory"
-    weight: float = 1.0
-    bounds: tuple[float, float] = (0.0, 1.0)
-    outcome: bool = False
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Component":
-        if (self.feedback is None) == (self.builtin is None):
-            raise ValueError(f"component '{self.name}' needs either feedback or builtin")
-        if self.bounds[0] >= self.bounds[1]:
-            raise ValueError(f"component '{self.name}': the lower bound must be below the upper one")
-        if self.outcome and (self.feedback is None or self.level != "trajectory"):
-            raise ValueError(f"component '{self.name}': an outcome is feedback about the whole trajectory")
-        return self
-
-    def bounded(self, value: float) -> float:
-        """The value inside the bounds."""
-        return min(max(value, self.bounds[0]), self.bounds[1])
-
-
-class RewardSpec(BaseModel):
-    """A reward specification."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = "outcome"
-    gamma: float = Field(1.0, ge=0, le=1)
-    component: tuple[Component, ...] = (Component(name="outcome", feedback="outcome", outcome=True),)
-
-    @model_validator(mode="after")
-    def _one_outcome(self) -> "RewardSpec":
-        if sum(component.outcome for component in self.component) > 1:
-            raise ValueError("at most one component may be the outcome")
-        names = [component.name for component in self.component]
-        if len(set(names)) != len(names):
-            raise ValueError("two components have the same name")
-        return self
-
-    @property
-    def outcome(self) -> Component | None:
-        """The component that tells success from failure."""
-        return next((component for component in self.component if component.outcome), None)
-
-    def identity(self) -> str:
-        """Name and digest: another specification, even under the same name, has another identity."""
-        digest = hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
-        return f"{self.name}@{digest}"
-
-
-def load_spec(file: Path | None) -> RewardSpec:
-    """Reads a specification; without a file, the outcome alone.
-
-    Raises:
-        SettingsError: missing, not TOML, or not a reward specification.
-    """
-    if file is None:
-        return RewardSpec()
-    try:
-        return RewardSpec.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise SettingsError(f"reward specification {file} does not exist (label.reward_spec)") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"reward specification {file} is not TOML: {error}") from None
-    except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        raise SettingsError(f"reward specification {file}: {faults}") from None
-
-
-Signal = Mapping[str, Any]
-"""What a label needs of feedback: `id`, `name`, `value`, `step`, `source`, `consent`, `at` (occurred_at_us)."""
-
-
-def newest(signals: Iterable[Signal]) -> Signal | None:
-    """The signal that counts where several were given: the newest, by id among equals."""
-    return max(signals, key=lambda signal: (signal["at"], signal["id"]), default=None)
-
-
-def components(spec: RewardSpec, steps: Sequence[Step], signals: Sequence[Signal]) -> list[list[RewardComponent]]:
-    """Every known term of the reward, by step; feedback that has not come gives no term.
+def components(spec: RewardSpec, steps: Sequence[Step], evidence: Evidence, *, complete: bool) -> Terms:
+    """Every known term of the reward, by step, and what caps and guards correct; what has not come gives no term.
 
     Args:
         spec: the specification.
         steps: the trajectory's steps in order, at least one.
-        signals: feedback that stands (not retracted) and has a value.
+        evidence: the feedback that counts.
+        complete: whether all steps are there, so that what is measured on them is final.
     """
-    terms: list[list[RewardComponent]] = [[] for _ in steps]
-    places = {step["step_index"]: place for place, step in enumerate(steps)}
+    terms: Terms = [[] for _ in steps]
+    told = _told_malformed(steps, evidence)
     for component in spec.component:
         if component.builtin is not None:
-            values = [_builtin(component.builtin, step) for step in steps]
-            if component.level == "trajectory":
-                terms[-1].append(_term(component, sum(values), f"builtin:{component.builtin}", None))
-            else:
-                for place, value in enumerate(values):
-                    terms[place].append(_term(component, value, f"builtin:{component.builtin}", None))
-            continue
-        named = [signal for signal in signals if signal["name"] == component.feedback]
-        if component.level == "trajectory":
-            wanted = {len(steps) - 1: newest(signal for signal in named if signal["step"] is None)}
+            values: list[_Value | None] = _measured(component, component.builtin, steps, told)
+            final = complete
         else:
-            wanted = {
-                place: newest(signal for signal in named if signal["step"] == index) for index, place in places.items()
-            }
-        for place, signal in wanted.items():
-            if signal is not None:
-                terms[place].append(_term(component, signal["value"], signal["source"], signal["id"]))
-    return terms
+            values = _given(component, steps, evidence)
+            final = evidence.final(component)
+        if component.potential:
+            _shape(component, values, spec.gamma, final and complete, terms)
+            continue
+        for place, value in enumerate(values):
+            if value is not None:
+                terms[place].append(_term(component, component.bounded(value.raw), value, final))
+    return corrected(spec, steps, terms, told)
 
 
 def reward_of(terms: Iterable[RewardComponent]) -> float:
@@ -166,6 +61,12 @@ def returns_to_go(rewards: Sequence[float], gamma: float) -> list[float]:
     return returns
 
 
+def differences(potentials: Sequence[float], gamma: float) -> list[float]:
+    """F_t = gamma · Φ(s_{t+1}) - Φ(s_t), with Φ = 0 after the last step."""
+    ahead = [*potentials[1:], 0.0]
+    return [gamma * after - before for before, after in zip(potentials, ahead, strict=True)]
+
+
 def success(spec: RewardSpec, terms: Sequence[Sequence[RewardComponent]]) -> bool | None:
     """Whether the outcome is at its upper bound; None where there is none (yet)."""
     outcome = spec.outcome
@@ -177,25 +78,62 @@ def success(spec: RewardSpec, terms: Sequence[Sequence[RewardComponent]]) -> boo
     return None
 
 
-def _term(component: Component, value: float, source: str, feedback_id: str | None) -> RewardComponent:
+class _Value:
+    """A value as it was measured, and by whom."""
+
+    __slots__ = ("feedback_id", "raw", "source")
+
+    def __init__(self, raw: float, source: str, feedback_id: str | None = None) -> None:
+        self.raw, self.source, self.feedback_id = raw, source, feedback_id
+
+
+def _measured(component: Component, name: Builtin, steps: Sequence[Step], told: Sequence[int]) -> list[_Value | None]:
+    values = [measured(name, step, count) for step, count in zip(steps, told, strict=True)]
+    if component.level == "trajectory":
+        values = [*[None] * (len(steps) - 1), over_steps(name, values)]
+    return [None if value is None else _Value(value, BUILTIN_SOURCES[name]) for value in values]
+
+
+def _given(component: Component, steps: Sequence[Step], evidence: Evidence) -> list[_Value | None]:
+    signals = evidence.of[component.name]
+    if component.level == "trajectory":
+        found = [*[None] * (len(steps) - 1), newest(signal for signal in signals if signal["step"] is None)]
+    else:
+        found = [newest(signal for signal in signals if signal["step"] == step["step_index"]) for step in steps]
+    return [None if signal is None else _Value(signal["value"], signal["source"], signal["id"]) for signal in found]
+
+
+def _shape(component: Component, values: Sequence[_Value | None], gamma: float, final: bool, terms: Terms) -> None:
+    """Adds the differences of potentials; none where no potential is known."""
+    known = next((value for value in values if value is not None), None)
+    if known is None:
+        return
+    potentials, filled = [0.0], [_Value(0.0, known.source)]
+    for value in values:
+        potentials.append(potentials[-1] if value is None else component.bounded(value.raw))
+        filled.append(_Value(filled[-1].raw, known.source) if value is None else value)
+    for place, difference in enumerate(differences(potentials[1:], gamma)):
+        terms[place].append(_term(component, difference, filled[1 + place], final))
+
+
+def _told_malformed(steps: Sequence[Step], evidence: Evidence) -> list[int]:
+    """Malformed calls of which feedback told, by step; what is about the whole trajectory counts at its last step."""
+    places = {step["step_index"]: place for place, step in enumerate(steps)}
+    told = [0] * len(steps)
+    for signal in evidence.malformed:
+        told[places.get(signal["step"], len(steps) - 1)] += 1
+    return told
+
+
+def _term(component: Component, value: float, measured: _Value, final: bool) -> RewardComponent:
     return new_reward_component(
         name=component.name,
-        value=component.bounded(value),
-        weight=component.weight,
-        source=source,
-        feedback_event_id=feedback_id,
+        value=value,
+        weight=component.paid_weight,
+        source=measured.source,
+        feedback_event_id=measured.feedback_id,
+        kind=component.kind,
+        level=component.level,
+        final=final,
+        raw_value=measured.raw,
     )
-
-
-def _builtin(name: Builtin, step: Step) -> float:
-    match name:
-        case "errors":
-            return float(step["error"] is not None)
-        case "tool_errors":
-            return float(sum(call["error"] is not None for call in step["response"]["tool_calls"]))
-        case "seconds":
-            return (step["duration_ms"] or 0.0) / 1000
-        case "cost_usd":
-            return step["cost_usd"] or 0.0
-        case "response_tokens":
-            return float(len(step["response_token_ids"]))

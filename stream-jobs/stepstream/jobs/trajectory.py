@@ -6,7 +6,7 @@ order, so that state can be rebuilt by reading the input topics one after the ot
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ class Head:
     """Feedback by event_id of its source, as the reward needs it."""
     closure: list[Any] | None = None
     """The decision that it is over: [event_id, reason, occurred_at_us]."""
+    given_up: dict[str, list[Any]] = field(default_factory=dict)
+    """Decisions to wait for a reward component no longer, by its name: [occurred_at_us, event_id]."""
     newest_us: int = 0
     """Newest occurred_at_us of its steps and ends."""
     arrived_ms: int = 0
@@ -41,7 +43,7 @@ class Head:
     end_arrived_ms: int = 0
     """Log time at which its end was first told; 0: not told."""
     first: list[Any] = field(default_factory=list)
-    """Its lowest step: [index, tenant, agent, occurred_at_us]; empty: none came."""
+    """Its lowest step: [index, tenant, agent, occurred_at_us, environment]; empty: none came."""
     users: list[str] = field(default_factory=list)
     """Everybody whom its steps name."""
     holds: dict[str, list[Any]] = field(default_factory=dict)
@@ -64,7 +66,12 @@ class Head:
     @staticmethod
     def unpack(packed: bytes) -> "Head":
         """The reverse of `pack`."""
-        return Head(**orjson.loads(packed))
+        head = Head(**orjson.loads(packed))
+        # States of the first release know neither the environment nor when feedback came.
+        head.first += [""] * (bool(head.first) and len(head.first) < 5)
+        for entry in head.feedback.values():
+            entry.setdefault("arrived", 0)
+        return head
 
     def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[Noted, list[Any] | None]:
         """Notes a step; also gives the entry that it takes the place of.
@@ -99,6 +106,7 @@ class Head:
             if (known["version"], known["job"], known["id"]) >= (version, job, feedback["event_id"]):
                 return False
             self.ends.pop(known["id"], None)
+        first_ms = arrived_ms if known is None else min(known["arrived"], arrived_ms)
         self.feedback[source] = {
             "id": feedback["event_id"],
             "source_id": source,
@@ -111,6 +119,7 @@ class Head:
             "at": feedback["occurred_at_us"],
             "retracts": feedback["retracts"],
             "consent": feedback["consent"],
+            "arrived": first_ms,
         }
         self._arrived(0, arrived_ms)
         if feedback["end"] != "open":
@@ -120,7 +129,12 @@ class Head:
         return True
 
     def close(self, closed: TrajectoryClosed) -> None:
-        """Notes the decision that it is over; the first one in the log's order of ids counts."""
+        """Notes the decision that it is over, or that components are waited for no longer; of one kind the first."""
+        if closed["components"]:
+            given_up = [closed["occurred_at_us"], closed["event_id"]]
+            for name in closed["components"]:
+                self.given_up[name] = min(self.given_up.get(name, given_up), given_up)
+            return
         decision = [closed["event_id"], closed["reason"], closed["occurred_at_us"]]
         if self.closure is None or decision < self.closure:
             self.closure = decision
@@ -138,7 +152,7 @@ class Head:
         """Forgets whose it was and what was told about it; what remains is what a label without content needs."""
         self.erased = True
         self.users = []
-        self.holds, self.released = {}, []
+        self.holds, self.released, self.given_up = {}, [], {}
 
     @property
     def held(self) -> list[str]:
@@ -172,15 +186,10 @@ class Head:
         told = {end for end, _ in self.ends.values()}
         return "terminated" if "terminated" in told else "truncated" if told else "open"
 
-    def signals(self) -> list[dict[str, Any]]:
-        """Feedback that stands and has a value, in order of time."""
-        retracted = {entry["retracts"] for entry in self.feedback.values()} - {None}
-        standing = [
-            entry
-            for entry in self.feedback.values()
-            if entry["value"] is not None and not retracted & {entry["id"], entry["source_id"]}
-        ]
-        return sorted(standing, key=lambda entry: (entry["at"], entry["id"]))
+    @property
+    def closed_ms(self) -> int:
+        """Log time at which it was closed: of the decision, or at which its end was told."""
+        return self.end_arrived_ms if self.closure is None else int(self.closure[2]) // 1000
 
     def deadline_ms(self, idle_ms: int, grace_ms: int) -> tuple[int, str]:
         """When it is to be closed without an end or with steps missing, and for what reason."""
@@ -189,11 +198,11 @@ class Head:
             return min(idle, self.end_arrived_ms + grace_ms), "incomplete"
         return idle, "idle"
 
-    def inputs_digest(self, spec: str, signals: list[dict[str, Any]], rules: Mapping[str, Any]) -> str:
+    def inputs_digest(self, spec: str, signals: Sequence[Mapping[str, Any]], rules: Mapping[str, Any]) -> str:
         """Names what a label would be made from: the same inputs give the same label.
 
         Args:
-            spec: identity of the reward specification.
+            spec: identity of the reward specification, with its version.
             signals: feedback that the reward uses.
             rules: what else bears on it, where it is not the ordinary case: consent, policy, decisions.
         """
@@ -208,7 +217,7 @@ class Head:
         return derived_id(job, self.trajectory_id, revision, digest)
 
     def _whose(self, step: Step) -> None:
-        first = [step["step_index"], step["tenant"], step["agent"], step["occurred_at_us"]]
+        first = [step["step_index"], step["tenant"], step["agent"], step["occurred_at_us"], step["environment"]]
         self.first = min(self.first, first) if self.first else first
         if step["user"] is not None and step["user"] not in self.users:
             self.users = sorted([*self.users, step["user"]])

@@ -14,7 +14,8 @@ from stepstream.jobs import label_fold
 from stepstream.jobs.label_fold import JOB, LabelFold
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record
-from stepstream.jobs.rewards import RewardSpec
+from stepstream.jobs.reward_spec import RewardSpec
+from stepstream.jobs.specifications import OneSpecification
 from stepstream.jobs.standing import Standing
 from stepstream.topics.events import Consent, Curation, new_curation, new_governance, new_message
 from stepstream.topics.ids import derived_id
@@ -61,7 +62,7 @@ class Run(FoldRun):
 
     def restart(self) -> None:
         limits: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30}
-        self.fold = LabelFold(self.state, RewardSpec(), self.codec, self.rules, **limits)  # type: ignore[arg-type]
+        self.fold = LabelFold(self.state, OneSpecification(RewardSpec()), self.codec, self.rules, **limits)  # type: ignore[arg-type]
 
     def labels(self, *events: tuple[str, Any]) -> list[Any]:
         return [e for t, _, e in self.feed([self.record(topic, event) for topic, event in events]) if t == LABELS]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.label_fold import JOB, LabelFold
-from stepstream.jobs.rewards import RewardSpec
+from stepstream.jobs.reward_spec import RewardSpec
+from stepstream.jobs.specifications import OneSpecification
 
 LABELS, CLOSURES = "labeled-trajectories", "closures"
 NOW_MS = 1_760_000_100_000
@@ -20,7 +21,7 @@ def label_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
     state = state or MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     values: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30} | limits
-    run.fold = LabelFold(state, RewardSpec(), run.codec, **values)  # type: ignore[arg-type]
+    run.fold = LabelFold(state, OneSpecification(RewardSpec()), run.codec, **values)  # type: ignore[arg-type]
     return run
 
 

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from stream_records import make_steps
 
 from stepstream.config import SettingsError
-from stepstream.jobs.rewards import RewardSpec, components, load_spec, newest, returns_to_go, reward_of, success
-from stepstream.topics.events import new_message, new_tool_call
+from stepstream.jobs import rewards
+from stepstream.jobs.reward_evidence import gather, newest
+from stepstream.jobs.reward_spec import RewardSpec, load_spec
+from stepstream.jobs.rewards import Terms, returns_to_go, reward_of, success
+from stepstream.topics.events import Step, new_message, new_tool_call
 
 SPEC = """
 name = "support"
@@ -40,7 +43,22 @@ bounds = [0.0, 60.0]
 
 
 def signal(name: str, value: float, *, step: int | None = None, at: int = 0, number: str = "f") -> dict[str, Any]:
-    return {"id": number, "name": name, "value": value, "step": step, "source": "user", "at": at, "consent": "train"}
+    return {
+        "id": number,
+        "source_id": number,
+        "name": name,
+        "value": value,
+        "step": step,
+        "source": "user",
+        "at": at,
+        "arrived": 0,
+        "retracts": None,
+        "consent": "train",
+    }
+
+
+def components(declared: RewardSpec, steps: list[Step], signals: list[dict[str, Any]]) -> Terms:
+    return rewards.components(declared, steps, gather(declared, signals, 0), complete=True)
 
 
 def spec(tmp_path: Path, text: str) -> RewardSpec:
@@ -68,7 +86,7 @@ def test_components_are_laid_over_the_steps(tmp_path: Path) -> None:
     ]
     assert [reward_of(step) for step in terms] == pytest.approx([-0.5, -1.0, 2.0 - 0.00375])
     assert terms[0][0]["feedback_event_id"] == "f"
-    assert terms[1][0]["source"] == "builtin:tool_errors"
+    assert terms[1][0]["source"] == "environment"
 
 
 def test_success_is_the_outcome_at_its_upper_bound(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Which feedback counts for which component of a reward: by name, source and the time at which it came. Pure.
+
+Time is the log's: when feedback first came, and when the trajectory was closed. So whether something came too late is
+the same in every replay, and history that is imported today is not late for having happened long ago.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepstream.jobs.reward_spec import Component, RewardSpec
+
+Signal = Mapping[str, Any]
+"""What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `source`, `consent`, `retracts`, `at`
+(occurred_at_us) and `arrived` (log time at which it first came, in milliseconds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a reward is made from, beside the steps."""
+
+    of: Mapping[str, Sequence[Signal]]
+    """Signals that count, by component, in order of time."""
+    disputed: tuple[str, ...]
+    """Components that somebody else gave than their declared source."""
+    malformed: Sequence[Signal]
+    """Signals that tell of malformed tool calls."""
+    signals: Sequence[Signal]
+    """All of these, those of the wrong source too, in order of time."""
+    closed_ms: int
+    as_of_ms: int
+    """Log time of the newest of all this."""
+
+    def final(self, component: Component) -> bool:
+        """Whether no feedback can change a component any more."""
+        return component.final_after_s is not None and self.as_of_ms >= _final_ms(component, self.closed_ms)
+
+    def lacking(self, spec: RewardSpec, step_indices: Iterable[int]) -> list[str]:
+        """Names of required components that have not come: for the trajectory, or for each of its steps."""
+        indices = set(step_indices)
+        names = []
+        for component in spec.required:
+            places = {signal["step"] for signal in self.of[component.name]}
+            if not ({None} if component.level == "trajectory" else indices) <= places:
+                names.append(component.name)
+        return names
+
+
+def gather(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int) -> Evidence:
+    """What counts of all feedback about a trajectory.
+
+    Args:
+        spec: the specification.
+        feedback: every signal, with retractions and what they take back.
+        closed_ms: log time at which the trajectory was closed.
+    """
+    known = sorted(feedback, key=lambda signal: (signal["at"], signal["id"]))
+    of: dict[str, list[Signal]] = {}
+    wrong: dict[str, list[Signal]] = {}
+    for component in spec.component:
+        if component.feedback is None:
+            continue
+        named = [s for s in _standing(known, component, closed_ms) if s["name"] == component.feedback]
+        of[component.name] = [s for s in named if component.source in (None, s["source"])]
+        wrong[component.name] = [s for s in named if component.source not in (None, s["source"])]
+    malformed = [
+        s for s in _standing(known, None, closed_ms) if s["name"] == spec.malformed_feedback and s["value"] > 0
+    ]
+    used = {signal["id"]: signal for signals in (*of.values(), *wrong.values(), malformed) for signal in signals}
+    return Evidence(
+        of=of,
+        disputed=tuple(name for name, signals in wrong.items() if signals),
+        malformed=malformed,
+        signals=sorted(used.values(), key=lambda signal: (signal["at"], signal["id"])),
+        closed_ms=closed_ms,
+        as_of_ms=max([closed_ms, *(signal["arrived"] for signal in used.values())]),
+    )
+
+
+def newest(signals: Iterable[Signal]) -> Signal | None:
+    """The signal that counts where several were given: the newest, by id among equals."""
+    return max(signals, key=lambda signal: (signal["at"], signal["id"]), default=None)
+
+
+def too_late(spec: RewardSpec, signal: Signal, closed_ms: int) -> bool:
+    """Whether a signal is about components of the reward and came after all of them were final."""
+    about = [component for component in spec.component if component.feedback == signal["name"]]
+    return bool(about) and not any(_in_time(signal, component, closed_ms) for component in about)
+
+
+def _standing(known: Sequence[Signal], component: Component | None, closed_ms: int) -> list[Signal]:
+    """Signals with a value that came in time for a component and that nothing in time took back."""
+    came = [signal for signal in known if component is None or _in_time(signal, component, closed_ms)]
+    retracted = {signal["retracts"] for signal in came} - {None}
+    return [
+        signal for signal in came if signal["value"] is not None and not retracted & {signal["id"], signal["source_id"]}
+    ]
+
+
+def _in_time(signal: Signal, component: Component, closed_ms: int) -> bool:
+    return component.final_after_s is None or signal["arrived"] <= _final_ms(component, closed_ms)
+
+
+def _final_ms(component: Component, closed_ms: int) -> float:
+    return closed_ms + (component.final_after_s or 0.0) * 1000

@@ -1,0 +1,273 @@
+"""What a reward specification may say: a TOML file of named components. Pure; `docs/rewards.md` explains each entry.
+
+name = "support"
+environments = ["shop-*"]
+reward_bounds = [-1.0, 1.0]
+cap_malformed = true
+
+[[component]]
+name = "outcome"
+feedback = "outcome"     # the newest feedback of this name gives the value
+source = "environment"   # given by anybody else it does not count
+outcome = true           # at its upper bound the trajectory is a success
+
+[[component]]
+name = "slow"
+builtin = "seconds"
+weight = -0.01
+bounds = [0.0, 60.0]
+"""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stepstream.config import SettingsError
+
+Builtin = Literal[
+    "errors",
+    "tool_errors",
+    "malformed_calls",
+    "valid_calls",
+    "seconds",
+    "cost_usd",
+    "response_tokens",
+    "certainty",
+    "clarifying_questions",
+]
+Source = Literal[
+    "environment", "verifier", "test", "user", "judge", "prm", "business", "cost", "latency", "format", "policy"
+]
+Kind = Literal["term", "raw", "shaping", "guard", "shadow"]
+
+BUILTIN_SOURCES: dict[Builtin, Source] = {
+    "errors": "environment",
+    "tool_errors": "environment",
+    "malformed_calls": "format",
+    "valid_calls": "format",
+    "seconds": "latency",
+    "cost_usd": "cost",
+    "response_tokens": "cost",
+    "certainty": "policy",
+    "clarifying_questions": "format",
+}
+CORRECTION = "cap:"
+"""The names of corrections begin so; those of components do not."""
+
+
+class SpecificationError(Exception):
+    """A text that is no reward specification; says what to change."""
+
+
+def _rising(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] >= bounds[1]:
+        raise ValueError("the lower bound must be below the upper one")
+    return bounds
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Bounds = Annotated[tuple[Number, Number], AfterValidator(_rising)]
+
+
+class Component(BaseModel):
+    """One term of the reward."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    feedback: str | None = None
+    """Feedback of this name gives the value."""
+    builtin: Builtin | None = None
+    """Or it is measured on the steps."""
+    source: Source | None = None
+    """Who has to give the feedback; None: anybody."""
+    level: Literal["trajectory", "step"] = "trajectory"
+    weight: Number = 1.0
+    bounds: Bounds = (0.0, 1.0)
+    """Of each value."""
+    trajectory_bounds: Bounds | None = None
+    """Of the sum of its values over the steps."""
+    outcome: bool = False
+    """It tells success from failure."""
+    potential: bool = False
+    """Its values are potentials of the steps' states: paid are their differences."""
+    guard: bool = False
+    """A fall of it, while a rewarded component rises, is an alarm."""
+    shadow: bool = False
+    """Measured, not paid."""
+    required: bool = False
+    """Nothing is trained on before it came, or `wait_s` seconds passed since the trajectory was closed."""
+    wait_s: float | None = Field(None, gt=0, allow_inf_nan=False)
+    final_after_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Seconds after closing; feedback that comes later changes nothing. None: it may always change."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Component":
+        for wrong, fault in self._faults():
+            if wrong:
+                raise ValueError(f"component '{self.name}': {fault}")
+        return self
+
+    def _faults(self) -> list[tuple[bool, str]]:
+        fed, capped, final = self.feedback is not None, self.trajectory_bounds, self.final_after_s
+        step = self.level == "step"
+        return [
+            (fed == (self.builtin is not None), "it needs either feedback or builtin"),
+            (self.name.startswith(CORRECTION), f"names that begin with `{CORRECTION}` are those of corrections"),
+            (not fed and self.source is not None, "a builtin has its own source: leave `source` out"),
+            (self.outcome and (not fed or step), "an outcome is feedback about the whole trajectory"),
+            (self.potential and not fed, "a potential is feedback about the state before a step"),
+            (self.potential and not step, 'potentials are of steps: say level = "step"'),
+            (self.potential and capped is not None, "a cap would break the sum of its differences: bound the values"),
+            (self.potential and self.guard, "a difference of potentials says nothing as a guard"),
+            (capped is not None and not step, 'trajectory_bounds are of a sum over steps: say level = "step"'),
+            (capped is not None and not capped[0] <= 0 <= capped[1], "trajectory_bounds must hold 0"),
+            (self.required and (not fed or self.wait_s is None), "what is required is feedback, and needs wait_s"),
+            (not self.required and self.wait_s is not None, "only what is required is waited for: say required = true"),
+            (not fed and final is not None, "a builtin is final at once: leave `final_after_s` out"),
+            (
+                final is not None and self.wait_s is not None and self.wait_s > final,
+                "wait_s is longer than final_after_s: what came that late would not count",
+            ),
+        ]
+
+    @property
+    def kind(self) -> Kind:
+        """What it is in a label."""
+        if self.shadow:
+            return "shadow"
+        if self.guard:
+            return "guard"
+        if self.potential:
+            return "shaping"
+        return "raw" if self.level == "step" else "term"
+
+    @property
+    def paid_weight(self) -> float:
+        """Its weight in the sum."""
+        return 0.0 if self.shadow else self.weight
+
+    def bounded(self, value: float) -> float:
+        """The value inside the bounds."""
+        return min(max(value, self.bounds[0]), self.bounds[1])
+
+
+class RewardSpec(BaseModel):
+    """A reward specification."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field("outcome", min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    environments: tuple[str, ...] = ("*",)
+    """Patterns; none: it applies to nothing."""
+    agents: tuple[str, ...] = ("*",)
+    gamma: float = Field(1.0, ge=0, le=1)
+    reward_bounds: Bounds | None = None
+    """Of the whole reward, shaping aside."""
+    cap_malformed: bool = False
+    """A trajectory with a malformed tool call gets at most the lower one of `reward_bounds`."""
+    malformed_feedback: str = "malformed_call"
+    """Feedback of this name, with a value above 0, tells of a malformed call that the record does not show."""
+    component: tuple[Component, ...] = (Component(name="outcome", feedback="outcome", outcome=True),)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RewardSpec":
+        if sum(component.outcome for component in self.component) > 1:
+            raise ValueError("at most one component may be the outcome")
+        names = [component.name for component in self.component]
+        if len(set(names)) != len(names):
+            raise ValueError("two components have the same name")
+        if self.cap_malformed and self.reward_bounds is None:
+            raise ValueError(
+                "cap_malformed needs reward_bounds: their lower one is what an honest failure gets at least"
+            )
+        return self
+
+    @property
+    def outcome(self) -> Component | None:
+        """The component that tells success from failure."""
+        return next((component for component in self.component if component.outcome), None)
+
+    @property
+    def required(self) -> list[Component]:
+        """Components that are waited for."""
+        return [component for component in self.component if component.required]
+
+    def digest(self) -> str:
+        """Names all that it says."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+    def identity(self) -> str:
+        """Name and digest: another specification, even under the same name, has another identity."""
+        return f"{self.name}@{self.digest()}"
+
+    def fit(self, environment: str, agent: str) -> tuple[int, int] | None:
+        """How closely it names an agent and its environment, higher is closer; None: it does not apply to them."""
+        closeness = _closest(self.agents, agent), _closest(self.environments, environment)
+        return None if -1 in closeness else closeness
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A specification as it rules a trajectory."""
+
+    spec: RewardSpec
+    version: int = 0
+    """On `reward-specs`; 0: the one of the settings, or the built-in one."""
+
+    @property
+    def identity(self) -> str:
+        """Names it and its version."""
+        return f"{self.spec.identity()}/{self.version}"
+
+
+def parse_spec(text: str) -> RewardSpec:
+    """The specification that a text is.
+
+    Raises:
+        SpecificationError: not TOML, or not a reward specification.
+    """
+    try:
+        return RewardSpec.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecificationError(f"it is not TOML: {error}") from None
+    except ValidationError as error:
+        told = (_explain(fault) for fault in error.errors(include_url=False, include_input=False))
+        raise SpecificationError("; ".join(told)) from None
+
+
+def load_spec(file: Path | None) -> RewardSpec:
+    """Reads the specification of the settings; without a file, the outcome alone.
+
+    Raises:
+        SettingsError: missing, not TOML, or not a reward specification.
+    """
+    if file is None:
+        return RewardSpec()
+    try:
+        return parse_spec(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"reward specification {file} does not exist (label.reward_spec)") from None
+    except SpecificationError as error:
+        raise SettingsError(f"reward specification {file}: {error}") from None
+
+
+def _closest(patterns: tuple[str, ...], name: str) -> int:
+    """Characters, beside wildcards, of the closest pattern that a name matches; -1: none."""
+    return max((sum(c not in "*?[]" for c in p) for p in patterns if fnmatchcase(name, p)), default=-1)
+
+
+def _explain(fault: Any) -> str:
+    place = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "extra_forbidden":
+        known = Component if "component" in fault["loc"] else RewardSpec
+        return f"{place} is unknown: there are {', '.join(known.model_fields)}"
+    if fault["type"] == "literal_error" and fault["loc"][-1] == "builtin":
+        return f"{place} is unknown: there are {', '.join(get_args(Builtin))}"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" if place else str(message)
