@@ -12,15 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-
 from stepstream.config import Settings
-from stepstream.learner.update import Trainer
+from stepstream.learner.pretrained import WEIGHTS
+from stepstream.learner.snapshot import TRAINING, Snapshot
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file
-
-WEIGHTS = "model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
 
 
 class CheckpointFault(Exception):
@@ -60,28 +55,16 @@ def write_root(source: Path, target: Path) -> list[CheckpointFile]:
         if not (source / needed).is_file():
             raise CheckpointFault(f"{source} has no {needed}: give a folder in Hugging Face form")
     with _whole(target) as scratch:
-        _copy(source, scratch, skip=(OPTIMIZER,))
+        _copy(source, scratch, skip=TRAINING)
     return describe(target)
 
 
-def write_version(trainer: Trainer, parent: Path, target: Path) -> list[CheckpointFile]:
-    """Writes the trainer's weights and state, with the parent's other files (tokenizer, templates)."""
+def write_version(snapshot: Snapshot, parent: Path, target: Path) -> list[CheckpointFile]:
+    """Writes what a trainer holds, with the parent's other files (tokenizer, templates)."""
     with _whole(target) as scratch:
-        write_weights(trainer, scratch)
-        _copy(parent, scratch, skip=[path.name for path in scratch.iterdir()])
+        snapshot.write(scratch)
+        _copy(parent, scratch, skip=[*TRAINING, *(path.name for path in scratch.iterdir())])
     return describe(target)
-
-
-def write_weights(trainer: Trainer, folder: Path) -> None:
-    """Writes model and optimizer state; the same values give the same bytes."""
-    trainer.model.save_pretrained(folder, max_shard_size="1000GB")
-    save_file(trainer.state(), folder / OPTIMIZER)
-
-
-def load_optimizer(folder: Path) -> dict[str, Tensor]:
-    """The optimizer's state; empty for a root, which has none."""
-    file = folder / OPTIMIZER
-    return load_file(file) if file.exists() else {}
 
 
 def describe(folder: Path) -> list[CheckpointFile]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stepstream.learner.attempt import Attempt
-from stepstream.learner.losses import LAGS, Terms, effective_share, kl_estimate, lag_shares
+from stepstream.learner.losses import LAGS, Batch, Bucket, Terms, by_lag, effective_share, kl_estimate, lag_shares
 from stepstream.learner.rows import Row
 
 _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
@@ -16,7 +17,7 @@ _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
 
 @dataclass(slots=True)
 class Step:
-    """One gradient step."""
+    """One gradient step, or one forward pass of it."""
 
     loss: float = 0.0
     clipped: int = 0
@@ -26,14 +27,33 @@ class Step:
     skipped: int = 0
     weights: list[Tensor] = field(default_factory=list)
     """Importance weights of the trained tokens, a tensor for each forward pass."""
+    marks: list[Tensor] = field(default_factory=list)
+    """Staleness of each of them, and whether it was clipped and rejected, int64. Shape [3, tokens]."""
 
-    def count(self, loss: float, terms: Terms) -> None:
-        """Adds the tokens of one forward pass and their part of the loss."""
-        self.loss += loss
-        self.weights.append(terms.weight)
-        self.clipped += int(terms.clipped.sum())
-        self.capped += int(terms.capped.sum())
-        self.rejected += int(terms.rejected.sum())
+    @classmethod
+    def of(cls, loss: float, terms: Terms, batch: Batch) -> Self:
+        """The tokens of one forward pass and their part of the loss."""
+        assert batch.versions is not None
+        return cls(
+            loss=loss,
+            clipped=int(terms.clipped.sum()),
+            capped=int(terms.capped.sum()),
+            rejected=int(terms.rejected.sum()),
+            weights=[terms.weight],
+            marks=[torch.stack((batch.version - batch.versions, terms.clipped.long(), terms.rejected.long()))],
+        )
+
+    @classmethod
+    def of_all(cls, passes: Sequence["Step"]) -> Self:
+        """The step that some forward passes make together."""
+        return cls(
+            loss=sum(each.loss for each in passes),
+            clipped=sum(each.clipped for each in passes),
+            capped=sum(each.capped for each in passes),
+            rejected=sum(each.rejected for each in passes),
+            weights=[weight for each in passes for weight in each.weights],
+            marks=[marks for each in passes for marks in each.marks],
+        )
 
 
 def step_figures(steps: Sequence[Step]) -> dict[str, float]:
@@ -51,6 +71,13 @@ def step_figures(steps: Sequence[Step]) -> dict[str, float]:
         "grad_norm": max(step.grad_norm for step in steps),
         "steps_skipped": float(sum(step.skipped for step in steps)),
     }
+
+
+def lag_figures(steps: Sequence[Step]) -> list[Bucket]:
+    """The same by staleness: the marks are `clip_share` and `rejected_share`."""
+    lags, clipped, rejected = torch.cat([marks for step in steps for marks in step.marks], 1)
+    weights = torch.cat([weight for step in steps for weight in step.weights])
+    return by_lag(lags, weights, (clipped.bool(), rejected.bool()))
 
 
 def data_figures(rows: Sequence[Row], groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:

@@ -14,10 +14,10 @@ from stepstream.config import Settings
 from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.buffer import Buffer
-from stepstream.learner.checkpoint import CheckpointFault, folder_of, load_optimizer, verify
+from stepstream.learner.checkpoint import CheckpointFault, folder_of, verify
 from stepstream.learner.consume import Reader
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, trained_places
-from stepstream.learner.policy import CannotTrain
+from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
 from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
@@ -86,7 +86,6 @@ class _Lineage:
         trained = trained_places(line, start)
         self._check_log(trained)
         self._trainer = Trainer(self._folder, self._how)
-        self._trainer.load_state(load_optimizer(self._folder))
         self._inputs: list[UpdateInput] = []
         self._figures: list[dict[str, float]] = []
         self._buffer = Buffer(

@@ -1,53 +1,71 @@
 """The policy in training, as the trainer sees it: everything that knows where weights live and how they are stepped."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stepstream.config.sections import Learner
+from stepstream.learner import lora
 from stepstream.learner.attempt import Limits, Tokens
 from stepstream.learner.forward import chosen_logprobs
+from stepstream.learner.parallel import (
+    current_ranks,
+    from_shard,
+    local,
+    present_ranks,
+    shard,
+    sharded_like,
+    whole,
+)
+from stepstream.learner.pretrained import load_model, stored_dtype
+from stepstream.learner.snapshot import Snapshot, load_optimizer
+from stepstream.learner.tree_sum import TreeSum
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-class CannotTrain(Exception):
-    """A model that the learner does not know how to train; the message says why."""
+_MASTER = "master"
 
 
 class Policy:
-    """A Hugging Face causal language model in float32 and its AdamW state."""
+    """A Hugging Face causal language model in float32 and its AdamW state, shared among the ranks."""
 
     def __init__(self, folder: Path, how: Learner) -> None:
-        """Loads the model from a folder in Hugging Face form, with fresh optimizer state.
+        """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
 
         Raises:
-            CannotTrain: its logits are not the plain product of hidden states and output embeddings.
+            CannotTrain: the learner does not know how to train such a model.
         """
-        from transformers import AutoModelForCausalLM, logging  # takes seconds to import
-
-        logging.disable_progress_bar()
         torch.use_deterministic_algorithms(True)
         # Nothing here reads memory before writing it; filling it with NaN first costs 5 % of an update.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.set_num_threads(how.threads)
         self._most_norm = how.max_grad_norm
-        # Without dropout the log-probabilities of one version are a function of the tokens alone.
-        self.model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, attn_implementation="sdpa", dtype=torch.float32
-        ).eval()
-        for twist in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-            if getattr(self.model.config, twist, None) not in (None, 1.0):
-                raise CannotTrain(f"{folder}: models with `{twist}` are not supported")
-        self.weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        self._ranks = current_ranks()
+        self._base = lora.base_folder(folder, how)
+        self._dtype = stored_dtype(folder)
+        self.model: Any = load_model(self._base)
+        self._adapter = lora.add_adapters(self.model, how) if how.lora_rank else None
+        if lora.continues(folder, how):
+            lora.load_adapters(self.model, folder)
+        state = load_optimizer(folder)
+        self._load_masters(state)
+        self._scored = _Scored(self.model)
+        if self._ranks.size > 1:
+            kinds = self.model._no_split_modules or ()
+            blocks = [module for module in self.model.modules() if type(module).__name__ in kinds]
+            shard(self._scored, blocks, self.model.device.type)
+        self._all = dict(self.model.named_parameters())
+        self.weights = {name: weight for name, weight in self._all.items() if weight.requires_grad}
         """What is trained, by name."""
         self._optimizer = torch.optim.AdamW(
             self.weights.values(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
+        self._load_moments(state)
+        # On a GPU nobody claims the last bits, and one sum of gradients takes less memory than a tree of them.
+        self._sum = TreeSum() if self.model.device.type == "cpu" else None
 
     def limits(self, name: str) -> Limits:
         """What records must keep to, for the model called `name`."""
@@ -56,32 +74,107 @@ class Policy:
 
     def logprobs(self, rows: Sequence[Tokens]) -> Tensor:
         """Log-probability of every trained token, sequence after sequence, with gradient. Shape [trained tokens]."""
-        return chosen_logprobs(self.model, rows)
+        found: Tensor = self._scored(rows)
+        return found
 
+    @torch.no_grad()
+    def reference_logprobs(self, rows: Sequence[Tokens]) -> Tensor:
+        """The same under the model that the adapters were given to. Shape [trained tokens].
+
+        Raises:
+            ValueError: all weights are trained, so that model is gone.
+        """
+        if self._adapter is None:
+            raise ValueError("the policy has no adapters: set learner.lora_rank")
+        with lora.without_adapters(self.model):
+            return self.logprobs(rows)
+
+    def learn(self, loss: Tensor, present: int = 1) -> None:
+        """Adds the loss's gradient to those gathered since the last step.
+
+        Args:
+            loss: one of those whose sum is stepped on; 0 times itself on a rank that has none in this round.
+            present: ranks that have one.
+        """
+        present_ranks(present)
+        loss.backward()
+        if self._sum is not None:
+            self._sum.add([local(_gradient(weight)) for weight in self.weights.values()], present)
+            self._optimizer.zero_grad()
+
+    @torch.no_grad()
     def step(self, rate: float) -> float:
         """Steps on the gradients gathered since the last step, scaled down to the largest norm allowed.
 
         Returns:
             Their norm before that; where it is not finite they were thrown away.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self.weights.values(), self._most_norm))
-        if np.isfinite(norm):
+        weights = list(self.weights.values())
+        if self._sum is not None:
+            for weight, total in zip(weights, self._sum.total(), strict=True):
+                weight.grad = from_shard(total, weight)
+            # Of whole gradients: the sum of a sum over shards would depend on their number.
+            norms = [torch.linalg.vector_norm(whole(_gradient(weight))) for weight in weights]
+            norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+        else:
+            norm = float(whole(torch.nn.utils.get_total_norm([_gradient(weight) for weight in weights])))
+        if math.isfinite(norm):
+            if norm > self._most_norm:
+                torch._foreach_mul_([local(_gradient(weight)) for weight in weights], self._most_norm / (norm + 1e-6))
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
         self._optimizer.zero_grad()
         return norm
 
-    def state(self) -> dict[str, Tensor]:
-        """The optimizer's state as named tensors, to be saved beside the weights."""
-        state: dict[str, Tensor] = {}
+    @torch.no_grad()
+    def snapshot(self) -> Snapshot:
+        """What it holds, whole; with several ranks each must ask, and only the first gets the values."""
+        optimizer: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
             for key, value in self._optimizer.state[weight].items():
-                state[f"{name}.{key}"] = value.contiguous()
-        return state
+                self._keep(optimizer, f"{name}.{key}", value)
+            if self._dtype != torch.float32 and self._adapter is None:
+                self._keep(optimizer, f"{name}.{_MASTER}", weight)
+        weights: dict[str, Tensor] = {}
+        stored = self.model.state_dict().keys()
+        for name, value in (*self._all.items(), *self.model.named_buffers()):
+            if name in stored:
+                self._keep(weights, name, value)
+        return Snapshot(self.model, weights, self._dtype, optimizer, self._adapter, self._base)
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Continues from what `state` gave."""
+    def _keep(self, values: dict[str, Tensor], name: str, value: Tensor) -> None:
+        all_of_it = whole(value.detach())
+        if self._ranks.rank == 0:
+            values[name] = all_of_it.cpu().contiguous()
+
+    @torch.no_grad()
+    def _load_masters(self, state: dict[str, Tensor]) -> None:
+        """Where files hold fewer bits than are trained, the optimizer's state has them all."""
+        for name, weight in self.model.named_parameters():
+            if f"{name}.{_MASTER}" in state:
+                weight.copy_(state[f"{name}.{_MASTER}"])
+
+    def _load_moments(self, state: dict[str, Tensor]) -> None:
         for name, weight in self.weights.items():
             if f"{name}.step" in state:
-                self._optimizer.state[weight] = {key: state[f"{name}.{key}"].clone() for key in ("step", *_MOMENTS)}
+                moments = {
+                    key: sharded_like(state[f"{name}.{key}"].to(weight.device).clone(), weight) for key in _MOMENTS
+                }
+                self._optimizer.state[weight] = {"step": state[f"{name}.step"].clone(), **moments}
+
+
+class _Scored(nn.Module):
+    """A model whose forward pass gives log-probabilities: weights that are sharded come together around it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, rows: Sequence[Tokens]) -> Tensor:
+        return chosen_logprobs(self.model, rows)
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    """Of a weight; zeros where no token went through it."""
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad

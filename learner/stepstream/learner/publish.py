@@ -74,7 +74,7 @@ def publish_version(
     model, version = parent["model"], parent["version"] + 1
     target = version_folder(settings, model, version)
     checkpoint = _checkpoint(
-        settings, model, version, target, write_version(trainer, parent_folder, target), resume_offsets
+        settings, model, version, target, write_version(trainer.snapshot(), parent_folder, target), resume_offsets
     )
     checkpoint["parent_version"] = parent["version"]
     checkpoint["inputs"] = list(inputs)

@@ -17,16 +17,9 @@ from typing import Any
 from stepstream.config import Settings
 from stepstream.config.sections import Kafka
 from stepstream.learner.attempt import Attempt, Limits, Place, attempt_of
-from stepstream.learner.checkpoint import (
-    WEIGHTS,
-    CheckpointFault,
-    folder_of,
-    load_optimizer,
-    sha256_of,
-    verify,
-    write_weights,
-)
+from stepstream.learner.checkpoint import CheckpointFault, folder_of, sha256_of, verify
 from stepstream.learner.lineage import Versions, read_versions, trained_places
+from stepstream.learner.pretrained import WEIGHTS
 from stepstream.learner.provenance import arithmetic, recorded
 from stepstream.learner.publish import INPUT
 from stepstream.learner.update import Trainer
@@ -122,7 +115,6 @@ def _redo(checkpoint: Checkpoint, parent: Path, target: Path, read: Read) -> Non
     """Does the version's updates again, from the parent's folder into `target`."""
     how, _ = recorded(checkpoint["configuration"])
     trainer = Trainer(parent, how)
-    trainer.load_state(load_optimizer(parent))
     limits = trainer.limits(checkpoint["model"])
     records = read(trained_places([checkpoint], {}))
     for update in checkpoint["inputs"]:
@@ -131,7 +123,7 @@ def _redo(checkpoint: Checkpoint, parent: Path, target: Path, read: Read) -> Non
         groups = [list(group) for _, group in groupby(attempts, key=lambda attempt: attempt.group_id)]
         trainer.update(update["update"], groups, checkpoint["version"] - 1)
     target.mkdir()
-    write_weights(trainer, target)
+    trainer.snapshot().write(target)
 
 
 def _attempt(records: dict[Place, Any], place: Place, limits: Limits) -> Attempt:

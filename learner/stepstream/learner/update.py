@@ -19,11 +19,13 @@ from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Attempt, Limits
 from stepstream.learner.batch import microbatches
 from stepstream.learner.credit import rule_of
-from stepstream.learner.figures import Step, data_figures, step_figures
-from stepstream.learner.losses import token_scales
+from stepstream.learner.figures import Step, data_figures, lag_figures, step_figures
+from stepstream.learner.losses import Bucket, token_scales
 from stepstream.learner.losses.configured import objective_of
+from stepstream.learner.parallel import current_ranks
 from stepstream.learner.policy import Policy
 from stepstream.learner.rows import Row, loss_batch, rows_of, trained_sizes
+from stepstream.learner.snapshot import Snapshot
 
 _FINAL_RATE = 0.1
 """Share of the learning rate that is left when it has decayed."""
@@ -33,13 +35,16 @@ class Trainer:
     """The policy in training and how it learns."""
 
     def __init__(self, folder: Path, how: Learner) -> None:
-        """Loads the model from a folder in Hugging Face form, with fresh optimizer state.
+        """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
 
         Raises:
             CannotTrain: the learner does not know how to train such a model.
         """
         self._how, self._objective, self._rule = how, objective_of(how), rule_of(how)
         self.policy = Policy(folder, how)
+        self.lags: list[Bucket] = []
+        """Figures of the last update by staleness."""
+        self._ranks = current_ranks()
 
     @property
     def model(self) -> Any:
@@ -75,24 +80,25 @@ class Trainer:
         proximal = self._logprobs(rows, [index for part in beforehand for index in part])
         rate = learning_rate(self._how, number)
         steps = [self._step(rows, part, proximal, version, rate) for part in parts]
+        self.lags = lag_figures(steps)
         return step_figures(steps) | data_figures(rows, groups, version) | {"learning_rate": rate}
 
-    def state(self) -> dict[str, Tensor]:
-        """The optimizer's state as named tensors, to be saved beside the weights."""
-        return self.policy.state()
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Continues from what `state` gave."""
-        self.policy.load_state(state)
+    def snapshot(self) -> Snapshot:
+        """What it holds, to be written."""
+        return self.policy.snapshot()
 
     @torch.no_grad()
     def _logprobs(self, rows: Sequence[Row], part: Sequence[int]) -> dict[int, Tensor]:
         """Log-probabilities of each row of the part as the policy is now."""
+        batches = list(self._split(rows, part))
+        mine = [
+            self.policy.logprobs([rows[index].tokens for index in batches[number]])
+            for number, _ in self._ranks.rounds(len(batches))
+        ]
         found: dict[int, Tensor] = {}
-        for indices in self._split(rows, part):
-            chosen = [rows[index] for index in indices]
-            together = self.policy.logprobs([row.tokens for row in chosen])
-            found |= dict(zip(indices, together.split(trained_sizes(chosen)), strict=True))
+        for indices, together in zip(batches, self._ranks.gathered(mine, len(batches)), strict=True):
+            sizes = trained_sizes([rows[index] for index in indices])
+            found |= dict(zip(indices, together.split(sizes), strict=True))
         return found
 
     def _step(
@@ -101,17 +107,20 @@ class Trainer:
         """One gradient step on the rows of the part."""
         lengths = trained_sizes([rows[index] for index in part])
         scales = dict(zip(part, token_scales(lengths, self._rule.aggregation, self._how.loss_length), strict=True))
-        step = Step()
-        for indices in self._split(rows, part):
+        batches, mine = list(self._split(rows, part)), []
+        for number, present in self._ranks.rounds(len(batches)):
+            indices = batches[number]
             chosen = [rows[index] for index in indices]
             current = self.policy.logprobs([row.tokens for row in chosen])
             before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else current.detach()
-            terms = self._objective.terms(loss_batch(chosen, current, before, version))
+            batch = loss_batch(chosen, current, before, version)
+            terms = self._objective.terms(batch)
             sizes = torch.tensor(trained_sizes(chosen))
             scale = torch.tensor([scales[index] for index in indices]).repeat_interleave(sizes)
             loss = -(scale * terms.objective).sum()
-            loss.backward()
-            step.count(loss.item(), terms)
+            self.policy.learn(loss if self._ranks.rank < present else 0.0 * loss, present)
+            mine.append(Step.of(loss.item(), terms, batch))
+        step = Step.of_all(self._ranks.gathered(mine, len(batches)))
         step.grad_norm = self.policy.step(rate)
         step.skipped = int(not math.isfinite(step.grad_norm))
         return step

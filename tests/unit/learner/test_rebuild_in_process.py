@@ -32,7 +32,7 @@ class World:
         trainer = Trainer(data / "0", HOW)
         for version in (1, 2):
             inputs = [self._train(trainer, 2 * version - 1), self._train(trainer, 2 * version)]
-            files = write_version(trainer, data / str(version - 1), data / str(version))
+            files = write_version(trainer.snapshot(), data / str(version - 1), data / str(version))
             self._publish(data, version, version - 1, files, inputs)
 
     def _train(self, trainer: Trainer, number: int) -> events.UpdateInput:

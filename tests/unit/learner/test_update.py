@@ -7,8 +7,8 @@ from labelled_records import attempt, group_of, labelled, tiny_model
 
 from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Attempt
-from stepstream.learner.checkpoint import load_optimizer, sha256_of, write_version
-from stepstream.learner.policy import CannotTrain
+from stepstream.learner.checkpoint import sha256_of, write_version
+from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.update import Trainer, learning_rate
 
 
@@ -64,7 +64,7 @@ def test_the_same_update_gives_the_same_bits(folder: Path, tmp_path: Path) -> No
         trainer = Trainer(folder, how())
         for number in (1, 2):
             trainer.update(number, groups(3, seed=number), version=0)
-        write_version(trainer, folder, tmp_path / str(run))
+        write_version(trainer.snapshot(), folder, tmp_path / str(run))
         hashes.add(
             (sha256_of(tmp_path / f"{run}/model.safetensors"), sha256_of(tmp_path / f"{run}/optimizer.safetensors"))
         )
@@ -74,13 +74,12 @@ def test_the_same_update_gives_the_same_bits(folder: Path, tmp_path: Path) -> No
 def test_continuing_from_files_is_continuing(folder: Path, tmp_path: Path) -> None:
     straight = Trainer(folder, how())
     straight.update(1, groups(3, seed=1), version=0)
-    write_version(straight, folder, tmp_path / "1")
+    write_version(straight.snapshot(), folder, tmp_path / "1")
     straight.update(2, groups(3, seed=2), version=1)
-    write_version(straight, folder, tmp_path / "2")
+    write_version(straight.snapshot(), folder, tmp_path / "2")
     resumed = Trainer(tmp_path / "1", how())
-    resumed.load_state(load_optimizer(tmp_path / "1"))
     resumed.update(2, groups(3, seed=2), version=1)
-    write_version(resumed, tmp_path / "1", tmp_path / "again")
+    write_version(resumed.snapshot(), tmp_path / "1", tmp_path / "again")
     for file in ("model.safetensors", "optimizer.safetensors"):
         assert sha256_of(tmp_path / "again" / file) == sha256_of(tmp_path / "2" / file)
 

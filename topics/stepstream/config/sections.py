@@ -446,6 +446,11 @@ class Learner(Section):
     veto_floor: float = Field(1e-4, gt=0, lt=1, description="veto: smallest importance weight in a sequence.")
     entropy_bonus: float = Field(0.0, ge=0, description="Weight of the policy's entropy in the objective, per nat.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    lora_rank: int = Field(0, ge=0, description="Rank of the adapters that are trained; 0: all weights are trained.")
+    lora_alpha: float = Field(16.0, gt=0, description="Adapters count this times, divided by their rank.")
+    lora_targets: list[str] = Field(
+        [], description="Names of the layers with adapters, as q_proj; default: every linear layer; comma-separated."
+    )
     threads: int = Field(1, ge=1, description="CPU threads of the learner.")
     seed: int = Field(0, description="Seed of everything random in the learner.")
 

@@ -1,0 +1,129 @@
+"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685, eq. 3): W + (α / r) B A, of which only A and B are trained.
+
+A version that was trained so is published merged, as ordinary weights that any worker loads. Beside them its folder
+has `adapter/`, in peft's form, and `base/`, the model that the adapters belong to: together they are what training
+continues from, since W cannot be had back from the sum bit for bit.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from stepstream.config.sections import Learner
+from stepstream.learner.pretrained import CannotTrain
+
+ADAPTER, BASE = "adapter", "base"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX, _NAME = "base_model.model.", "default"
+_A, _B = f".lora_A.{_NAME}.weight", f".lora_B.{_NAME}.weight"
+
+
+def base_folder(folder: Path, how: Learner) -> Path:
+    """The model that a learner which continues from `folder` gives its adapters to.
+
+    Where the folder's adapters are of another shape than the settings ask for, that is the merged model, and adapters
+    begin anew.
+    """
+    return folder / BASE if continues(folder, how) else folder
+
+
+def continues(folder: Path, how: Learner) -> bool:
+    """Whether the folder has adapters of the shape that the settings ask for."""
+    file = folder / ADAPTER / CONFIG
+    return how.lora_rank > 0 and file.is_file() and _shape(json.loads(file.read_bytes())) == _shape(_wanted(how))
+
+
+def add_adapters(model: Any, how: Learner) -> dict[str, Any]:
+    """Gives the model adapters that change nothing yet, and freezes everything else.
+
+    Returns:
+        Their configuration, as peft reads it.
+
+    Raises:
+        CannotTrain: none of the model's layers is called as `learner.lora_targets` says.
+    """
+    from peft import LoraConfig, inject_adapter_in_model  # takes seconds to import
+    from transformers.pytorch_utils import Conv1D
+
+    transposed = any(isinstance(module, Conv1D) for module in model.modules())
+    config = _wanted(how) | {"fan_in_fan_out": transposed, "base_model_name_or_path": BASE}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(how.seed)
+        try:
+            inject_adapter_in_model(
+                LoraConfig(
+                    r=how.lora_rank,
+                    lora_alpha=how.lora_alpha,  # type: ignore[arg-type]  # any number will do
+                    target_modules=config["target_modules"],
+                    fan_in_fan_out=transposed,
+                ),
+                model,
+                adapter_name=_NAME,
+            )
+        except ValueError as error:
+            raise CannotTrain(f"learner.lora_targets: {error}") from None
+    return config
+
+
+def load_adapters(model: Any, folder: Path) -> None:
+    """Gives the model's adapters the values of a version's folder."""
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, value in load_file(folder / ADAPTER / WEIGHTS).items():
+            stem, _, last = name.removeprefix(_PREFIX).rpartition(".")
+            weights[f"{stem}.{_NAME}.{last}"].copy_(value)
+
+
+def adapters_in(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of a model's weights, those of its adapters, by the names that peft's files have."""
+    return {
+        _PREFIX + name.replace(f".{_NAME}.", "."): weight for name, weight in weights.items() if name.endswith((_A, _B))
+    }
+
+
+def merged(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A model's weights with its adapters added in: those of a model without adapters."""
+    result = {
+        name.replace(".base_layer.", "."): weight for name, weight in weights.items() if not name.endswith((_A, _B))
+    }
+    for name, a in weights.items():
+        if name.endswith(_A):
+            stem = name.removesuffix(_A)
+            change = (weights[stem + _B] @ a) * (config["lora_alpha"] / config["r"])
+            result[f"{stem}.weight"] = result[f"{stem}.weight"] + (change.T if config["fan_in_fan_out"] else change)
+    return result
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """Inside, the model is the one that its adapters were given to."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def _wanted(how: Learner) -> dict[str, Any]:
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": how.lora_rank,
+        "lora_alpha": how.lora_alpha,
+        "target_modules": sorted(how.lora_targets) or "all-linear",
+    }
+
+
+def _shape(config: Mapping[str, Any]) -> list[Any]:
+    return [config[name] for name in ("r", "lora_alpha", "target_modules")]
