@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from stepstream.config.sections import Alarms
 from stepstream.jobs.moments import Moments, effect, p_rise
+from stepstream.jobs.reward_spec import CORRECTION
 
 REWARD, SUCCESS = "reward", "success"
 """Kinds of the series that are no components."""
@@ -49,8 +50,8 @@ class Series(NamedTuple):
 
     @property
     def guard(self) -> bool:
-        """Whether it should not become worse."""
-        return self.kind in _GUARDS
+        """Whether it should not become worse. A correction by a cap is none: it follows from what is capped."""
+        return self.kind in _GUARDS and not self.name.startswith(CORRECTION)
 
 
 class Period(NamedTuple):

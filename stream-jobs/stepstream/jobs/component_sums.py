@@ -53,10 +53,10 @@ def values_of(labelled: LabeledTrajectory) -> dict[Series, int]:
 
 
 def direction(term: RewardComponent) -> int:
-    """1 where more of it is better, by its weight; what is not paid and counted by us (errors, costs) is a burden."""
+    """1 where more of it is better, by the weight that it is paid with or, where it is not paid, declared with."""
     if term["weight"]:
         return 1 if term["weight"] > 0 else -1
-    return -1 if term["source"].startswith("builtin:") else 1
+    return term["direction"]
 
 
 def told(sums: Mapping[Series, Moments]) -> list[ComponentSums]:

@@ -136,4 +136,5 @@ def _term(component: Component, value: float, measured: _Value, final: bool) -> 
         level=component.level,
         final=final,
         raw_value=measured.raw,
+        direction=-1 if component.weight < 0 else 1,
     )

@@ -928,6 +928,8 @@ class RewardComponent(TypedDict):
     """Whether nothing that comes later can change the value."""
     raw_value: float
     """Value as it was measured, before its bounds; of a shaping term the potential of the step's state."""
+    direction: int
+    """1: more of it is better; -1: less of it is. The sign of the weight that it was declared with, also where it is not paid."""
 
 
 def new_reward_component(
@@ -941,6 +943,7 @@ def new_reward_component(
     level: str = "trajectory",
     final: bool = False,
     raw_value: float = 0.0,
+    direction: int = 1,
 ) -> RewardComponent:
     """A RewardComponent with the schema's defaults."""
     return {
@@ -953,6 +956,7 @@ def new_reward_component(
         "level": level,
         "final": final,
         "raw_value": raw_value,
+        "direction": direction,
     }
 
 
