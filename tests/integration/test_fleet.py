@@ -32,7 +32,7 @@ def start_fleet(gateway: ServiceProcess, tmp_path: Path) -> Iterator[StartFleet]
     started: list[ServiceProcess] = []
 
     def start(**fields: Any) -> ServiceProcess:
-        fleet = {"concurrency": 8, "group_size": GROUP, "max_ahead": 0, "ledger": tmp_path / "ledger.jsonl"}
+        fleet = {"concurrency": 8, "group_size": GROUP, "max_ahead": -1, "ledger": tmp_path / "ledger.jsonl"}
         port = free_block(1)
         learner = {"groups_per_update": 1, "updates_per_checkpoint": 1}
         settings = changed(gateway.settings, fleet=fleet | fields, learner=learner, metrics={"port": port})

@@ -26,6 +26,13 @@ def test_work_for_the_next_version_and_those_ahead_is_let_in() -> None:
     assert admitted(admission) == 2
 
 
+def test_nothing_is_let_in_ahead_of_a_synchronous_learner() -> None:
+    admission = Admission(per_version=8, max_ahead=0, group_size=4)
+    assert admitted(admission) == 2
+    admission.advance(1, 0.0)
+    assert admitted(admission) == 2
+
+
 def test_a_lineage_that_is_taken_up_again_has_consumed_its_share() -> None:
     admission = Admission(per_version=8, max_ahead=1, group_size=4)
     for version in range(1, 6):
@@ -73,7 +80,7 @@ def test_patience_follows_the_pace_of_versions() -> None:
     assert admission.patience_s() > 60.0
 
 
-@given(st.integers(1, 4), st.integers(1, 3), st.lists(st.booleans(), max_size=30))
+@given(st.integers(1, 4), st.integers(0, 3), st.lists(st.booleans(), max_size=30))
 def test_never_further_ahead_than_declared(groups: int, max_ahead: int, published: list[bool]) -> None:
     size = 4
     admission = Admission(per_version=groups * size, max_ahead=max_ahead, group_size=size)

@@ -24,6 +24,7 @@ from stepstream.services.fleet.reasoning_gym import ChainSum
     scope="module",
     params=[
         "stepstream.services.fleet.lookup:Lookup",
+        "stepstream.services.fleet.trail:Trail",
         pytest.param(
             "stepstream.services.fleet.reasoning_gym:ChainSum",
             marks=pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -478,8 +478,9 @@ class Fleet(Section):
     max_trajectories: int = Field(0, ge=0, description="Stop after this many trajectories; 0: go on until told.")
     max_ahead: int = Field(
         1,
-        ge=0,
-        description="Versions of work that may be under way beyond the one that the learner collects; 0: no limit.",
+        ge=-1,
+        description="Versions of work that may be under way beyond the one that the learner collects; 0: agents wait "
+        "while it trains (synchronous); -1: no limit.",
     )
     gateway_deadline_s: float = Field(
         60.0, gt=0, description="Seconds for which an unreachable gateway is tried again before an attempt is given up."

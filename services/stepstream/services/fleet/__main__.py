@@ -21,7 +21,7 @@ def main(settings: Settings, stop: Stop) -> None:
     """Runs the fleet."""
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # the OpenAI client's: a line for each call
     serve_metrics(settings.metrics)
-    if settings.fleet.max_ahead:
+    if settings.fleet.max_ahead >= 0:
         wait_for_kafka(settings.kafka, lambda: bool(stop))
     if not stop:
         asyncio.run(work(settings))
@@ -53,7 +53,7 @@ async def work(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     follower: VersionFollower | None = None
-    if settings.fleet.max_ahead:
+    if settings.fleet.max_ahead >= 0:
         follower = VersionFollower(
             settings,
             lambda depth: loop.call_soon_threadsafe(fleet.advance, depth),
@@ -76,7 +76,7 @@ async def work(settings: Settings) -> None:
 
 def admission_of(settings: Settings) -> Admission | None:
     """The back-pressure that the settings ask for; None: none."""
-    if not settings.fleet.max_ahead:
+    if settings.fleet.max_ahead < 0:
         return None
     learner = settings.learner
     per_version = learner.groups_per_update * learner.updates_per_checkpoint * settings.fleet.group_size
