@@ -33,6 +33,7 @@ COMMANDS = {
     "quarantine": ("stepstream.cli.quarantine:quarantine", "List what is held out of training; release or hold it."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
     "replay": ("stepstream.cli.replay:replay", "Govern history anew under the policies of now."),
+    "rewards": ("stepstream.cli.rewards:rewards", "Check, put up, show and list reward specifications."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),
     "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate what comes from them."),
     "store": ("stepstream.cli.store:store", "Migrate the analytics store."),
