@@ -36,14 +36,14 @@ SELECT
     reward_spec,
     policy_version,
     hour,
-    c.1 AS kind,
-    c.2 AS name,
-    c.3 AS weight,
-    sum(c.4) AS trajectories,
-    sum(c.5) / trajectories AS mean,
-    sqrt(greatest(0., sum(c.6) / trajectories - mean * mean)) AS spread
-FROM (SELECT * FROM component_stats FINAL)
-ARRAY JOIN arrayZip(kinds, names, weights, trajectories, totals, squares) AS c
+    kind,
+    name,
+    weight,
+    sum(count) AS trajectories,
+    sum(total) / trajectories AS mean,
+    sqrt(greatest(0., sum(square) / trajectories - mean * mean)) AS spread
+FROM (SELECT * FROM component_stats FINAL) AS s
+ARRAY JOIN kinds AS kind, names AS name, weights AS weight, s.trajectories AS count, totals AS total, squares AS square
 GROUP BY environment, agent, model, split, reward_spec, policy_version, hour, kind, name, weight
 HAVING trajectories > 0;
 
