@@ -17,6 +17,7 @@ LATE = Counter("stepstream_label_late_feedback", "Feedback that came after its c
 WITHHELD = Counter("stepstream_job_withheld", "Records without consent, whose content was not passed on.", ["topic"])
 REDACTIONS = Counter("stepstream_job_redactions", "Passages redacted.", ["rule"])
 JUDGED = Counter("stepstream_job_judged", "Steps that a user's next message could score.", ["result"])
+VERIFIED = Counter("stepstream_job_verified", "Cases that verifiers looked at.", ["verification", "result"])
 REPLAYED = Counter("stepstream_job_replayed", "Records folded silently to rebuild state.", ["topic"])
 LAG_SECONDS = Gauge("stepstream_job_lag_seconds", "Age of the newest record of the last batch when it was done.")
 BATCH_SECONDS = Histogram("stepstream_job_batch_seconds", "Time to work off one batch.", buckets=_SECONDS)

@@ -1,0 +1,1 @@
+"""Verifiers: what judges the work of an agent, as plug-ins behind one small interface."""

@@ -1,0 +1,97 @@
+"""Has cases judged by several threads at once, with patience for a verifier that cannot work now."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
+from stepstream.jobs.verifiers.specification import Verification
+from stepstream.jobs.waiting import Abandoned
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 20.0
+_NAP_S = 0.1
+
+Became = Literal["verified", "unavailable", "unanswered", "unusable", "crashed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a case."""
+
+    became: Became
+    verdicts: Sequence[Verdict] = ()
+    reason: str = ""
+
+
+class Bench:
+    """Threads that judge. `judge` is for one thread; close it."""
+
+    def __init__(self, parallel: int, patience_s: float, abandoned: Callable[[], bool]) -> None:
+        """At most `parallel` cases at once; `abandoned` tells whether to give up waiting."""
+        self._patience_s, self._abandoned = patience_s, abandoned
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="verifier")
+        self._away: set[str] = set()
+
+    def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[Judged]:
+        """What became of each case; blocks until all are done.
+
+        A verifier that cannot work is tried again for the patience declared. Once that has passed, it is tried once a
+        case until it works again: its cases are skipped, loudly, and the log goes on.
+
+        Raises:
+            Abandoned: asked to give up while waiting.
+        """
+        pending = [self._threads.submit(self._patiently, verification, case) for verification, case in work]
+        try:
+            return [one.result() for one in pending]
+        finally:
+            for one in pending:
+                one.cancel()
+
+    def close(self) -> None:
+        """Waits for what is under way."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _patiently(self, verification: Verification, case: Case) -> Judged:
+        name = verification.declared.name
+        until = time.monotonic() + (0.0 if name in self._away else self._patience_s)
+        wait_s = _FIRST_WAIT_S
+        while True:
+            if self._abandoned():
+                raise Abandoned
+            try:
+                verdicts = verification.verifier.verify(case)
+            except Unavailable as error:
+                if time.monotonic() + wait_s > until:
+                    if name not in self._away:
+                        log.error("verification '%s' cannot work, its cases are skipped until it can: %s", name, error)
+                    self._away.add(name)
+                    return Judged("unavailable", reason=str(error))
+                self._sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                continue
+            except Unanswered as error:
+                log.warning("verification '%s' skips a case: %s", name, error)
+                return Judged("unanswered", reason=str(error))
+            except Unusable as error:
+                return Judged("unusable", reason=str(error))
+            except Abandoned:
+                raise
+            except Exception as error:  # a plug-in's defect must not stop the others
+                log.exception("verification '%s' has a defect; the case is skipped", name)
+                return Judged("crashed", reason=type(error).__name__)
+            self._away.discard(name)
+            return Judged("verified", verdicts)
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._abandoned():
+                raise Abandoned
+            time.sleep(min(left, _NAP_S))

@@ -1,0 +1,127 @@
+"""Measures a judge on cases that people have labelled, and decides whether it may count. Pure."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepstream.jobs.verifiers.agreement import cohen, krippendorff, wilson
+from stepstream.jobs.verifiers.scaling import Scaling, brier, expected_calibration_error, fit
+
+_Z_ONE_SIDED_95 = 1.6448536269514722
+_THRESHOLD = 0.5
+"""A score from here on says `right`."""
+_LEAST_FITTED = 20
+"""Fewest cases in each half, below which no scaling is fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a calibration must show before the judge counts."""
+
+    items: int
+    agreement: float
+    kappa: float
+    order_consistency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One case with what people and the judge said of it; 1 right or better, 0 wrong or worse, 0.5 neither."""
+
+    id: str
+    ratings: Sequence[float]
+    """Of each person."""
+    judged: float | None
+    """A score, or the outcome of a pair; None: the answer could not be read."""
+    flip: bool = False
+    """A pair whose two answers contradict each other."""
+
+    @property
+    def label(self) -> float:
+        """What most people said; the middle where they are split."""
+        ordered = sorted(self.ratings)
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def measured(cases: Sequence[Labelled], *, pairs: bool) -> dict[str, Any]:
+    """The figures of a calibration, as the fields of a `JudgeCalibration`.
+
+    Flips and unread answers are left out of the agreement and counted. Scores are compared as right or wrong, and the
+    scaling is fitted on one half of the cases, drawn by their ids, and tested on the other.
+
+    Raises:
+        ValueError: nothing is left to compare.
+    """
+    read = [case for case in cases if case.judged is not None]
+    clear = [case for case in read if not case.flip and (pairs or case.label != _THRESHOLD)]
+    if not clear:
+        raise ValueError("the judge gave no answer that can be compared with a label")
+    compared = [(case.label, _verdict(case, pairs=pairs)) for case in clear]
+    agreeing, n = sum(left == right for left, right in compared), len(compared)
+    kappa, (low, high) = cohen(compared), wilson(agreeing, n)
+    figures: dict[str, Any] = {
+        "items": n,
+        "unread": len(cases) - len(read),
+        "flips": sum(case.flip for case in read),
+        "order_consistency": 1 - sum(case.flip for case in read) / len(read) if pairs else None,
+        "agreement": agreeing / n,
+        "agreement_low": low,
+        "agreement_high": high,
+        "kappa": None if kappa is None else kappa.value,
+        "kappa_se": None if kappa is None else kappa.error,
+        "raters_alpha": krippendorff([case.ratings for case in cases]),
+    }
+    return figures if pairs else figures | _scaled(clear)
+
+
+def refusal(record: Mapping[str, Any] | None, gate: Gate) -> str | None:
+    """Why a judge with this calibration may not count; None: it may."""
+    if record is None:
+        return "not calibrated"
+    if record["items"] < gate.items:
+        return f"calibrated on {record['items']} cases, fewer than {gate.items}"
+    if record["agreement"] < gate.agreement:
+        return f"agreement {record['agreement']:.3f} is below {gate.agreement:g}"
+    if record["kappa"] is None or record["kappa_se"] is None:
+        return "kappa is not defined: labels or verdicts were all the same"
+    if (low := record["kappa"] - _Z_ONE_SIDED_95 * record["kappa_se"]) < gate.kappa:
+        return f"kappa may be {low:.3f}, below {gate.kappa:g}"
+    order = record["order_consistency"]
+    if order is not None and order < gate.order_consistency:
+        return f"order consistency {order:.3f} is below {gate.order_consistency:g}"
+    return None
+
+
+def scaling_of(record: Mapping[str, Any]) -> Scaling | None:
+    """The scaling that a record holds."""
+    temperature, bias = record["temperature"], record["bias"]
+    return None if temperature is None or bias is None else Scaling(temperature, bias)
+
+
+def _verdict(case: Labelled, *, pairs: bool) -> float:
+    assert case.judged is not None
+    return case.judged if pairs else float(case.judged >= _THRESHOLD)
+
+
+def _scaled(cases: Sequence[Labelled]) -> dict[str, Any]:
+    """The scaling and what it does for cases that it was not fitted on; none where it makes nothing better there."""
+    ordered = sorted(cases, key=lambda case: hashlib.sha256(case.id.encode()).digest())
+    fitted, tested = ordered[::2], ordered[1::2]
+    if len(tested) < _LEAST_FITTED:
+        return {}
+    scaling = fit([case.judged or 0.0 for case in fitted], [case.label > _THRESHOLD for case in fitted])
+    if scaling is None:
+        return {}
+    raw, outcomes = [case.judged or 0.0 for case in tested], [case.label > _THRESHOLD for case in tested]
+    scaled = [scaling.apply(score) for score in raw]
+    better = brier(scaled, outcomes) <= brier(raw, outcomes)
+    return {
+        "temperature": scaling.temperature if better else None,
+        "bias": scaling.bias if better else None,
+        "brier_raw": brier(raw, outcomes),
+        "brier": brier(scaled, outcomes),
+        "ece_raw": expected_calibration_error(raw, outcomes),
+        "ece": expected_calibration_error(scaled, outcomes),
+    }

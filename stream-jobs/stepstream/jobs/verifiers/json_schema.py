@@ -1,0 +1,92 @@
+"""`json_schema`: what was observed is JSON that fits a schema (drafts 4 to 2020-12)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+from jsonschema import SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import Draft202012Validator, validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
+from stepstream.jobs.verifiers.options import BadOptions, Options, Surroundings, expected, read
+
+_MOST_CHARACTERS = 200_000
+
+
+class JsonSchemaOptions(Options):
+    """Options of `json_schema`."""
+
+    file: str = ""
+    """Schema for every task, beside the verification file; empty: each task has one, as `schema`."""
+    formats: bool = False
+    """Whether `format` is checked, as far as it is known."""
+    pays: Literal["all", "share"] = "all"
+    """1 for a fitting document alone, or also a share: 1 / (1 + number of faults)."""
+
+
+class JsonSchema:
+    """Checks documents. References outside the schema are not followed: nothing is fetched."""
+
+    source: Source = "verifier"
+    reads_trajectory = False
+
+    def __init__(self, options: JsonSchemaOptions, schema: Any = None) -> None:
+        """`schema`: for every task; None: each has its own. Raises BadOptions where it is none."""
+        self._options = options
+        try:
+            self._validator = None if schema is None else validator(schema, formats=options.formats)
+        except SchemaError as error:
+            raise BadOptions(f"the schema is not one: {error.message}") from None
+
+    def verify(self, case: Case) -> Sequence[Verdict]:
+        """1 where it fits; else 0, or a share."""
+        checks = self._validator or self._of_task(case)
+        try:
+            document = orjson.loads(case.observed[:_MOST_CHARACTERS])
+        except orjson.JSONDecodeError:
+            return [Verdict(0.0, "not_json")]
+        try:
+            faults = list(checks.iter_errors(document))
+        except (Unresolvable, RecursionError):
+            raise Unusable("the schema refers to what is not in it") from None
+        if not faults:
+            return [Verdict(1.0, "fits")]
+        where = sorted({f"{'/'.join(map(str, fault.schema_path))}" for fault in faults})
+        paid = 1 / (1 + len(faults)) if self._options.pays == "share" else 0.0
+        return [Verdict(paid, "misfit", f"{len(faults)} faults, against {', '.join(where[:3])}")]
+
+    def _of_task(self, case: Case) -> Validator:
+        try:
+            return validator(expected(case.expected.get("schema"), dict, "schema"), formats=self._options.formats)
+        except SchemaError:
+            raise Unusable("the task's schema is not one") from None
+
+
+def validator(schema: Any, *, formats: bool) -> Validator:
+    """What checks by a schema.
+
+    Raises:
+        SchemaError: it is no schema.
+    """
+    kind = validator_for(schema, default=Draft202012Validator)
+    kind.check_schema(schema)
+    checker = kind.FORMAT_CHECKER if formats else None
+    checks: Validator = kind(schema, format_checker=checker, registry=Registry())
+    return checks
+
+
+def make(options: Mapping[str, Any], surroundings: Surroundings) -> JsonSchema:
+    """From options; reads the schema's file."""
+    chosen = read(JsonSchemaOptions, options)
+    if not chosen.file:
+        return JsonSchema(chosen)
+    file = surroundings.folder / chosen.file
+    try:
+        return JsonSchema(chosen, orjson.loads(file.read_bytes()))
+    except OSError as error:
+        raise BadOptions(f"file: {chosen.file} cannot be read: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise BadOptions(f"file: {chosen.file} is not JSON: {error}") from None

@@ -1,0 +1,106 @@
+"""`process_reward`: a process reward model on our inference worker says of each step how promising it is.
+
+The worker's `POST /v1/score` reads, for each step, the conversation up to it: with `head = "tokens"` it is followed by
+a question, and the value is the probability of `positive` against `negative` as the next token; with `head = "scalar"`
+the model has a head of its own for the value. Feedback is about steps, from 0 to 1.
+"""
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field
+
+from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
+from stepstream.jobs.verifiers.options import BadOptions, Options, Surroundings, read
+from stepstream.topics.events import Message
+
+_MOST_BYTES = 1 << 22
+_REFUSED = (400, 404, 413, 501)
+"""Answers that stay the same however often one asks."""
+
+
+class ProcessRewardOptions(Options):
+    """Options of `process_reward`."""
+
+    model: str = Field(min_length=1)
+    """Name of the process reward model, as the worker serves it."""
+    url: str = ""
+    """Base address of its worker; empty: `verify.inference_url`."""
+    head: Literal["tokens", "scalar"] = "tokens"
+    question: str = "Is the last step of the assistant a good step towards what was asked? Answer yes or no."
+    """What the conversation is followed by, for `tokens`."""
+    positive: str = "yes"
+    negative: str = "no"
+    timeout_s: float = Field(30.0, gt=0)
+
+
+class ProcessReward:
+    """Asks a worker for the value of each step of a trajectory."""
+
+    source: Source = "prm"
+    reads_trajectory = True
+
+    def __init__(self, options: ProcessRewardOptions, url: str) -> None:
+        self._options, self._url = options, url.rstrip("/") + "/v1/score"
+
+    def verify(self, case: Case) -> Sequence[Verdict]:
+        """A value for each step."""
+        prompts = [{"messages": [*map(_message, turn.conversation), *self._question()]} for turn in case.turns]
+        scores, version = self._ask({"prompts": prompts})
+        if len(scores) != len(prompts):
+            raise Unanswered(f"the worker gave {len(scores)} scores for {len(prompts)} steps")
+        word = f"{self._options.model}@{version}"
+        judged = zip(case.turns, scores, strict=True)
+        return [Verdict(score, word, step_index=turn.step_index) for turn, score in judged]
+
+    def _question(self) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": self._options.question}] if self._options.head == "tokens" else []
+
+    def _ask(self, asked: dict[str, Any]) -> tuple[list[float], int]:
+        options = self._options
+        body = asked | {"model": options.model, "head": options.head}
+        if options.head == "tokens":
+            body |= {"positive": options.positive, "negative": options.negative}
+        call = urllib.request.Request(self._url, orjson.dumps(body), {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(call, timeout=options.timeout_s) as reply:
+                answer = orjson.loads(reply.read(_MOST_BYTES))
+            return [float(score) for score in answer["scores"]], int(answer["version"])
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code in _REFUSED:
+                    raise Unusable(f"the worker at {self._url} refuses the trajectory: HTTP {error.code}") from error
+            raise Unavailable(f"the worker at {self._url} answers HTTP {error.code}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"the worker at {self._url} does not answer: {error}") from error
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            raise Unanswered(f"the worker at {self._url} gives no scores") from None
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """A message of the chat API."""
+    said: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    if message["tool_calls"]:
+        said["tool_calls"] = [
+            {
+                "id": call["call_id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": call["arguments"]},
+            }
+            for call in message["tool_calls"]
+        ]
+    if message["tool_call_id"] is not None:
+        said["tool_call_id"] = message["tool_call_id"]
+    return said
+
+
+def make(options: Mapping[str, Any], surroundings: Surroundings) -> ProcessReward:
+    """From options."""
+    chosen = read(ProcessRewardOptions, options)
+    if chosen.head == "tokens" and chosen.positive == chosen.negative:
+        raise BadOptions("positive and negative must be different words")
+    return ProcessReward(chosen, chosen.url or surroundings.settings.verify.inference_url)

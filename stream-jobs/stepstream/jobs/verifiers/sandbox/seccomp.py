@@ -1,0 +1,119 @@
+"""A filter of system calls (seccomp) that leaves a process no way to a network or to other processes.
+
+Needs no privilege and works inside containers. It is installed by the process itself, before it runs what it confines,
+and holds for everything that it starts.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+_NR = {
+    # name: (x86_64, aarch64), from the kernel's tables
+    "socket": (41, 198),
+    "io_uring_setup": (425, 425),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "setsid": (112, 157),
+    "setpgid": (109, 154),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "memfd_create": (319, 279),
+}
+_SIGNALS = {"kill": (62, 129), "tkill": (200, 130)}
+_TGKILL, _CLONE, _CLONE3, _PRLIMIT = (234, 131), (56, 220), (435, 435), (302, 261)
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_X32 = 0x40000000
+_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
+
+_LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_OF_NR, _OF_ARCH = 0, 4
+_SET_NO_NEW_PRIVS, _SET_SECCOMP, _MODE_FILTER = 38, 22, 2
+
+Instruction = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, operand."""
+
+
+def available() -> bool:
+    """Whether this machine's processor is one whose calls are known here; the kernel is asked by `install`."""
+    return platform.machine() in _ARCHITECTURES
+
+
+def install(*, own_processes: bool) -> None:
+    """Confines this process for good.
+
+    Args:
+        own_processes: whether it sees no processes but its own, so that it may send signals.
+
+    Raises:
+        OSError: the kernel does not filter calls, or not for this process.
+    """
+    if not available():
+        raise OSError(errno.ENOSYS, f"no system call filter for {platform.machine()}")
+    code = program(platform.machine(), None if own_processes else os.getpid())
+    packed = b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+    held = ctypes.create_string_buffer(packed, len(packed))
+    filters = struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for call in ((_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(filters), 0, 0)):
+        if libc.prctl(*call) != 0:
+            raise OSError(ctypes.get_errno(), "the kernel refuses a system call filter")
+
+
+def program(machine: str, only_pid: int | None) -> list[Instruction]:
+    """The filter, for a kind of processor; `only_pid`: the one process that may be signalled, None: any."""
+    column, architecture = _ARCHITECTURES[machine]
+    deny, allow, kill = _ERRNO | errno.EPERM, _ALLOW, _KILL
+    code: list[Instruction] = [
+        (_LOAD, 0, 0, _OF_ARCH),
+        (_JEQ, 1, 0, architecture),
+        (_RET, 0, 0, kill),
+        (_LOAD, 0, 0, _OF_NR),
+    ]
+    if machine == "x86_64":
+        code += [(_JGE, 0, 1, _X32), (_RET, 0, 0, kill)]
+    denied = {**_NR, **({} if only_pid is None else _SIGNALS)}
+    for numbers in denied.values():
+        code += [(_JEQ, 0, 1, numbers[column]), (_RET, 0, 0, deny)]
+    # Threads and children may be made, in the namespaces that are there. glibc falls back from clone3 to clone, whose
+    # flags a filter can see.
+    code += [(_JEQ, 0, 1, _CLONE3[column]), (_RET, 0, 0, _ERRNO | errno.ENOSYS)]
+    code += _if_argument(_CLONE[column], 0, (_JSET, _NAMESPACES), deny, allow)
+    # Limits of other processes: only its own, which is 0.
+    code += _if_argument(_PRLIMIT[column], 0, (_JEQ, 0), allow, deny)
+    if only_pid is not None:
+        code += _if_argument(_TGKILL[column], 0, (_JEQ, only_pid), allow, deny)
+    return [*code, (_RET, 0, 0, allow)]
+
+
+def _if_argument(number: int, argument: int, test: tuple[int, int], yes: int, no: int) -> list[Instruction]:
+    """For one call: `yes` where the low half of an argument passes the test, else `no`."""
+    return [
+        (_JEQ, 0, 4, number),
+        (_LOAD, 0, 0, 16 + 8 * argument),
+        (test[0], 0, 1, test[1]),
+        (_RET, 0, 0, yes),
+        (_RET, 0, 0, no),
+    ]

@@ -1,0 +1,87 @@
+"""Turns a judge's scores into probabilities: p = σ((logit(s) - b)/T), fitted by likelihood; how good they are. Pure."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_EDGE = 0.005
+"""Scores are taken inside [edge, 1 - edge]: a judge that says 1 is not infinitely sure."""
+_ROUNDS = 100
+_RIDGE = 1e-2
+"""Weight of a prior on slope 1 and bias 0, which keeps the fit finite where classes are cleanly apart."""
+
+
+class Scaling(NamedTuple):
+    """A fitted temperature T (above 0) and bias b."""
+
+    temperature: float
+    bias: float
+
+    def apply(self, score: float) -> float:
+        """The probability for a score in [0, 1]."""
+        return sigmoid((logit(score) - self.bias) / self.temperature)
+
+
+def logit(score: float) -> float:
+    """ln(s/(1-s)), for s moved inside the edges."""
+    inside = min(max(score, _EDGE), 1 - _EDGE)
+    return math.log(inside / (1 - inside))
+
+
+def sigmoid(x: float) -> float:
+    """1/(1 + e^-x), without overflow."""
+    if x >= 0:
+        return 1 / (1 + math.exp(-x))
+    grown = math.exp(x)
+    return grown / (1 + grown)
+
+
+def fit(scores: Sequence[float], outcomes: Sequence[bool]) -> Scaling | None:
+    """The scaling of least negative log-likelihood (with a faint prior), by Newton's method on slope and intercept.
+
+    None where the outcomes are all the same, or the scores point the wrong way: no temperature mends that.
+    """
+    if len(set(outcomes)) < 2:
+        return None
+    points = [(logit(score), float(outcome)) for score, outcome in zip(scores, outcomes, strict=True)]
+    slope, intercept = 1.0, 0.0
+    for _ in range(_ROUNDS):
+        # p = σ(slope·x + intercept); gradient and Hessian of the loss.
+        g_slope, g_intercept = _RIDGE * (slope - 1), _RIDGE * intercept
+        h_ss, h_si, h_ii = _RIDGE, 0.0, _RIDGE
+        for x, y in points:
+            p = sigmoid(slope * x + intercept)
+            curvature = p * (1 - p)
+            g_slope += (p - y) * x
+            g_intercept += p - y
+            h_ss += curvature * x * x
+            h_si += curvature * x
+            h_ii += curvature
+        determinant = h_ss * h_ii - h_si * h_si
+        step_slope = (h_ii * g_slope - h_si * g_intercept) / determinant
+        step_intercept = (h_ss * g_intercept - h_si * g_slope) / determinant
+        # Newton's steps may jump over the minimum where the sigmoid is flat.
+        scale = min(1.0, 2.0 / max(abs(step_slope), abs(step_intercept), 1e-12))
+        slope -= scale * step_slope
+        intercept -= scale * step_intercept
+        if abs(step_slope) + abs(step_intercept) < 1e-12:
+            break
+    if slope <= 1e-6:
+        return None
+    return Scaling(1 / slope, -intercept / slope)
+
+
+def brier(probabilities: Sequence[float], outcomes: Sequence[bool]) -> float:
+    """Mean of (p - y)²."""
+    return sum((p - y) ** 2 for p, y in zip(probabilities, outcomes, strict=True)) / len(outcomes)
+
+
+def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequence[bool], bins: int = 10) -> float:
+    """Σ (n_b/n)·|accuracy - confidence| over bins of equal width, 1.0 in the last; biased up for few cases."""
+    sums = [[0, 0.0, 0.0] for _ in range(bins)]
+    for p, y in zip(probabilities, outcomes, strict=True):
+        held = sums[min(bins - 1, int(p * bins + 1e-9))]
+        held[0] += 1
+        held[1] += p
+        held[2] += y
+    return sum(abs(hits - confidence) for _, confidence, hits in sums) / len(outcomes)

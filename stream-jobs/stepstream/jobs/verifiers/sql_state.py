@@ -1,0 +1,130 @@
+"""`sql_state`: the agent's statements bring a database to the state that was expected (SQLite, in memory).
+
+The task has, in the file of expected values, `setup` (statements that make the database as the agent found it) and
+either `gold` (statements that do what was asked) or `state` (tables with their rows). Compared are the rows of every
+table, in any order, numbers by value; how a table was declared and in what order it was filled does not count.
+"""
+
+import math
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any, Literal
+
+from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
+from stepstream.jobs.verifiers.options import Options, Surroundings, expected, read
+
+_STEPS_A_LOOK = 10_000
+_DENIED = {
+    sqlite3.SQLITE_ATTACH,
+    sqlite3.SQLITE_DETACH,
+    sqlite3.SQLITE_PRAGMA,
+    sqlite3.SQLITE_CREATE_VTABLE,
+    sqlite3.SQLITE_DROP_VTABLE,
+}
+_DENIED_FUNCTIONS = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"}
+
+State = dict[str, Counter[tuple[Any, ...]]]
+"""Rows of each table, by name in lower case."""
+
+
+class SqlStateOptions(Options):
+    """Options of `sql_state`."""
+
+    seconds: float = 2.0
+    """Time for the agent's statements."""
+    memory_mb: int = 64
+    """Largest database."""
+    pays: Literal["all", "share"] = "all"
+    """1 for the right state alone, or the share of tables that are right."""
+    ignore: tuple[str, ...] = ()
+    """Tables that do not count."""
+
+
+class SqlState:
+    """Runs statements and compares states."""
+
+    source: Source = "verifier"
+    reads_trajectory = False
+
+    def __init__(self, options: SqlStateOptions) -> None:
+        self._options = options
+
+    def verify(self, case: Case) -> Sequence[Verdict]:
+        """1 where the state is the expected one; 0 where the statements fail or go past a limit."""
+        setup = expected(case.expected.get("setup", ""), str, "setup")
+        wanted = self._wanted(case, setup)
+        try:
+            found = self._after(setup, case.observed)
+        except sqlite3.Error as error:
+            # The message may hold what the agent wrote.
+            interrupted = "interrupted" in str(error)
+            return [Verdict(0.0, "timeout" if interrupted else "failed", type(error).__name__)]
+        ignored = {name.lower() for name in self._options.ignore}
+        names = sorted((wanted.keys() | found.keys()) - ignored)
+        wrong = [name for name in names if wanted.get(name) != found.get(name)]
+        if not wrong:
+            return [Verdict(1.0, "equal")]
+        paid = 1 - len(wrong) / len(names) if self._options.pays == "share" else 0.0
+        return [Verdict(paid, "different", f"{len(wrong)} of {len(names)} tables differ")]
+
+    def _wanted(self, case: Case, setup: str) -> State:
+        state = case.expected.get("state")
+        try:
+            if state is None:
+                return self._after(setup, expected(case.expected.get("gold"), str, "gold"))
+            return {name.lower(): Counter(tuple(map(normal, row)) for row in rows) for name, rows in state.items()}
+        except (sqlite3.Error, AttributeError, TypeError) as error:
+            raise Unusable(f"the task's setup, gold or state cannot be used: {type(error).__name__}") from None
+
+    def _after(self, setup: str, statements: str) -> State:
+        with closing(sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)) as database:
+            database.execute(f"PRAGMA max_page_count = {self._options.memory_mb * 256}")
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._options.memory_mb << 20)
+            database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+            database.executescript(setup)
+            until = time.monotonic() + self._options.seconds
+            database.set_progress_handler(lambda: time.monotonic() > until, _STEPS_A_LOOK)
+            database.set_authorizer(_authorize)
+            database.executescript(statements)
+            if database.in_transaction:
+                database.execute("ROLLBACK")  # what was not committed is not there
+            database.set_authorizer(None)
+            return state_of(database)
+
+
+def state_of(database: sqlite3.Connection) -> State:
+    """Rows of every table."""
+    names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return {
+        name.lower(): Counter(
+            tuple(map(normal, row)) for row in database.execute('SELECT * FROM "' + name.replace('"', '""') + '"')
+        )
+        for (name,) in names.fetchall()
+    }
+
+
+def normal(value: Any) -> Any:
+    """A value as it is compared: numbers by value (1 is 1.0, and true), to nine digits."""
+    if isinstance(value, bool | int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return str(value)
+        rounded = float(f"{value:.9g}")
+        return int(rounded) if rounded.is_integer() else rounded
+    return bytes(value) if isinstance(value, bytes | bytearray) else value
+
+
+def _authorize(action: int, first: str | None, second: str | None, _database: str | None, _source: str | None) -> int:
+    if action in _DENIED or (action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _DENIED_FUNCTIONS):
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
+
+
+def make(options: Mapping[str, Any], surroundings: Surroundings) -> SqlState:
+    """From options."""
+    return SqlState(read(SqlStateOptions, options))

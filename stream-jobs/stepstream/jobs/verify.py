@@ -1,0 +1,93 @@
+"""The `verify` job: has verifiers judge closed trajectories, as a verification file declares.
+
+Run it as `python -m stepstream.jobs.verify`; it needs `verify.file`. Reads `governed-steps`, and from
+`governed-feedback` and `closures` that a trajectory is over; follows `consents`, `erasures`, `policies` and
+`judge-calibrations`. Writes `feedback` (source `verifier`, `test`, `judge` or `prm`), which `govern` then passes on
+like any other: a reward specification decides what it counts for. A verifier that cannot work is waited for a while and
+then passed over, loudly; the log is never held up for it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import ClassVar
+
+from stepstream.config import Settings
+from stepstream.jobs.folding import FoldProcessor
+from stepstream.jobs.rules import TableRules
+from stepstream.jobs.runner import Processor, run_job
+from stepstream.jobs.standing import Rules
+from stepstream.jobs.state import PartitionState
+from stepstream.jobs.verifiers.bench import Bench
+from stepstream.jobs.verifiers.options import Surroundings
+from stepstream.jobs.verifiers.specification import Verification, load
+from stepstream.jobs.verify_fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold
+from stepstream.jobs.waiting import Decoder, PatientCodec
+from stepstream.topics.client import wait_for_kafka
+from stepstream.topics.codec import codec_of
+from stepstream.topics.process import Fatal, Stop, run
+from stepstream.topics.table import Table
+
+CALIBRATIONS = "judge-calibrations"
+_BATCH = 50
+"""Small: a batch that is given up is judged again."""
+_WAIT_S = 1.0
+
+
+class Verify:
+    """The job for `FoldProcessor`."""
+
+    name: ClassVar = NAME
+    version: ClassVar = VERSION
+    inputs: ClassVar[tuple[str, ...]] = (STEPS, ENDS, CLOSURES)
+    remembers: ClassVar[str | None] = None
+    max_event_bytes: int | None = None
+
+    def __init__(
+        self, verifications: Sequence[Verification], judges: Judges, codec: Decoder, rules: Rules, keep_days: int
+    ) -> None:
+        self._verifications, self._judges = verifications, judges
+        self._codec, self._rules, self._keep_days = codec, rules, keep_days
+
+    def fold(self, state: PartitionState) -> VerifyFold:
+        """One partition."""
+        return VerifyFold(state, self._verifications, self._judges, self._codec, self._rules, keep_days=self._keep_days)
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Runs the job until asked to stop.
+
+    Raises:
+        Fatal: no verification file is configured.
+        SettingsError: the file makes no sense.
+    """
+    file = settings.verify.file
+    if file is None:
+        raise Fatal("nothing says what to verify: set STEPSTREAM_VERIFY_FILE to a verification file")
+    load(file, Surroundings(settings, file.parent))  # what is wrong with it is told before anything is waited for
+    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    with ExitStack() as held:
+        codec = codec_of(settings)
+        held.callback(codec.close)
+        rules = held.enter_context(TableRules(settings))
+        calibrations = held.enter_context(Table(settings, CALIBRATIONS))
+        # A judge that may count is not taken for one that may not.
+        while not calibrations.wait_current(_WAIT_S):
+            if stop:
+                return
+        if not rules.wait(lambda: bool(stop)):
+            return
+
+        def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
+            surroundings = Surroundings(settings, file.parent, calibrations, abandoned)
+            bench = Bench(settings.verify.parallel, settings.verify.patience_s, abandoned)
+            held.callback(bench.close)
+            job = Verify(
+                load(file, surroundings), bench, PatientCodec(codec, abandoned), rules, settings.verify.keep_days
+            )
+            return FoldProcessor(settings, job, abandoned)
+
+        run_job(settings, stop, NAME, Verify.inputs, make, batch=_BATCH)
+
+
+if __name__ == "__main__":
+    run(NAME, main)

@@ -1,0 +1,232 @@
+"""The sandbox against code that wants out: each limit holds, with namespaces and without."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepstream.jobs.verifiers.sandbox import landlock
+from stepstream.jobs.verifiers.sandbox import run as sandbox
+from stepstream.jobs.verifiers.sandbox.limits import Confinement, Limits, Run
+from stepstream.jobs.verifiers.sandbox.seccomp import program
+
+pytestmark = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+
+LIMITS = Limits(wall_s=20.0, cpu_s=10, memory_mb=256, file_mb=4, output_bytes=10_000, processes=8)
+
+
+@pytest.fixture(params=[True, False], ids=["namespaces", "filter alone"])
+def namespaces(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def ran(code: str, namespaces: bool = True, limits: Limits = LIMITS, confinement: Confinement = "strict") -> Run:
+    return sandbox.run(
+        {"main.py": code}, [sys.executable, "-I", "-S", "main.py"], limits, confinement, namespaces=namespaces
+    )
+
+
+def test_code_runs_in_a_folder_of_its_own_with_an_empty_environment(namespaces: bool) -> None:
+    os.environ["SECRET_OF_THE_JOB"] = "x"
+    code = """
+import os, subprocess, sys, threading
+open("here", "w").write("mine")
+thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
+print(subprocess.run([sys.executable, "-I", "-S", "-c", "print(7)"], capture_output=True, text=True).stdout.strip())
+print(sorted(os.listdir(".")), os.getcwd() == os.environ["HOME"], "SECRET_OF_THE_JOB" in os.environ)
+"""
+    try:
+        done = ran(code, namespaces)
+    finally:
+        del os.environ["SECRET_OF_THE_JOB"]
+    assert (done.ended, done.status) == ("exited", 0), done.output
+    assert done.output == "thread\n7\n['here', 'main.py'] True False\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        ("while True: pass", "timeout"),
+        ("import time; time.sleep(600)", "timeout"),
+        ("import os\nwhile True:\n try: os.fork()\n except OSError: pass", "processes"),
+        ("while True: print('x' * 1000)", "output"),
+        ("import os\nwhile True: os.write(int(os.environ['STEPSTREAM_REPORT']), b'x' * 1000)", "output"),
+        ("n = 0\nwhile True:\n n += 1\n open(str(n), 'wb').write(b'x' * 100_000)", "disk"),
+        ("n = 0\nwhile True:\n n += 1\n open(str(n), 'wb').close()", "disk"),
+        (
+            "import os, time\nfor _ in range(6):\n if os.fork() == 0:\n  x = bytearray(100 << 20); time.sleep(600)\n"
+            "time.sleep(600)",
+            "memory",
+        ),
+        ("import os; os.abort()", "killed"),
+    ],
+    ids=["loop", "sleep", "fork bomb", "output", "report", "bytes", "files", "memory of children", "abort"],
+)
+def test_what_goes_past_a_limit_is_stopped(code: str, ended: str, namespaces: bool) -> None:
+    wall_s = 1.5 if ended == "timeout" else 30.0
+    done = ran(code, namespaces, Limits(wall_s, 20, 256, 4, 10_000, 8, 64))
+    assert done.ended == ended, done.output
+    assert len(done.output) <= 10_000
+
+
+def test_time_of_the_processor_is_limited_too() -> None:
+    done = ran("while True: pass", limits=Limits(wall_s=60.0, cpu_s=1, memory_mb=256))
+    assert (done.ended, done.status) == ("timeout", -signal.SIGXCPU)
+
+
+TRIED = {
+    "bytearray(1 << 30)": "MemoryError",
+    "[open('/dev/null') for _ in range(100)]": "OSError 24",
+    "open('{outside}/stolen', 'w')": "PermissionError",
+    "open('{outside}/secret').read()": "PermissionError",
+    "open('/etc/passwd').read()": "PermissionError",
+    "open('/proc/1/environ').read()": "PermissionError",
+    "os.symlink('{outside}/secret', 'link'), open('link').read()": "PermissionError",
+    "os.listdir('{outside}')": "PermissionError",
+    "os.setsid()": "PermissionError",
+    "os.setpgid(0, 0)": "PermissionError",
+    "socket.create_connection(('127.0.0.1', 9))": "PermissionError",
+    "socket.socket(socket.AF_UNIX)": "PermissionError",
+    "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)": "PermissionError",
+    "checked(libc.unshare(0x10000000))": "PermissionError",
+    "checked(libc.ptrace(0, 0, 0, 0))": "PermissionError",
+    "checked(libc.syscall(425, 1, 0))": "PermissionError",
+    "resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))": "ValueError",
+}
+
+
+def test_what_is_not_allowed_fails(namespaces: bool, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("known")
+    code = """
+import ctypes, os, resource, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+for tried in TRIED:
+    try:
+        eval(tried)
+        print("done:", tried)
+    except OSError as error:
+        print("PermissionError" if type(error) is PermissionError else f"OSError {error.errno}")
+    except Exception as error:
+        print(type(error).__name__)
+""".replace("TRIED", repr([tried.replace("{outside}", str(tmp_path)) for tried in TRIED]))
+    done = ran(code, namespaces)
+    assert dict(zip(TRIED, done.output.splitlines(), strict=True)) == TRIED
+    assert os.listdir(tmp_path) == ["secret"]
+
+
+def test_a_file_cannot_be_larger_than_allowed() -> None:
+    done = ran("open('big', 'wb').write(b'x' * (5 << 20))")
+    assert done.ended == "disk" or "File too large" in done.output
+
+
+def test_processes_outside_cannot_be_signalled_without_namespaces() -> None:
+    done = ran(f"import os; os.kill({os.getpid()}, 0)", namespaces=False)
+    assert "PermissionError" in done.output
+
+
+def test_processes_outside_cannot_be_seen_with_namespaces() -> None:
+    done = ran(f"import os; os.kill({os.getpid()}, 0)", namespaces=True)
+    if "PermissionError" in done.output:
+        pytest.skip("this machine gives no namespaces")
+    assert "ProcessLookupError" in done.output
+
+
+def test_what_stays_behind_is_ended(namespaces: bool) -> None:
+    seconds = f"{time.time_ns() % 10**9 + 10**6}"
+    code = f"""
+import os, time
+if os.fork() == 0:
+    os.close(1); os.close(2)
+    os.execv("/bin/sleep", ["sleep", "{seconds}"])
+time.sleep(0.1)
+"""
+    assert ran(code, namespaces).status == 0
+    deadline = time.monotonic() + 10
+    while any(seconds in line for line in command_lines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def command_lines() -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(process.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def test_nothing_is_run_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that the filter does not know, and no namespaces: no network isolation can be had."""
+    order = "import sys, runpy; from stepstream.jobs.verifiers.sandbox import seccomp, landlock; {0}; "
+    order += "runpy.run_module('stepstream.jobs.verifiers.sandbox.launcher', run_name='__main__')"
+    real = sandbox.subprocess.Popen
+
+    def crippled(how: str) -> None:
+        def start(command: list[str], **fields: object) -> object:
+            changed = [sys.executable, "-I", "-c", order.format(how), command[-1]]
+            return real(changed, **fields)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(sandbox.subprocess, "Popen", start)
+
+    crippled("seccomp._ARCHITECTURES.clear()")
+    with pytest.raises(sandbox.SandboxError, match=r"network cannot be shut off.*lower verify\.sandbox"):
+        ran("print('ran')", namespaces=False)
+    assert ran("print('ran')", namespaces=False, confinement="none").output == "ran\n"
+    crippled("landlock.version = lambda: 0")
+    with pytest.raises(sandbox.SandboxError, match="files cannot be shut in"):
+        ran("print('ran')", namespaces=False)
+    assert ran("print('ran')", namespaces=False, confinement="network").output == "ran\n"
+
+
+def test_a_command_that_is_not_there_is_no_fault_of_the_codes() -> None:
+    with pytest.raises(sandbox.SandboxError, match="cannot be started"):
+        sandbox.run({}, ["/no/such/program"], LIMITS, "strict")
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_refuses_what_it_does_not_know(machine: str) -> None:
+    kill, allow, deny, nosys = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
+    arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+    numbers = {"x86_64": (41, 56, 435, 234, 62), "aarch64": (198, 220, 435, 131, 129)}[machine]
+    socket, clone, clone3, tgkill, kill_call = numbers
+    filtered = program(machine, 77)
+    assert decided(filtered, arch[machine], 0) == allow
+    assert decided(filtered, 0x40000003, 0) == kill
+    assert decided(filtered, arch[machine], socket) == deny
+    assert decided(filtered, arch[machine], clone3) == nosys
+    assert decided(filtered, arch[machine], clone, 0x11) == allow
+    assert decided(filtered, arch[machine], clone, 0x40000000) == deny
+    assert decided(filtered, arch[machine], tgkill, 77) == allow
+    assert decided(filtered, arch[machine], tgkill, 78) == deny
+    assert decided(filtered, arch[machine], kill_call) == deny
+    assert decided(program(machine, None), arch[machine], kill_call) == allow
+    if machine == "x86_64":
+        assert decided(filtered, arch[machine], 0x40000000 + socket) == kill
+
+
+def decided(code: list[tuple[int, int, int, int]], architecture: int, number: int, argument: int = 0) -> int:
+    """What the filter says of a call, as the kernel would run it."""
+    data = {0: number, 4: architecture, 16: argument}
+    place = held = 0
+    while True:
+        kind, yes, no, operand = code[place]
+        place += 1
+        match kind:
+            case 0x20:
+                held = data[operand]
+            case 0x06:
+                return operand
+            case 0x15:
+                place += yes if held == operand else no
+            case 0x35:
+                place += yes if held >= operand else no
+            case 0x45:
+                place += yes if held & operand else no

@@ -1,0 +1,252 @@
+"""The job `verify`, without Kafka: which trajectories are judged, when, and what is published."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from fold_harness import FoldRun, MemoryChanges, MemoryState
+from stream_records import as_governed, make_ending, make_steps
+
+from stepstream.config import Settings
+from stepstream.jobs.outputs import Outputs
+from stepstream.jobs.standing import NoRules, Standing
+from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
+from stepstream.jobs.verifiers.bench import Bench
+from stepstream.jobs.verifiers.options import Surroundings
+from stepstream.jobs.verifiers.specification import Declared, Verification, load
+from stepstream.jobs.verify_fold import JOB, VerifyFold
+from stepstream.topics.events import new_message, new_tool_call, new_trajectory_closed
+
+DAY_MS = 24 * 3600 * 1000
+
+
+class Scripted:
+    """A verifier that does what it is told."""
+
+    reads_trajectory = False
+    source: Source = "verifier"
+
+    def __init__(self, *results: Verdict | Exception, whole: bool = False) -> None:
+        self.results, self.cases = list(results), list[Case]()
+        self.reads_trajectory = whole
+
+    def verify(self, case: Case) -> Sequence[Verdict]:
+        self.cases.append(case)
+        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+        if isinstance(result, Exception):
+            raise result
+        if self.reads_trajectory:
+            return [Verdict(result.value, step_index=turn.step_index) for turn in case.turns]
+        return [result]
+
+
+class Refusing(NoRules):
+    def standing(self, *_: Any) -> Standing:
+        return Standing(consent="none")
+
+
+def verification(verifier: Any, expected: Any = None, **fields: Any) -> Verification:
+    return Verification(Declared(**({"name": "answer", "verifier": "scripted"} | fields)), verifier, expected)
+
+
+def fold_run(*verifications: Verification, rules: Any = None, patience_s: float = 0.0) -> FoldRun:
+    run = FoldRun(JOB, None, MemoryState())  # type: ignore[arg-type]
+    bench = Bench(2, patience_s, lambda: False)
+    run.fold = VerifyFold(
+        run.state,  # type: ignore[arg-type]
+        verifications,
+        bench,
+        run.codec,
+        rules or NoRules(),
+        keep_days=2,
+    )
+    return run
+
+
+def talk(name: str = "t", count: int = 2, **fields: Any) -> list[Any]:
+    steps = make_steps(name, count, **fields)
+    for index, step in enumerate(steps):
+        step["response"] = new_message(role="assistant", content=f"answered {index}")
+    return [as_governed(step) for step in steps]
+
+
+def ending(name: str = "t", steps: int = 2) -> Any:
+    return as_governed(make_ending(name, steps))
+
+
+def fed(run: FoldRun, steps: Sequence[Any], *ends: Any) -> list[Any]:
+    records = [run.record("governed-steps", step) for step in steps]
+    records += [run.record("governed-feedback", end) for end in ends]
+    return [event for _, _, event in run.feed(records)]
+
+
+def test_a_closed_trajectory_is_judged_and_an_open_one_is_not() -> None:
+    verifier = Scripted(Verdict(0.5, "word", "why"))
+    run = fold_run(verification(verifier))
+    assert fed(run, talk(user="ann", consent="analyse")) == []
+    [feedback] = fed(run, [], ending())
+    about = ("trajectory_id", "step_index", "name", "value", "category", "comment", "source", "user", "consent", "end")
+    told = ("t", None, "answer", 0.5, "word", "why", "verifier", "ann", "analyse", "open")
+    assert tuple(feedback[field] for field in about) == told
+    assert [case.observed for case in verifier.cases] == ["answered 1"]
+
+
+def test_a_decision_to_close_is_as_good() -> None:
+    run = fold_run(verification(Scripted(Verdict(1.0))))
+    fed(run, talk())
+    closed = new_trajectory_closed(
+        event_id="c", occurred_at_us=1, trajectory_id="t", reason="idle", last_step_index=1, job="label@1"
+    )
+    [(topic, key, feedback)] = run.feed([run.record("closures", closed)])
+    assert (topic, key, feedback["value"]) == ("feedback", "t", 1.0)
+
+
+def test_the_same_events_again_give_nothing_and_a_lost_state_the_same_event() -> None:
+    verifier = Scripted(Verdict(1.0))
+    run = fold_run(verification(verifier))
+    [first] = fed(run, talk(), ending())
+    assert fed(run, talk(), ending()) == []
+    newer = [
+        step | {"governed": step["governed"] | {"policy_version": 2}, "event_id": f"n{i}"}
+        for i, step in enumerate(talk())
+    ]
+    assert fed(run, newer) == []
+    assert len(verifier.cases) == 1
+    assert fed(fold_run(verification(Scripted(Verdict(1.0)))), talk(), ending()) == [first]
+
+
+def test_a_late_step_takes_the_first_verdict_back() -> None:
+    run = fold_run(verification(Scripted(Verdict(0.0), Verdict(1.0))))
+    steps = talk(count=3)
+    [first] = fed(run, steps[:2], ending(steps=2))
+    [second] = fed(run, steps[2:])
+    assert (first["retracts"], first["value"]) == (None, 0.0)
+    assert (second["retracts"], second["value"]) == (first["event_id"], 1.0)
+    assert second["event_id"] != first["event_id"]
+
+
+def test_while_state_is_rebuilt_nobody_is_asked() -> None:
+    verifier = Scripted(Verdict(1.0))
+    run = fold_run(verification(verifier))
+    changes, out = MemoryChanges(run.state), Outputs(JOB, run.codec, lambda call: call())  # type: ignore[arg-type]
+    out.silent = True
+    records = [run.record("governed-steps", step) for step in talk()] + [run.record("governed-feedback", ending())]
+    for record in records:
+        run.fold.apply(record, run.codec.decode(record.topic, record.value), changes, out)
+    run.fold.settle(changes, out)
+    run.state.write(changes)
+    assert fed(run, talk(), ending()) == []
+    assert verifier.cases == []
+
+
+def test_only_what_it_is_declared_for_is_judged() -> None:
+    verifier = Scripted(Verdict(1.0))
+    only = ({"agents": ("other",)}, {"environments": ("e*x",)}, {"tasks": ("sum-?",)})
+    declared = [verification(verifier, name=str(n), **fields) for n, fields in enumerate(only)]
+    run = fold_run(*declared, verification(verifier, name="all", agents=("agent",), environments=("e*",), tasks=("",)))
+    assert [event["name"] for event in fed(run, talk(), ending())] == ["all"]
+    assert [event["name"] for event in fed(run, talk("u", task_id="sum-1"), ending("u"))] == ["2"]
+
+
+def test_a_task_of_which_nothing_is_known_is_passed_over() -> None:
+    verifier = Scripted(Verdict(1.0))
+    run = fold_run(verification(verifier, {"known": {"expected": "4"}}))
+    assert fed(run, talk(), ending()) == []
+    [feedback] = fed(run, talk("u", task_id="known"), ending("u"))
+    assert (feedback["trajectory_id"], verifier.cases[0].expected) == ("u", {"expected": "4"})
+
+
+def test_steps_are_judged_each_by_itself() -> None:
+    verifier = Scripted(Verdict(1.0), Verdict(0.5))
+    run = fold_run(verification(verifier, reads="tool_arguments", level="step", tool="g*", pointer="/a/0"))
+    steps = talk(count=3)
+    for index in (0, 2):
+        call = new_tool_call(call_id=f"c{index}", name="get", arguments=orjson.dumps({"a": [index]}).decode())
+        steps[index]["response"] = new_message(role="assistant", tool_calls=[call])
+    told = fed(run, steps, ending(steps=3))
+    assert sorted((event["step_index"]) for event in told) == [0, 2]
+    assert sorted(case.observed for case in verifier.cases) == ["0", "2"]
+    assert len({event["event_id"] for event in told}) == 2
+
+
+def test_a_verifier_of_whole_trajectories_speaks_of_each_step() -> None:
+    verifier = Scripted(Verdict(0.25), whole=True)
+    told = fed(fold_run(verification(verifier)), talk(), ending())
+    assert [(event["step_index"], event["value"]) for event in told] == [(0, 0.25), (1, 0.25)]
+    contents = [[message["content"] for message in turn.conversation] for turn in verifier.cases[0].turns]
+    assert contents == [
+        ["what is next?", "answered 0"],
+        ["what is next?", "answered 0", "what is next?", "answered 1"],
+    ]
+
+
+def test_what_should_be_there_and_is_not_is_worth_nothing() -> None:
+    verifier = Scripted(Verdict(1.0))
+    for fields in ({"reads": "tool_result"}, {"extract": "answer: (.*)"}):
+        [feedback] = fed(fold_run(verification(verifier, **fields)), talk(), ending())
+        assert (feedback["value"], feedback["category"]) == (0.0, "missing")
+    assert verifier.cases == []
+
+
+def test_a_shadow_has_another_name() -> None:
+    [feedback] = fed(fold_run(verification(Scripted(Verdict(1.0, shadow=True)))), talk(), ending())
+    assert feedback["name"] == "shadow.answer"
+
+
+def test_consent_is_asked_for_before_anything_is_read() -> None:
+    verifier = Scripted(Verdict(1.0))
+    assert fed(fold_run(verification(verifier), rules=Refusing()), talk(), ending()) == []
+    assert fed(fold_run(verification(verifier)), talk(consent="none"), ending()) == []
+    assert verifier.cases == []
+
+
+@pytest.mark.parametrize("fault", [Unavailable("away"), Unanswered("prose"), ZeroDivisionError()])
+def test_a_verifier_that_fails_is_passed_over_alone(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    run = fold_run(verification(Scripted(fault)), verification(Scripted(Verdict(1.0)), name="other"))
+    assert [event["name"] for event in fed(run, talk(), ending())] == ["other"]
+    assert "answer" in caplog.text
+
+
+def test_a_verifier_that_is_away_is_waited_for() -> None:
+    verifier = Scripted(Unavailable("away"), Verdict(1.0))
+    assert len(fed(fold_run(verification(verifier), patience_s=30.0), talk(), ending())) == 1
+    assert len(verifier.cases) == 2
+
+
+def test_a_case_that_can_never_be_judged_is_a_dead_letter() -> None:
+    run = fold_run(verification(Scripted(Unusable("the task's schema is not one"))))
+    [letter] = fed(run, talk(), ending())
+    assert (letter["topic"], letter["error"]) == ("governed-feedback", "invalid")
+    assert letter["reason"] == "verification 'answer': the task's schema is not one"
+
+
+def test_old_trajectories_are_dropped() -> None:
+    run = fold_run(verification(Scripted(Verdict(1.0))))
+    fed(run, talk(), ending())
+    run.tick(1_760_000_100_000 + 2 * DAY_MS)
+    assert run.state.content != {}
+    run.tick(1_760_000_100_000 + 4 * DAY_MS)
+    assert run.state.content == {}
+
+
+def test_a_file_gives_verifications_that_work(tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_text(
+        '{"task_id": "a", "expected": 4}\n\n{"task_id": "b", "expected": ["x", "y"]}\n'
+    )
+    (tmp_path / "verify.toml").write_text(
+        """
+        [[verification]]
+        name = "answer"
+        verifier = "exact"
+        extract = "(?s)answered *(.*)"
+        expected = "answers.jsonl"
+        options = { numbers = true }
+        """
+    )
+    ready = load(tmp_path / "verify.toml", Surroundings(Settings(), tmp_path))
+    steps = talk(task_id="a")
+    steps[1]["response"] = new_message(role="assistant", content="answered 4.0")
+    [feedback] = fed(fold_run(*ready), steps, ending())
+    assert (feedback["value"], feedback["category"]) == (1.0, "equal")
