@@ -1,0 +1,194 @@
+"""Which advantage rule learns from the fewest samples: the demo's task and a longer one, under each rule.
+
+Run it as `.venv/bin/python bench/credit.py [--quick] [--out FILE]`; `--report FILE` prints the page of finished runs.
+No stack is needed: agents play through the inference engine's batch, and the learner's own trainer learns from their
+labels, in one process. Since samples are counted and not seconds, it may run beside other work.
+
+Each run starts from the same warm-started base model of its task and learns synchronously, as the demo's recipe has
+it: 16 groups of 8 attempts a version, two updates, the same learning rate for every rule. A group whose outcomes are
+all the same teaches nothing and is replaced; its attempts count as samples. After each version that passes a multiple
+of 256 samples, the policy attempts the same held-out tasks once each, at temperature 1: samples to target are those
+up to the first evaluation at or above it. A seed decides which tasks are trained on, every draw, and the minibatches.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from in_process import Conversation, Policy, Renderer, base_model, evaluate, play
+from in_process.generating import held_out
+from in_process.runs import Run, commit, finish, machine, read_runs
+from in_process.summary import median_interval, told_coverage, told_interval
+
+import stepstream.demo
+from stepstream.config import Settings, load
+from stepstream.config.sections import Learner
+from stepstream.services.fleet.environment import load_environment
+from stepstream.services.inference.batch import Batch
+from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.llama import LlamaWeights
+
+RULES: tuple[str, ...] = get_args(Learner.model_fields["advantage"].annotation)
+DEFAULT: str = Learner.model_fields["advantage"].default
+EVERY = 256
+CONTEXT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    configuration: str
+    held_out: int
+    cap: int
+    """Samples after which a run is given up."""
+
+
+TASKS = {"lookup": Task("demo.toml", 256, 4096), "trail": Task("trail.toml", 192, 4096)}
+
+
+def settings_of(task: str, rule: str, seed: int) -> Settings:
+    """The task's configuration under a rule; nothing of this shell's environment."""
+    variables = {
+        "STEPSTREAM_LEARNER_ADVANTAGE": rule,
+        "STEPSTREAM_LEARNER_SEED": str(seed),
+        "STEPSTREAM_PATHS_DATA": str(Path(__file__).parents[1] / "var" / "bench"),
+    }
+    return load(variables, Path(next(iter(stepstream.demo.__path__))) / TASKS[task].configuration)
+
+
+def learn(key: Mapping[str, Any], cap: int | None = None) -> Run:
+    """One run, to the target or to the cap."""
+    task, seed = TASKS[key["task"]], int(key["seed"])
+    settings = settings_of(key["task"], key["rule"], seed)
+    base = base_model(settings)
+    began = time.process_time()
+    torch.set_num_threads(1)
+    renderer = Renderer(ChatTokenizer(base), load_environment(settings.fleet.environment))
+    batch = Batch(LlamaWeights(base), 0, settings.inference.max_batch, CONTEXT)
+    policy = Policy(settings, base)
+    exam = held_out(renderer, task.held_out)
+    stream = renderer.environment.tasks(seed + 1, "train")
+    samples = groups = 0
+    curve = [(0, evaluate(batch, renderer, exam, "held out"))]
+    most = cap or task.cap
+    while samples < most and curve[-1][1] < settings.demo.target:
+        while samples < most and (missing := policy.missing_groups()):
+            attempts = []
+            for _ in range(missing):
+                groups, one = groups + 1, next(stream)
+                names = [f"{groups}/{number}" for number in range(policy.how.group_size)]
+                attempts += [Conversation(one, f"g{groups}", name, seed, renderer) for name in names]
+            play(batch, attempts)
+            policy.read(attempts)
+            samples += len(attempts)
+        for _ in range(policy.how.updates_per_checkpoint):
+            policy.update()
+        batch.swap(policy.publish(), policy.version)
+        if samples // EVERY > curve[-1][0] // EVERY:
+            curve.append((samples, evaluate(batch, renderer, exam, "held out")))
+    reached = curve[-1][1] >= settings.demo.target
+    return {
+        "samples": curve[-1][0] if reached else None,
+        "curve": curve,
+        "versions": policy.version,
+        "cpu_s": round(time.process_time() - began, 1),
+        "commit": commit(),
+    }
+
+
+def page(runs: list[Run]) -> str:
+    """The tables of docs/measured/credit.md."""
+    seeds = sorted({run["seed"] for run in runs})
+    lines = [
+        "# Which rule learns from the fewest samples",
+        "",
+        f"`bench/credit.py` on {machine(runs)}.",
+        "",
+        (__doc__ or "").split("\n\n")[2].strip(),
+        "",
+        f"Samples to target: median of {len(seeds)} seeds, and in brackets {told_coverage(len(seeds))}. Against "
+        f"`{DEFAULT}`, the default: the same of the ratio to the same seed's samples under it; below 1 is better.",
+    ]
+    for task in TASKS:
+        mine = [run for run in runs if run["task"] == task]
+        if mine:
+            lines += ["", f"## {task}", "", *table(task, mine)]
+    return "\n".join(lines)
+
+
+def table(task: str, runs: list[Run]) -> list[str]:
+    """One row a rule, the quickest first."""
+    start = sum(run["curve"][0][1] for run in runs) / len(runs)
+    target = settings_of(task, DEFAULT, 0).demo.target
+    rows = []
+    own = {run["seed"]: run["samples"] for run in runs if run["rule"] == DEFAULT}
+    for rule in sorted({run["rule"] for run in runs}, key=lambda rule: order(rule, runs)):
+        mine = [run for run in runs if run["rule"] == rule]
+        reached = sum(run["samples"] is not None for run in mine)
+        ratios = [
+            run["samples"] / own[run["seed"]] if run["samples"] is not None else None
+            for run in mine
+            if own.get(run["seed"])
+        ]
+        samples = told_interval([run["samples"] for run in mine])
+        rows.append(f"| {rule} | {samples} | {told_interval(ratios, 2)} | {reached} of {len(mine)} |")
+    return [
+        f"From {start:.1%} to {target:.0%} of {TASKS[task].held_out} held-out tasks, at most {TASKS[task].cap:,} "
+        "samples.",
+        "",
+        f"| rule | samples to target | against {DEFAULT} | reached |",
+        "|---|---|---|---|",
+        *rows,
+    ]
+
+
+def order(rule: str, runs: list[Run]) -> tuple[float, float]:
+    samples = [run["samples"] for run in runs if run["rule"] == rule]
+    return median_interval(samples)[0], sum(each is None for each in samples)
+
+
+def figures(runs: list[Run]) -> dict[str, Any]:
+    """Median samples by task and rule, null where the median run did not arrive."""
+    told: dict[str, Any] = {}
+    for task in TASKS:
+        by_rule = {rule: [r["samples"] for r in runs if r["task"] == task and r["rule"] == rule] for rule in RULES}
+        medians = {rule: median_interval(samples)[0] for rule, samples in by_rule.items() if samples}
+        told[f"{task}_samples_to_target"] = {r: round(m) if math.isfinite(m) else None for r, m in medians.items()}
+    return told | {"seeds": len({run["seed"] for run in runs})}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two rules, one seed, few samples: under a minute")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
+    parser.add_argument(
+        "--out", type=Path, help="file of finished runs, taken up again; default: var/bench/credit.jsonl"
+    )
+    parser.add_argument("--report", type=Path, help="only print the page of this file of finished runs")
+    asked = parser.parse_args()
+    if asked.report:
+        runs = read_runs(asked.report)
+    elif asked.quick:
+        wanted = [{"task": "lookup", "rule": rule, "seed": 0} for rule in (DEFAULT, "gigpo")]
+        runs = [{**key, **learn(key, cap=600)} for key in wanted]
+    else:
+        out = asked.out or Path(__file__).parents[1] / "var" / "bench" / "credit.jsonl"
+        wanted = [
+            {"task": task, "rule": rule, "seed": seed}
+            for seed in range(asked.seeds)
+            for task in asked.tasks
+            for rule in asked.rules
+        ]
+        runs = finish(out, wanted, learn)
+    print(page(runs), json.dumps(figures(runs)), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The learner's own trainer and buffer around a policy in memory, and the base model that it starts from."""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from in_process.conversation import MODEL, Conversation
+from stepstream.config import Settings
+from stepstream.demo.base import prepare
+from stepstream.learner.attempt import Attempt, attempt_of
+from stepstream.learner.buffer import Buffer
+from stepstream.learner.update import Trainer
+from stepstream.services.inference.llama import LlamaWeights
+
+
+def base_model(settings: Settings) -> Path:
+    """The demo's base model for these settings, made once; `settings.paths.data` holds it."""
+    return prepare(settings)
+
+
+class Policy:
+    """What the learner process keeps between updates, without Kafka: trainer, buffer, version."""
+
+    def __init__(self, settings: Settings, base: Path) -> None:
+        self.how = settings.learner
+        self.trainer = Trainer(base, self.how)
+        self.limits = self.trainer.limits(MODEL)
+        self.version = 0
+        self.updates = 0
+        self.figures: list[dict[str, float]] = []
+        """Of the updates since the last version."""
+        self._place = 0
+        self.buffer = Buffer(
+            group_size=self.how.group_size,
+            wait_s=1e9,
+            staleness_bound=self.how.staleness_bound,
+            root=0,
+            version=0,
+            positions={0: 0},
+        )
+
+    def read(self, conversations: Iterable[Conversation], now_s: float = 0.0) -> list[Attempt]:
+        """Labels them and hands them to the buffer, as if they had been read from the topic in this order."""
+        attempts = []
+        for conversation in conversations:
+            attempts.append(attempt_of(conversation.label(), (0, self._place), self.limits))
+            self.buffer.add(attempts[-1], now_s)
+            self._place += 1
+        return attempts
+
+    def missing_groups(self) -> int:
+        """Groups that the next version still lacks."""
+        return self.how.groups_per_update * self.how.updates_per_checkpoint - self.buffer.ready()
+
+    def update(self) -> bool:
+        """One update, if there are groups for it."""
+        groups = self.buffer.take(self.how.groups_per_update)
+        if groups is None:
+            return False
+        self.updates += 1
+        self.figures.append(self.trainer.update(self.updates, groups, self.version))
+        return True
+
+    def publish(self) -> LlamaWeights:
+        """The next version, as the inference worker reads it."""
+        self.version += 1
+        self.figures.clear()
+        self.buffer.advance(self.version)
+        with tempfile.TemporaryDirectory() as folder:
+            self.trainer.snapshot().write(Path(folder))
+            return LlamaWeights(Path(folder))

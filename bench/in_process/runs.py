@@ -1,0 +1,52 @@
+"""A file of finished runs, one JSON object a line, so that a long bench can be stopped and taken up again."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Run = dict[str, Any]
+
+
+def read_runs(file: Path) -> list[Run]:
+    """The finished runs; what a stop cut off in mid-line is left out."""
+    runs = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            runs.append(json.loads(line))
+        except ValueError:
+            continue
+    return runs
+
+
+def finish(file: Path, wanted: Iterable[Mapping[str, Any]], work: Callable[[Mapping[str, Any]], Run]) -> list[Run]:
+    """Does the wanted runs that the file does not hold yet, appending each as it ends; returns the wanted ones."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    wanted = list(wanted)
+    done = read_runs(file)
+    for key in wanted:
+        if any(key.items() <= run.items() for run in done):
+            continue
+        run = {**key, **work(key)}
+        done.append(run)
+        with file.open("a") as lines:
+            lines.write(json.dumps(run) + "\n")
+    return [run for run in done if any(key.items() <= run.items() for key in wanted)]
+
+
+@cache
+def commit() -> str:
+    """Of the code that runs, as it was when first asked."""
+    told = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip() or "unknown"
+
+
+def machine(runs: Iterable[Run]) -> str:
+    """One sentence on where the runs were made."""
+    commits = sorted({str(run.get("commit", "unknown")) for run in runs})
+    return f"2 shared cores, CPython {platform.python_version()}, commit {', '.join(commits)}"
