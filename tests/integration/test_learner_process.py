@@ -61,9 +61,9 @@ class Lab:
     def close(self) -> None:
         self._codec.close()
 
-    def produce(self, *groups: str, **fields: Any) -> None:
+    def produce(self, *groups: str, size: int = SIZE, **fields: Any) -> None:
         for group in groups:
-            for record in group_of(group, SIZE, model=self.model, **fields):
+            for record in group_of(group, size, model=self.model, **fields):
                 self._producer.send("labeled-trajectories", f"{self.model}/{group}", record)
         self._producer.flush()
 
@@ -112,6 +112,11 @@ class Lab:
                 found |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
         return found
 
+    def folded(self, topic: str) -> list[Any]:
+        """The records about this model, each event once."""
+        found = {record["event_id"]: record for record in self.records(topic).values()}
+        return [record for record in found.values() if record["model"] == self.model]
+
     def cli(self, command: Any, *arguments: str) -> Any:
         return CliRunner().invoke(command, arguments, env=environment_of(self.settings))
 
@@ -153,11 +158,44 @@ def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(la
         ("learner@1", "unknown_schema", b"\x00not a record")
     ]
 
+    decisions = lab.folded("training-decisions")
+    told = {(one["trajectory_id"], one["outcome"]) for one in decisions}
+    assert told == {(name, "trained") for name in identities}
+    assert len(decisions) == len(identities)
+    assert {(one["partition"], one["offset"]) for one in decisions} == set(trained)
+    assert {one["checkpoint_version"] for one in decisions} == set(range(1, 9))
+    updates = {update["update"]: update for update in lab.folded("learner-updates")}
+    assert sorted(updates) == list(range(1, 8 * UPDATES + 1))
+    for update in updates.values():
+        assert update["trajectories"] == GROUPS * SIZE
+        assert sum(lag["tokens"] for lag in update["lags"]) == update["figures"]["tokens"]
+        assert update["seconds"]["train"] > 0
+
     for version in range(1, 9):
         assert lab.cli(rebuild, f"{lab.model}@{version}").exit_code == 0
     shutil.rmtree(folder_of(lab.versions().get(lab.model, 7)["uri"]))
     answer = lab.cli(rebuild, f"{lab.model}@latest", "--json")
     assert answer.exit_code == 0, answer.output
+
+
+def test_a_group_that_was_given_up_is_not_waited_for_again(lab: Lab) -> None:
+    lab.settings = changed(lab.settings, learner={"group_wait_s": 0.5})
+    lab.learner.settings = lab.settings
+    publish_root(lab.settings, lab.base, lab.model)
+    lab.produce("half", size=1)
+    lab.learner.start(120.0)
+    until(lambda: len(lab.folded("training-decisions")) == 1, timeout=60.0)
+    lab.learner.kill()
+    lab.produce("half", "g0", "g1", "g2", "g3")
+    lab.learner.start(120.0)
+    lab.wait_for(1)
+    until(lambda: len(lab.folded("training-decisions")) == SIZE * (1 + PER_VERSION), timeout=60.0)
+    decisions = {(one["trajectory_id"], one["reason"]) for one in lab.folded("training-decisions")}
+    assert {one for one in decisions if one[1]} == {
+        ("half/0", "group_incomplete"),
+        ("half/1", "group_over"),
+        ("half/2", "group_over"),
+    }
 
 
 def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: Lab) -> None:

@@ -64,6 +64,9 @@ class Attempt:
     """Why it may not be trained on; empty where it may. It still tells its group that it has arrived."""
     credit: Trajectory = field(default_factory=lambda: Trajectory((), 0.0))
     """What the advantage rules see of it; empty where it may not be trained on."""
+    tenant: str = "default"
+    signature: npt.NDArray[np.int64] | None = None
+    """MinHash of its text, where its label has one. Shape [permutations]."""
 
     @property
     def provisional(self) -> bool:
@@ -97,6 +100,8 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         version_min=oldest,
         barred=barred,
         credit=Trajectory((), record["reward"]) if barred else trajectory_of(record),
+        tenant=record["tenant"],
+        signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
     )
 
 

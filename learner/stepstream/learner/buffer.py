@@ -1,35 +1,22 @@
 """The replay buffer: folds labelled trajectories into groups that an update can learn from.
 
 A pure fold: time and versions are passed in. Redelivered and superseded records change nothing, so the same records
-in any order across groups give the same groups. What was trained on is written down in the checkpoint's inputs;
-decisions that depend on time (a group given up, a trajectory grown stale) therefore never have to be repeated.
+in any order across groups give the same groups. What was trained on is written down in the checkpoint's inputs, and a
+group that is given up in `training-decisions`; neither is decided again after a restart.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
-from stepstream.learner.advantages import has_variance
 from stepstream.learner.attempt import Attempt, Place
+from stepstream.learner.choice import Candidate, Choice, union
+from stepstream.learner.fates import Fate
+from stepstream.learner.groups import GivenUp, Group, Past
+from stepstream.learner.lessons import Lesson, differing_rewards
 
-_MOST_OVER = 100_000
+_MOST_OVER = 50_000
 """Groups that ended untrained and are remembered: enough for late attempts, bounded where no version comes."""
-
-
-@dataclass(slots=True)
-class _Group:
-    since_s: float
-    number: int
-    attempts: dict[str, Attempt] = field(default_factory=dict)
-    """Newest revision of each trajectory, by trajectory id."""
-
-
-@dataclass(slots=True)
-class _Trained:
-    """What is left of a group that was trained on: enough to recognise a copy while a copy could be trained on."""
-
-    freshest: int
-    first: Place
+_NOT_OURS = ("split", "other_model", "no_group")
 
 
 class Buffer:
@@ -45,6 +32,10 @@ class Buffer:
         version: int,
         positions: Mapping[int, int],
         trained: Iterable[Place] = (),
+        given_up: Iterable[GivenUp] = (),
+        reuse: int = 1,
+        choice: Choice | None = None,
+        lesson: Lesson = differing_rewards,
     ) -> None:
         """An empty buffer.
 
@@ -55,45 +46,61 @@ class Buffer:
             root: first version of the lineage; older attempts belong to another lineage.
             version: version that the learner trains from.
             positions: where reading starts, by partition.
-            trained: places that this lineage trained on at or after `positions`. Nothing is handed out before
-                they have been read again, since what is read before them may be copies of the same.
+            trained: places that this lineage trained on at or after `positions`, each as often as it did. Nothing is
+                handed out before they have been read again, since what is read before them may be copies of the same.
+            given_up: attempts of groups that this lineage gave up.
+            reuse: most updates that may train on one group.
+            choice: which groups an update takes.
+            lesson: whether a group teaches anything.
         """
         self._size, self._wait_s, self._bound = group_size, wait_s, staleness_bound
         self._root, self._version = root, version
+        self._reuse, self._choice, self._lesson = reuse, choice or Choice(), lesson
         self._positions = dict(positions)
-        self._was_trained = set(trained)
+        self._was_trained = Counter(trained)
         self._recall_until: dict[int, int] = {}
         for partition, offset in self._was_trained:
             self._recall_until[partition] = max(self._recall_until.get(partition, 0), offset + 1)
-        self._open: dict[str, _Group] = {}
-        self._ready: dict[str, _Group] = {}
-        self._trained: dict[str, _Trained] = {}
-        self._over: dict[str, int] = {}  # groups that ended untrained: version after which a copy is stale
+        self._recalling = bool(self._recall_until)
+        self._open: dict[str, Group] = {}
+        self._ready: dict[str, Group] = {}
+        self._past: dict[str, Past] = {}
+        for group_id, trajectory_id, revision, freshest in given_up:
+            past = self._past.setdefault(group_id, Past(freshest))
+            past.freshest = max(past.freshest, freshest)
+            past.seen[trajectory_id] = max(revision, past.seen.get(trajectory_id, 0))
         self._groups_seen = 0
+        self._fates: list[Fate] = []
         self.dropped: Counter[str] = Counter()
-        """Attempts that will not be trained on, by reason, since the buffer was made."""
+        """Attempts that were let go of, by reason, since the buffer was made; `duplicate`: copies of records."""
 
     def see(self, place: Place) -> None:
         """Notes that a place has been read, whatever was there."""
         partition, offset = place
         self._positions[partition] = max(self._positions.get(partition, 0), offset + 1)
+        if self._recalling and all(self._positions.get(p, 0) >= until for p, until in self._recall_until.items()):
+            self._recalling = False
+            for group_id, group in list(self._open.items()):
+                self._settle(group_id, group)
 
     def add(self, attempt: Attempt, now_s: float) -> None:
         """Folds one attempt in; `now_s` is any steady clock, in seconds."""
-        self.see(attempt.place)
-        reason = attempt.barred
-        if attempt.place in self._was_trained:
-            self._was_trained.discard(attempt.place)
-            self._remember_trained(attempt)
-        elif reason in ("split", "other_model", "no_group"):
-            self.dropped[reason] += 1
-        elif attempt.group_id in self._trained or attempt.group_id in self._over:
-            self.dropped["group_over"] += 1
+        times = self._was_trained.pop(attempt.place, 0)
+        if times:
+            self._past.pop(attempt.group_id, None)
+            self._group(attempt.group_id, now_s).train(attempt, times)
+        if attempt.barred in _NOT_OURS:
+            self._drop(attempt, attempt.barred)
+        elif (past := self._past.get(attempt.group_id)) is not None:
+            self._late(attempt, past)
         else:
             self._join(attempt, now_s)
+        self.see(attempt.place)
 
     def give_up(self, now_s: float) -> None:
         """Ends groups that have waited too long for their attempts."""
+        if self._recalling:
+            return
         for group_id, group in list(self._open.items()):
             if now_s - group.since_s >= self._wait_s:
                 self._end(group_id, group, "group_incomplete")
@@ -101,35 +108,25 @@ class Buffer:
     def advance(self, version: int) -> None:
         """The learner now trains from `version`: lets go of what has grown stale."""
         self._version = version
-        if not self._recalling():
+        if not self._recalling:
             self._was_trained.clear()  # what has not come again is no longer in the log
         for group_id, group in list(self._ready.items()):
             self._settle(group_id, group)
         for group_id, group in list(self._open.items()):
             if all(self._is_stale(attempt.version_min) for attempt in group.attempts.values()):
                 self._end(group_id, group, "stale")
-        self._trained = {i: group for i, group in self._trained.items() if not self._is_stale(group.freshest)}
-        self._over = {i: freshest for i, freshest in self._over.items() if not self._is_stale(freshest)}
+        self._past = {i: past for i, past in self._past.items() if not self._is_stale(past.freshest)}
 
-    def take(self, count: int) -> list[list[Attempt]] | None:
-        """The `count` freshest ready groups, each with its attempts by place; None while there are fewer.
-
-        Freshest first keeps staleness low when agents produce more than the learner can use.
-        """
-        if not self.has(count):
+    def take(self, count: int, update: int = 0) -> list[list[Attempt]] | None:
+        """`count` ready groups for an update, each with its attempts by place; None while there are too few."""
+        chosen = self._chosen(count, update)
+        if len(chosen) < count:
             return None
-        usable = {i: self._usable(group) for i, group in self._ready.items()}
-        order = sorted(usable, key=lambda i: (-min(a.version_min for a in usable[i]), self._ready[i].number))
-        taken = order[:count]
-        for group_id in taken:
-            del self._ready[group_id]
-            for attempt in usable[group_id]:
-                self._remember_trained(attempt)
-        return [usable[group_id] for group_id in taken]
+        return [self._use(candidate.group_id) for candidate in chosen]
 
-    def has(self, count: int) -> bool:
+    def has(self, count: int, update: int = 0) -> bool:
         """Whether `take` would hand out `count` groups."""
-        return len(self._ready) >= count and not self._recalling()
+        return len(self._chosen(count, update)) >= count
 
     def ready(self) -> int:
         """Groups that wait for an update."""
@@ -139,6 +136,11 @@ class Buffer:
         """Groups that wait for attempts."""
         return len(self._open)
 
+    def fates(self) -> list[Fate]:
+        """What was let go of since the last call."""
+        fates, self._fates = self._fates, []
+        return fates
+
     def resume_offsets(self) -> dict[int, int]:
         """Where a learner that continues from here starts to read, by partition.
 
@@ -146,51 +148,122 @@ class Buffer:
         stale yet, whose copies must be recognised.
         """
         offsets = dict(self._positions)
-        held = [a.place for g in (*self._open.values(), *self._ready.values()) for a in g.attempts.values()]
-        for partition, offset in [*held, *(group.first for group in self._trained.values()), *self._was_trained]:
+        groups = (*self._open.values(), *self._ready.values())
+        held = [attempt.place for group in groups for attempt in group.attempts.values()]
+        firsts = [*(group.first for group in groups), *(past.first for past in self._past.values())]
+        trained = [first for first in firsts if first is not None]
+        for partition, offset in [*held, *trained, *self._was_trained]:
             offsets[partition] = min(offset, offsets.get(partition, offset))
         return offsets
 
-    def _recalling(self) -> bool:
-        return any(self._positions.get(p, 0) < until for p, until in self._recall_until.items())
+    def _chosen(self, count: int, update: int) -> list[Candidate]:
+        if self._recalling or len(self._ready) < count:
+            return []
+        candidates = [self._candidate(group_id, group) for group_id, group in self._ready.items()]
+        chosen, passed = self._choice.choose(candidates, count, update)
+        for group_id, cap in passed.items():
+            self._ready[group_id].passed_over = cap
+        return chosen
 
-    def _join(self, attempt: Attempt, now_s: float) -> None:
-        group = self._ready.get(attempt.group_id) or self._open.get(attempt.group_id)
+    def _candidate(self, group_id: str, group: Group) -> Candidate:
+        usable = self._usable(group)
+        return Candidate(
+            group_id=group_id,
+            number=group.number,
+            uses=group.used,
+            lag=self._version - min(attempt.version_min for attempt in usable),
+            tenant=usable[0].tenant,
+            signature=union([attempt.signature for attempt in usable]) if self._choice.near_duplicate_cap else None,
+        )
+
+    def _use(self, group_id: str) -> list[Attempt]:
+        group = self._ready[group_id]
+        usable = self._usable(group)
+        for attempt in usable:
+            group.train(attempt)
+        if group.used >= self._reuse:
+            self._close(group_id, group, "reuse_bound")
+        return usable
+
+    def _group(self, group_id: str, now_s: float) -> Group:
+        group = self._ready.get(group_id) or self._open.get(group_id)
         if group is None:
             self._groups_seen += 1
-            group = self._open[attempt.group_id] = _Group(now_s, self._groups_seen)
+            group = self._open[group_id] = Group(now_s, self._groups_seen)
+        return group
+
+    def _join(self, attempt: Attempt, now_s: float) -> None:
+        group = self._group(attempt.group_id, now_s)
         known = group.attempts.get(attempt.trajectory_id)
-        if known is not None and _rank(known) >= _rank(attempt):
-            self.dropped["superseded"] += 1
-            return
         if known is not None:
-            self.dropped["superseded"] += 1
+            older, newer = sorted((known, attempt), key=_rank)
+            if older.revision == newer.revision:
+                self.dropped["duplicate"] += 1
+            else:
+                self._drop(older, "superseded", unless=group.trained)
+            if newer is known:
+                return
         group.attempts[attempt.trajectory_id] = attempt
-        if attempt.group_id in self._ready:
-            self._settle(attempt.group_id, group)
-        elif sum(not each.provisional for each in group.attempts.values()) >= self._size:
-            self._ready[attempt.group_id] = self._open.pop(attempt.group_id)
+        if not self._recalling:
             self._settle(attempt.group_id, group)
 
-    def _settle(self, group_id: str, group: _Group) -> None:
-        """Ends a whole group that has nothing to teach (any more)."""
+    def _late(self, attempt: Attempt, past: Past) -> None:
+        """An attempt of a group that is done with."""
+        trained = past.trained.get(attempt.trajectory_id)
+        seen = max(trained or 0, past.seen.get(attempt.trajectory_id, 0))
+        if attempt.revision <= seen:
+            self.dropped["duplicate"] += 1
+            return
+        past.seen[attempt.trajectory_id] = attempt.revision
+        self._drop(attempt, "reuse_bound" if past.used_up else "group_over", unless=past.trained)
+
+    def _settle(self, group_id: str, group: Group) -> None:
+        """Moves a group on: from waiting to ready when it is whole, and out when it has nothing to teach (any more)."""
+        if group.used >= self._reuse:
+            self._close(group_id, group, "reuse_bound")
+            return
+        if group_id in self._open:
+            if sum(not each.provisional for each in group.attempts.values()) < self._size:
+                return
+            self._ready[group_id] = self._open.pop(group_id)
         usable = self._usable(group)
-        if len(usable) < 2:
-            self._end(group_id, group, "group_too_small")
-        elif not has_variance([attempt.reward for attempt in usable]):
-            self._end(group_id, group, "no_variance")
+        reason = self._lesson(usable) if usable else "group_too_small"
+        if reason:
+            self._end(group_id, group, reason)
 
-    def _end(self, group_id: str, group: _Group, reason: str) -> None:
+    def _end(self, group_id: str, group: Group, reason: str) -> None:
+        """A group is done with, although no update (more) trains on it."""
+        self._close(group_id, group, reason)
+        if len(self._past) > _MOST_OVER:
+            untrained = next((old for old, past in self._past.items() if past.first is None), None)
+            if untrained is not None:
+                del self._past[untrained]
+
+    def _close(self, group_id: str, group: Group, reason: str) -> None:
         self._open.pop(group_id, None)
         self._ready.pop(group_id, None)
+        attempts = group.attempts
         # Until a copy would be stale for certain; an attempt without versions counts as sampled now.
-        self._over[group_id] = max(a.version_min if a.sequences else self._version for a in group.attempts.values())
-        if len(self._over) > _MOST_OVER:
-            del self._over[next(iter(self._over))]
-        for attempt in group.attempts.values():
-            self.dropped[self._bar(attempt) or reason] += 1
+        freshest = max((a.version_min if a.sequences else self._version for a in attempts.values()), default=0)
+        revisions = {name: attempt.revision for name, attempt in attempts.items()}
+        self._past[group_id] = Past(freshest, group.first, group.used >= self._reuse, group.trained, revisions)
+        for attempt in attempts.values():
+            if group.trained.get(attempt.trajectory_id) != attempt.revision:
+                bar = self._bar(attempt)
+                cap = group.passed_over if bar == "stale" else ""
+                self._drop(attempt, cap or bar or reason, unless=group.trained)
 
-    def _usable(self, group: _Group) -> list[Attempt]:
+    def _drop(self, attempt: Attempt, reason: str, unless: Mapping[str, int] | None = None) -> None:
+        """Lets go of an attempt for a reason, which is another one if an older revision of it was trained on."""
+        trained = (unless or {}).get(attempt.trajectory_id)
+        if trained is not None and trained >= attempt.revision:
+            return  # it was trained on, or something newer
+        if trained is not None:
+            reason = "trained_on_older_revision"
+        self.dropped[reason] += 1
+        self._fates.append(Fate(attempt, reason, trained))
+
+    def _usable(self, group: Group) -> list[Attempt]:
         usable = [attempt for attempt in group.attempts.values() if not self._bar(attempt)]
         return sorted(usable, key=lambda attempt: attempt.place)
 
@@ -204,20 +277,8 @@ class Buffer:
     def _is_stale(self, version: int) -> bool:
         return self._version - version > self._bound
 
-    def _remember_trained(self, attempt: Attempt) -> None:
-        group_id = attempt.group_id
-        superseded = self._open.pop(group_id, None) or self._ready.pop(group_id, None)
-        if superseded is not None:
-            self.dropped["group_over"] += len(superseded.attempts)
-        known = self._trained.get(group_id)
-        if known is None:
-            self._trained[group_id] = _Trained(attempt.version_min, attempt.place)
-        else:
-            known.freshest = max(known.freshest, attempt.version_min)
-            known.first = min(known.first, attempt.place)
-
 
 def _rank(attempt: Attempt) -> tuple[int, int, int]:
-    """Newest revision first; of copies of one revision the first in the log."""
+    """Newest revision highest; of copies of one revision the first in the log."""
     partition, offset = attempt.place
     return (attempt.revision, -partition, -offset)

@@ -3,21 +3,26 @@
 import logging
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from typing import cast
 
 from stepstream.config.sections import Kafka
+from stepstream.jobs.log_reader import LogReader
+from stepstream.jobs.waiting import PatientCodec
 from stepstream.learner.attempt import Attempt, Invalid, Limits, Place, attempt_of
+from stepstream.learner.decisions import DECISIONS, JOB
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS
 from stepstream.learner.publish import INPUT
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
-from stepstream.topics.events import Checkpoint, DeadLetter, new_dead_letter
+from stepstream.topics.events import Checkpoint, DeadLetter, TrainingDecision, new_dead_letter
 from stepstream.topics.ids import derived_id, now_us
+from stepstream.topics.process import Stop
 
 log = logging.getLogger(__name__)
 
-JOB = "learner@1"
 _BATCH = 200
 _BATCHES_AHEAD = 50
 _MOST_BYTES = 500_000
@@ -87,6 +92,22 @@ class Reader:
             except queue.Full:
                 continue
             return
+
+
+def read_decisions(kafka: Kafka, codec: Codec, since_us: int, stop: Stop) -> Iterator[TrainingDecision]:
+    """Decisions of learners from a time to now; unreadable ones are passed over.
+
+    Raises:
+        Abandoned: asked to stop while the broker or the registry was away.
+    """
+    patient = PatientCodec(codec, lambda: bool(stop))
+    with closing(LogReader(kafka, "unused", lambda: bool(stop))) as reader:
+        for batch in reader.read(reader.since(DECISIONS, since_us // 1000)):
+            for record in batch:
+                try:
+                    yield cast(TrainingDecision, patient.decode(DECISIONS, record.value))
+                except CodecError as error:
+                    log.warning("decision at partition %d offset %d: %s", record.partition, record.offset, error)
 
 
 def arrival_of(event: Event, limits: Limits) -> Arrival:

@@ -6,20 +6,27 @@ trains on nothing twice within a lineage, and has lost only what was not publish
 
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import closing
 
 from confluent_kafka import KafkaError, KafkaException
 
 from stepstream.config import Settings
+from stepstream.jobs.waiting import Abandoned
 from stepstream.learner import metrics
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.attempt import Attempt, Place
 from stepstream.learner.buffer import Buffer
 from stepstream.learner.checkpoint import CheckpointFault, folder_of, verify
-from stepstream.learner.consume import Reader
-from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, trained_places
+from stepstream.learner.choice import choice_of
+from stepstream.learner.consume import Arrival, Reader, read_decisions
+from stepstream.learner.decisions import Decider
+from stepstream.learner.journal import Journal
+from stepstream.learner.leading import trainer_for
+from stepstream.learner.lessons import lesson_of
+from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
+from stepstream.learner.outbox import Outbox
 from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
-from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import EventConsumer
@@ -41,17 +48,22 @@ def main(settings: Settings, stop: Stop) -> None:
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     codec = codec_of(settings)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
+    outbox = Outbox(settings.kafka, codec, stop)
     try:
         while not stop:
             versions = _wait_for_version(settings, codec, stop)
             if versions is not None:
-                _Lineage(settings, codec, producer, versions, stop).train()
+                _Lineage(settings, codec, producer, outbox, versions, stop).train()
     except (CheckpointFault, CannotTrain, UnknownVersion) as error:
         raise Fatal(str(error)) from error
     except KafkaException as error:
         if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise Fatal(f"a topic is missing ({error.args[0].str()}): run `stepstream topics apply`") from error
         raise
+    except Abandoned:
+        return  # asked to stop while the broker was away
+    finally:
+        outbox.close()
 
 
 def _wait_for_version(settings: Settings, codec: Codec, stop: Stop) -> Versions | None:
@@ -72,7 +84,13 @@ class _Lineage:
     """Training one lineage from its newest version on, until asked to stop or until a new root is published."""
 
     def __init__(
-        self, settings: Settings, codec: Codec, producer: EventProducer, versions: Versions, stop: Stop
+        self,
+        settings: Settings,
+        codec: Codec,
+        producer: EventProducer,
+        outbox: Outbox,
+        versions: Versions,
+        stop: Stop,
     ) -> None:
         self._settings, self._codec, self._producer, self._stop = settings, codec, producer, stop
         self._how = settings.learner
@@ -82,25 +100,34 @@ class _Lineage:
         self._folder = folder_of(self._base["uri"])
         verify(self._folder, self._base["files"])
         line = versions.lineage(self._base)
-        start = offsets_of(self._base)
-        trained = trained_places(line, start)
-        self._check_log(trained)
-        self._trainer = Trainer(self._folder, self._how)
+        start, root = offsets_of(self._base), line[-1]["version"]
+        self._uses = uses_of(line, start)
+        self._check_log(self._uses)
+        decider = Decider(self._how.model, root)
+        # What was given up by a learner of an older version is stale by now, whatever comes.
+        since = line[min(self._how.staleness_bound, len(line) - 1)]["occurred_at_us"]
+        given_up = decider.given_up(read_decisions(settings.kafka, codec, since, stop))
+        self._journal = Journal(decider, outbox)
+        self._trainer = trainer_for(self._folder, self._how)
         self._inputs: list[UpdateInput] = []
         self._figures: list[dict[str, float]] = []
         self._buffer = Buffer(
             group_size=self._how.group_size,
             wait_s=self._how.group_wait_s,
             staleness_bound=self._how.staleness_bound,
-            root=line[-1]["version"],
+            root=root,
             version=self._base["version"],
             positions=start,
-            trained=trained,
+            trained=(place for place, uses in self._uses.items() for _ in uses),
+            given_up=given_up,
+            reuse=self._how.reuse,
+            choice=choice_of(self._how),
+            lesson=lesson_of(self._how),
         )
         metrics.VERSION.set(self._base["version"])
         log.info(
             "training %s@%d, root %d, update %d",
-            self._how.model, self._base["version"], line[-1]["version"], self._base["updates"],
+            self._how.model, self._base["version"], root, self._base["updates"],
         )  # fmt: skip
 
     def train(self) -> None:
@@ -108,36 +135,46 @@ class _Lineage:
         limits = self._trainer.limits(self._how.model)
         with closing(Reader(self._settings.kafka, self._codec, limits, offsets_of(self._base))) as reader:
             while not self._stop:
-                if self._fold(reader):
+                if self._take_in(reader):
                     return
-                groups = self._buffer.take(self._how.groups_per_update)
+                with self._journal.time("fold"):
+                    groups = self._buffer.take(self._how.groups_per_update, self._next_update())
                 if groups is not None:
                     self._update(groups)
                     if len(self._inputs) >= self._how.updates_per_checkpoint:
                         self._publish()
 
-    def _fold(self, reader: Reader) -> bool:
+    def _next_update(self) -> int:
+        return self._base["updates"] + len(self._inputs) + 1
+
+    def _take_in(self, reader: Reader) -> bool:
         """Folds what has been read, waiting a little if nothing was; True if a new root has been published."""
-        began = time.monotonic()
         arrivals = reader.next(0.0)
-        if not arrivals and not self._buffer.has(self._how.groups_per_update):
-            arrivals = reader.next(0.1)
-            metrics.SECONDS.labels("wait").inc(time.monotonic() - began)
-        before = dict(self._buffer.dropped)
-        while arrivals:
-            for arrival in arrivals:
-                if arrival.checkpoint is not None:
-                    if self._is_new_root(arrival.checkpoint):
+        if not arrivals and not self._buffer.has(self._how.groups_per_update, self._next_update()):
+            with self._journal.time("wait"):
+                arrivals = reader.next(0.1)
+        with self._journal.time("fold"):
+            while arrivals:
+                for arrival in arrivals:
+                    if self._fold(arrival):
                         return True
-                elif arrival.attempt is not None:
-                    metrics.READ.inc()
-                    self._buffer.add(arrival.attempt, time.monotonic())
-                elif arrival.refusal is not None:
-                    self._refuse(arrival.refusal)
-                    self._buffer.see(arrival.place)
-            arrivals = reader.next(0.0)
-        self._buffer.give_up(time.monotonic())
-        self._count(before)
+                arrivals = reader.next(0.0)
+            self._buffer.give_up(time.monotonic())
+            self._count()
+        return False
+
+    def _fold(self, arrival: Arrival) -> bool:
+        """Folds one record; True if it is a new root."""
+        if arrival.checkpoint is not None:
+            return self._is_new_root(arrival.checkpoint)
+        if arrival.attempt is not None:
+            metrics.READ.inc()
+            # A crash may have come between the version and the decisions that tell what is in it.
+            self._journal.trained([arrival.attempt], self._uses.pop(arrival.place, []))
+            self._buffer.add(arrival.attempt, time.monotonic())
+        elif arrival.refusal is not None:
+            self._refuse(arrival.refusal)
+            self._buffer.see(arrival.place)
         return False
 
     def _is_new_root(self, checkpoint: Checkpoint) -> bool:
@@ -151,11 +188,10 @@ class _Lineage:
         raise Fatal(f"{name} was published by another learner: run one learner for a model")
 
     def _update(self, groups: list[list[Attempt]]) -> None:
-        began = time.monotonic()
-        version = self._base["version"]
-        number = self._base["updates"] + len(self._inputs) + 1
+        version, number = self._base["version"], self._next_update()
         attempts = [attempt for group in groups for attempt in group]
-        figures = self._trainer.update(number, groups, version)
+        with self._journal.time("train"):
+            figures = self._trainer.update(number, groups, version)
         self._inputs.append(
             new_update_input(
                 update=number,
@@ -164,35 +200,29 @@ class _Lineage:
             )
         )
         self._figures.append(figures)
-        for attempt in attempts:
-            metrics.STALENESS.observe(max(0, version - attempt.version_min))
-        for name, value in figures.items():
-            metrics.FIGURE.labels(name).set(value)
-        metrics.UPDATES.inc()
-        metrics.TOKENS.inc(figures["tokens"])
-        metrics.SECONDS.labels("train").inc(time.monotonic() - began)
+        self._journal.updated(number, version, groups, figures, self._trainer.lags)
 
     def _publish(self) -> None:
-        began = time.monotonic()
-        self._base = publish_version(
-            self._settings,
-            self._producer,
-            self._trainer,
-            self._base,
-            self._folder,
-            inputs=self._inputs,
-            resume_offsets=self._buffer.resume_offsets(),
-            metrics=_summary(self._figures),
-            stop=self._stop,
-        )
+        with self._journal.time("publish"):
+            self._journal.settle()  # what was decided is durable before offsets pass the records
+            self._base = publish_version(
+                self._settings,
+                self._producer,
+                self._trainer,
+                self._base,
+                self._folder,
+                inputs=self._inputs,
+                resume_offsets=self._buffer.resume_offsets(),
+                metrics=_summary(self._figures),
+                stop=self._stop,
+            )
         self._folder = folder_of(self._base["uri"])
         self._inputs, self._figures = [], []
-        before = dict(self._buffer.dropped)
+        self._journal.published(self._base["version"])
         self._buffer.advance(self._base["version"])
-        self._count(before)
+        self._count()
         figures = self._base["metrics"]
         metrics.VERSION.set(self._base["version"])
-        metrics.SECONDS.labels("publish").inc(time.monotonic() - began)
         log.info(
             "published %s@%d: reward %.3f, loss %.4f, staleness at most %.0f, clip share %.3f, effective share %.2f",
             self._base["model"], self._base["version"], figures["reward"], figures["loss"], figures["staleness_max"],
@@ -206,13 +236,13 @@ class _Lineage:
         send(self._producer, "dead-letters", (refusal["key"] or b"").decode(), refusal, self._stop)
         self._producer.poll()
 
-    def _count(self, before: dict[str, int]) -> None:
-        for reason, count in self._buffer.dropped.items():
-            metrics.DROPPED.labels(reason).inc(count - before.get(reason, 0))
+    def _count(self) -> None:
+        self._journal.let_go(self._buffer.fates(), self._base["version"])
+        metrics.DUPLICATES.inc(self._buffer.dropped.pop("duplicate", 0))
         metrics.READY.set(self._buffer.ready())
         metrics.WAITING.set(self._buffer.waiting())
 
-    def _check_log(self, trained: set[tuple[int, int]]) -> None:
+    def _check_log(self, trained: Iterable[Place]) -> None:
         """What the lineage trained on must be in this log, or the addresses are wrong."""
         with EventConsumer(self._settings.kafka, self._codec) as consumer:
             ends = consumer.end_offsets(INPUT)

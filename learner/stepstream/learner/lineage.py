@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from stepstream.config.sections import Kafka
 from stepstream.learner.attempt import Place
+from stepstream.learner.decisions import Use
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
@@ -57,15 +58,21 @@ class Versions:
         return line
 
 
+def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[Place, list[Use]]:
+    """What a lineage trained on at or after `start` (offset by partition), and in which updates, by place."""
+    uses: dict[Place, list[Use]] = {}
+    for checkpoint in line:
+        for update in checkpoint["inputs"]:
+            use = Use(update["update"], checkpoint["version"] - 1, checkpoint["version"])
+            for partition, offset in zip(update["partitions"], update["offsets"], strict=True):
+                if offset >= start.get(partition, 0):
+                    uses.setdefault((partition, offset), []).append(use)
+    return uses
+
+
 def trained_places(line: Iterable[Checkpoint], start: dict[int, int]) -> set[Place]:
     """Places that a lineage trained on, at or after `start` (offset by partition)."""
-    return {
-        (partition, offset)
-        for checkpoint in line
-        for update in checkpoint["inputs"]
-        for partition, offset in zip(update["partitions"], update["offsets"], strict=True)
-        if offset >= start.get(partition, 0)
-    }
+    return set(uses_of(line, start))
 
 
 def offsets_of(checkpoint: Checkpoint) -> dict[int, int]:

@@ -8,12 +8,23 @@ VERSION = Gauge("stepstream_learner_version", "Version that the learner trains f
 READ = Counter("stepstream_learner_trajectories_read", "Labelled trajectories read.")
 REFUSED = Counter("stepstream_learner_dead_letters", "Labelled trajectories that could not be read.", ["error"])
 DROPPED = Counter("stepstream_learner_trajectories_dropped", "Attempts that were not trained on.", ["reason"])
+DUPLICATES = Counter("stepstream_learner_duplicates", "Copies of records that were there already.")
 STALENESS = Histogram(
     "stepstream_learner_staleness_versions",
     "Staleness of the attempts trained on.",
     buckets=(0, 1, 2, 3, 4, 6, 8, 12, 16, 32),
 )
+LAG_TOKENS = Counter(
+    "stepstream_learner_tokens_by_staleness",
+    "Tokens trained on, by the upper end of their staleness in versions.",
+    ["most"],
+)
+LAG_EFFECTIVE = Gauge(
+    "stepstream_learner_effective_share_by_staleness",
+    "Effective sample size of the last update's tokens as a share of their number, by the same ranges.",
+    ["most"],
+)
 FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
 READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
 WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")
-SECONDS = Counter("stepstream_learner_seconds", "What the time went into.", ["activity"])
+SECONDS = Counter("stepstream_learner_seconds", "What the time went into: train, publish, fold, wait.", ["activity"])

@@ -1,40 +1,12 @@
-from collections.abc import Sequence
 from typing import Any
 
+from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, places
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelled_records import attempt, group_of, labelled
+from labelled_records import group_of, labelled
 
-from stepstream.learner.attempt import Attempt, Place
+from stepstream.learner.attempt import Place
 from stepstream.learner.buffer import Buffer
-
-SIZE = 3
-
-
-def buffer(**changes: Any) -> Buffer:
-    values: dict[str, Any] = {
-        "group_size": SIZE,
-        "wait_s": 10.0,
-        "staleness_bound": 2,
-        "root": 0,
-        "version": 0,
-        "positions": {0: 0},
-    }
-    return Buffer(**(values | changes))
-
-
-def log_of(*records: Any) -> list[Attempt]:
-    return [attempt(record, 0, offset) for offset, record in enumerate(records)]
-
-
-def fold(into: Buffer, attempts: Sequence[Attempt], now_s: float = 0.0) -> Buffer:
-    for each in attempts:
-        into.add(each, now_s)
-    return into
-
-
-def places(groups: Sequence[Sequence[Attempt]] | None) -> list[Place]:
-    return [each.place for group in groups or () for each in group]
 
 
 def test_a_group_is_ready_when_all_attempts_have_come() -> None:
@@ -149,21 +121,13 @@ def test_nothing_is_trained_before_the_lineage_s_own_records_came_again() -> Non
     newer = [labelled("g", n, float(n == 0), revision=2) for n in range(SIZE)]
     log = log_of(*older, *newer, *group_of("h", SIZE))
     here = buffer(trained=[(0, 3), (0, 4), (0, 5)])
-    assert fold(here, log[:3]).ready() == 1
-    assert here.take(1) is None
+    assert fold(here, log[:3]).take(1) is None
     assert fold(here, log[3:5]).take(1) is None
     assert fold(here, log[5:]).take(2) is None
     assert places(here.take(1)) == [(0, 6), (0, 7), (0, 8)]
 
 
 # --- laws
-
-GROUPS = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=SIZE + 1), min_size=1, max_size=5)
-
-
-def log_from(groups: list[list[float]]) -> list[Attempt]:
-    records = [labelled(f"g{g}", n, reward) for g, rewards in enumerate(groups) for n, reward in enumerate(rewards)]
-    return log_of(*records)
 
 
 def outcome(here: Buffer) -> set[Place]:
@@ -218,17 +182,3 @@ def test_whatever_was_trained_when_it_crashed_nothing_is_trained_twice(groups: l
     by_place = {each.place: each.trajectory_id for each in log}
     names = [by_place[place] for place in trained]
     assert len(names) == len(set(names))
-
-
-def attempt_at(original: Attempt, offset: int, revision: int = 1) -> Attempt:
-    """The attempt again, at a later offset."""
-    return Attempt(
-        place=(0, offset),
-        trajectory_id=original.trajectory_id,
-        revision=revision,
-        group_id=original.group_id,
-        reward=original.reward,
-        sequences=original.sequences,
-        version_min=original.version_min,
-        barred=original.barred,
-    )

@@ -107,6 +107,14 @@ class Rule(ABC):
             MissingInput: a step lacks what the rule needs.
         """
 
+    def nothing_to_learn(self, group: Group) -> str:
+        """Why the rule gives zeros to a group of one or more, whatever else is in the batch; empty where it does not.
+
+        Returns:
+            `too_small`, `no_variance` or nothing.
+        """
+        return ""
+
 
 class GroupRule(Rule):
     """A rule that compares the attempts of one group with each other.
@@ -119,13 +127,16 @@ class GroupRule(Rule):
         result = Result([])
         for group in groups:
             result.counts["groups"] += 1
-            compared = self.compared(group)
-            if not has_variance(compared):
-                result.counts["too_small" if len(compared) < 2 else "no_variance"] += 1
+            if reason := self.nothing_to_learn(group):
+                result.counts[reason] += 1
                 result.groups.append([Credit((0.0,) * len(trajectory.steps)) for trajectory in group])
             else:
                 result.groups.append([Credit(tuple(steps)) for steps in self.group(group, result.counts)])
         return result
+
+    def nothing_to_learn(self, group: Group) -> str:
+        """Whether nothing differs in what the rule compares."""
+        return without_difference(self.compared(group))
 
     def compared(self, group: Group) -> list[float]:
         """What has to differ for the group to teach anything: the outcomes."""
@@ -147,6 +158,13 @@ class OutcomeRule(GroupRule):
     @abstractmethod
     def outcomes(self, outcomes: Sequence[float]) -> list[float]:
         """One advantage for each outcome of a group; the outcomes differ."""
+
+
+def without_difference(compared: Sequence[float]) -> str:
+    """`too_small` or `no_variance` where values cannot be told apart, else nothing."""
+    if has_variance(compared):
+        return ""
+    return "too_small" if len(compared) < 2 else "no_variance"
 
 
 def needed(value: float | None, rule: str, name: str) -> float:

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Step
+from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Step, without_difference
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
-from stepstream.learner.advantages.figures import has_variance, returns, total
+from stepstream.learner.advantages.figures import returns, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,10 @@ class ReinforcePlusPlus(Rule):
         tokens, taken = [], []
         for group in groups:
             outcomes = [trajectory.outcome for trajectory in group]
-            use = not self.baseline or has_variance(outcomes)
-            if not use:
-                counts["too_small" if len(group) < 2 else "no_variance"] += 1
+            if reason := self.nothing_to_learn(group):
+                counts[reason] += 1
             mean = total(outcomes) / len(outcomes) if self.baseline and outcomes else 0.0
-            taken.append(use)
+            taken.append(not reason)
             tokens.append(
                 [
                     laid(trajectory.steps, [g - mean for g in returns(paid(trajectory.steps), self.discount)])
@@ -41,6 +40,10 @@ class ReinforcePlusPlus(Rule):
             )
         whiten_tokens(tokens, taken, counts)
         return Result(token_credits(tokens), counts)
+
+    def nothing_to_learn(self, group: Group) -> str:
+        """With `baseline`, whether no outcome differs."""
+        return without_difference([trajectory.outcome for trajectory in group]) if self.baseline else ""
 
 
 def paid(steps: Sequence[Step]) -> list[float]:

@@ -50,6 +50,8 @@ def lag_shares(lags: Tensor) -> list[float]:
 class Bucket:
     """The tokens of one range of lags."""
 
+    least: int
+    """Smallest lag in versions."""
     most: int | None
     """Largest lag in versions; None: no limit."""
     tokens: int
@@ -57,6 +59,8 @@ class Bucket:
     """Share of them in each of the marks given; 0 without tokens."""
     effective_share: float
     """Of their weights; 0 without."""
+    kl: float
+    """`kl_estimate` of their weights, in nats a token; 0 without."""
 
 
 def by_lag(lags: Tensor, weight: Tensor | None = None, marks: Sequence[Tensor] = ()) -> list[Bucket]:
@@ -72,12 +76,15 @@ def by_lag(lags: Tensor, weight: Tensor | None = None, marks: Sequence[Tensor] =
     for number, most in enumerate((*LAGS, None)):
         chosen = index == number
         count = int(chosen.sum())
+        own = weight[chosen] if weight is not None else torch.zeros(0)
         buckets.append(
             Bucket(
-                most,
-                count,
-                tuple(int((mark & chosen).sum()) / max(1, count) for mark in marks),
-                effective_share(weight[chosen]) if weight is not None else 0.0,
+                least=LAGS[number - 1] + 1 if number else 0,
+                most=most,
+                tokens=count,
+                shares=tuple(int((mark & chosen).sum()) / max(1, count) for mark in marks),
+                effective_share=effective_share(own),
+                kl=kl_estimate(own),
             )
         )
     return buckets

@@ -1,0 +1,44 @@
+"""What may become of a labelled trajectory at a learner, and what each reason means. Pure.
+
+A fate is written to the topic `training-decisions` (`decisions.py`); `stepstream explain` tells it in these words.
+"""
+
+from dataclasses import dataclass
+
+from stepstream.learner.attempt import Attempt
+
+REASONS = {
+    "split": "it is not of the split `train`: evaluations are never trained on",
+    "other_model": "its tokens were sampled by another model than the learner's",
+    "no_group": "it has no group_id, so there is nothing to compare it with",
+    "consent": "the consent that holds for it does not allow training",
+    "fidelity": "its tokens and behaviour log-probabilities are not known (capture fidelity below `token`)",
+    "not_trainable": "its label says that it may not be trained on: its flags say why",
+    "no_outcome": "its outcome had not come when its group ended",
+    "no_trained_tokens": "none of its tokens may be trained on",
+    "too_long": "it is longer than the model's context",
+    "other_lineage": "it was sampled before the lineage's root was published",
+    "stale": "its oldest token was sampled more versions ago than `learner.staleness_bound`",
+    "no_variance": "all attempts of its group have the same reward, so none is better or worse than expected",
+    "group_too_small": "fewer than two attempts of its group may be trained on",
+    "no_success": "no attempt of its group succeeded, so there is nothing to imitate",
+    "group_incomplete": "its group waited `learner.group_wait_s` for its other attempts, in vain",
+    "group_over": "it came after its group had ended without being trained on",
+    "superseded": "a newer revision of its label came before it was trained on",
+    "trained_on_older_revision": "an older revision of its label was trained on, and nothing is trained on twice",
+    "reuse_bound": "it came after its group had been trained on `learner.reuse` times",
+    "near_duplicate_cap": "groups nearly like its own took `learner.near_duplicate_cap` places in each update",
+    "tenant_share": "its tenant's groups took the whole of `learner.tenant_share` in each update",
+}
+"""Every reason for which an attempt is dropped, in words that follow "because"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """An attempt that the buffer let go of without training on it."""
+
+    attempt: Attempt
+    reason: str
+    """One of `REASONS`."""
+    trained_revision: int | None = None
+    """Older revision of it that the lineage has trained on."""

@@ -1,0 +1,63 @@
+"""The groups that the replay buffer keeps: those that wait, and what is left of those that are done with. Pure."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stepstream.learner.attempt import Attempt, Place
+
+
+class GivenUp(NamedTuple):
+    """An attempt of a group that an earlier run of the learner gave up."""
+
+    group_id: str
+    trajectory_id: str
+    revision: int
+    freshest: int
+    """Version of the group's freshest attempt, as far as known from this one."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Attempts at one task, until it is done with."""
+
+    since_s: float
+    number: int
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    """Newest revision of each trajectory, by trajectory id."""
+    uses: Counter[str] = field(default_factory=Counter)
+    """How often each trajectory was trained on."""
+    trained: dict[str, int] = field(default_factory=dict)
+    """Newest revision of each that was trained on."""
+    first: Place | None = None
+    """First place in the log that was trained on."""
+    passed_over: str = ""
+    """The cap that kept it out of an update."""
+
+    @property
+    def used(self) -> int:
+        """Updates that trained on it."""
+        return max(self.uses.values(), default=0)
+
+    def train(self, attempt: Attempt, times: int = 1) -> None:
+        """Notes that an update trained on the attempt."""
+        name = attempt.trajectory_id
+        self.uses[name] += times
+        self.trained[name] = max(attempt.revision, self.trained.get(name, 0))
+        self.first = min(attempt.place, self.first or attempt.place)
+
+
+@dataclass(slots=True)
+class Past:
+    """What is left of a group that is done with: enough to recognise copies while they could be trained on."""
+
+    freshest: int
+    """Version of its freshest attempt: once that is stale, no copy can be trained on."""
+    first: Place | None = None
+    """First place that was trained on; None: nothing was."""
+    used_up: bool = False
+    """Whether it was trained on as often as allowed."""
+    trained: dict[str, int] = field(default_factory=dict)
+    """Newest revision that was trained on, by trajectory."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Newest revision that was there at the end, by trajectory."""

@@ -1,0 +1,29 @@
+"""Whether a group teaches anything, by what the learner does with it. Pure."""
+
+from collections.abc import Callable, Sequence
+
+from stepstream.config.sections import Learner
+from stepstream.learner.advantages import has_variance
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.credit import rule_of
+
+Lesson = Callable[[Sequence[Attempt]], str]
+"""Why attempts of one group (one or more) teach nothing, as one of `fates.REASONS`; empty where they do."""
+
+
+def lesson_of(how: Learner) -> Lesson:
+    """What a group must have so that the learner's rule gives its tokens an advantage."""
+    rule = rule_of(how)
+
+    def lesson(attempts: Sequence[Attempt]) -> str:
+        reason = rule.nothing_to_learn([attempt.credit for attempt in attempts])
+        return "group_too_small" if reason == "too_small" else reason
+
+    return lesson
+
+
+def differing_rewards(attempts: Sequence[Attempt]) -> str:
+    """The lesson of comparisons: some attempts did better than others."""
+    if len(attempts) < 2:
+        return "group_too_small"
+    return "" if has_variance([attempt.reward for attempt in attempts]) else "no_variance"

@@ -1,0 +1,52 @@
+"""Replay buffers, and logs of attempts to fold into them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+from labelled_records import attempt, labelled
+
+from stepstream.learner.attempt import Attempt, Place
+from stepstream.learner.buffer import Buffer
+
+SIZE = 3
+
+
+def buffer(**changes: Any) -> Buffer:
+    values: dict[str, Any] = {
+        "group_size": SIZE,
+        "wait_s": 10.0,
+        "staleness_bound": 2,
+        "root": 0,
+        "version": 0,
+        "positions": {0: 0},
+    }
+    return Buffer(**(values | changes))
+
+
+def log_of(*records: Any) -> list[Attempt]:
+    return [attempt(record, 0, offset) for offset, record in enumerate(records)]
+
+
+def fold(into: Buffer, attempts: Sequence[Attempt], now_s: float = 0.0) -> Buffer:
+    for each in attempts:
+        into.add(each, now_s)
+    return into
+
+
+def places(groups: Sequence[Sequence[Attempt]] | None) -> list[Place]:
+    return [each.place for group in groups or () for each in group]
+
+
+GROUPS = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=SIZE + 1), min_size=1, max_size=5)
+
+
+def log_from(groups: list[list[float]]) -> list[Attempt]:
+    records = [labelled(f"g{g}", n, reward) for g, rewards in enumerate(groups) for n, reward in enumerate(rewards)]
+    return log_of(*records)
+
+
+def attempt_at(original: Attempt, offset: int, revision: int = 1) -> Attempt:
+    """The attempt again, at a later offset."""
+    return replace(original, place=(0, offset), revision=revision)
