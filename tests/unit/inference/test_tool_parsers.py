@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.inference.tool_parsers import CallLine, NoTools
+from stepstream.services.inference.tool_parsers import CallJson, CallLine, NoTools
 
 TOOLS = ["get", "get_all", "calc"]
 TEXTS = st.one_of(
@@ -22,6 +22,9 @@ def test_a_call_can_be_written_back_exactly(text: str) -> None:
     if call is not None:
         assert f"{call.name}({json.loads(call.arguments)['input']})" == text
         assert call.name in TOOLS
+    raw = CallJson().parse(text, TOOLS)
+    assert (raw is None) == (call is None)
+    assert raw is None or f"{raw.name}({raw.arguments})" == text
 
 
 @given(TEXTS)
@@ -42,5 +45,8 @@ def test_what_is_a_call() -> None:
         False,
         False,
     ]
+    broken = CallJson().parse("get({)", TOOLS)
+    assert broken is not None
+    assert broken.arguments == "{"
     assert NoTools().parse("get(a)", TOOLS) is None
     assert not NoTools().may_become_call("", TOOLS)

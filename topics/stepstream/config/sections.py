@@ -339,7 +339,7 @@ class Inference(Section):
     engine: Literal["torch", "vllm"] = Field("torch", description="Engine that generates.")
     model: str = Field("demo", description="Name of the model to serve, as on the checkpoints topic.")
     tool_parser: str = Field(
-        "call_line", description="How the model writes tool calls: call_line, or none for plain text."
+        "call_line", description="How the model writes tool calls: call_line, call_json, or none for plain text."
     )
     max_batch: int = Field(128, ge=1, description="Sequences decoded together (torch engine).")
     max_model_len: int = Field(512, ge=16, description="Longest context in tokens.")
@@ -406,7 +406,7 @@ class Learner(Section):
     decay_updates: int = Field(0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant.")
     minibatches: int = Field(2, ge=1, description="Gradient steps of one update.")
     microbatch_tokens: int = Field(
-        4096, ge=1, description="Most tokens, padding included, of one forward pass; bounds memory."
+        4096, ge=1, description="Most tokens of one forward pass, a shared beginning counted once; bounds memory."
     )
     loss_length: int = Field(
         64, ge=1, description="Trained tokens by which dr_grpo divides a sequence's loss, however long it is."
@@ -450,6 +450,18 @@ class Learner(Section):
     lora_alpha: float = Field(16.0, gt=0, description="Adapters count this times, divided by their rank.")
     lora_targets: list[str] = Field(
         [], description="Names of the layers with adapters, as q_proj; default: every linear layer; comma-separated."
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="Where the model is trained; only on the CPU does the same log give the same bits."
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Precision of the forward pass; weights, their optimizer and log-softmax stay in float32."
+    )
+    activation_checkpointing: bool = Field(
+        False, description="Keep each layer's input only and compute the rest again: less memory, a third more work."
+    )
+    compile: bool = Field(
+        False, description="Compile the model's layers when they are first used: minutes on a CPU; needs a C++ compiler."
     )
     threads: int = Field(1, ge=1, description="CPU threads of the learner.")
     seed: int = Field(0, description="Seed of everything random in the learner.")

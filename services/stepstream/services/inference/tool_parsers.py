@@ -35,12 +35,22 @@ class CallLine:
         """See `ToolParser.parse`."""
         name, parenthesis, rest = text.partition("(")
         if name in tools and parenthesis and rest.endswith(")"):
-            return ParsedCall(name, json.dumps({"input": rest[:-1]}))
+            return ParsedCall(name, self._arguments(rest[:-1]))
         return None
+
+    def _arguments(self, written: str) -> str:
+        return json.dumps({"input": written})
 
     def may_become_call(self, text: str, tools: Collection[str]) -> bool:
         """See `ToolParser.may_become_call`."""
         return any(text.startswith(f"{name}(") or f"{name}(".startswith(text) for name in tools)
+
+
+class CallJson(CallLine):
+    """`name(arguments)`, one call a response; the arguments go through as they are written, whether JSON or not."""
+
+    def _arguments(self, written: str) -> str:
+        return written
 
 
 class NoTools:
@@ -55,4 +65,8 @@ class NoTools:
         return False
 
 
-TOOL_PARSERS: dict[str, type[CallLine] | type[NoTools]] = {"call_line": CallLine, "none": NoTools}
+TOOL_PARSERS: dict[str, type[CallLine] | type[NoTools]] = {
+    "call_line": CallLine,
+    "call_json": CallJson,
+    "none": NoTools,
+}
