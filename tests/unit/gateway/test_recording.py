@@ -13,9 +13,10 @@ from stepstream.services.gateway.identity import Identity, identify
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.failures import failed
+from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.recording import Call, Timing
 from stepstream.services.gateway.recording import record as record_call
-from stepstream.topics.events import Step, new_message
+from stepstream.topics.events import Step, new_message, new_tool_call
 from stepstream.topics.ids import token_digest
 
 
@@ -50,6 +51,28 @@ def answered(prompt: list[int], response: list[int], text: str = "x", **fields: 
         "weight_versions": spans,
     }
     return Answer(**(values | fields))
+
+
+def test_a_call_of_a_tool_that_was_not_on_offer_is_told_and_repeated_all_the_same() -> None:
+    contexts = remembering()
+    question = {"role": "user", "content": "q"}
+    raw = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("get", "fly")]
+    said = {"role": "assistant", "content": "", "tool_calls": raw}
+    answer = answered([1], [2], message=record_message(said))
+    offer = [{"type": "function", "function": {"name": "get"}}]
+    step = record(contexts, [question], answer, whose(), tools=offer)
+    assert [call["error"] for call in step["response"]["tool_calls"]] == [None, "unknown_tool"]
+    # The agent sends the call back as it was made: it is the step before's response.
+    again = record(contexts, [question, said], answered([1, 2, 3], [4]), whose(), tools=offer)
+    assert (again["prompt_shared_messages"], again["messages"]) == (2, [])
+
+
+@pytest.mark.parametrize("tools", [None, [], [{"type": "web_search"}], ["get"], [{"type": "function"}], [{"type": []}]])
+def test_calls_are_not_doubted_where_the_offer_cannot_be_told(tools: Any) -> None:
+    call = new_tool_call(call_id="1", name="fly", arguments="{}")
+    message = new_message(role="assistant", tool_calls=[call])
+    step = record(remembering(), [], answered([1], [2], message=message), whose(), tools=tools)
+    assert step["response"]["tool_calls"][0]["error"] == ("unknown_tool" if tools == [] else None)
 
 
 IDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)

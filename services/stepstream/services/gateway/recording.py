@@ -7,6 +7,7 @@ from stepstream.services.gateway.capture import captured
 from stepstream.services.gateway.contexts import Contexts, Place, Prompt
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.protocols.base import Answer, Conversation
+from stepstream.services.gateway.tool_calls import checked
 from stepstream.topics.events import Step, new_step
 
 
@@ -71,7 +72,7 @@ def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, produ
         prompt_shared_digest=tokens.digest(packed, shared.tokens) if shared.tokens else None,
         messages=prompt.messages[shared.repeated :],
         prompt_token_ids=None if sampled is None else sampled.prompt_ids[shared.tokens :],
-        response=answer.message,
+        response=checked(answer.message, conversation.tools),
         response_token_ids=None if sampled is None else sampled.response_ids,
         response_logprobs=None if sampled is None else sampled.logprobs,
         policy_spans=None if sampled is None else sampled.spans,

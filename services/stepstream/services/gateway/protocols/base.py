@@ -29,6 +29,8 @@ class Conversation:
     instructions: int = 0
     """How many leading messages are `instructions` of this call alone: a call that goes on from its response has its
     own, so they are no part of the conversation, and the conversation so far goes between them and what is new."""
+    tools: Any = None
+    """Tools on offer, as a chat completion request tells them; None: not known."""
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ class ChatCompletions:
             sampling=_sampling(request),
             stream=request.get("stream") is True,
             user=user if isinstance(user, str) else None,
+            tools=request.get("tools"),
         )
 
     def asked(self, request: dict[str, Any]) -> Asked:

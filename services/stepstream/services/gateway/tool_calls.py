@@ -1,0 +1,32 @@
+"""Tells calls of tools that the agent was not offered, while the request that offered them is at hand. Pure."""
+
+from typing import Any
+
+from stepstream.topics.events import Message
+
+UNKNOWN_TOOL = "unknown_tool"
+"""Error of a call that names no tool on offer: the call is malformed, no tool has failed."""
+
+
+def checked(message: Message, tools: Any) -> Message:
+    """The response with the error of such calls; as it is where all are known, or where it cannot be told.
+
+    Args:
+        message: what the model answered.
+        tools: `tools` of a chat completion request; None: not known.
+    """
+    if not message["tool_calls"] or not isinstance(tools, list):
+        return message
+    offered = {_name(tool) for tool in tools}
+    if None in offered or all(call["name"] in offered for call in message["tool_calls"]):
+        return message
+    calls = [call if call["name"] in offered else {**call, "error": UNKNOWN_TOOL} for call in message["tool_calls"]]
+    return {**message, "tool_calls": calls}
+
+
+def _name(tool: Any) -> str | None:
+    """Name of a tool on offer; None for one whose calls have names of their own, as those that a provider runs."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    said = tool.get(kind) if isinstance(kind, str) else None
+    name = said.get("name") if isinstance(said, dict) else None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,170 @@
+"""A reward specification from its file to the rows, by real processes: put up, late feedback, taken back, a new one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner
+from service_process import until
+from stack_fixtures import changed
+from stream_records import make_ending, make_feedback, make_steps
+
+from stepstream.cli.main import cli
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse import connect
+from stepstream.topics.codec import codec_of
+from stepstream.topics.producer import EventProducer
+
+PATIENCE_S = 60.0
+PROCESSES = ["broker", "registry", "store", "govern", "label", "store-writer"]
+SPEC = """
+name = "shop"
+environments = ["shop-*"]
+reward_bounds = [-1.0, 2.0]
+cap_malformed = true
+[[component]]
+name = "outcome"
+feedback = "outcome"
+source = "environment"
+outcome = true
+[[component]]
+name = "thumbs"
+feedback = "thumbs"
+weight = 0.5
+bounds = [-1.0, 1.0]
+[[component]]
+name = "tests"
+feedback = "tests"
+source = "test"
+required = true
+wait_s = 1
+"""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class World:
+    """What the test sends, and what becomes of it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.codec = codec_of(settings)
+        self.producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
+        self.store = connect(settings.clickhouse, database=settings.clickhouse.database)
+
+    def close(self) -> None:
+        self.codec.close()
+        self.store.close_connections()
+        self.store.close()
+
+    def told(self, name: str, *feedback: Any) -> None:
+        for one in feedback:
+            self.producer.send("feedback", name, one)
+        self.producer.flush()
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.store.query(query).result_rows]
+
+    def becomes(self, name: str, **expected: Any) -> None:
+        """Waits until a trajectory's newest row has these columns."""
+        query = f"SELECT {', '.join(expected)} FROM trajectories FINAL WHERE trajectory_id = '{name}'"
+        wanted = [tuple(expected.values())]
+        until(lambda: self.rows(query) == wanted, PATIENCE_S)
+
+    def components(self, name: str) -> list[tuple[Any, ...]]:
+        columns = "name, kind, source, value, weight"
+        return self.rows(
+            f"SELECT {columns} FROM current_reward_components WHERE trajectory_id = '{name}' ORDER BY name"
+        )
+
+    def command(self, *arguments: str, fails: bool = False) -> str:
+        done = CliRunner().invoke(cli, ["rewards", *arguments], env=environment_of(self.settings))
+        assert (done.exit_code != 0) == fails, done.output
+        return done.output
+
+
+@pytest.fixture(scope="module")
+def world(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    settings = changed(isolated(base_settings, tmp_path_factory.mktemp("rewards")), stack={"start_deadline_s": 240.0})
+    with Stack(settings, PROCESSES) as running:
+        opened = World(running.settings)
+        yield opened
+        opened.close()
+
+
+def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(SPEC)
+    put = orjson.loads(world.command("put", str(file), "--json"))
+    assert (put["name"], put["version"], put["changed"], put["environments"]) == ("shop", 1, True, ["shop-*"])
+    assert orjson.loads(world.command("put", str(file), "--json"))["changed"] is False
+    spec = f"shop@{put['digest']}"
+
+    # The specification reaches label by another way than the steps: until it has, the built-in one rules.
+    for step in make_steps("t", 2, environment="shop-1"):
+        world.producer.send("steps", "t", step)
+    world.told("t", make_ending("t", 2))
+    # Partial at once, or already given up: one second is waited for `tests`.
+    given_up = {"reward_spec": spec, "reward_spec_version": 1, "reward": 1.0, "pending": [], "flags": ["missing:tests"]}
+    world.becomes("t", **given_up, trainable=True)
+    assert world.rows("SELECT reason, components FROM closures FINAL") == [("waited", ["tests"])]
+    [(first,)] = world.rows("SELECT revision FROM trajectories FINAL WHERE trajectory_id = 't'")
+
+    world.told("t", make_feedback("t", 1.0, name="tests", source="test", number=1))
+    world.becomes("t", revision=first + 1, reward=2.0, flags=[], trainable=True)
+    world.told("t", make_feedback("t", 0.0, source="user", number=2))  # not theirs to say
+    world.becomes("t", revision=first + 2, reward=2.0, success=True, flags=["wrong_source:outcome"])
+    world.told("t", make_feedback("t", -3.0, name="thumbs", source="user", number=3))
+    world.becomes("t", revision=first + 3, reward=1.5)
+    assert world.components("t") == [
+        ("outcome", "term", "environment", 1.0, 1.0),
+        ("tests", "term", "test", 1.0, 1.0),
+        ("thumbs", "term", "user", -1.0, 0.5),
+    ]
+    thumbs = make_feedback("t", number=3)["event_id"]
+    world.told("t", make_feedback("t", None, name="thumbs", number=4, retracts=thumbs))
+    world.becomes("t", revision=first + 4, reward=2.0)
+    assert [name for name, *_ in world.components("t")] == ["outcome", "tests"]
+    kept = "SELECT countIf(name = 'thumbs'), uniqExact(revision) FROM reward_components FINAL WHERE trajectory_id = 't'"
+    assert world.rows(kept) == [(1, first + 4)]
+
+    file.write_text(SPEC.replace("weight = 0.5", "weight = 0.25").replace('feedback = "tests"', 'feedback = "units"'))
+    assert "version 2 of shop rules all agents in shop-* now" in world.command("put", str(file))
+    # Nothing gave `units`: as `tests` was waited for long enough, so is it.
+    world.becomes("t", reward_spec_version=2, reward=1.0, pending=[], trainable=True)
+    listed = orjson.loads(world.command("list", "--json"))
+    assert [(row["name"], row["version"]) for row in listed] == [("shop", 2)]
+    assert 'feedback = "units"' in world.command("show", "shop")
+    assert "there are: shop" in world.command("show", "nothing", fails=True)
+    stored = world.rows("SELECT version, environments FROM reward_specs FINAL ORDER BY version")
+    assert stored == [(1, ["shop-*"]), (2, ["shop-*"])]
+    rates = world.rows("SELECT component, sum(n) FROM component_rates WHERE environment = 'shop-1' GROUP BY component")
+    assert rates == [("outcome", 1)]
+
+
+def test_what_no_specification_names_has_the_one_of_the_settings(world: World) -> None:
+    for step in make_steps("elsewhere", 1, environment="bank"):
+        world.producer.send("steps", "elsewhere", step)
+    world.told("elsewhere", make_ending("elsewhere", 1))
+    world.becomes("elsewhere", revision=1, reward_spec_version=0, reward=1.0, flags=[], trainable=True)
+
+
+def test_a_broken_call_scores_below_an_honest_failure(world: World, tmp_path: Path) -> None:
+    for name, arguments in (("honest", '{"input": "a"}'), ("broken", '{"input": ')):
+        for step in make_steps(name, 1, environment="shop-2"):
+            step["response"]["tool_calls"][0]["arguments"] = arguments
+            world.producer.send("steps", name, step)
+        # The environment is fooled: it takes the error for a success.
+        fooled = float(name == "broken")
+        world.told(name, make_ending(name, 1, fooled), make_feedback(name, 0.0, name="units", source="test", number=1))
+    world.becomes("honest", reward=0.0, success=False)
+    world.becomes("broken", reward=-1.0, success=True)
+    assert [row[:2] for row in world.components("broken")] == [
+        ("cap:malformed", "guard"),
+        ("outcome", "term"),
+        ("tests", "term"),
+    ]
