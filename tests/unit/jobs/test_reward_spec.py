@@ -1,5 +1,6 @@
 """What a specification may say, whose it is, what it measures, and which feedback counts."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ from stream_records import make_steps
 from stepstream.config import SettingsError
 from stepstream.jobs.reward_builtins import malformed, malformed_calls, measured
 from stepstream.jobs.reward_evidence import gather, too_late
-from stepstream.jobs.reward_spec import Declared, RewardSpec, SpecificationError, parse_spec
+from stepstream.jobs.reward_spec import BUILTIN_SOURCES, Component, Declared, RewardSpec, SpecificationError, parse_spec
 from stepstream.jobs.rewards import components
 from stepstream.jobs.specifications import closest, declared_by, next_version
 from stepstream.topics.events import new_message, new_reward_specification, new_tool_call
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "rewards"
+PAGE = Path(__file__).parents[3] / "docs" / "rewards.md"
 PART = "[[component]]\nname = 'a'\nfeedback = 'a'\n"
 STEP = PART + "level = 'step'\n"
 
@@ -55,6 +57,13 @@ def test_the_examples_can_be_put_up(file: Path) -> None:
     spec = parse_spec(file.read_text("utf-8"))
     assert spec.name == file.stem
     assert spec.cap_malformed
+
+
+def test_the_page_shows_specifications_that_can_be_put_up() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert [parse_spec(block).name for block in blocks] == ["support"]
+    for name in {*Component.model_fields, *RewardSpec.model_fields, *BUILTIN_SOURCES} - {"component"}:
+        assert re.search(rf"`{name}`|^{name} = ", PAGE.read_text("utf-8"), re.MULTILINE), name
 
 
 def test_the_closest_specification_rules() -> None:

@@ -20,7 +20,10 @@ def checked(message: Message, tools: Any) -> Message:
     offered = {_name(tool) for tool in tools}
     if None in offered or all(call["name"] in offered for call in message["tool_calls"]):
         return message
-    calls = [call if call["name"] in offered else {**call, "error": UNKNOWN_TOOL} for call in message["tool_calls"]]
+    calls = [call.copy() for call in message["tool_calls"]]
+    for call in calls:
+        if call["name"] not in offered:
+            call["error"] = UNKNOWN_TOOL
     return {**message, "tool_calls": calls}
 
 
