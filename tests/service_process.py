@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psutil
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -26,8 +28,10 @@ def until(condition: Callable[[], object], timeout: float = 60.0, step: float = 
 class ServiceProcess:
     """`python -m MODULE` with exactly these settings; as a context manager it is ready inside and gone after."""
 
-    def __init__(self, module: str, settings: Settings, ready: Ready, log: Path) -> None:
+    def __init__(self, module: str, settings: Settings, ready: Ready, log: Path, *, under: Sequence[str] = ()) -> None:
+        """Not started yet; `under` are arguments to Python before `-m MODULE`, as those of a launcher."""
         self.settings = settings
+        self._under = under
         self._module = module
         self._ready = ready
         self._log = log
@@ -37,7 +41,7 @@ class ServiceProcess:
         """Starts it without waiting."""
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module],
+                [sys.executable, *self._under, "-m", self._module],
                 env={**os.environ, **environment_of(self.settings)},
                 stdout=sink,
                 stderr=sink,
@@ -62,6 +66,11 @@ class ServiceProcess:
     def said(self) -> str:
         """Its log."""
         return self._log.read_text()
+
+    def family(self) -> list[psutil.Process]:
+        """The processes that it started."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid).children(recursive=True)
 
     def kill(self) -> None:
         """kill -9."""

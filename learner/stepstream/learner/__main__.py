@@ -1,11 +1,25 @@
-"""`python -m stepstream.learner`: the learner as a process."""
+"""`python -m stepstream.learner`: the learner as a process; under torchrun, as one of the ranks that train together."""
 
 import os
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from stepstream.learner.learner import main
-from stepstream.topics.process import run
+from stepstream.config import Settings
+from stepstream.learner import learner
+from stepstream.learner.leading import dismiss, follow
+from stepstream.learner.parallel import joined
+from stepstream.topics.process import Stop, run
+
+
+def main(settings: Settings, stop: Stop) -> None:
+    """Trains until `stop`, which rank 0 alone heeds: it finishes what the ranks do together, and then tells them."""
+    with joined() as ranks:
+        if ranks.rank:
+            follow()
+        else:
+            learner.main(settings, stop)
+            dismiss()
+
 
 if __name__ == "__main__":
     run("learner", main)

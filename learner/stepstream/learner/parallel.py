@@ -5,7 +5,10 @@ one process alone: every forward pass is computed whole by one rank, in a split 
 and gradients are added up along one fixed tree (tree_sum.py).
 """
 
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +24,11 @@ from stepstream.topics.process import Fatal
 
 T = TypeVar("T")
 
+_PR_SET_PDEATHSIG = 1
 _HUNG = timedelta(minutes=30)
 """After which a rank that does not answer in the midst of an update ends the others."""
+_FOR_EVER = timedelta(days=3650)
+"""How long the others wait for what rank 0 has them do next: until there is something to train on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +78,34 @@ def joined() -> Iterator[Ranks]:
         return
     if size & (size - 1):
         raise Fatal(f"{size} ranks: start a power of two of them, as 2, 4 or 8; only these give the same bits as one")
+    _end_with_launcher()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_HUNG)
+    _Orders.group = dist.new_group(timeout=_FOR_EVER, backend="gloo")
     try:
         yield current_ranks()
     finally:
         dist.destroy_process_group()
+
+
+def tell(order: Any) -> None:
+    """In rank 0: passes on anything that can be pickled to the other ranks."""
+    dist.broadcast_object_list([order], 0, _Orders.group)
+
+
+def told() -> Any:
+    """In the other ranks: waits for what rank 0 passes on.
+
+    Raises:
+        Fatal: it is gone.
+    """
+    heard = [None]
+    try:
+        dist.broadcast_object_list(heard, 0, _Orders.group)
+    except RuntimeError as error:
+        raise Fatal(f"rank 0 is gone ({str(error).splitlines()[0]})") from None
+    return heard[0]
 
 
 def shard(module: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
@@ -140,6 +167,18 @@ def from_shard(value: Tensor, pattern: Tensor) -> Tensor:
     return DTensor.from_local(
         value, pattern.device_mesh, pattern.placements, run_check=False, shape=pattern.shape, stride=pattern.stride()
     )
+
+
+def _end_with_launcher() -> None:
+    """Has the kernel end this process when torchrun is killed: nobody would end a rank that waits for another."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class _Orders:
+    """The group that orders go through, apart from the work itself."""
+
+    group: dist.ProcessGroup | None = None
 
 
 class _OrderedReduceScatter:

@@ -1,0 +1,61 @@
+"""Rank 0 leads: it alone reads Kafka and publishes; what it has a trainer do, the other ranks do with it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.parallel import current_ranks, tell, told
+from stepstream.learner.snapshot import Snapshot
+from stepstream.learner.update import Trainer
+
+_END = ("end", ())
+
+
+class LedTrainer(Trainer):
+    """Rank 0's trainer: passes on what it is asked before it does it."""
+
+    def __init__(self, folder: Path, how: Learner) -> None:
+        tell(("begin", (folder, how)))
+        super().__init__(folder, how)
+
+    def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
+        """As `Trainer.update`, with all ranks."""
+        tell(("update", (number, groups, version)))
+        return super().update(number, groups, version)
+
+    def snapshot(self) -> Snapshot:
+        """As `Trainer.snapshot`, with all ranks."""
+        tell(("snapshot", ()))
+        return super().snapshot()
+
+
+def trainer_for(folder: Path, how: Learner) -> Trainer:
+    """In rank 0: a trainer whose work all ranks share.
+
+    Raises:
+        CannotTrain: the learner does not know how to train such a model.
+    """
+    return LedTrainer(folder, how) if current_ranks().size > 1 else Trainer(folder, how)
+
+
+def follow() -> None:
+    """In the other ranks: does what rank 0 says until it ends.
+
+    Raises:
+        Fatal: rank 0 is gone.
+    """
+    trainer: Trainer | None = None
+    while (order := told()) != _END:
+        name, arguments = order
+        if name == "begin":
+            trainer = None  # its memory is needed
+            trainer = Trainer(*arguments)
+        else:
+            getattr(trainer, name)(*arguments)
+
+
+def dismiss() -> None:
+    """In rank 0: ends `follow`."""
+    if current_ranks().size > 1:
+        tell(_END)

@@ -1,0 +1,62 @@
+"""The learner as two ranks under torchrun: one killed at some instant, started again, stopped."""
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from learner_lab import PER_VERSION, SIZE, Lab
+from service_process import until
+
+from stepstream.cli.models import rebuild
+from stepstream.config import Settings
+from stepstream.embedded.ports import free_block
+from stepstream.learner.publish import publish_root
+
+VERSIONS = 6
+
+
+@pytest.fixture
+def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_block(1)))
+    made = Lab(registry_settings, tmp_path, under=torchrun)
+    yield made
+    made.close()
+    with suppress(AssertionError):  # never started
+        if made.learner.status is None:
+            made.learner.kill()
+
+
+def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> None:
+    publish_root(lab.settings, lab.base, lab.model)
+    names = [f"g{number}" for number in range(VERSIONS * PER_VERSION)]
+    lab.produce(*names[: 3 * PER_VERSION])
+    lab.learner.start(240.0)
+    lab.wait_for(1)
+    lab.produce(*names[3 * PER_VERSION : -PER_VERSION])
+    victim = random.choice(
+        [each for each in lab.learner.family() if "stepstream.learner" in " ".join(each.cmdline()[:4])]
+    )
+    with suppress(psutil.NoSuchProcess):
+        victim.kill()
+    until(lambda: lab.learner.status is not None, timeout=120.0)
+    assert lab.learner.status != 0
+    survived = lab.newest()
+
+    lab.produce(*names[: 2 * PER_VERSION])  # delivered again
+    lab.produce(*names[-PER_VERSION:])
+    lab.learner.start(240.0)
+    lab.wait_for(VERSIONS)
+    lab.learner.stop(60.0)
+    assert lab.learner.said.count("INFO learner stepstream.topics.process: stopped") == 2
+
+    trained = lab.trained(VERSIONS)
+    records = lab.records("labeled-trajectories")
+    identities = [records[place]["trajectory_id"] for place in trained]
+    assert len(set(identities)) == len(identities)
+    assert set(identities) == {f"{name}/{n}" for name in names for n in range(SIZE)}
+    for version in (1, survived, VERSIONS):  # here by one process
+        answer = lab.cli(rebuild, f"{lab.model}@{version}")
+        assert answer.exit_code == 0, answer.output
