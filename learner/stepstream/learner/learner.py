@@ -23,7 +23,6 @@ from stepstream.learner.decisions import Decider
 from stepstream.learner.journal import Journal
 from stepstream.learner.leading import trainer_for
 from stepstream.learner.lessons import lesson_of
-from stepstream.learner.leading import trainer_for
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.outbox import Outbox
 from stepstream.learner.pretrained import CannotTrain
