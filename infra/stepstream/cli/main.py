@@ -19,11 +19,13 @@ FAULT, MISUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
 # name: (module:attribute, what `--help` says)
 COMMANDS = {
+    "alarms": ("stepstream.cli.alarms:alarms", "List where what is rewarded rose while a guard fell."),
     "config": ("stepstream.cli.config:config", "Show the effective settings and where each came from."),
     "consent": ("stepstream.cli.consent:consent", "Set and list what tenants, persons and agents allow."),
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
     "doctor": ("stepstream.cli.doctor:doctor", "Check the parts and say what to do about each fault."),
     "erase": ("stepstream.cli.erase:erase", "Erase a person; list the checkpoints that trained on them."),
+    "explain": ("stepstream.cli.explain:explain", "Tell why a trajectory was or was not trained on."),
     "export": ("stepstream.cli.datasets:export", "Write governed trajectories in another format."),
     "import": ("stepstream.cli.datasets:import_", "Publish the trajectories of a file of another format."),
     "install": ("stepstream.cli.up:install", "Fetch the broker's jars and make its start-up cache."),

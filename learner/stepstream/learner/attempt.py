@@ -70,7 +70,7 @@ class Attempt:
 
     @property
     def provisional(self) -> bool:
-        """Whether its outcome is still to come, with a later revision."""
+        """Whether its outcome, or a component that its reward requires, is still to come with a later revision."""
         return self.barred == _NO_OUTCOME
 
 
@@ -117,7 +117,7 @@ def _barred(record: Mapping[str, Any], limits: Limits) -> str:
     if record["fidelity"] != "token":
         return "fidelity"
     if not record["trainable"]:
-        return _NO_OUTCOME if record["success"] is None else "not_trainable"
+        return _NO_OUTCOME if record["success"] is None or record["pending"] else "not_trainable"
     if any(span["model"] != limits.model for sequence in record["sequences"] for span in sequence["spans"]):
         return "other_model"
     return ""

@@ -14,7 +14,7 @@ REASONS = {
     "consent": "the consent that holds for it does not allow training",
     "fidelity": "its tokens and behaviour log-probabilities are not known (capture fidelity below `token`)",
     "not_trainable": "its label says that it may not be trained on: its flags say why",
-    "no_outcome": "its outcome had not come when its group ended",
+    "no_outcome": "its outcome, or a component that its reward requires, had not come when its group ended",
     "no_trained_tokens": "none of its tokens may be trained on",
     "too_long": "it is longer than the model's context",
     "other_lineage": "it was sampled before the lineage's root was published",
@@ -31,6 +31,31 @@ REASONS = {
     "tenant_share": "its tenant's groups took the whole of `learner.tenant_share` in each update",
 }
 """Every reason for which an attempt is dropped, in words that follow "because"."""
+
+REMEDIES = {
+    "split": "nothing: send attempts that may be learned from without `x-stepstream-split: eval`",
+    "other_model": "a learner of the model that sampled it (`learner.model`)",
+    "no_group": "nothing for this one: send the attempts at one task with the same `x-stepstream-group`",
+    "consent": "`stepstream consent set`: its label then gets a new revision, which counts while it is not stale",
+    "fidelity": "nothing for this one: serve the agent through the gateway from a worker that returns token ids",
+    "not_trainable": "what its flags name; `stepstream quarantine release` lets in what is held",
+    "no_outcome": "feedback with its outcome: its label then gets a new revision, which counts while it is not stale",
+    "no_trained_tokens": "nothing for this one",
+    "too_long": "a model with a longer context",
+    "other_lineage": "nothing: a new lineage learns from what its own versions sampled",
+    "stale": "a larger `learner.staleness_bound`, or fewer attempts ahead of the learner (`fleet.max_ahead`)",
+    "no_variance": "nothing for this one: tasks that are sometimes solved, or a rule that needs no difference",
+    "group_too_small": "more attempts in its group that may be trained on",
+    "no_success": "nothing for this one: easier tasks, or demonstrations",
+    "group_incomplete": "a longer `learner.group_wait_s`; see why the other attempts of its group did not end",
+    "group_over": "a longer `learner.group_wait_s`, if the group had to be given up",
+    "superseded": "nothing: the newer revision takes its place",
+    "trained_on_older_revision": "nothing in this lineage: the next one learns from the newest revision",
+    "reuse_bound": "a larger `learner.reuse`",
+    "near_duplicate_cap": "a larger `learner.near_duplicate_cap`, or more different tasks",
+    "tenant_share": "a larger `learner.tenant_share`, or more attempts of other tenants",
+}
+"""What would have to change, for each of `REASONS`."""
 
 
 @dataclass(frozen=True, slots=True)

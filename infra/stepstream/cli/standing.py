@@ -1,0 +1,158 @@
+"""Where a trajectory stands on its way into a model, and why: rows of the tables in, words out. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stepstream.config.sections import Label, Learner
+from stepstream.learner.fates import REASONS, REMEDIES
+
+Row = Mapping[str, Any]
+
+State = Literal["unknown", "withheld", "open", "not_trainable", "waiting", "trained", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the tables hold about one trajectory."""
+
+    steps: Row
+    """Of its governed steps: `count`, `first_at`, `last_at`, `ended`, `flags`, `group_id`."""
+    feedback: Sequence[Row] = ()
+    """Its signals: `name`, `value`, `source`, `retracted`, `occurred_at`."""
+    audit: Sequence[Row] = ()
+    """What governance did: `action`, `source_topic`, `records`, `finds` by rule."""
+    label: Row | None = None
+    """Its newest label; None: it is not labelled."""
+    components: Sequence[Row] = ()
+    """Terms of its reward over all steps: `name`, `kind`, `source`, `value`, `weight`, `paid`, `final`."""
+    curation: Sequence[Row] = ()
+    """Decisions of people and jobs: `action`, `reason`, `by`, `occurred_at`."""
+    group: Row = field(default_factory=lambda: {"labelled": 0, "open": 0})
+    """Attempts of its group that are `labelled`, and that are `open`."""
+    decisions: Sequence[Row] = ()
+    """What learners decided about it, in order of time."""
+    newest_version: int | None = None
+    """Newest version of the model that sampled it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The answer."""
+
+    state: State
+    reason: str
+    """Word for why, as of `fates.REASONS`; empty where the state says it all."""
+    why: str
+    """One sentence."""
+    would_change_it: str
+    """What would bring it further; empty: nothing has to."""
+
+
+def standing_of(facts: Facts, label: Label, learner: Learner) -> Standing:
+    """Where the trajectory is now, by the newest word about it."""
+    if not facts.steps["count"] and facts.label is None:
+        return _unlabelled_without_steps(facts)
+    if facts.label is None:
+        return Standing(
+            "open",
+            "",
+            "it is not closed: its end was not told, or steps before its end are missing",
+            f"its end, told by its last step or by feedback; or {label.idle_timeout_s:g} s without a step "
+            "(`label.idle_timeout_s`)",
+        )
+    if "erased" in facts.label["flags"]:
+        return Standing("withheld", "erased", "the person that it belongs to was erased", "")
+    trained = [row for row in facts.decisions if row["outcome"] == "trained"]
+    if trained:
+        return _trained(trained, facts)
+    about = [row for row in facts.decisions if row["model"] == facts.label["model"]] or list(facts.decisions)
+    newest = [row for row in about if row["revision"] == facts.label["revision"]]
+    if newest:
+        reason = newest[-1]["reason"]
+        return Standing("dropped", reason, _because(newest[-1]), REMEDIES.get(reason, ""))
+    barred = bar_of(facts.label)
+    if barred:
+        flags = ", ".join(facts.label["flags"]) or "none"
+        return Standing("not_trainable", barred, f"{REASONS[barred]} (flags: {flags})", REMEDIES[barred])
+    return _waiting(facts, learner)
+
+
+def bar_of(label: Row) -> str:
+    """Why no learner of its model may train on a label, as one of `REASONS`; empty where one may."""
+    if label["split"] != "train":
+        return "split"
+    if not label["group_id"]:
+        return "no_group"
+    if label["consent"] != "train":
+        return "consent"
+    if label["fidelity"] != "token":
+        return "fidelity"
+    if not label["trainable"]:
+        return "no_outcome" if label["success"] is None or label["pending"] else "not_trainable"
+    return ""
+
+
+def _unlabelled_without_steps(facts: Facts) -> Standing:
+    if any(row["action"] == "withheld" for row in facts.audit):
+        return Standing(
+            "withheld",
+            "consent",
+            "governance withheld its records: the consent that holds for them is `none`",
+            "`stepstream consent set`, for what comes from then on",
+        )
+    if facts.audit or facts.feedback:
+        return Standing(
+            "open", "", "only feedback of it was governed so far, and no step", "its steps; see the dead letters"
+        )
+    return Standing(
+        "unknown",
+        "",
+        "no governed step, feedback or label has this id",
+        "its steps, if they are still on their way; `stepstream doctor` tells of jobs that lag and of dead letters",
+    )
+
+
+def _trained(trained: Sequence[Row], facts: Facts) -> Standing:
+    assert facts.label is not None
+    uses = "; ".join(
+        f"{row['model']}@{row['checkpoint_version']} in update {row['update']}, {row['staleness']} versions stale"
+        for row in trained
+    )
+    last = max(row["revision"] for row in trained)
+    if last < facts.label["revision"]:
+        return Standing(
+            "trained",
+            "trained_on_older_revision",
+            f"it was trained on by {uses}; revision {last} was, and the label is at revision {facts.label['revision']}",
+            REMEDIES["trained_on_older_revision"],
+        )
+    return Standing("trained", "", f"it was trained on by {uses}", "")
+
+
+def _because(decision: Row) -> str:
+    words = REASONS.get(decision["reason"], decision["reason"])
+    stale = f", {decision['staleness']} versions stale then" if decision["staleness"] is not None else ""
+    return (
+        f"a learner of {decision['model']} dropped it at version {decision['learner_version']}{stale}, because {words}"
+    )
+
+
+def _waiting(facts: Facts, learner: Learner) -> Standing:
+    assert facts.label is not None
+    labelled, still_open = facts.group["labelled"], facts.group["open"]
+    if labelled < learner.group_size:
+        return Standing(
+            "waiting",
+            "",
+            f"its group has {labelled} of {learner.group_size} labelled attempts, and {still_open} that are still open",
+            f"the other attempts; {learner.group_wait_s:g} s after a learner read the first one it gives the group up "
+            "(`learner.group_wait_s`)",
+        )
+    return Standing(
+        "waiting",
+        "",
+        f"its group is whole and waits for an update of the learner of {facts.label['model']}",
+        f"an update: it takes `learner.groups_per_update` groups ({learner.groups_per_update}); if versions do not "
+        "rise, see whether the learner runs",
+    )

@@ -1,0 +1,83 @@
+"""Asks the tables everything that is known about one trajectory."""
+
+from typing import Any
+
+from clickhouse_connect.driver.client import Client
+
+from stepstream.cli.standing import Facts
+
+_STEPS = """
+SELECT count() AS count, minOrNull(s.occurred_at) AS first_at, maxOrNull(s.occurred_at) AS last_at,
+    countIf(s.trajectory_end != 'open') > 0 AS ended, countIf(s.trainable) AS trainable,
+    arraySort(arrayDistinct(arrayFlatten(groupArray(s.flags)))) AS flags, any(s.group_id) AS group_id
+FROM
+(
+    SELECT * FROM steps FINAL WHERE trajectory_id = {id:String}
+    ORDER BY policy_version DESC LIMIT 1 BY source_event_id
+) AS s
+"""
+_FEEDBACK = """
+SELECT name, value, category, source, step_index, occurred_at,
+    event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
+    OR source_event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
+    AS retracted
+FROM feedback FINAL WHERE trajectory_id = {id:String} ORDER BY occurred_at, event_id
+"""
+_AUDIT = """
+SELECT action, source_topic, uniqExact(event_id) AS records, sumMap(found) AS finds
+FROM governance_audit FINAL WHERE trajectory_id = {id:String} GROUP BY action, source_topic ORDER BY action
+"""
+_LABEL = """
+SELECT revision, occurred_at, group_id, tenant, consent, agent, environment, split, model, version_min, version_max,
+    fidelity, trajectory_end, closed_by, complete, success, reward, reward_spec, steps, sequences, flags, trainable,
+    pending
+FROM trajectories FINAL WHERE trajectory_id = {id:String}
+"""
+_COMPONENTS = """
+SELECT c.name AS name, any(c.kind) AS kind, any(c.source) AS source, sum(c.value) AS value, any(c.weight) AS weight,
+    sum(c.value * c.weight) AS paid, min(c.final) AS final
+FROM current_reward_components AS c WHERE c.trajectory_id = {id:String} GROUP BY c.name ORDER BY c.name
+"""
+_CURATION = """
+SELECT action, reason, by, occurred_at FROM curation FINAL WHERE trajectory_id = {id:String}
+ORDER BY occurred_at, event_id
+"""
+_DECISIONS = """
+SELECT occurred_at, model, root, revision, outcome, reason, learner_version, staleness, update, checkpoint_version,
+    trained_revision, job
+FROM training_decisions FINAL WHERE trajectory_id = {id:String} ORDER BY occurred_at, update, event_id
+"""
+_GROUP = """
+SELECT
+    (SELECT uniqExact(trajectory_id) FROM trajectories WHERE group_id = {group:String}) AS labelled,
+    (SELECT uniqExact(trajectory_id) FROM steps WHERE group_id = {group:String}
+        AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE group_id = {group:String})) AS open
+"""
+_NEWEST = "SELECT max(version) AS newest FROM checkpoints WHERE model = {model:String} HAVING count() > 0"
+
+
+def facts_of(client: Client, trajectory_id: str) -> Facts:
+    """What the tables hold about it; all empty where they hold nothing.
+
+    Raises:
+        ClickHouseError: the store goes away, or its tables are older than this code.
+    """
+
+    def ask(query: str, **more: str) -> list[dict[str, Any]]:
+        return list(client.query(query, parameters={"id": trajectory_id, **more}).named_results())
+
+    steps = ask(_STEPS)[0]
+    label = next(iter(ask(_LABEL)), None)
+    group = label["group_id"] if label is not None else steps["group_id"]
+    newest = ask(_NEWEST, model=label["model"]) if label is not None else []
+    return Facts(
+        steps=steps,
+        feedback=ask(_FEEDBACK),
+        audit=ask(_AUDIT),
+        label=label,
+        components=ask(_COMPONENTS),
+        curation=ask(_CURATION),
+        group=ask(_GROUP, group=group)[0] if group else {"labelled": 0, "open": 0},
+        decisions=ask(_DECISIONS),
+        newest_version=newest[0]["newest"] if newest else None,
+    )

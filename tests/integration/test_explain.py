@@ -1,0 +1,135 @@
+"""`stepstream explain` on a real store: every place where a trajectory may stand, also nowhere."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from clickhouse_connect.driver.client import Client
+from sample_records import SAMPLES, T0_US, checkpoint, feedback, step, training_decision, trajectory
+
+from stepstream.cli.explain import explain
+from stepstream.config import Settings, environment_of
+from stepstream.jobs import clickhouse
+from stepstream.jobs.migrate import migrate
+from stepstream.jobs.rows import TABLES, rows
+
+Ask = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def settings(store_settings: Settings) -> Settings:
+    own = store_settings.clickhouse.model_copy(update={"database": "explain"})
+    made = store_settings.model_copy(update={"clickhouse": own})
+    migrate(made)
+    return made
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[Client]:
+    with clickhouse.connect(settings.clickhouse, database="explain") as client:
+        for table in TABLES:
+            client.command(f"TRUNCATE TABLE {table}")
+        yield client
+
+
+@pytest.fixture
+def ask(settings: Settings) -> Ask:
+    def asked(*arguments: str, **environment: str) -> Result:
+        return CliRunner().invoke(explain, arguments, env=environment_of(settings) | environment)
+
+    return asked
+
+
+def put(client: Client, topic: str, *records: Any) -> None:
+    for record in records:
+        for table, row in rows(topic, record):
+            client.insert(table, [row], column_names=TABLES[table].columns)
+
+
+def label(name: str = "t", **fields: Any) -> Any:
+    return trajectory(name, **({"group_id": "g", "success": True, "trainable": True, "reward": 1.0} | fields))
+
+
+def answer(ask: Ask, name: str = "t") -> dict[str, Any]:
+    result = ask(name, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.output))
+
+
+def test_an_id_that_nobody_sent_is_unknown(client: Client, ask: Ask) -> None:
+    result = ask("nobody")
+    assert result.exit_code == 1
+    assert result.output.startswith("nobody: unknown\n")
+    assert json.loads(ask("nobody", "--json").output)["state"] == "unknown"
+
+
+def test_what_governance_withheld_is_told(client: Client, ask: Ask) -> None:
+    put(client, "governance-audit", SAMPLES["governance-audit"] | {"action": "withheld", "found": {}})
+    assert (answer(ask)["state"], answer(ask)["reason"]) == ("withheld", "consent")
+
+
+def test_an_open_trajectory_says_how_it_would_close(client: Client, ask: Ask) -> None:
+    put(client, "governed-steps", step(), step(index=1, event_id="t-1"))
+    put(client, "governed-feedback", feedback(), feedback("r", retracts="f"))
+    found = answer(ask)
+    assert found["state"] == "open"
+    assert "600 s without a step" in found["would_change_it"]
+    assert found["steps"]["count"] == 2
+    assert [row["retracted"] for row in found["feedback"]] == [True, False]
+    assert "feedback     outcome 1.0 from environment, taken back" in ask("t").output
+
+
+def test_a_label_that_no_learner_may_use_says_why(client: Client, ask: Ask) -> None:
+    put(client, "governed-steps", step())
+    put(client, "labeled-trajectories", label(trainable=False, flags=["held:by_hand"]))
+    found = answer(ask)
+    assert (found["state"], found["reason"]) == ("not_trainable", "not_trainable")
+    assert "held:by_hand" in found["why"]
+    assert "quarantine release" in found["would_change_it"]
+
+
+def test_an_attempt_in_an_open_group_says_whom_it_waits_for(client: Client, ask: Ask) -> None:
+    put(client, "labeled-trajectories", label(), label("u"))
+    put(client, "governed-steps", step("t", group_id="g"), step("v", group_id="g"))
+    found = answer(ask)
+    assert found["state"] == "waiting"
+    assert "2 of 8 labelled attempts, and 1 that are still open" in found["why"]
+    put(client, "labeled-trajectories", *(label(f"w{n}") for n in range(6)))
+    assert "waits for an update" in answer(ask)["why"]
+
+
+def test_what_was_trained_on_says_where(client: Client, ask: Ask) -> None:
+    put(client, "labeled-trajectories", label())
+    put(client, "checkpoints", checkpoint(9))
+    put(client, "training-decisions", *[training_decision()] * 2)
+    put(client, "training-decisions", training_decision(event_id="x", model="other", outcome="dropped",
+        reason="other_model", update=None, occurred_at_us=T0_US + 5))  # fmt: skip
+    found = answer(ask)
+    assert (found["state"], found["would_change_it"]) == ("trained", "")
+    assert "demo@4 in update 7, 1 versions stale" in found["why"]
+    assert len(found["decisions"]) == 2
+    assert "staleness    8 versions now" in ask("t").output
+
+
+def test_a_revision_that_came_too_late_is_told_with_both(client: Client, ask: Ask) -> None:
+    put(client, "training-decisions", training_decision())
+    put(client, "labeled-trajectories", label(), label(revision=2))
+    found = answer(ask)
+    assert (found["state"], found["reason"]) == ("trained", "trained_on_older_revision")
+    assert "revision 1 was, and the label is at revision 2" in found["why"]
+
+
+def test_what_was_dropped_says_why_and_what_would_change_it(client: Client, ask: Ask) -> None:
+    put(client, "labeled-trajectories", label())
+    put(client, "training-decisions", training_decision(outcome="dropped", reason="stale", staleness=5, update=None))
+    said = ask("t").output
+    assert "t: dropped\n" in said
+    assert "dropped it at version 3, 5 versions stale then, because its oldest token was sampled more versions" in said
+    assert "would change a larger `learner.staleness_bound`" in said
+
+
+def test_a_store_that_is_away_is_named(ask: Ask) -> None:
+    result = ask("t", STEPSTREAM_CLICKHOUSE_URL="http://127.0.0.1:9")
+    assert isinstance(result.exception, clickhouse.StoreUnavailableError)

@@ -1,0 +1,44 @@
+"""Every reason has words, and what a label alone says agrees with what the learner makes of it."""
+
+from typing import Any
+
+import pytest
+from labelled_records import LIMITS, labelled
+from sample_records import training_decision
+
+from stepstream.cli.standing import Facts, bar_of, standing_of
+from stepstream.config import Settings
+from stepstream.learner.attempt import attempt_of
+from stepstream.learner.fates import REASONS, REMEDIES
+
+
+def label(**fields: Any) -> Any:
+    return labelled("g", 0, 1.0, **fields)
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_every_reason_to_drop_is_told_in_words(reason: str) -> None:
+    decision = training_decision(outcome="dropped", reason=reason, update=None)
+    facts = Facts(steps={"count": 1}, label=label(), decisions=[decision])
+    found = standing_of(facts, Settings().label, Settings().learner)
+    assert (found.state, found.reason, found.would_change_it) == ("dropped", reason, REMEDIES[reason])
+    assert REASONS[reason] in found.why
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, ""),
+        ({"split": "eval"}, "split"),
+        ({"group_id": None}, "no_group"),
+        ({"consent": "analyse"}, "consent"),
+        ({"fidelity": "text"}, "fidelity"),
+        ({"trainable": False, "success": None}, "no_outcome"),
+        ({"trainable": False, "pending": ["judge"]}, "no_outcome"),
+        ({"trainable": False}, "not_trainable"),
+    ],
+)
+def test_the_label_alone_may_say_why(fields: dict[str, Any], reason: str) -> None:
+    record = label(**fields)
+    assert bar_of(record) == reason
+    assert attempt_of(record, (0, 0), LIMITS).barred == reason
