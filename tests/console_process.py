@@ -12,7 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sample_records import SECOND_US, checkpoint, dead_letter, feedback, step, trajectory, worker_status
+from sample_records import (
+    SECOND_US,
+    alarm,
+    checkpoint,
+    component_stats,
+    dead_letter,
+    feedback,
+    step,
+    trajectory,
+    worker_status,
+)
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -64,6 +74,8 @@ def fill(settings: Settings) -> None:
         ("worker-status", worker_status(at_us=now_us, version=1, newest_version=1)),
         ("governed-feedback", feedback()),
         ("dead-letters", dead_letter()),
+        ("alarms", alarm(occurred_at_us=now_us)),
+        *(("component-stats", component_stats(version=version)) for version in (0, 1)),
     ]
     for n in range(20):
         version, good = divmod(n, 10)

@@ -39,10 +39,16 @@ async def test_shows_what_the_store_holds(own_store: StoreProcess, tmp_path: Pat
             rows = "document.querySelectorAll('#table-%s tbody tr').length"
             counts = {
                 name: await shown.evaluate(rows % name)
-                for name in ("workers", "checkpoints", "trajectories", "feedback", "dead-letters")
+                for name in ("workers", "checkpoints", "trajectories", "feedback", "dead-letters", "alarms")
             }
-            assert counts == {"workers": 1, "checkpoints": 2, "trajectories": 12, "feedback": 1, "dead-letters": 1}
-            for chart in ("success", "steps", "staleness"):
+            assert counts.pop("trajectories") == 12
+            assert counts == {"workers": 1, "checkpoints": 2, "feedback": 1, "dead-letters": 1, "alarms": 1}
+            assert await shown.evaluate("document.querySelector('#alarms:not([hidden])').innerText") == (
+                "An alarm stands\na, demo: length rose"
+            )
+            said = await shown.evaluate("document.getElementById('chart-components').ariaLabel")
+            assert "success (success) v1: 0.50" in said
+            for chart in ("success", "components", "steps", "staleness"):
                 assert await shown.until(DRAWN % chart) > 500, chart
             said = await shown.evaluate("document.getElementById('chart-success').ariaLabel")
             assert "eval v1: 80.0 %" in said

@@ -54,6 +54,15 @@ def test_answers_with_what_the_store_holds(own_store: StoreProcess, tmp_path: Pa
         assert len(found["trajectories"]) == 12
         assert [(row["name"], row["events"]) for row in found["feedback"]] == [("outcome", 1)]
         assert [(row["error"], row["records"]) for row in found["dead_letters"]] == [("malformed", 1)]
+        assert [(row["name"], row["version"], row["mean"]) for row in found["components"]] == [
+            ("reward", 0, 0.5),
+            ("reward", 1, 0.5),
+            ("success", 0, 0.5),
+            ("success", 1, 0.5),
+        ]
+        assert [(row["state"], row["rising"], row["falling"]) for row in found["alarms"]] == [
+            ("raised", "length", "success")
+        ]
 
 
 def test_starts_without_a_store_says_so_and_recovers(tmp_path: Path) -> None:

@@ -37,6 +37,24 @@ QUERIES = {
         """,
         1.0,
     ),
+    "components": Query(
+        """
+        SELECT environment, agent, split, reward_spec, policy_version AS version, kind, name, weight,
+            sum(m.trajectories) AS trajectories, sum(m.mean * m.trajectories) / trajectories AS mean
+        FROM component_means AS m WHERE model = {model:String}
+        GROUP BY environment, agent, split, reward_spec, version, kind, name, weight
+        ORDER BY environment, agent, split, reward_spec, kind, name, version
+        """,
+        2.0,
+    ),
+    "alarms": Query(
+        f"""
+        SELECT alarm_id, state, agent, split, rising, falling, kind, rising_before, rising_after, falling_before,
+            falling_after, since_version, message, {_ms("raised_at")} AS raised_at, {_ms("changed_at")} AS changed_at
+        FROM alarms_now WHERE model = {{model:String}} ORDER BY state DESC, raised_at DESC LIMIT 20
+        """,
+        2.0,
+    ),
     "steps": Query(
         """
         WITH toUnixTimestamp(now('UTC')) AS now

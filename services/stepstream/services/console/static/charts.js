@@ -3,7 +3,7 @@
 import { clock, decimal, percent, version } from "./format.js";
 
 // Pixels of the drawing, without its legend.
-const HEIGHTS = { success: 260, steps: 220, staleness: 220 };
+const HEIGHTS = { success: 260, components: 260, steps: 220, staleness: 220 };
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const faint = (name) => `color-mix(in srgb, ${colour(name)} 18%, transparent)`;
 const axis = (more) => ({ stroke: () => colour("soft"), grid: { stroke: () => colour("grid"), width: 1 }, ticks: { stroke: () => colour("grid") }, ...more });
@@ -30,11 +30,41 @@ const whole = (low, high) => {
   return at;
 };
 
+const byVersion = () => axis({ values: (_, at) => at.map(version), splits: (u) => whole(u.scales.x.min, u.scales.x.max) });
+
+// Lines of the component chart, as [name, kind, rows by version]; agents are told apart where there are several.
+function componentLines(rows) {
+  const shown = rows.filter((row) => row.split === "train" && row.version !== null);
+  const several = new Set(shown.map((row) => row.agent)).size > 1;
+  const lines = new Map();
+  for (const row of shown) {
+    const key = JSON.stringify([row.environment, row.agent, row.reward_spec, row.kind, row.name]);
+    if (!lines.has(key)) lines.set(key, { name: several ? `${row.agent}: ${row.name}` : row.name, kind: row.kind, rows: new Map() });
+    lines.get(key).rows.set(row.version, row.mean);
+  }
+  return [...lines.values()];
+}
+
+const PAINTS = ["eval", "train", "third", "good", "warn", "bad"];
+const DASHES = { shadow: [6, 4], guard: [2, 4] };
+
 const SPECS = {
+  components: (s) => ({
+    scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] } },
+    axes: [byVersion(), axis({})],
+    series: [
+      { label: "version", value: (_, v) => version(v) },
+      ...componentLines(s.components).map(({ name, kind }, at) => ({
+        label: kind === "shadow" || kind === "guard" ? `${name} (${kind})` : name,
+        stroke: () => colour(PAINTS[at % PAINTS.length]), width: kind === "reward" ? 3 : 2, dash: DASHES[kind],
+        points: { size: 5 }, spanGaps: true, value: (_, x) => decimal(x),
+      })),
+    ],
+  }),
   success: () => ({
     scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] }, y: { range: [0, 1] } },
     axes: [
-      axis({ values: (_, at) => at.map(version), splits: (u) => whole(u.scales.x.min, u.scales.x.max) }),
+      byVersion(),
       axis({ values: (_, at) => at.map((share) => `${Math.round(100 * share)} %`) }),
     ],
     series: [{ label: "version", value: (_, v) => version(v) }, ...band("eval", "eval"), ...band("train", "train", [6, 4])],
@@ -69,7 +99,14 @@ function successData(rows) {
   return [versions, ...columns("eval"), ...columns("train")];
 }
 
+function componentData(rows) {
+  const lines = componentLines(rows);
+  const versions = [...new Set(lines.flatMap((line) => [...line.rows.keys()]))].sort((a, b) => a - b);
+  return [versions, ...lines.map((line) => versions.map((v) => line.rows.get(v) ?? null))];
+}
+
 const DATA = {
+  components: (s) => componentData(s.components),
   success: (s) => successData(s.success),
   steps: (s) => [s.steps.map((row) => row.at / 1000), s.steps.map((row) => row.steps)],
   staleness: (s) => [
@@ -82,20 +119,30 @@ const DATA = {
 
 // What a chart says to those who do not see it.
 const SAID = {
+  components: (s) => componentLines(s.components).map((line) => {
+    const [newest, mean] = [...line.rows].at(-1);
+    return `${line.name} (${line.kind}) ${version(newest)}: ${decimal(mean)}`;
+  }).join("; "),
   success: (s) => s.success.map((row) => `${row.split} ${version(row.version)}: ${percent(row.rate)}`).join("; "),
   steps: (s) => `Steps per second, last: ${s.steps.at(-1)?.steps ?? 0}`,
   staleness: (s) => { const last = s.staleness.at(-1); return last ? `Staleness, last: mean ${decimal(last.mean)}, largest ${last.max}` : ""; },
 };
 
 const EMPTY = {
+  components: (s) => (componentLines(s.components).length ? "" : "No component of a policy version has been measured yet."),
   success: (s) => (s.success.length ? "" : "No trajectory with an outcome yet."),
   steps: (s) => (s.steps.some((row) => row.steps > 0) ? "" : "No steps in the last two minutes."),
   staleness: (s) => (s.staleness.length ? "" : "No trajectory yet."),
 };
 
 const drawn = {};
+let lines = "";
 
 export function drawCharts(snapshot) {
+  // Which lines a chart has is baked into it too.
+  const now = JSON.stringify(componentLines(snapshot.components).map(({ name, kind }) => [name, kind]));
+  if (now !== lines) drop("components");
+  lines = now;
   for (const name of Object.keys(SPECS)) {
     const place = document.getElementById(`chart-${name}`);
     const empty = EMPTY[name](snapshot);
@@ -112,7 +159,7 @@ export function drawCharts(snapshot) {
     if (drawn[name]) drawn[name].setData(data);
     else {
       place.replaceChildren();
-      drawn[name] = new uPlot({ width: place.clientWidth, height: HEIGHTS[name], ...SPECS[name]() }, data, place);
+      drawn[name] = new uPlot({ width: place.clientWidth, height: HEIGHTS[name], ...SPECS[name](snapshot) }, data, place);
     }
   }
 }

@@ -2,7 +2,7 @@
 
 import { drawCharts, redrawAll } from "./charts.js";
 import { clock } from "./format.js";
-import { drawTables, drawTiles } from "./tables.js";
+import { drawAlarms, drawTables, drawTiles } from "./tables.js";
 
 const EVERY_MS = 1000;
 const LONGEST_MS = 15000;
@@ -17,6 +17,7 @@ let turns = 0;
 
 function show(found) {
   snapshot = found;
+  drawAlarms(found);
   drawTiles(found);
   drawCharts(found);
   drawTables(found);

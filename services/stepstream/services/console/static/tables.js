@@ -34,6 +34,15 @@ const TABLES = {
       ["Revision", (r) => count(r.revision), "number"], ["Ended", (r, now) => ago(r.at, now)],
     ],
   },
+  "table-alarms": {
+    of: "alarms", empty: "None: no guard has fallen while what is rewarded rose.",
+    columns: [
+      ["State", (r) => (r.state === "raised" ? ["stands", "bad"] : ["cleared", "good"])], ["Agent", (r) => r.agent],
+      ["Rose", (r) => `${r.rising}: ${decimal(r.rising_before)} to ${decimal(r.rising_after)}`],
+      ["Fell", (r) => `${r.falling}: ${decimal(r.falling_before)} to ${decimal(r.falling_after)}`],
+      ["Since", (r) => version(r.since_version)], ["Raised", (r, now) => ago(r.raised_at, now)],
+    ],
+  },
   "table-feedback": {
     of: "feedback", empty: "No feedback has come yet.",
     columns: [
@@ -79,6 +88,19 @@ function table({ columns, empty }, rows, now, titleId) {
     }
   }
   return made;
+}
+
+export function drawAlarms(snapshot) {
+  const standing = snapshot.alarms.filter((row) => row.state === "raised");
+  const place = document.getElementById("alarms");
+  place.hidden = !standing.length;
+  place.querySelector("h2").textContent = standing.length === 1 ? "An alarm stands" : `${standing.length} alarms stand`;
+  const told = standing.map((row) => row.message);
+  const list = place.querySelector("ul");
+  // A list that says the same is left alone, or a screen reader would read it out each second.
+  if ([...list.children].map((item) => item.textContent).join("\n") !== told.join("\n")) {
+    list.replaceChildren(...told.map((message) => element("li", message)));
+  }
 }
 
 export function drawTables(snapshot) {
