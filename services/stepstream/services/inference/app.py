@@ -1,4 +1,5 @@
-"""The worker over HTTP: `/v1/chat/completions`, `/v1/models`, `/health`, `/metrics`, as a plain ASGI application.
+"""The worker over HTTP as a plain ASGI application: `/v1/chat/completions`, `/v1/score`, `/v1/models`, `/health`,
+`/metrics`.
 
 Plain, since a worker of a tiny model spends most of its time outside the model.
 """
@@ -11,9 +12,9 @@ from typing import Any
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from stepstream.services.inference import measures, protocol
+from stepstream.services.inference import measures, protocol, scores
 from stepstream.services.inference.chat import ChatTokenizer, StreamedText, TemplateError
-from stepstream.services.inference.engine import BadPromptError, EngineError, TokenChunk
+from stepstream.services.inference.engine import BadPromptError, EngineError, NoValueError, TokenChunk
 from stepstream.services.inference.protocol import ChatRequest, RequestError
 from stepstream.services.inference.tool_parsers import ToolParser
 from stepstream.services.inference.worker import Worker
@@ -33,6 +34,7 @@ class App:
         self._parser = parser
         self._routes: dict[tuple[str, str], Callable[[Receive, Send], Awaitable[None]]] = {
             ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/score"): self._score,
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
@@ -66,11 +68,17 @@ class App:
         await _respond(send, 200, generate_latest(), [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 
     async def _chat(self, receive: Receive, send: Send) -> None:
+        await self._counted(self._answer, receive, send)
+
+    async def _score(self, receive: Receive, send: Send) -> None:
+        await self._counted(self._value, receive, send)
+
+    async def _counted(self, answer: Callable[[Receive, Send], Awaitable[int]], receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         self._worker.in_flight += 1
         status = 500
         try:
-            status = await self._answer(receive, send)
+            status = await answer(receive, send)
         except RequestError as error:
             status = error.status
             await _respond(send, status, error.body)
@@ -82,17 +90,7 @@ class App:
 
     async def _answer(self, receive: Receive, send: Send) -> int:
         request = protocol.read_request(await _body(receive))
-        worker = self._worker
-        if request.model != worker.model:
-            raise RequestError(
-                404,
-                f"the model '{request.model}' is not served here; this worker serves '{worker.model}'",
-                param="model",
-                code="model_not_found",
-            )
-        tokenizer = worker.tokenizer
-        if tokenizer is None:
-            raise RequestError(503, f"waiting for a checkpoint of '{worker.model}'")
+        worker, tokenizer = self._worker, self._tokenizer_of(request.model)
         try:
             prompt_ids = tokenizer.prompt_ids(request.messages, request.tools)
             room = worker.max_length - len(prompt_ids)
@@ -107,6 +105,36 @@ class App:
         except EngineError as error:
             raise RequestError(503, str(error)) from error
         return 200
+
+    async def _value(self, receive: Receive, send: Send) -> int:
+        request = scores.read_score_request(await _body(receive))
+        worker, tokenizer = self._worker, self._tokenizer_of(request.model)
+        try:
+            prompts, tokens = request.prompt_ids(tokenizer), request.tokens(tokenizer)
+            values, version = await worker.engine.score(prompts, tokens)
+        except (TemplateError, BadPromptError) as error:
+            raise RequestError(400, str(error), param="prompts") from error
+        except NoValueError as error:
+            raise RequestError(501, str(error), param="head") from error
+        except EngineError as error:
+            raise RequestError(503, str(error)) from error
+        measures.PROMPT_TOKENS.inc(sum(map(len, prompts)))
+        await _respond(send, 200, scores.score_reply(worker.model, version, values))
+        return 200
+
+    def _tokenizer_of(self, model: str) -> ChatTokenizer:
+        """The tokenizer of a model; raises RequestError where it is not served here, or not yet."""
+        worker = self._worker
+        if model != worker.model:
+            raise RequestError(
+                404,
+                f"the model '{model}' is not served here; this worker serves '{worker.model}'",
+                param="model",
+                code="model_not_found",
+            )
+        if worker.tokenizer is None:
+            raise RequestError(503, f"waiting for a checkpoint of '{worker.model}'")
+        return worker.tokenizer
 
     async def _whole(
         self,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stepstream.services.inference.engine import FinishReason, SamplingParams, TokenChunk, VersionSpan
+from stepstream.services.inference.engine import FinishReason, NoValueError, SamplingParams, TokenChunk, VersionSpan
 from stepstream.services.inference.llama import Llama, LlamaWeights
 from stepstream.services.inference.sampling import sample
 
@@ -86,6 +86,38 @@ class Batch:
         self._sample(self._rows, logits)
         self._drop_finished()
 
+    def score(self, prompts: Sequence[Sequence[int]], tokens: tuple[int, int] | None) -> list[float]:
+        """The value of each prompt, from 0 to 1, computed in rows that are free; nothing of them stays.
+
+        Args:
+            prompts: whole contexts, checked.
+            tokens: the value is the probability of the first against the second as the next token, σ of the difference
+                of their logits; None: the model's own head gives it, as σ of what it says.
+
+        Raises:
+            NoValueError: the model has no such head.
+        """
+        head = self._llama.weights.value_head
+        if tokens is None:
+            if head is None:
+                raise NoValueError("the model that is served has no head for values: ask by tokens")
+        else:
+            rows = self._llama.weights.head[list(tokens)]
+            head = rows[:1] - rows[1:]
+        values: list[float] = []
+        start, waiting = len(self._rows), [list(prompt) for prompt in prompts]
+        while waiting:
+            count, longest = 0, 0
+            for prompt in waiting[: self.free]:
+                longest = max(longest, len(prompt))
+                if count and longest * (count + 1) > _PREFILL_TOKENS:
+                    break
+                count += 1
+            group, waiting = waiting[:count], waiting[count:]
+            padded, last = _padded(group)
+            values += (self._llama.read(start, padded, last) @ head.T)[:, 0].sigmoid().tolist()
+        return values
+
     def leave(self, gone: set[Generation]) -> None:
         """Drop sequences whose callers have left."""
         for row in gone:
@@ -106,9 +138,7 @@ class Batch:
         return portions
 
     def _prefill(self, first_row: int, prompts: list[list[int]]) -> torch.Tensor:
-        longest = max(map(len, prompts))
-        padded = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
-        last = torch.tensor([len(prompt) - 1 for prompt in prompts])
+        padded, last = _padded(prompts)
         return self._llama.prefill(first_row, padded, last)
 
     def _sample(self, rows: list[Generation], logits: torch.Tensor) -> None:
@@ -149,3 +179,10 @@ class Batch:
             if index < len(self._rows):
                 self._rows[index] = last
                 self._llama.cache.move(len(self._rows), index, len(last.tokens))
+
+
+def _padded(prompts: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts as [N, L], padded on the right, and where each one ends, [N]."""
+    longest = max(map(len, prompts))
+    padded = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
+    return padded, torch.tensor([len(prompt) - 1 for prompt in prompts])

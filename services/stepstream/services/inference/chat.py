@@ -44,20 +44,29 @@ class ChatTokenizer:
             ) from error
         self._special = {name: _text(config[name]) for name in _SPECIAL if config.get(name)}
 
-    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Token ids of the conversation, up to where the assistant speaks.
+    def prompt_ids(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, speaks: bool = True
+    ) -> list[int]:
+        """Token ids of the conversation, up to where the assistant speaks; not `speaks`: to its last message's end.
 
         Raises:
             TemplateError: the template refuses the conversation.
         """
         try:
             text = self._template.render(
-                messages=messages, tools=tools or None, add_generation_prompt=True, **self._special
+                messages=messages, tools=tools or None, add_generation_prompt=speaks, **self._special
             )
         except (jinja2.TemplateError, TypeError) as error:
             raise TemplateError(f"the chat template cannot render these messages: {error}") from error
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def first_token(self, word: str) -> int:
+        """Id of the first token of a word; raises TemplateError where it has none."""
+        ids: list[int] = self._tokenizer.encode(word, add_special_tokens=False).ids
+        if not ids:
+            raise TemplateError(f"the tokenizer has no token for {word!r}")
+        return ids[0]
 
     def text(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without the end-of-turn token; other special tokens are spelled out."""

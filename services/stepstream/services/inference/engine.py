@@ -27,6 +27,10 @@ class BadPromptError(ValueError):
     """The prompt is empty, too long for the model, or holds an unknown token id."""
 
 
+class NoValueError(Exception):
+    """This engine, or its model, cannot give the value of a context; the message says why."""
+
+
 class CheckpointRefusedError(Exception):
     """The checkpoint cannot be served; the message says why. The engine keeps the version it has."""
 
@@ -98,6 +102,21 @@ class Engine(ABC):
             BadPromptError: see there.
             EngineError: the engine has failed.
         """
+
+    async def score(self, prompts: Sequence[Sequence[int]], tokens: tuple[int, int] | None) -> tuple[list[float], int]:
+        """The value of each whole context, from 0 to 1, and the version of the weights that gave all of them.
+
+        Args:
+            prompts: at least one.
+            tokens: the value is the probability of the first against the second as the next token; None: the model has
+                a head of its own for it.
+
+        Raises:
+            NoValueError: this engine or model cannot.
+            BadPromptError: see there.
+            EngineError: the engine has failed.
+        """
+        raise NoValueError("this engine gives no values: serve the model with the torch engine")
 
     @abstractmethod
     async def close(self) -> None:

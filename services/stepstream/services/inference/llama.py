@@ -101,6 +101,8 @@ class LlamaWeights:
             self.embedding = named["model.embed_tokens.weight"].clone()
             self.head = self.embedding if self.shape.tied else named["lm_head.weight"].clone()
             self.norm = named["model.norm.weight"].clone()
+            self.value_head = named["score.weight"].clone() if "score.weight" in named else None
+            """[1, C]: of a process reward model that has a head of its own for the value; None: it has none."""
             self.layers = [_layer(named, f"model.layers.{index}.") for index in range(self.shape.layers)]
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             raise CheckpointRefusedError(f"{folder}: weights cannot be read: {type(error).__name__} {error}") from error
@@ -151,6 +153,10 @@ class Llama:
 
         `tokens` is [N, L], padded on the right with anything; `last` is [N].
         """
+        return linear(self.read(first_row, tokens, last), self.weights.head)
+
+    def read(self, first_row: int, tokens: Tensor, last: Tensor) -> Tensor:
+        """As `prefill`, but for the heads: the normed states [N, C] after each row's token number `last`."""
         rows, length = tokens.shape
         window = slice(first_row, first_row + rows)
         hidden = self.weights.embedding[tokens]
@@ -161,7 +167,7 @@ class Llama:
             self.cache.values[index, window, :, :length] = value
             mixed = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=self._grouped)
             hidden = self._mix(layer, hidden, mixed)
-        return self._logits(hidden[torch.arange(rows), last])
+        return self._normed(hidden[torch.arange(rows), last])
 
     def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         """One token for each of rows 0..N-1, at its own position (< longest): logits [N, V]."""
@@ -182,7 +188,7 @@ class Llama:
                 enable_gqa=self._grouped,
             )
             hidden = self._mix(layer, hidden, mixed)
-        return self._logits(hidden[:, 0])
+        return linear(self._normed(hidden[:, 0]), self.weights.head)
 
     @property
     def _grouped(self) -> bool:
@@ -203,9 +209,6 @@ class Llama:
         gate, up = linear(normed, layer.gate_up).chunk(2, -1)
         return hidden + linear(silu(gate) * up, layer.down)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """From [N, C] to [N, V]."""
-        return linear(
-            rms_norm(hidden, (self.shape.width,), self.weights.norm, self.shape.norm_epsilon),
-            self.weights.head,
-        )
+    def _normed(self, hidden: Tensor) -> Tensor:
+        """What the heads read, [N, C]."""
+        return rms_norm(hidden, (self.shape.width,), self.weights.norm, self.shape.norm_epsilon)

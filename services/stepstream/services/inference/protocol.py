@@ -77,8 +77,8 @@ def read_request(body: bytes) -> ChatRequest:
     temperature = _number(fields, "temperature", float, 0, 2)
     top_p = _number(fields, "top_p", float, 1e-9, 1)
     return ChatRequest(
-        model=_model(fields.get("model")),
-        messages=_messages(fields.get("messages")),
+        model=read_model(fields.get("model")),
+        messages=read_messages(fields.get("messages")),
         tools=tools,
         tool_names=names,
         max_tokens=_number(fields, limit, int, 1, 2**31),
@@ -92,7 +92,8 @@ def read_request(body: bytes) -> ChatRequest:
     )
 
 
-def _model(name: Any) -> str:
+def read_model(name: Any) -> str:
+    """The name of a model; raises RequestError where it is none."""
     if not isinstance(name, str) or not name:
         raise RequestError(400, "'model' must be the name of a model", param="model")
     return name
@@ -124,7 +125,8 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
     return list(tools)
 
 
-def _messages(messages: Any) -> list[Message]:
+def read_messages(messages: Any) -> list[Message]:
+    """Messages as chat templates expect them; raises RequestError where they are not of OpenAI's form."""
     if not isinstance(messages, list) or not messages:
         raise RequestError(400, "'messages' must be a list with at least one message", param="messages")
     return [_message(index, message) for index, message in enumerate(messages)]

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +16,7 @@ from stepstream.services.inference.engine import (
     CheckpointRefusedError,
     Engine,
     EngineError,
+    NoValueError,
     SamplingParams,
     TokenChunk,
 )
@@ -23,6 +25,14 @@ from stepstream.services.inference.llama import LlamaWeights
 _log = logging.getLogger(__name__)
 _Item = TokenChunk | EngineError
 _Delivery = tuple[asyncio.Queue[_Item], _Item]
+
+
+class _Scoring(NamedTuple):
+    """Contexts whose value is wanted; see `Engine.score`."""
+
+    prompts: Sequence[Sequence[int]]
+    tokens: tuple[int, int] | None
+    scored: asyncio.Future[tuple[list[float], int]]
 
 
 class TorchEngine(Engine):
@@ -40,6 +50,7 @@ class TorchEngine(Engine):
         # Guarded by `_wake`:
         self._waiting: deque[Generation] = deque()
         self._cancelled: set[Generation] = set()
+        self._scoring: deque[_Scoring] = deque()
         self._swap: tuple[LlamaWeights, int, asyncio.Future[None]] | None = None
         self._closing = False
         self._failure: EngineError | None = None
@@ -95,6 +106,17 @@ class TorchEngine(Engine):
                 elif not finished:
                     self._cancelled.add(generation)
 
+    async def score(self, prompts: Sequence[Sequence[int]], tokens: tuple[int, int] | None) -> tuple[list[float], int]:
+        """See `Engine.score`."""
+        for prompt in prompts:
+            self._check_prompt(prompt)
+        scored: asyncio.Future[tuple[list[float], int]] = self._loop.create_future()
+        with self._wake:
+            self._check_alive()
+            self._scoring.append(_Scoring(prompts, tokens, scored))
+            self._wake.notify()
+        return await scored
+
     async def close(self) -> None:
         """Stop the thread; requests under way fail."""
         with self._wake:
@@ -128,7 +150,10 @@ class TorchEngine(Engine):
             self._failure = failure
             self._deliveries += [(queue, failure) for queue in self._queues.values()]
             swap = self._swap
+            unscored, self._scoring = self._scoring, deque()
         self._deliver()
+        for scoring in unscored:
+            self._loop.call_soon_threadsafe(_fail, scoring.scored, failure)
         if swap is not None:
             self._loop.call_soon_threadsafe(_fail, swap[2], failure)
         if not self._closing:
@@ -138,7 +163,9 @@ class TorchEngine(Engine):
         batch: Batch | None = None
         while True:
             with self._wake:
-                while not (self._swap or self._closing or (batch and (batch.running or self._waiting))):
+                while not (
+                    self._swap or self._closing or (batch and (batch.running or self._waiting or self._scoring))
+                ):
                     self._wake.wait()
                 if self._closing:
                     return
@@ -146,11 +173,14 @@ class TorchEngine(Engine):
                 if batch is not None and self._cancelled:
                     batch.leave(self._cancelled)
                     self._cancelled = set()
+                scoring = self._scoring.popleft() if self._scoring and batch and batch.free else None
                 room = batch.free if batch else self._max_batch
                 joining = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
             if swap is not None:
                 batch = self._swapped(batch, *swap)
             assert batch is not None
+            if scoring is not None:
+                self._score(batch, scoring)
             if joining:
                 batch.join(joining)
             batch.step()
@@ -163,8 +193,20 @@ class TorchEngine(Engine):
             batch = Batch(weights, version, self._max_batch, self._max_length)
         else:
             batch.swap(weights, version)
-        self._loop.call_soon_threadsafe(_settle, swapped)
+        self._loop.call_soon_threadsafe(_settle, swapped, None)
         return batch
+
+    def _score(self, batch: Batch, scoring: "_Scoring") -> None:
+        try:
+            result = batch.score(scoring.prompts, scoring.tokens), batch.version
+        except NoValueError as error:
+            self._loop.call_soon_threadsafe(_fail, scoring.scored, error)
+        except Exception as error:
+            failure = EngineError(f"the engine has failed: {type(error).__name__}: {error}")
+            self._loop.call_soon_threadsafe(_fail, scoring.scored, failure)
+            raise
+        else:
+            self._loop.call_soon_threadsafe(_settle, scoring.scored, result)
 
     def _deliver(self) -> None:
         """Hand over all that one step made in one wake-up of the event loop."""
@@ -178,11 +220,11 @@ def _put_all(deliveries: list[_Delivery]) -> None:
         queue.put_nowait(item)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(result)
 
 
-def _fail(future: asyncio.Future[None], error: EngineError) -> None:
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)

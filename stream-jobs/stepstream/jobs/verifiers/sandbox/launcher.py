@@ -78,8 +78,8 @@ def _enter_namespaces(libc: ctypes.CDLL) -> bool:
 def _become(libc: ctypes.CDLL, order: dict[str, Any], *, own_processes: bool, own_network: bool) -> NoReturn:
     """Locks this process in and replaces it with what it is to run."""
     confinement = order["confinement"]
-    # After forking: counted are the processes of this user, in this namespace.
-    most = order["processes"] + (0 if own_processes else _threads_of_user())
+    # Counted are the processes of this user: in this namespace, of which two are ours, or everywhere.
+    most = order["processes"] + (2 if own_processes else _threads_of_user())
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     resource.setrlimit(resource.RLIMIT_AS, (order["memory_mb"] << 20,) * 2)
     lacking = []

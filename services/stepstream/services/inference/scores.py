@@ -1,0 +1,109 @@
+"""`POST /v1/score`: how promising contexts are, by a process reward model. Requests read, replies written.
+
+    {"model": "prm", "prompts": [{"messages": [...]} or {"token_ids": [...]}, ...], "head": "tokens",
+     "positive": "yes", "negative": "no"}
+    → {"object": "scores", "model": "prm", "version": 3, "scores": [0.93, ...]}
+
+With `head = "tokens"` a score is the probability of the first token of `positive` against that of `negative` as the
+next token of the assistant: σ(logit₊ - logit₋). With `head = "scalar"` it is σ of the model's own head (`score.weight`,
+which reads the state after the last token).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from stepstream.services.inference.chat import ChatTokenizer, Message
+from stepstream.services.inference.protocol import RequestError, read_messages, read_model
+
+_MOST_PROMPTS = 256
+
+
+class Prompt(NamedTuple):
+    """A context: a conversation, or its token ids; the other is empty."""
+
+    messages: list[Message]
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """What of a request matters here, checked."""
+
+    model: str
+    prompts: Sequence[Prompt]
+    words: tuple[str, str] | None
+    """The positive and the negative word; None: the model's own head is asked."""
+
+    def prompt_ids(self, tokenizer: ChatTokenizer) -> list[list[int]]:
+        """Token ids of each prompt; a conversation that a head of its own reads ends with its last message.
+
+        Raises:
+            TemplateError: a conversation cannot be rendered.
+        """
+        speaks = self.words is not None
+        return [ids or tokenizer.prompt_ids(messages, [], speaks=speaks) for messages, ids in self.prompts]
+
+    def tokens(self, tokenizer: ChatTokenizer) -> tuple[int, int] | None:
+        """First tokens of the two words.
+
+        Raises:
+            RequestError: 400, they begin alike.
+            TemplateError: a word has no token.
+        """
+        if self.words is None:
+            return None
+        positive, negative = map(tokenizer.first_token, self.words)
+        if positive == negative:
+            raise RequestError(400, "'positive' and 'negative' begin with the same token", param="positive")
+        return positive, negative
+
+
+def read_score_request(body: bytes) -> ScoreRequest:
+    """Check and take apart a request.
+
+    Raises:
+        RequestError: 400, naming what is wrong.
+    """
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"the body is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise RequestError(400, "the body must be a JSON object")
+    prompts = fields.get("prompts")
+    if not isinstance(prompts, list) or not 0 < len(prompts) <= _MOST_PROMPTS:
+        raise RequestError(400, f"'prompts' must be a list of 1 to {_MOST_PROMPTS}", param="prompts")
+    head = fields.get("head", "tokens")
+    if head not in ("tokens", "scalar"):
+        raise RequestError(400, "'head' must be tokens or scalar", param="head")
+    return ScoreRequest(
+        model=read_model(fields.get("model")),
+        prompts=[_prompt(index, prompt) for index, prompt in enumerate(prompts)],
+        words=(_word(fields, "positive", "yes"), _word(fields, "negative", "no")) if head == "tokens" else None,
+    )
+
+
+def score_reply(model: str, version: int, scores: Sequence[float]) -> bytes:
+    """The body of the answer."""
+    return orjson.dumps({"object": "scores", "model": model, "version": version, "scores": list(scores)})
+
+
+def _prompt(index: int, prompt: Any) -> Prompt:
+    where = f"prompts[{index}]"
+    if isinstance(prompt, dict) and set(prompt) == {"messages"}:
+        return Prompt(read_messages(prompt["messages"]), [])
+    if isinstance(prompt, dict) and set(prompt) == {"token_ids"}:
+        ids = prompt["token_ids"]
+        if isinstance(ids, list) and ids and all(type(one) is int for one in ids):
+            return Prompt([], ids)
+    raise RequestError(400, f"{where}: either 'messages', or 'token_ids' as a list of integers", param=where)
+
+
+def _word(fields: dict[str, Any], name: str, default: str) -> str:
+    word = fields.get(name, default)
+    if not isinstance(word, str) or not word:
+        raise RequestError(400, f"'{name}' must be a word", param=name)
+    return word

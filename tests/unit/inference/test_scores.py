@@ -1,0 +1,241 @@
+"""`POST /v1/score` by the torch engine: it says what transformers says, beside generation and after a swap."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+import torch
+from engine_models import Reference
+from labelled_records import tiny_model
+from safetensors.torch import load_file, save_file
+
+from stepstream.config import Settings
+from stepstream.jobs.verifiers.base import Case, Turn, Unanswered, Unavailable, Unusable
+from stepstream.jobs.verifiers.options import BadOptions, Surroundings
+from stepstream.jobs.verifiers.process_reward import make
+from stepstream.services.inference.app import App
+from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.engine import SamplingParams
+from stepstream.services.inference.tool_parsers import CallLine
+from stepstream.services.inference.torch_engine import TorchEngine
+from stepstream.services.inference.worker import Worker
+from stepstream.topics.events import new_message
+
+ASK: dict[str, Any] = {"model": "prm", "prompts": [{"messages": [{"role": "user", "content": "q:a"}]}]}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A model of language alone, and one with a head of its own for the value."""
+    plain, valued = (tiny_model(tmp_path_factory.mktemp("model") / "m", seed) for seed in (0, 1))
+    file = valued / "model.safetensors"
+    tensors = load_file(file)
+    width = tensors["model.norm.weight"].shape[0]
+    generator = torch.Generator().manual_seed(0)
+    save_file(tensors | {"score.weight": torch.randn(1, width, generator=generator)}, file, {"format": "pt"})
+    return [plain, valued]
+
+
+class Served:
+    """The application over a running engine."""
+
+    def __init__(self, engine: TorchEngine, folders: list[Path]) -> None:
+        self.engine, self.folders = engine, folders
+        self.worker = Worker("prm", engine, 512)
+        self.app = App(self.worker, CallLine())
+
+    async def load(self, which: int, version: int) -> ChatTokenizer:
+        await self.engine.load(self.folders[which], version)
+        self.worker.tokenizer = ChatTokenizer(self.folders[which])
+        return self.worker.tokenizer
+
+    async def ask(self, body: Any) -> tuple[int, dict[str, Any]]:
+        """One request."""
+        raw = body if isinstance(body, bytes) else orjson.dumps(body)
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": raw}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app({"type": "http", "method": "POST", "path": "/v1/score"}, receive, send)
+        return sent[0]["status"], orjson.loads(b"".join(message.get("body", b"") for message in sent))
+
+
+@pytest_asyncio.fixture
+async def served(folders: list[Path]) -> AsyncIterator[Served]:
+    engine = TorchEngine(4, 512, 1)
+    yield Served(engine, folders)
+    await engine.close()
+
+
+def by_reference(folder: Path, prompt: list[int], tokens: tuple[int, int]) -> float:
+    good, bad = (Reference(folder).logprobs(prompt, [token])[0] for token in tokens)
+    return float(torch.tensor(good - bad).sigmoid())
+
+
+async def test_a_score_is_the_probability_of_one_word_against_the_other(served: Served) -> None:
+    tokenizer = await served.load(0, 3)
+    talks = [[{"role": "user", "content": "q:" + "a" * length}] for length in range(1, 12)]
+    prompts = [tokenizer.prompt_ids(talk, []) for talk in talks]
+    tokens = tokenizer.first_token("yes"), tokenizer.first_token("no")
+    wanted = [by_reference(served.folders[0], prompt, tokens) for prompt in prompts]
+    asked = {"model": "prm", "prompts": [{"messages": talk} for talk in talks]}
+    status, reply = await served.ask(asked)
+    assert (status, reply["version"], reply["model"]) == (200, 3, "prm")
+    assert reply["scores"] == pytest.approx(wanted, abs=1e-5)
+    ids = {
+        "model": "prm",
+        "prompts": [{"token_ids": prompt} for prompt in prompts],
+        "positive": "no",
+        "negative": "yes",
+    }
+    _, turned = await served.ask(ids)
+    assert turned["scores"] == pytest.approx([1 - score for score in wanted], abs=1e-5)
+
+
+async def test_a_head_of_its_own_reads_the_last_state(served: Served) -> None:
+    await served.load(1, 1)
+    prompt = [5, 6, 7, 8]
+    reference = Reference(served.folders[1])._model
+    with torch.no_grad():
+        state = reference.model(torch.tensor([prompt])).last_hidden_state[0, -1]
+    head = load_file(served.folders[1] / "model.safetensors")["score.weight"][0]
+    status, reply = await served.ask({"model": "prm", "head": "scalar", "prompts": [{"token_ids": prompt}]})
+    assert status == 200
+    assert reply["scores"] == pytest.approx([float((state @ head).sigmoid())], abs=1e-5)
+    await served.load(0, 2)
+    status, reply = await served.ask({"model": "prm", "head": "scalar", "prompts": [{"token_ids": prompt}]})
+    assert (status, reply["error"]["param"]) == (501, "head")
+
+
+async def test_scores_and_responses_do_not_disturb_each_other(served: Served) -> None:
+    await served.load(0, 1)
+    params = SamplingParams(max_tokens=40, seed=1)
+
+    async def response() -> list[int]:
+        return [token async for chunk in served.engine.generate([5, 6, 7], params) for token in chunk.token_ids]
+
+    alone = await response()
+    [score], _ = await served.engine.score([[9, 8, 7]], (5, 6))
+    crowd = await asyncio.gather(
+        *(response() for _ in range(6)), *(served.engine.score([[9, 8, 7]] * 9, (5, 6)) for _ in range(20))
+    )
+    assert crowd[:6] == [alone] * 6
+    for scores, version in crowd[6:]:
+        assert version == 1
+        assert scores == pytest.approx([score] * 9, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param"),
+    [
+        ({"model": "other"}, 404, "model"),
+        ({"prompts": []}, 400, "prompts"),
+        ({"prompts": [{}]}, 400, "prompts[0]"),
+        ({"prompts": [{"token_ids": []}]}, 400, "prompts[0]"),
+        ({"prompts": [{"token_ids": [1, True]}]}, 400, "prompts[0]"),
+        ({"prompts": [{"token_ids": [10**6]}]}, 400, "prompts"),
+        ({"prompts": [{"messages": [{"role": "nobody"}]}]}, 400, "messages[0]"),
+        ({"head": "mean"}, 400, "head"),
+        ({"positive": ""}, 400, "positive"),
+        ({"positive": "now", "negative": "no"}, 400, "positive"),
+    ],
+)
+async def test_a_wrong_request_is_told_what_is_wrong(
+    served: Served, fields: dict[str, Any], status: int, param: str
+) -> None:
+    await served.load(0, 1)
+    answered, reply = await served.ask(ASK | fields)
+    assert (answered, reply["error"]["param"]) == (status, param)
+
+
+async def test_a_worker_without_a_model_says_so_and_a_closed_one_too(served: Served) -> None:
+    assert (await served.ask(ASK))[0] == 503
+    assert (await served.ask(b"{"))[0] == 400
+    await served.load(0, 1)
+    await served.engine.close()
+    assert (await served.ask(ASK))[0] == 503
+
+
+# The verifier, which asks for these.
+
+TURNS = [
+    Turn(0, [new_message(role="user", content="q"), new_message(role="assistant", content="a")]),
+    Turn(2, [new_message(role="user", content="q"), new_message(role="assistant", content="b")]),
+]
+CASE = Case("t", "", "", turns=TURNS)
+
+
+@contextmanager
+def worker(status: int, answer: Any) -> Iterator[tuple[str, list[Any]]]:
+    seen: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append((self.path, orjson.loads(self.rfile.read(int(self.headers["content-length"])))))
+            body = orjson.dumps(answer)
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def verifier(url: str, **options: Any) -> Any:
+    return make({"model": "prm", "url": url} | options, Surroundings(Settings()))
+
+
+def test_each_step_gets_a_value_of_its_own() -> None:
+    with worker(200, {"scores": [0.25, 0.75], "version": 4}) as (url, seen):
+        verdicts = verifier(url, question="good?").verify(CASE)
+    assert [(v.step_index, v.value, v.category) for v in verdicts] == [(0, 0.25, "prm@4"), (2, 0.75, "prm@4")]
+    [(path, asked)] = seen
+    assert (path, asked["head"], asked["positive"]) == ("/v1/score", "tokens", "yes")
+    assert [[m["content"] for m in prompt["messages"]] for prompt in asked["prompts"]] == [
+        ["q", "a", "good?"],
+        ["q", "b", "good?"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error"),
+    [
+        (200, {"scores": [0.5], "version": 1}, Unanswered),
+        (200, {"version": 1}, Unanswered),
+        (200, {"scores": ["x", 1], "version": 1}, Unanswered),
+        (404, {}, Unusable),
+        (503, {}, Unavailable),
+    ],
+)
+def test_what_a_worker_answers_otherwise_is_sorted(status: int, answer: Any, error: type[Exception]) -> None:
+    with worker(status, answer) as (url, _), pytest.raises(error):
+        verifier(url, head="scalar").verify(CASE)
+
+
+def test_a_worker_that_is_away_is_waited_for_by_others() -> None:
+    with pytest.raises(Unavailable):
+        verifier("http://127.0.0.1:9").verify(CASE)
+    with pytest.raises(BadOptions):
+        verifier("", positive="no")
