@@ -5,7 +5,6 @@ import sys
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,18 +18,23 @@ def models() -> None:
 
 
 @models.command("publish")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("source")
 @click.option("--model", help="Name of the model; default: learner.model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def publish(folder: Path, model: str | None, as_json: bool) -> None:
-    """Publishes FOLDER (Hugging Face form) as the root of a new lineage."""
+def publish(source: str, model: str | None, as_json: bool) -> None:
+    """Publishes SOURCE as the root of a new lineage.
+
+    SOURCE is any causal language model in Hugging Face form: a folder, or a name on the hub.
+    """
     from stepstream.learner.checkpoint import CheckpointFault
+    from stepstream.learner.pretrained import CannotTrain
     from stepstream.learner.publish import publish_root
+    from stepstream.learner.source import model_folder
 
     try:
-        with _log() as settings:
+        with model_folder(source) as folder, _log() as settings:
             checkpoint = publish_root(settings, folder, model or settings.learner.model)
-    except CheckpointFault as error:
+    except (CannotTrain, CheckpointFault) as error:
         raise click.ClickException(str(error)) from None
     row = _row(checkpoint)
     click.echo(json.dumps(row) if as_json else f"published {row['name']} at {row['uri']}")

@@ -70,7 +70,6 @@ def save_model(model: Any, weights: Mapping[str, Tensor], dtype: torch.dtype, fo
     """
     with torch.device("meta"):
         form = type(model)._from_config(model.config, dtype=dtype)
-    form.generation_config = model.generation_config
     form._weight_conversions = getattr(model, "_weight_conversions", None)
     form.save_pretrained(
         folder,
@@ -79,3 +78,4 @@ def save_model(model: Any, weights: Mapping[str, Tensor], dtype: torch.dtype, fo
         },
         max_shard_size="1000GB",
     )
+    (folder / "generation_config.json").unlink(missing_ok=True)  # no matter of the weights: the given one stays
