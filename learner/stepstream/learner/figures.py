@@ -25,13 +25,15 @@ class Step:
     rejected: int = 0
     grad_norm: float = 0.0
     skipped: int = 0
+    entropy: float = 0.0
+    """Sum over the trained tokens, in nats."""
     weights: list[Tensor] = field(default_factory=list)
     """Importance weights of the trained tokens, a tensor for each forward pass."""
     marks: list[Tensor] = field(default_factory=list)
     """Staleness of each of them, and whether it was clipped and rejected, int64. Shape [3, tokens]."""
 
     @classmethod
-    def of(cls, loss: float, terms: Terms, batch: Batch) -> Self:
+    def of(cls, loss: float, terms: Terms, batch: Batch, entropy: Tensor) -> Self:
         """The tokens of one forward pass and their part of the loss."""
         assert batch.versions is not None
         return cls(
@@ -39,6 +41,7 @@ class Step:
             clipped=int(terms.clipped.sum()),
             capped=int(terms.capped.sum()),
             rejected=int(terms.rejected.sum()),
+            entropy=float(entropy.sum()),
             weights=[terms.weight],
             marks=[torch.stack((batch.version - batch.versions, terms.clipped.long(), terms.rejected.long()))],
         )
@@ -51,6 +54,7 @@ class Step:
             clipped=sum(each.clipped for each in passes),
             capped=sum(each.capped for each in passes),
             rejected=sum(each.rejected for each in passes),
+            entropy=sum(each.entropy for each in passes),
             weights=[weight for each in passes for weight in each.weights],
             marks=[marks for each in passes for marks in each.marks],
         )
@@ -65,6 +69,7 @@ def step_figures(steps: Sequence[Step]) -> dict[str, float]:
         "clip_share": sum(step.clipped for step in steps) / tokens,
         "cap_share": sum(step.capped for step in steps) / tokens,
         "rejected_share": sum(step.rejected for step in steps) / tokens,
+        "entropy": sum(step.entropy for step in steps) / tokens,
         "effective_share": effective_share(weights),
         "kl": kl_estimate(weights),
         "tokens": float(weights.numel()),

@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from stepstream.config.sections import Learner
 from stepstream.learner import lora
+from stepstream.learner.allocator import keep_memory
 from stepstream.learner.attempt import Limits, Tokens
-from stepstream.learner.forward import chosen_logprobs
+from stepstream.learner.forward import Scores, way_for
 from stepstream.learner.parallel import (
     current_ranks,
     from_shard,
@@ -38,25 +41,33 @@ class Policy:
         Raises:
             CannotTrain: the learner does not know how to train such a model.
         """
-        torch.use_deterministic_algorithms(True)
+        self._device = torch.device(how.device)
+        # On a GPU nobody claims the last bits, which would cost more there.
+        torch.use_deterministic_algorithms(self._device.type == "cpu")
         # Nothing here reads memory before writing it; filling it with NaN first costs 5 % of an update.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.set_num_threads(how.threads)
+        keep_memory()
         self._most_norm = how.max_grad_norm
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, how)
         self._dtype = stored_dtype(folder)
-        self.model: Any = load_model(self._base)
+        self.model: Any = load_model(self._base).to(self._device)
         self._adapter = lora.add_adapters(self.model, how) if how.lora_rank else None
         if lora.continues(folder, how):
             lora.load_adapters(self.model, folder)
         state = load_optimizer(folder)
         self._load_masters(state)
-        self._scored = _Scored(self.model)
+        self._scored = _Scored(self.model, how)
+        blocks = _blocks(self.model)
+        if how.activation_checkpointing:
+            for block in blocks:
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        if how.compile:
+            for block in blocks:
+                block.compile(dynamic=True)
         if self._ranks.size > 1:
-            kinds = self.model._no_split_modules or ()
-            blocks = [module for module in self.model.modules() if type(module).__name__ in kinds]
-            shard(self._scored, blocks, self.model.device.type)
+            shard(self._scored, blocks, self._device.type)
         self._all = dict(self.model.named_parameters())
         self.weights = {name: weight for name, weight in self._all.items() if weight.requires_grad}
         """What is trained, by name."""
@@ -64,18 +75,26 @@ class Policy:
             self.weights.values(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
         self._load_moments(state)
-        # On a GPU nobody claims the last bits, and one sum of gradients takes less memory than a tree of them.
-        self._sum = TreeSum() if self.model.device.type == "cpu" else None
+        # One sum of gradients takes less memory than a tree of them.
+        self._sum = TreeSum() if self._device.type == "cpu" else None
 
     def limits(self, name: str) -> Limits:
         """What records must keep to, for the model called `name`."""
         config = self.model.config
         return Limits(name, config.vocab_size, config.max_position_embeddings)
 
-    def logprobs(self, rows: Sequence[Tokens]) -> Tensor:
-        """Log-probability of every trained token, sequence after sequence, with gradient. Shape [trained tokens]."""
-        found: Tensor = self._scored(rows)
+    def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
+        """Indices of the rows of each forward pass, together at most so many tokens (or one row alone)."""
+        return self._scored.way.batches(rows, most_tokens)
+
+    def scores(self, rows: Sequence[Tokens]) -> Scores:
+        """Log-probability of every trained token, with gradient, and entropies."""
+        found: Scores = self._scored(rows)
         return found
+
+    def logprobs(self, rows: Sequence[Tokens]) -> Tensor:
+        """Log-probability of every trained token, row after row, with gradient. Shape [trained tokens]."""
+        return self.scores(rows).logprobs
 
     @torch.no_grad()
     def reference_logprobs(self, rows: Sequence[Tokens]) -> Tensor:
@@ -161,18 +180,31 @@ class Policy:
                 moments = {
                     key: sharded_like(state[f"{name}.{key}"].to(weight.device).clone(), weight) for key in _MOMENTS
                 }
-                self._optimizer.state[weight] = {"step": state[f"{name}.step"].clone(), **moments}
+                self._optimizer.state[weight] = {"step": state[f"{name}.step"].to(weight.device).clone(), **moments}
 
 
 class _Scored(nn.Module):
     """A model whose forward pass gives log-probabilities: weights that are sharded come together around it."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, how: Learner) -> None:
         super().__init__()
         self.model = model
+        self._lower = how.precision == "bfloat16"
+        with self._precision():
+            self.way = way_for(model)
 
-    def forward(self, rows: Sequence[Tokens]) -> Tensor:
-        return chosen_logprobs(self.model, rows)
+    def forward(self, rows: Sequence[Tokens]) -> Scores:
+        with self._precision():
+            return self.way(self.model, rows)
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self._lower)
+
+
+def _blocks(model: Any) -> list[Any]:
+    """The model's layers, in order."""
+    kinds = model._no_split_modules or ()
+    return [module for module in model.modules() if type(module).__name__ in kinds]
 
 
 def _gradient(weight: Tensor) -> Tensor:

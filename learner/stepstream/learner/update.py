@@ -1,6 +1,6 @@
 """One update: a few groups of attempts in, a few gradient steps on the policy, figures out.
 
-    rows (rows.py) → microbatches (batch.py) → log-probabilities (forward.py) → objective (losses/) → step (policy.py)
+    rows (rows.py) → forward passes (packs.py) → log-probabilities (forward.py) → objective (losses/) → step (policy.py)
 
 On CPU the same weights, optimizer state, update number, groups and settings give the same bits again: that is what
 `stepstream rebuild` stands on.
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Attempt, Limits
-from stepstream.learner.batch import microbatches
 from stepstream.learner.credit import rule_of
 from stepstream.learner.figures import Step, data_figures, lag_figures, step_figures
 from stepstream.learner.losses import Bucket, token_scales
@@ -65,11 +64,11 @@ class Trainer:
                 policy where it is interpolated.
 
         Returns:
-            Figures by name: `loss`, `clip_share`, `cap_share`, `effective_share`, `kl`, `staleness_mean`,
-            `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`, `steps_skipped`,
-            `credited_share` (of the trained tokens, those whose advantage is not 0), `rejected_share` (those that a
-            weight or mask left out), `staleness_share_N` and `staleness_share_more` (those of a staleness of at most
-            N versions, and more than the N before).
+            Figures by name: `loss`, `clip_share`, `cap_share`, `effective_share`, `kl`, `entropy` (mean of the tokens'
+            exact entropies, in nats), `staleness_mean`, `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`,
+            `learning_rate`, `steps_skipped`, `credited_share` (of the trained tokens, those whose advantage is not
+            0), `rejected_share` (those that a weight or mask left out), `staleness_share_N` and
+            `staleness_share_more` (those of a staleness of at most N versions, and more than the N before).
         """
         rows = rows_of(groups, self._rule)
         order = list(range(len(rows)))
@@ -111,7 +110,7 @@ class Trainer:
         for number, present in self._ranks.rounds(len(batches)):
             indices = batches[number]
             chosen = [rows[index] for index in indices]
-            current = self.policy.logprobs([row.tokens for row in chosen])
+            current, entropy = self.policy.scores([row.tokens for row in chosen])
             before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else current.detach()
             batch = loss_batch(chosen, current, before, version)
             terms = self._objective.terms(batch)
@@ -119,7 +118,7 @@ class Trainer:
             scale = torch.tensor([scales[index] for index in indices]).repeat_interleave(sizes)
             loss = -(scale * terms.objective).sum()
             self.policy.learn(loss if self._ranks.rank < present else 0.0 * loss, present)
-            mine.append(Step.of(loss.item(), terms, batch))
+            mine.append(Step.of(loss.item(), terms, batch, entropy))
         step = Step.of_all(self._ranks.gathered(mine, len(batches)))
         step.grad_norm = self.policy.step(rate)
         step.skipped = int(not math.isfinite(step.grad_norm))
@@ -127,7 +126,7 @@ class Trainer:
 
     def _split(self, rows: Sequence[Row], part: Sequence[int]) -> Iterator[list[int]]:
         """Rows of the part that share a forward pass."""
-        for local in microbatches([rows[index].tokens.ids.size for index in part], self._how.microbatch_tokens):
+        for local in self.policy.batches([rows[index].tokens for index in part], self._how.microbatch_tokens):
             yield [part[index] for index in local]
 
 

@@ -26,20 +26,16 @@ def groups(count: int, seed: int = 0) -> list[list[Attempt]]:
 
 
 def total_logprob(trainer: Trainer, chosen: list[Attempt]) -> float:
-    from stepstream.learner.forward import chosen_logprobs
-
     with torch.no_grad():
-        return chosen_logprobs(trainer.model, [s for a in chosen for s in a.sequences]).sum().item()
+        return trainer.policy.logprobs([s for a in chosen for s in a.sequences]).sum().item()
 
 
 def on_policy(trainer: Trainer, group: list[Any]) -> list[Attempt]:
     """The records with the behaviour log-probabilities that the trainer's model gives."""
-    from stepstream.learner.forward import chosen_logprobs
-
     attempts = [attempt(record) for record in group]
     with torch.no_grad():
         for each in attempts:
-            each.sequences[0].logprobs[:] = chosen_logprobs(trainer.model, each.sequences).numpy()
+            each.sequences[0].logprobs[:] = trainer.policy.logprobs(each.sequences).numpy()
     return attempts
 
 
