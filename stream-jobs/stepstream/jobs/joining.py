@@ -51,6 +51,12 @@ def shared_step(step: Step) -> int | None:
     return step["step_index"] - 1 if named is None else named
 
 
+def failed(step: Step) -> bool:
+    """Whether a step is a call that failed and left nothing that could have been captured."""
+    response = step["response"]
+    return step["error"] is not None and not (response["content"] or response["tool_calls"] or response["reasoning"])
+
+
 def join(steps: Sequence[Step]) -> Joined:
     """Lays steps over training sequences.
 
@@ -63,7 +69,7 @@ def join(steps: Sequence[Step]) -> Joined:
         named = step["prompt_shared_step"]
         before = contexts.get(step["step_index"] - 1 if named is None else named)
         hashed, fault = _verified(step, before)
-        if fault and fault not in joined.faults:
+        if fault and fault not in joined.faults and not failed(step):
             joined.faults.append(fault)
         joined.text.append(hashed is None)
         if hashed is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from stepstream.jobs.joining import join, shared_step
+from stepstream.jobs.joining import failed, join, shared_step
 from stepstream.jobs.quality import kept_out, quality
 from stepstream.jobs.reward_evidence import Evidence
 from stepstream.jobs.reward_spec import Declared
@@ -97,9 +97,6 @@ def label(
         flags.append("released")
     allowed = complete and consent == "train" and first["split"] == "train" and "outcome:missing" not in flags
     trainable = allowed and not holds and not pending and bool(joined.sequences)
-    fidelity = min((step["fidelity"] for step in steps), key=_FIDELITY.index)
-    if any(joined.text):
-        fidelity = min(fidelity, "text", key=_FIDELITY.index)
     versions = [span["version"] for step in steps for span in step["policy_spans"]]
     costs = [step["cost_usd"] for step in steps if step["cost_usd"] is not None]
     return new_labeled_trajectory(
@@ -122,7 +119,7 @@ def label(
         model=first["model"],
         version_min=min(versions, default=None),
         version_max=max(versions, default=None),
-        fidelity=fidelity,
+        fidelity=_fidelity(steps, joined.text),
         end=end,
         closed_by=closed_by,
         complete=complete,
@@ -200,6 +197,21 @@ def _labelled(
         tool_calls=calls,
         trainable=trainable,
     )
+
+
+def _fidelity(steps: Sequence[Step], text: Sequence[bool]) -> Fidelity:
+    """The lowest of its responses. A call that failed had none: what ends in an error can be learned from.
+
+    Args:
+        steps: the steps, at least one.
+        text: by step, whether it fell back to text when it was joined.
+    """
+    captured: list[Fidelity] = [
+        min(step["fidelity"], "text", key=_FIDELITY.index) if fell else step["fidelity"]
+        for step, fell in zip(steps, text, strict=True)
+        if not failed(step)
+    ]
+    return min(captured or [step["fidelity"] for step in steps], key=_FIDELITY.index)
 
 
 def _flags(steps: Iterable[Step], faults: Sequence[str], consent: Consent) -> list[str]:

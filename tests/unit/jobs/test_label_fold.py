@@ -11,6 +11,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.jobs.label_fold import JOB, LabelFold
 from stepstream.jobs.reward_spec import RewardSpec
 from stepstream.jobs.specifications import OneSpecification
+from stepstream.topics.events import new_message
 
 LABELS, CLOSURES = "labeled-trajectories", "closures"
 NOW_MS = 1_760_000_100_000
@@ -70,6 +71,24 @@ def test_a_step_may_end_its_trajectory() -> None:
     assert key == "t"
     assert (label["end"], label["success"], label["trainable"]) == ("truncated", None, False)
     assert label["flags"] == ["outcome:missing", "quality:truncated"]
+
+
+def test_what_ends_in_a_failed_call_can_be_learned_from() -> None:
+    run = label_run()
+    steps = make_steps("t", 3)
+    nothing: dict[str, Any] = {"response_token_ids": [], "response_logprobs": [], "policy_spans": []}
+    steps[2] |= {**nothing, "error": "invalid_request_error", "fidelity": "text", "prompt_shared_tokens": 0}
+    steps[2]["response"] = new_message(role="assistant")
+    governed = [run.record("governed-steps", as_governed(step)) for step in steps]
+    [(_, _, label)] = run.feed([*governed, told(run, make_ending("t", 3, value=0.0))])
+    assert (label["fidelity"], label["trainable"], label["flags"]) == ("token", True, [])
+    assert [step["trainable"] for step in label["steps"]] == [True, True, False]
+    assert len(label["sequences"]) == 1
+    # What was answered before the call broke was captured as text only.
+    steps[2]["response"]["content"] = "so far"
+    governed = [run.record("governed-steps", as_governed(step | {"trajectory_id": "u"})) for step in steps]
+    [(_, _, label)] = run.feed([*governed, told(run, make_ending("u", 3, value=0.0))])
+    assert (label["fidelity"], label["flags"]) == ("text", ["fidelity:text"])
 
 
 def test_late_feedback_gives_a_revision_and_what_changes_nothing_gives_none() -> None:

@@ -1195,7 +1195,7 @@ class LabeledTrajectory(TypedDict):
     version_max: int | None
     """Newest policy version in its responses."""
     fidelity: Fidelity
-    """The lowest fidelity of its steps."""
+    """The lowest fidelity of its steps, failed calls without a response aside."""
     end: TrajectoryEnd
     """How it ended; `open`: by timeout."""
     closed_by: str
