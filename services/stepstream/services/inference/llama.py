@@ -46,11 +46,18 @@ class LlamaShape:
             config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
             if "LlamaForCausalLM" not in config["architectures"]:
                 raise CheckpointRefusedError(
-                    f"{folder}: the torch engine runs LlamaForCausalLM, not {config['architectures']}"
+                    f"{folder}: the torch engine runs LlamaForCausalLM alone, not {config['architectures']}; "
+                    "set inference.engine to vllm"
+                )
+            if config.get("attention_bias") or config.get("mlp_bias"):
+                raise CheckpointRefusedError(
+                    f"{folder}: the torch engine knows no biases in layers; set inference.engine to vllm"
                 )
             rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10_000.0)}
             if rope.get("rope_type", "default") != "default":
-                raise CheckpointRefusedError(f"{folder}: rope_type '{rope['rope_type']}' is not supported")
+                raise CheckpointRefusedError(
+                    f"{folder}: the torch engine knows no rope_type '{rope['rope_type']}'; set inference.engine to vllm"
+                )
             end = config["eos_token_id"]
             heads = config["num_attention_heads"]
             return cls(
@@ -94,7 +101,7 @@ class LlamaWeights:
         self.shape = LlamaShape.read(folder)
         try:
             named: dict[str, Tensor] = {}
-            for file in sorted(folder.glob("*.safetensors")):
+            for file in sorted(folder.glob("model*.safetensors")):
                 named |= load_file(file)
             named = {name: tensor.float() for name, tensor in named.items()}
             # Cloned, since a loaded tensor may be a view of the mapped file.
