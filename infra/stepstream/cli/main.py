@@ -41,6 +41,7 @@ COMMANDS = {
     "store": ("stepstream.cli.store:store", "Migrate the analytics store."),
     "topics": ("stepstream.cli.topics:topics", "List the topics; apply them to a cluster."),
     "up": ("stepstream.cli.up:up", "Run the stack until Ctrl-C."),
+    "verify": ("stepstream.cli.verify:verify", "Check verification files; measure what a judge is worth."),
 }
 
 

@@ -78,8 +78,8 @@ async def served(folders: list[Path]) -> AsyncIterator[Served]:
     await engine.close()
 
 
-def by_reference(folder: Path, prompt: list[int], tokens: tuple[int, int]) -> float:
-    good, bad = (Reference(folder).logprobs(prompt, [token])[0] for token in tokens)
+def by_reference(reference: Reference, prompt: list[int], tokens: tuple[int, int]) -> float:
+    good, bad = (reference.logprobs(prompt, [token])[0] for token in tokens)
     return float(torch.tensor(good - bad).sigmoid())
 
 
@@ -88,7 +88,8 @@ async def test_a_score_is_the_probability_of_one_word_against_the_other(served: 
     talks = [[{"role": "user", "content": "q:" + "a" * length}] for length in range(1, 12)]
     prompts = [tokenizer.prompt_ids(talk, []) for talk in talks]
     tokens = tokenizer.first_token("yes"), tokenizer.first_token("no")
-    wanted = [by_reference(served.folders[0], prompt, tokens) for prompt in prompts]
+    reference = Reference(served.folders[0])
+    wanted = [by_reference(reference, prompt, tokens) for prompt in prompts]
     asked = {"model": "prm", "prompts": [{"messages": talk} for talk in talks]}
     status, reply = await served.ask(asked)
     assert (status, reply["version"], reply["model"]) == (200, 3, "prm")

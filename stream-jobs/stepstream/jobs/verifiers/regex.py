@@ -9,6 +9,10 @@ from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
 from stepstream.jobs.verifiers.options import BadOptions, Options, Surroundings, expected, read
 
 
+class BadPattern(ValueError):
+    """Not a pattern of RE2; the message says why."""
+
+
 class RegexOptions(Options):
     """Options of `regex`."""
 
@@ -31,7 +35,7 @@ class Regex:
         self._options = options
         try:
             self._pattern = compiled(options.pattern) if options.pattern else None
-        except re2.error as error:
+        except BadPattern as error:
             raise BadOptions(f"pattern: {error}") from None
 
     def verify(self, case: Case) -> Sequence[Verdict]:
@@ -40,7 +44,7 @@ class Regex:
         if pattern is None:
             try:
                 pattern = compiled(expected(case.expected.get("pattern"), str, "pattern"))
-            except re2.error:
+            except BadPattern:
                 raise Unusable("the task's pattern is not one of RE2's") from None
         text = case.observed
         found = (pattern.fullmatch(text.strip()) if self._options.whole else pattern.search(text)) is not None
@@ -48,10 +52,18 @@ class Regex:
 
 
 def compiled(pattern: str) -> Any:
-    """A pattern of RE2; raises `re2.error`, and does not log it."""
+    """A pattern of RE2.
+
+    Raises:
+        BadPattern: it is none.
+    """
     options = re2.Options()
     options.log_errors = False
-    return re2.compile(pattern, options)
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        [reason] = error.args
+        raise BadPattern(reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
 
 
 def make(options: Mapping[str, Any], surroundings: Surroundings) -> Regex:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 _EDGE = 0.005
 """Scores are taken inside [edge, 1 - edge]: a judge that says 1 is not infinitely sure."""
 _ROUNDS = 100
+_LEAST_STEP = 1e-9
 _RIDGE = 1e-2
 """Weight of a prior on slope 1 and bias 0, which keeps the fit finite where classes are cleanly apart."""
 
@@ -45,6 +46,7 @@ def fit(scores: Sequence[float], outcomes: Sequence[bool]) -> Scaling | None:
         return None
     points = [(logit(score), float(outcome)) for score, outcome in zip(scores, outcomes, strict=True)]
     slope, intercept = 1.0, 0.0
+    loss = _loss(points, slope, intercept)
     for _ in range(_ROUNDS):
         # p = σ(slope·x + intercept); gradient and Hessian of the loss.
         g_slope, g_intercept = _RIDGE * (slope - 1), _RIDGE * intercept
@@ -58,17 +60,30 @@ def fit(scores: Sequence[float], outcomes: Sequence[bool]) -> Scaling | None:
             h_si += curvature * x
             h_ii += curvature
         determinant = h_ss * h_ii - h_si * h_si
-        step_slope = (h_ii * g_slope - h_si * g_intercept) / determinant
-        step_intercept = (h_ss * g_intercept - h_si * g_slope) / determinant
-        # Newton's steps may jump over the minimum where the sigmoid is flat.
-        scale = min(1.0, 2.0 / max(abs(step_slope), abs(step_intercept), 1e-12))
-        slope -= scale * step_slope
-        intercept -= scale * step_intercept
-        if abs(step_slope) + abs(step_intercept) < 1e-12:
+        by_slope = (h_ii * g_slope - h_si * g_intercept) / determinant
+        by_intercept = (h_ss * g_intercept - h_si * g_slope) / determinant
+        # Newton's steps jump over the minimum where the sigmoid is flat: they are halved until the loss falls.
+        scale = 1.0
+        while scale > _LEAST_STEP:
+            tried = _loss(points, slope - scale * by_slope, intercept - scale * by_intercept)
+            if tried < loss:
+                break
+            scale /= 2
+        else:
             break
+        slope, intercept, loss = slope - scale * by_slope, intercept - scale * by_intercept, tried
     if slope <= 1e-6:
         return None
     return Scaling(1 / slope, -intercept / slope)
+
+
+def _loss(points: Sequence[tuple[float, float]], slope: float, intercept: float) -> float:
+    """Negative log-likelihood, with the prior: Σ ln(1 + e^z) - y·z for z = slope·x + intercept."""
+    total = _RIDGE / 2 * ((slope - 1) ** 2 + intercept**2)
+    for x, y in points:
+        z = slope * x + intercept
+        total += max(z, 0.0) + math.log1p(math.exp(-abs(z))) - y * z
+    return total
 
 
 def brier(probabilities: Sequence[float], outcomes: Sequence[bool]) -> float:

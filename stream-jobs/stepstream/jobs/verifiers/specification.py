@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-import re2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stepstream.config import SettingsError
 from stepstream.jobs.verifiers import registry
 from stepstream.jobs.verifiers.base import Verifier
 from stepstream.jobs.verifiers.options import BadOptions, Surroundings
-from stepstream.jobs.verifiers.regex import compiled
+from stepstream.jobs.verifiers.regex import BadPattern, compiled
 
 SHADOW = "shadow."
 """Before the name of feedback that must not count."""
@@ -62,7 +61,7 @@ class Declared(BaseModel):
         if self.extract:
             try:
                 groups: int = compiled(self.extract).groups
-            except re2.error as error:
+            except BadPattern as error:
                 raise ValueError(f"'{self.name}': extract: {error}") from None
             if groups != 1:
                 raise ValueError(f"'{self.name}': extract needs one group in parentheses, not {groups}")

@@ -1,0 +1,122 @@
+"""`stepstream verify`: checks verification files, and measures what a judge is worth before it may count."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from stepstream.config import SettingsError, load
+
+
+@click.group()
+def verify() -> None:
+    """Verifiers: what judges the work of agents."""
+
+
+@verify.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+def check(file: Path, as_json: bool) -> None:
+    """Check a verification file and everything that it names; nothing is judged."""
+    rows = [
+        {
+            "name": one.declared.name,
+            "verifier": one.declared.verifier,
+            "source": one.verifier.source,
+            "level": "step" if one.verifier.reads_trajectory else one.declared.level,
+            "reads": "trajectory" if one.verifier.reads_trajectory else one.declared.reads,
+            "tasks": None if one.expected is None else len(one.expected),
+            "judge": getattr(one.verifier, "digest", None),
+        }
+        for one in _verifications(file, {})
+    ]
+    if as_json:
+        click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+        return
+    for row in rows:
+        tasks = "" if row["tasks"] is None else f", {row['tasks']} tasks"
+        judge = "" if row["judge"] is None else f", judge {row['judge']}"
+        click.echo(
+            f"{row['name']:24} {row['verifier']} of {row['reads']} [{row['level']}] {row['source']}{tasks}{judge}"
+        )
+
+
+@verify.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--set", "labelled", required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="JSONL of labelled cases: id, task, response, labels, reference.",
+)  # fmt: skip
+@click.option("--name", help="Verification whose judge is meant; needed where the file has several.")
+@click.option("--by", "author", default="", help="Who has it measured.")
+@click.option("--dry-run", is_flag=True, help="Measure only: the judge goes on as before.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record as an object.")
+def calibrate(file: Path, labelled: Path, name: str | None, author: str, dry_run: bool, as_json: bool) -> int:
+    """Measure how far a judge agrees with people, and publish it: from then on the judge counts, if that is enough.
+
+    Exit status 1 where it is not enough.
+    """
+    from stepstream.cli import tables
+    from stepstream.embedded.errors import StackError
+    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.jobs.verifiers import calibrating
+    from stepstream.jobs.verifiers.base import Unavailable
+    from stepstream.jobs.verifiers.calibration import refusal
+    from stepstream.topics.ids import now_us
+
+    settings = load()
+    judge = _judge(file, name)
+    cases = calibrating.read_set(labelled, pairs=judge.options.mode == "pair")
+    try:
+        record = calibrating.calibrate(
+            judge, cases, parallel=settings.verify.parallel, occurred_at_us=now_us(), author=author
+        )
+    except Unavailable as error:
+        raise StackError(f"{error}; nothing was recorded") from None
+    if not dry_run:
+        with log_at_hand(settings, lambda line: click.echo(line, err=True)) as reached:
+            tables.write(reached, "judge-calibrations", judge.digest, record)
+    lacks = refusal(record, judge.gate)
+    if as_json:
+        click.echo(orjson.dumps({**record, "counts": lacks is None, "lacks": lacks}, option=orjson.OPT_INDENT_2))
+    else:
+        _tell(record, lacks)
+    return 0 if lacks is None else 1
+
+
+def _tell(record: Any, lacks: str | None) -> None:
+    low, high = record["agreement_low"], record["agreement_high"]
+    click.echo(f"judge      {record['judge']} ({record['model']}, {record['mode']})")
+    click.echo(f"agreement  {record['agreement']:.3f} ({low:.3f} to {high:.3f}) on {record['items']} cases")
+    if record["kappa"] is not None:
+        click.echo(f"kappa      {record['kappa']:.3f} ± {record['kappa_se']:.3f}")
+    if record["order_consistency"] is not None:
+        click.echo(f"order      {record['order_consistency']:.3f} consistent, {record['flips']} flips left out")
+    if record["unread"]:
+        click.echo(f"unread     {record['unread']} answers")
+    if record["raters_alpha"] is not None:
+        click.echo(f"people     alpha {record['raters_alpha']:.3f} among themselves")
+    if record["brier"] is not None:
+        scaled = "no scaling helps" if record["temperature"] is None else f"T {record['temperature']:.3f}"
+        brier, ece = (f"{record[f'{name}_raw']:.3f} → {record[name]:.3f}" for name in ("brier", "ece"))
+        click.echo(f"scores     Brier {brier}, ECE {ece} ({scaled})")
+    click.echo("it counts" if lacks is None else f"it does not count: {lacks}")
+
+
+def _verifications(file: Path, calibrations: dict[str, Any]) -> Any:
+    from stepstream.jobs.verifiers.options import Surroundings
+    from stepstream.jobs.verifiers.specification import load as load_file
+
+    return load_file(file, Surroundings(load(), file.parent, calibrations))
+
+
+def _judge(file: Path, name: str | None) -> Any:
+    from stepstream.jobs.verifiers.judge import Judge
+
+    judges = {one.declared.name: one.verifier for one in _verifications(file, {}) if isinstance(one.verifier, Judge)}
+    if name is None and len(judges) == 1:
+        [name] = judges
+    if name not in judges:
+        raise SettingsError(f"{file} has the judges {', '.join(sorted(judges)) or 'none'}: name one with --name")
+    return judges[name]
