@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.losses import LAGS, Batch, Bucket, Terms, by_lag, effective_share, kl_estimate, lag_shares
+from stepstream.learner.losses.kl import penalty
 from stepstream.learner.rows import Row
 
 _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
@@ -27,6 +28,8 @@ class Step:
     skipped: int = 0
     entropy: float = 0.0
     """Sum over the trained tokens, in nats."""
+    reference_kl: float = 0.0
+    """Sum over the trained tokens of the estimate of KL(θ‖ref), in nats; 0 without a reference."""
     weights: list[Tensor] = field(default_factory=list)
     """Importance weights of the trained tokens, a tensor for each forward pass."""
     marks: list[Tensor] = field(default_factory=list)
@@ -36,7 +39,12 @@ class Step:
     def of(cls, loss: float, terms: Terms, batch: Batch, entropy: Tensor) -> Self:
         """The tokens of one forward pass and their part of the loss."""
         assert batch.versions is not None
+        distance = 0.0
+        if batch.reference is not None:
+            current = batch.current.detach()
+            distance = float(penalty("off_policy_loss", current, batch.reference, batch.behaviour).sum())
         return cls(
+            reference_kl=distance,
             loss=loss,
             clipped=int(terms.clipped.sum()),
             capped=int(terms.capped.sum()),
@@ -55,6 +63,7 @@ class Step:
             capped=sum(each.capped for each in passes),
             rejected=sum(each.rejected for each in passes),
             entropy=sum(each.entropy for each in passes),
+            reference_kl=sum(each.reference_kl for each in passes),
             weights=[weight for each in passes for weight in each.weights],
             marks=[marks for each in passes for marks in each.marks],
         )
@@ -72,6 +81,7 @@ def step_figures(steps: Sequence[Step]) -> dict[str, float]:
         "entropy": sum(step.entropy for step in steps) / tokens,
         "effective_share": effective_share(weights),
         "kl": kl_estimate(weights),
+        "reference_kl": sum(step.reference_kl for step in steps) / tokens,
         "tokens": float(weights.numel()),
         "grad_norm": max(step.grad_norm for step in steps),
         "steps_skipped": float(sum(step.skipped for step in steps)),

@@ -15,9 +15,9 @@ _END = ("end", ())
 class LedTrainer(Trainer):
     """Rank 0's trainer: passes on what it is asked before it does it."""
 
-    def __init__(self, folder: Path, how: Learner) -> None:
-        tell(("begin", (folder, how)))
-        super().__init__(folder, how)
+    def __init__(self, folder: Path, how: Learner, root: Path | None = None) -> None:
+        tell(("begin", (folder, how, root)))
+        super().__init__(folder, how, root)
 
     def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
         """As `Trainer.update`, with all ranks."""
@@ -30,13 +30,13 @@ class LedTrainer(Trainer):
         return super().snapshot()
 
 
-def trainer_for(folder: Path, how: Learner) -> Trainer:
-    """In rank 0: a trainer whose work all ranks share.
+def trainer_for(folder: Path, how: Learner, root: Path | None = None) -> Trainer:
+    """In rank 0: a trainer whose work all ranks share; its arguments are `Trainer`'s.
 
     Raises:
         CannotTrain: the learner does not know how to train such a model.
     """
-    return LedTrainer(folder, how) if current_ranks().size > 1 else Trainer(folder, how)
+    return LedTrainer(folder, how, root) if current_ranks().size > 1 else Trainer(folder, how, root)
 
 
 def follow() -> None:

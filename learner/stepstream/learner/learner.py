@@ -27,6 +27,7 @@ from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, rea
 from stepstream.learner.outbox import Outbox
 from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
+from stepstream.learner.reference import reference_folder
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import EventConsumer
@@ -108,7 +109,7 @@ class _Lineage:
         since = line[min(self._how.staleness_bound, len(line) - 1)]["occurred_at_us"]
         given_up = decider.given_up(read_decisions(settings.kafka, codec, since, stop))
         self._journal = Journal(decider, outbox)
-        self._trainer = trainer_for(self._folder, self._how)
+        self._trainer = trainer_for(self._folder, self._how, reference_folder(line[-1], self._how))
         self._inputs: list[UpdateInput] = []
         self._figures: list[dict[str, float]] = []
         self._buffer = Buffer(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from stepstream.config.sections import Learner
-from stepstream.learner.advantages import has_variance
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
 
@@ -12,7 +11,13 @@ Lesson = Callable[[Sequence[Attempt]], str]
 
 
 def lesson_of(how: Learner) -> Lesson:
-    """What a group must have so that the learner's rule gives its tokens an advantage."""
+    """What a group must have so that the learner's objective gives some of its tokens a gradient."""
+    if how.objective == "dpo":
+        return lambda attempts: differing_rewards(attempts, how.preference_margin)
+    if how.objective == "kto":
+        return lambda attempts: ""
+    if how.objective == "sft":
+        return lambda attempts: "" if any(attempt.credit.succeeded for attempt in attempts) else "no_success"
     rule = rule_of(how)
 
     def lesson(attempts: Sequence[Attempt]) -> str:
@@ -22,8 +27,9 @@ def lesson_of(how: Learner) -> Lesson:
     return lesson
 
 
-def differing_rewards(attempts: Sequence[Attempt]) -> str:
-    """The lesson of comparisons: some attempts did better than others."""
+def differing_rewards(attempts: Sequence[Attempt], margin: float = 0.0) -> str:
+    """The lesson of comparisons: some attempts did better than others, by more than `margin`."""
     if len(attempts) < 2:
         return "group_too_small"
-    return "" if has_variance([attempt.reward for attempt in attempts]) else "no_variance"
+    rewards = [attempt.reward for attempt in attempts]
+    return "" if max(rewards) - min(rewards) > margin else "no_variance"

@@ -5,6 +5,7 @@ checkpoint event.
 """
 
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -14,14 +15,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import safe_open
+
 from stepstream.config import Settings
-from stepstream.config.sections import Kafka
+from stepstream.config.sections import Kafka, Learner
 from stepstream.learner.attempt import Attempt, Limits, Place, attempt_of
 from stepstream.learner.checkpoint import CheckpointFault, folder_of, sha256_of, verify
 from stepstream.learner.lineage import Versions, read_versions, trained_places
 from stepstream.learner.pretrained import WEIGHTS
 from stepstream.learner.provenance import arithmetic, recorded
 from stepstream.learner.publish import INPUT
+from stepstream.learner.reference import reference_folder
 from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of
@@ -55,6 +60,8 @@ class Rebuilt:
     rebuilt_sha256: str
     differences: tuple[str, ...]
     """How this machine's arithmetic differs from the one that trained it, if it does."""
+    apart: float | None
+    """‖published − rebuilt‖ / ‖published − parent‖, over all weights; None where the published ones are gone."""
 
     @property
     def equal(self) -> bool:
@@ -88,8 +95,9 @@ def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebu
     """As `rebuild`, from versions that have been folded and a way to read the log."""
     if checkpoint["parent_version"] is None:
         verify(folder_of(checkpoint["uri"]), checkpoint["files"])
-        return _result(checkpoint, checkpoint["weights_sha256"])
+        return _result(checkpoint, checkpoint["weights_sha256"], 0.0)
     parent, *older = versions.lineage(checkpoint)[1:]
+    root = (older or [parent])[-1]
     to_rebuild = [checkpoint]
     while not _is_sound(parent):
         if not older:
@@ -101,20 +109,20 @@ def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebu
         folder = folder_of(parent["uri"])
         for each in reversed(to_rebuild):
             target = Path(scratch) / str(each["version"])
-            _redo(each, folder, target, read)
+            _redo(each, folder, root, target, read)
             sha256 = sha256_of(target / WEIGHTS)
             if each is not checkpoint and sha256 != each["weights_sha256"]:
                 raise CannotRebuild(
                     f"ancestor {each['model']}@{each['version']} came out as {sha256}, not {each['weights_sha256']}"
                 )
-            folder = target
-    return _result(checkpoint, sha256)
+            before, folder = folder, target
+        return _result(checkpoint, sha256, _apart(checkpoint, folder, before))
 
 
-def _redo(checkpoint: Checkpoint, parent: Path, target: Path, read: Read) -> None:
+def _redo(checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path, read: Read) -> None:
     """Does the version's updates again, from the parent's folder into `target`."""
-    how, _ = recorded(checkpoint["configuration"])
-    trainer = Trainer(parent, how)
+    how = _here(recorded(checkpoint["configuration"])[0])
+    trainer = Trainer(parent, how, reference_folder(root, how))
     limits = trainer.limits(checkpoint["model"])
     records = read(trained_places([checkpoint], {}))
     for update in checkpoint["inputs"]:
@@ -126,12 +134,34 @@ def _redo(checkpoint: Checkpoint, parent: Path, target: Path, read: Read) -> Non
     trainer.snapshot().write(target)
 
 
+def _apart(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
+    published = folder_of(checkpoint["uri"]) / WEIGHTS
+    if not published.is_file() or sha256_of(published) != checkpoint["weights_sha256"]:
+        return None
+    apart = moved = 0.0
+    with (
+        safe_open(published, "pt") as now,
+        safe_open(rebuilt / WEIGHTS, "pt") as again,
+        safe_open(parent / WEIGHTS, "pt") as before,
+    ):
+        for name in now.keys():  # noqa: SIM118  # not a mapping
+            weight = now.get_tensor(name).double()
+            apart += float((weight - again.get_tensor(name)).square().sum())
+            moved += float((weight - before.get_tensor(name)).square().sum())
+    return math.sqrt(apart / moved) if moved else float(apart > 0)
+
+
 def _attempt(records: dict[Place, Any], place: Place, limits: Limits) -> Attempt:
     if place not in records:
         raise CannotRebuild(f"partition {place[0]} offset {place[1]} of {INPUT} is no longer in the log")
     if is_erased(records[place]):
         raise CannotRebuild(f"the person of partition {place[0]} offset {place[1]} of {INPUT} was erased")
     return attempt_of(records[place], place, limits)
+
+
+def _here(how: Learner) -> Learner:
+    """The settings, with a device that this machine has."""
+    return how if how.device == "cpu" or torch.cuda.is_available() else how.model_copy(update={"device": "cpu"})
 
 
 def _is_sound(checkpoint: Checkpoint) -> bool:
@@ -142,8 +172,9 @@ def _is_sound(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _result(checkpoint: Checkpoint, sha256: str) -> Rebuilt:
-    then, now = recorded(checkpoint["configuration"])[1], arithmetic()
+def _result(checkpoint: Checkpoint, sha256: str, apart: float | None) -> Rebuilt:
+    how, then = recorded(checkpoint["configuration"])
+    now = arithmetic(_here(how).device)
     return Rebuilt(
         model=checkpoint["model"],
         version=checkpoint["version"],
@@ -153,6 +184,7 @@ def _result(checkpoint: Checkpoint, sha256: str) -> Rebuilt:
         published_sha256=checkpoint["weights_sha256"],
         rebuilt_sha256=sha256,
         differences=tuple(f"{key} was {then[key]}, is {now.get(key)}" for key in then if then[key] != now.get(key)),
+        apart=apart,
     )
 
 

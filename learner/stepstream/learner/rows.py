@@ -38,13 +38,16 @@ def trained_sizes(rows: Sequence[Row]) -> list[int]:
     return [row.tokens.trained.size for row in rows]
 
 
-def loss_batch(rows: Sequence[Row], current: Tensor, proximal: Tensor, version: int) -> Batch:
+def loss_batch(
+    rows: Sequence[Row], current: Tensor, proximal: Tensor, version: int, reference: Tensor | None = None
+) -> Batch:
     """The rows' trained tokens, one row after the other.
 
     Args:
         current: log θ of each, with gradient. Shape [tokens].
         proximal: log p of each. Shape [tokens].
         version: version that the update trains from.
+        reference: log ref of each, where the objective asks for it. Shape [tokens].
     """
     # A step's tokens in two training sequences are two segments: what is shared is shared within one forward pass.
     steps = np.unique(
@@ -63,4 +66,5 @@ def loss_batch(rows: Sequence[Row], current: Tensor, proximal: Tensor, version: 
         steps=torch.from_numpy(steps.reshape(-1)),
         versions=torch.from_numpy(np.concatenate([row.tokens.versions for row in rows])),
         version=version,
+        reference=reference,
     )

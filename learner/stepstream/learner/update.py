@@ -23,6 +23,8 @@ from stepstream.learner.losses import Bucket, token_scales
 from stepstream.learner.losses.configured import objective_of
 from stepstream.learner.parallel import current_ranks
 from stepstream.learner.policy import Policy
+from stepstream.learner.preferring import Likelihood, Preference, weighed, weighed_rows
+from stepstream.learner.reference import Reference, reference_of
 from stepstream.learner.rows import Row, loss_batch, rows_of, trained_sizes
 from stepstream.learner.snapshot import Snapshot
 
@@ -33,14 +35,23 @@ _FINAL_RATE = 0.1
 class Trainer:
     """The policy in training and how it learns."""
 
-    def __init__(self, folder: Path, how: Learner) -> None:
+    def __init__(self, folder: Path, how: Learner, root: Path | None = None) -> None:
         """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
+
+        Args:
+            folder: of the version to train from.
+            how: settings.
+            root: folder of the lineage's root, where the settings need a reference policy.
 
         Raises:
             CannotTrain: the learner does not know how to train such a model.
         """
-        self._how, self._objective, self._rule = how, objective_of(how), rule_of(how)
+        self._how, self._rule = how, rule_of(how)
+        self._preference = None if how.objective == "policy_gradient" else Preference(how)
+        self._objective = Likelihood() if self._preference else objective_of(how)
+        self._aggregation = "sum" if self._preference else self._rule.aggregation
         self.policy = Policy(folder, how)
+        self._reference = reference_of(self.policy, root, how)
         self.lags: list[Bucket] = []
         """Figures of the last update by staleness."""
         self._ranks = current_ranks()
@@ -65,19 +76,23 @@ class Trainer:
 
         Returns:
             Figures by name: `loss`, `clip_share`, `cap_share`, `effective_share`, `kl`, `entropy` (mean of the tokens'
-            exact entropies, in nats), `staleness_mean`, `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`,
-            `learning_rate`, `steps_skipped`, `credited_share` (of the trained tokens, those whose advantage is not
-            0), `rejected_share` (those that a weight or mask left out), `staleness_share_N` and
-            `staleness_share_more` (those of a staleness of at most N versions, and more than the N before).
+            exact entropies, in nats), `reference_kl` (estimate of KL(θ‖ref) in nats a token; 0 where `kl_weight` is),
+            `staleness_mean`, `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`,
+            `steps_skipped`, `credited_share` (of the trained tokens, those whose advantage is not 0),
+            `rejected_share` (those that a weight or mask left out), `staleness_share_N` and `staleness_share_more`
+            (those of a staleness of at most N versions, and more than the N before), and, where preferences are
+            learned from, `preferred_share` (of the pairs or attempts, those that the policy has in order).
         """
+        rate = learning_rate(self._how, number)
+        if self._preference is not None:
+            return self._prefer(self._preference, number, groups, version, rate)
         rows = rows_of(groups, self._rule)
         order = list(range(len(rows)))
         random.Random(self._how.seed * 1_000_003 + number).shuffle(order)
         parts = [order[index :: self._how.minibatches] for index in range(min(self._how.minibatches, len(rows)))]
         # The first gradient step starts from the proximal policy itself: only later minibatches need it beforehand.
         beforehand = parts[1:] if self._objective.proximal == "forward" else []
-        proximal = self._logprobs(rows, [index for part in beforehand for index in part])
-        rate = learning_rate(self._how, number)
+        proximal = self._logprobs(rows, [index for part in beforehand for index in part], self.policy.logprobs)
         steps = [self._step(rows, part, proximal, version, rate) for part in parts]
         self.lags = lag_figures(steps)
         return step_figures(steps) | data_figures(rows, groups, version) | {"learning_rate": rate}
@@ -86,13 +101,39 @@ class Trainer:
         """What it holds, to be written."""
         return self.policy.snapshot()
 
+    def _prefer(
+        self, preference: Preference, number: int, groups: Sequence[Sequence[Attempt]], version: int, rate: float
+    ) -> dict[str, float]:
+        """An update by preferences, in place of advantages."""
+        attempts = [[weighed_rows(attempt, 0.0) for attempt in group] for group in groups]
+        rows = [row for group in attempts for own in group for row in own]
+        numbers = iter(range(len(rows)))
+        rows_by_group = [[[next(numbers) for _ in own] for own in group] for group in attempts]
+        reference = self._logprobs(rows, range(len(rows)), self._reference) if self._reference else {}
+        steps, in_order = [], []
+        for part in preference.parts(groups, number):
+            owned = [own for index in part for own in rows_by_group[index]]
+            current = self._logprobs(rows, [row for own in owned for row in own], self.policy.logprobs)
+            weights, loss, share = preference.judge([groups[index] for index in part], owned, current, reference)
+            for own, weight in zip(owned, weights, strict=True):
+                for row in own:
+                    rows[row] = weighed(rows[row], weight)
+            learned = [row for own, weight in zip(owned, weights, strict=True) if weight for row in own]
+            if learned:
+                step = self._step(rows, learned, {}, version, rate)
+                step.loss = loss
+                steps.append(step)
+            in_order.append(share)
+        self.lags = lag_figures(steps)
+        figures = step_figures(steps) | data_figures(rows, groups, version)
+        return figures | {"learning_rate": rate, "preferred_share": sum(in_order) / len(in_order)}
+
     @torch.no_grad()
-    def _logprobs(self, rows: Sequence[Row], part: Sequence[int]) -> dict[int, Tensor]:
-        """Log-probabilities of each row of the part as the policy is now."""
+    def _logprobs(self, rows: Sequence[Row], part: Sequence[int], score: Reference) -> dict[int, Tensor]:
+        """Log-probabilities of each row of the part, under the policy as it is now or the reference."""
         batches = list(self._split(rows, part))
         mine = [
-            self.policy.logprobs([rows[index].tokens for index in batches[number]])
-            for number, _ in self._ranks.rounds(len(batches))
+            score([rows[index].tokens for index in batches[number]]) for number, _ in self._ranks.rounds(len(batches))
         ]
         found: dict[int, Tensor] = {}
         for indices, together in zip(batches, self._ranks.gathered(mine, len(batches)), strict=True):
@@ -105,14 +146,16 @@ class Trainer:
     ) -> Step:
         """One gradient step on the rows of the part."""
         lengths = trained_sizes([rows[index] for index in part])
-        scales = dict(zip(part, token_scales(lengths, self._rule.aggregation, self._how.loss_length), strict=True))
+        scales = dict(zip(part, token_scales(lengths, self._aggregation, self._how.loss_length), strict=True))
         batches, mine = list(self._split(rows, part)), []
         for number, present in self._ranks.rounds(len(batches)):
             indices = batches[number]
             chosen = [rows[index] for index in indices]
-            current, entropy = self.policy.scores([row.tokens for row in chosen])
+            tokens = [row.tokens for row in chosen]
+            current, entropy = self.policy.scores(tokens)
             before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else current.detach()
-            batch = loss_batch(chosen, current, before, version)
+            reference = self._reference(tokens) if self._reference and not self._preference else None
+            batch = loss_batch(chosen, current, before, version, reference)
             terms = self._objective.terms(batch)
             sizes = torch.tensor(trained_sizes(chosen))
             scale = torch.tensor([scales[index] for index in indices]).repeat_interleave(sizes)

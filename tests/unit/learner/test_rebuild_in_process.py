@@ -21,7 +21,8 @@ HOW = Learner(warmup_updates=2, checkpoints="/somewhere/else")
 class World:
     """A log in memory and three versions that were trained from it: 0 (root), 1 and 2."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, how: Learner = HOW) -> None:
+        self.how = how
         self.log: dict[Place, Any] = {}
         for number in range(8):
             for record in group_of(f"g{number}", 3):
@@ -29,7 +30,7 @@ class World:
         self.versions = Versions()
         root = tiny_model(data / "given")
         self._publish(data, 0, None, write_root(root, data / "0"), [])
-        trainer = Trainer(data / "0", HOW)
+        trainer = Trainer(data / "0", how, data / "0")
         for version in (1, 2):
             inputs = [self._train(trainer, 2 * version - 1), self._train(trainer, 2 * version)]
             files = write_version(trainer.snapshot(), data / str(version - 1), data / str(version))
@@ -59,7 +60,7 @@ class World:
                 weights_sha256=weights_sha256(files),
                 files=files,
                 inputs=inputs,
-                configuration=configuration_of(HOW),
+                configuration=configuration_of(self.how),
                 code_version=code_version(),
             )
         )
@@ -77,6 +78,18 @@ class World:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.mark.parametrize("fields", [{"objective": "dpo"}, {"kl_weight": 0.1, "lora_rank": 2}, {"kl_weight": 0.1}])
+def test_what_asks_for_a_reference_is_rebuilt_with_the_same_one(tmp_path: Path, fields: dict[str, Any]) -> None:
+    world = World(tmp_path, HOW.model_copy(update=fields))
+    assert world.rebuild(2).equal
+    (world.folder(0) / "model.safetensors").unlink()
+    if fields.get("lora_rank"):
+        assert world.rebuild(2).equal
+    else:
+        with pytest.raises(CheckpointFault):
+            world.rebuild(2)
 
 
 @pytest.fixture
@@ -98,6 +111,7 @@ def test_weights_come_out_bit_for_bit(world: World) -> None:
         assert result.updates == 2
         assert result.trajectories == 12
         assert result.differences == ()
+        assert result.apart == 0.0
 
 
 def test_an_ancestor_that_is_gone_or_damaged_is_rebuilt_too(world: World) -> None:
@@ -121,7 +135,11 @@ def test_a_record_that_was_changed_shows(world: World) -> None:
     update = world.versions.get("demo", 2)["inputs"][0]
     place = update["partitions"][0], update["offsets"][0]
     world.log[place] = {**world.log[place], "reward": 0.5}
-    assert not world.rebuild(2).equal
+    result = world.rebuild(2)
+    assert not result.equal
+    assert 0.01 < result.apart < 2.0
+    shutil.rmtree(world.folder(2))
+    assert world.rebuild(2).apart is None
 
 
 def test_a_record_that_is_gone_is_named(world: World) -> None:
@@ -130,6 +148,16 @@ def test_a_record_that_is_gone_is_named(world: World) -> None:
     del world.log[place]
     with pytest.raises(CannotRebuild, match=f"partition {place[0]} offset {place[1]}"):
         world.rebuild(2)
+
+
+def test_what_a_gpu_trained_is_compared_by_how_far_it_is_off(world: World) -> None:
+    checkpoint = world.versions.get("demo", 1)
+    then = orjson.loads(checkpoint["configuration"])
+    then["learner"]["device"], then["arithmetic"]["device"] = "cuda", "NVIDIA H200"
+    checkpoint["configuration"] = orjson.dumps(then).decode()
+    result = world.rebuild(1)
+    assert result.apart < 0.01
+    assert [each for each in result.differences if each.startswith("device was NVIDIA H200, is ")]
 
 
 def test_an_ancestor_that_comes_out_different_stops_it(world: World) -> None:

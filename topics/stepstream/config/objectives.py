@@ -26,6 +26,10 @@ def loss_contradictions(how: "Learner") -> list[str]:
         found.append("loss_weight=none has no loss_weight_level: leave it at token")
     if how.loss_weight == "kpop" and how.loss_weight_level != "token":
         found.append("loss_weight=kpop judges each token: leave loss_weight_level at token")
+    if how.objective in ("dpo", "kto") and how.kl_weight:
+        found.append(f"objective={how.objective} keeps near the root by preference_beta: set kl_weight=0")
+    if how.objective == "sft" and how.kl_weight:
+        found.append("objective=sft has no penalty: set kl_weight=0")
     if how.weight_low > 1:
         found.append("weight_low above 1 rejects fresh data, whose weight is 1")
     return found

@@ -180,11 +180,14 @@ class Verify(Section):
     )
     parallel: int = Field(4, ge=1, description="Cases that are judged at once.")
     patience_s: float = Field(
-        120.0, ge=0, description="Seconds for which a verifier that cannot work is tried again before a case is skipped."
+        120.0,
+        ge=0,
+        description="Seconds for which a verifier that cannot work is tried again before a case is skipped.",
     )
     keep_days: int = Field(7, ge=1, description="Days for which a closed trajectory is kept, should a step come late.")
     inference_url: str = Field(
-        "http://127.0.0.1:8000", description="Base address of the inference worker that serves the process reward model."
+        "http://127.0.0.1:8000",
+        description="Base address of the inference worker that serves the process reward model.",
     )
 
 
@@ -444,6 +447,24 @@ class Learner(Section):
     sapo_negative: float = Field(1.05, gt=0, description="Sharpness of sapo's gate for the others.")
     opsm_bound: float = Field(0.5, gt=0, description="opsm: nats a token by which the policy may have moved away.")
     veto_floor: float = Field(1e-4, gt=0, lt=1, description="veto: smallest importance weight in a sequence.")
+    objective: Literal["policy_gradient", "dpo", "kto", "sft"] = Field(
+        "policy_gradient",
+        description="What is learned from groups: advantages times ratios; which attempt was better (dpo); which were "
+        "good (kto); or to imitate those that succeeded (sft). The settings `loss_…` and `advantage` are "
+        "policy_gradient's.",
+    )
+    preference_beta: float = Field(0.1, gt=0, description="β of dpo and kto: how dear distance from the root is.")
+    preference_margin: float = Field(
+        0.0, ge=0, description="dpo: two attempts of a group are a pair if their rewards differ by more than this."
+    )
+    preference_good: float = Field(1.0, gt=0, description="kto: weight λ_D of attempts that succeeded.")
+    preference_bad: float = Field(1.0, gt=0, description="kto: weight λ_U of the others.")
+    kl_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight β of KL(θ‖root of the lineage) in the objective, in reward a nat; above 0 a frozen copy of "
+        "the root is kept in memory, unless there are adapters.",
+    )
     entropy_bonus: float = Field(0.0, ge=0, description="Weight of the policy's entropy in the objective, per nat.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
     lora_rank: int = Field(0, ge=0, description="Rank of the adapters that are trained; 0: all weights are trained.")
@@ -455,13 +476,15 @@ class Learner(Section):
         "cpu", description="Where the model is trained; only on the CPU does the same log give the same bits."
     )
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Precision of the forward pass; weights, their optimizer and log-softmax stay in float32."
+        "float32",
+        description="Precision of the forward pass; weights, their optimizer and log-softmax stay in float32.",
     )
     activation_checkpointing: bool = Field(
         False, description="Keep each layer's input only and compute the rest again: less memory, a third more work."
     )
     compile: bool = Field(
-        False, description="Compile the model's layers when they are first used: minutes on a CPU; needs a C++ compiler."
+        False,
+        description="Compile the model's layers when they are first used: minutes on a CPU; needs a C++ compiler.",
     )
     threads: int = Field(1, ge=1, description="CPU threads of the learner.")
     seed: int = Field(0, description="Seed of everything random in the learner.")

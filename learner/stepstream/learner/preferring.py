@@ -1,0 +1,161 @@
+"""Learning from which answers were better, without advantages: pairs (DPO), single judgements (KTO), imitation (SFT).
+
+A preference loss is a function of sums: log θ of whole attempts, and log ref of the same. Its gradient by an attempt's
+sum is one number, which then weighs all of the attempt's tokens: so the sums are worked out first, without gradient,
+and the pass with gradient can be cut into as many forward passes as memory asks for. The gradient is the same.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.losses import Batch, Terms
+from stepstream.learner.losses.preferences import dpo, kto
+from stepstream.learner.losses.ratios import log_ratio
+from stepstream.learner.rows import Row
+
+Loss = Callable[["Answers"], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The attempts of one gradient step. Tensors have the shape [attempts]."""
+
+    current: Tensor
+    """log θ of all trained tokens together."""
+    reference: Tensor
+    """log ref of the same; zeros where the loss needs none."""
+    tokens: Tensor
+    """Trained tokens."""
+    rewards: Tensor
+    good: Tensor
+    """Whether it reached its goal. Bool."""
+    groups: Tensor
+    """Number of its group."""
+
+
+class Likelihood:
+    """The objective J = A · log θ, of tokens whose weight in the loss is known."""
+
+    proximal = "none"
+
+    def terms(self, batch: Batch) -> Terms:
+        """J of each token; the weights that are told are θ/μ."""
+        weight = log_ratio(batch.current.detach(), batch.behaviour)[0].exp()
+        nothing = torch.zeros_like(weight, dtype=torch.bool)
+        return Terms(batch.advantage * batch.current, weight, nothing, nothing, nothing)
+
+
+def pairs(answers: Answers, margin: float) -> tuple[Tensor, Tensor]:
+    """Places of the better and the worse answer of every pair within a group whose rewards differ by more than this."""
+    rewards, groups = answers.rewards.tolist(), answers.groups.tolist()
+    found = [
+        (better, worse)
+        for better, worse in permutations(range(len(rewards)), 2)
+        if groups[better] == groups[worse] and rewards[better] - rewards[worse] > margin
+    ]
+    chosen = torch.tensor(found, dtype=torch.int64).reshape(-1, 2)
+    return chosen[:, 0], chosen[:, 1]
+
+
+def loss_of(how: Learner) -> Loss:
+    """The loss that `learner.objective` names, as a mean: over pairs (dpo), attempts (kto) or tokens (sft)."""
+
+    def pairwise(answers: Answers) -> Tensor:
+        better, worse = pairs(answers, how.preference_margin)
+        if not better.numel():
+            return answers.current.sum() * 0.0
+        now, ref = answers.current, answers.reference
+        return dpo(now[better], now[worse], ref[better], ref[worse], how.preference_beta).mean()
+
+    def single(answers: Answers) -> Tensor:
+        # The answers are the policy's own, or nearly so: the mean of log θ/ref over them estimates KL(θ‖ref).
+        kl = (answers.current - answers.reference).mean()
+        weights = (how.preference_good, how.preference_bad)
+        return kto(answers.current, answers.reference, answers.good, kl, how.preference_beta, *weights).mean()
+
+    def imitation(answers: Answers) -> Tensor:
+        tokens = (answers.tokens * answers.good).sum().clamp(min=1)
+        return -(answers.current * answers.good).sum() / tokens
+
+    return {"dpo": pairwise, "kto": single, "sft": imitation}[how.objective]
+
+
+class Preference:
+    """Turns groups into rows and weights for one preference loss."""
+
+    def __init__(self, how: Learner) -> None:
+        self._how, self._loss = how, loss_of(how)
+
+    def parts(self, groups: Sequence[Sequence[Attempt]], number: int) -> list[list[int]]:
+        """Numbers of the groups of each gradient step of update `number`: what is compared stays together."""
+        order = list(range(len(groups)))
+        random.Random(self._how.seed * 1_000_003 + number).shuffle(order)
+        return [order[index :: self._how.minibatches] for index in range(min(self._how.minibatches, len(groups)))]
+
+    def judge(
+        self,
+        groups: Sequence[Sequence[Attempt]],
+        rows: Sequence[Sequence[int]],
+        current: Mapping[int, Tensor],
+        reference: Mapping[int, Tensor],
+    ) -> tuple[list[float], float, float]:
+        """Weighs the attempts of some groups.
+
+        Args:
+            groups: attempts by group.
+            rows: numbers of the rows of each attempt, in the order of the attempts.
+            current: log θ of the tokens of each row, by its number.
+            reference: log ref of the same; empty where the loss needs none.
+
+        Returns:
+            The weight of each attempt's log θ in what is maximised; the loss; and the share of the pairs (dpo), or of
+            the attempts (kto), that the policy has in order, relative to the reference: for sft, the share that is
+            imitated.
+        """
+        attempts = [(number, attempt) for number, group in enumerate(groups) for attempt in group]
+        sums = torch.stack([_sum(current, own) for own in rows]).requires_grad_()
+        before = [_sum(reference, own) for own in rows] if reference else []
+        answers = Answers(
+            current=sums,
+            reference=torch.stack(before) if before else torch.zeros_like(sums),
+            tokens=torch.tensor([sum(current[row].numel() for row in own) for own in rows], dtype=torch.float64),
+            rewards=torch.tensor([attempt.reward for _, attempt in attempts], dtype=torch.float64),
+            good=torch.tensor([attempt.credit.succeeded for _, attempt in attempts]),
+            groups=torch.tensor([number for number, _ in attempts]),
+        )
+        loss = self._loss(answers)
+        (gradient,) = torch.autograd.grad(loss, sums)
+        return (-gradient).tolist(), float(loss.detach()), self._in_order(answers)
+
+    def _in_order(self, answers: Answers) -> float:
+        gain = (answers.current - answers.reference).detach()
+        if self._how.objective == "sft":
+            right = answers.good
+        elif self._how.objective == "kto":
+            right = (gain > gain.mean()) == answers.good
+        else:
+            better, worse = pairs(answers, self._how.preference_margin)
+            right = gain[better] > gain[worse]
+        return float(right.double().mean()) if right.numel() else 0.0
+
+
+def weighed_rows(attempt: Attempt, weight: float) -> list[Row]:
+    """The attempt's training sequences with the same weight on every token."""
+    return [weighed(Row(tokens, np.empty(0, np.float32)), weight) for tokens in attempt.sequences]
+
+
+def weighed(row: Row, weight: float) -> Row:
+    """The row with the same weight on every token."""
+    return Row(row.tokens, np.full(row.tokens.trained.size, weight, dtype=np.float32))
+
+
+def _sum(values: Mapping[int, Tensor], rows: Sequence[int]) -> Tensor:
+    return torch.stack([values[row].double().sum() for row in rows]).sum()

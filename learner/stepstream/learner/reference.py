@@ -1,0 +1,78 @@
+"""The reference policy: the root of the lineage, frozen, for penalties and preferences that ask how far θ has moved."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Tokens
+from stepstream.learner.checkpoint import folder_of, verify
+from stepstream.learner.forward import way_for
+from stepstream.learner.policy import Policy
+from stepstream.learner.pretrained import load_model
+from stepstream.topics.events import Checkpoint
+
+Reference = Callable[[Sequence[Tokens]], Tensor]
+"""log ref of every trained token, row after row, without gradient. Shape [trained tokens]."""
+
+
+def needs_reference(how: Learner) -> bool:
+    """Whether the learner's settings ask for one."""
+    return how.kl_weight > 0 or how.objective in ("dpo", "kto")
+
+
+def reference_folder(root: Checkpoint, how: Learner) -> Path | None:
+    """The folder of a lineage's root, checked, where a copy of its weights is needed; else None.
+
+    Raises:
+        CheckpointFault: its files are gone or damaged.
+    """
+    if not needs_reference(how) or how.lora_rank:
+        return None
+    folder = folder_of(root["uri"])
+    verify(folder, root["files"])
+    return folder
+
+
+def reference_of(policy: Policy, root: Path | None, how: Learner) -> Reference | None:
+    """The reference, where the settings need one.
+
+    With adapters it is the policy without them, which costs no memory; else a copy of the root's weights, whole on
+    each rank.
+
+    Args:
+        policy: the one in training.
+        root: folder of the lineage's root.
+        how: the learner's settings.
+
+    Raises:
+        ValueError: it is needed and `root` is None.
+        CannotTrain: the root is a model that the learner does not know how to use.
+    """
+    if not needs_reference(how):
+        return None
+    if how.lora_rank:
+        return policy.reference_logprobs
+    if root is None:
+        raise ValueError("the settings need a reference policy: give the folder of the lineage's root")
+    return _Frozen(root, how)
+
+
+class _Frozen:
+    """A model that is never stepped."""
+
+    def __init__(self, folder: Path, how: Learner) -> None:
+        self._model = load_model(folder).to(torch.device(how.device)).requires_grad_(False)
+        self._lower = how.precision == "bfloat16"
+        with self._precision():
+            self._way = way_for(self._model)
+
+    @torch.no_grad()
+    def __call__(self, rows: Sequence[Tokens]) -> Tensor:
+        with self._precision():
+            return self._way(self._model, rows).logprobs
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._lower)

@@ -1,0 +1,159 @@
+"""Preferences, imitation and the distance from a reference: each lowers its loss, and gives the same bits again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from labelled_records import attempt, labelled, tiny_model
+from pydantic import ValidationError
+
+from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.checkpoint import sha256_of, write_version
+from stepstream.learner.lessons import lesson_of
+from stepstream.learner.losses.preferences import dpo
+from stepstream.learner.preferring import Answers, Preference, loss_of, pairs
+from stepstream.learner.update import Trainer
+
+REWARDS = (1.0, 0.5, 0.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def how(**fields: Any) -> Learner:
+    return Learner.model_validate({"warmup_updates": 0, "learning_rate": 1e-3, **fields})
+
+
+def groups(count: int = 3) -> list[list[Attempt]]:
+    return [[attempt(labelled(f"g{g}", n, reward)) for n, reward in enumerate(REWARDS)] for g in range(count)]
+
+
+def trainer(folder: Path, **fields: Any) -> Trainer:
+    return Trainer(folder, how(**fields), folder)
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto", "sft"])
+def test_it_lowers_its_loss_and_gives_the_same_bits_again(folder: Path, tmp_path: Path, objective: str) -> None:
+    hashes = set()
+    for run in range(2):
+        made = trainer(folder, objective=objective, minibatches=1)
+        figures = [made.update(number, groups(), version=0) for number in (1, 2, 3, 4)]
+        assert figures[-1]["loss"] < figures[0]["loss"] - 1e-3
+        assert figures[-1]["preferred_share"] >= figures[0]["preferred_share"]
+        write_version(made.snapshot(), folder, tmp_path / str(run))
+        hashes.add(sha256_of(tmp_path / f"{run}/model.safetensors"))
+    assert len(hashes) == 1
+
+
+def test_what_dpo_prefers_becomes_likelier(folder: Path) -> None:
+    figures = trainer(folder, objective="dpo", minibatches=1).update(1, groups(), version=0)
+    assert figures["loss"] == pytest.approx(torch.log(torch.tensor(2.0)).item())  # θ is the reference still
+    made = trainer(folder, objective="dpo")
+    for number in range(1, 6):
+        figures = made.update(number, groups(), version=0)
+    assert figures["preferred_share"] > 0.9
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto", "sft"])
+def test_how_it_is_cut_into_passes_changes_nothing_but_rounding(folder: Path, objective: str) -> None:
+    losses = []
+    for most in (16, 4096):
+        made = trainer(folder, objective=objective, minibatches=1, microbatch_tokens=most)
+        losses.append([made.update(number, groups(), version=0)["loss"] for number in (1, 2, 3)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def answers(current: list[float], rewards: list[float], of_group: list[int]) -> Answers:
+    now = torch.tensor(current, dtype=torch.float64, requires_grad=True)
+    return Answers(
+        current=now,
+        reference=torch.zeros_like(now),
+        tokens=torch.ones_like(now) * 4,
+        rewards=torch.tensor(rewards),
+        good=torch.tensor(rewards) == 1.0,
+        groups=torch.tensor(of_group),
+    )
+
+
+def test_pairs_are_of_one_group_and_differ_enough() -> None:
+    here = answers([0.0] * 5, [1.0, 0.0, 0.5, 1.0, 0.0], [0, 0, 0, 1, 1])
+    assert sorted(zip(*(each.tolist() for each in pairs(here, 0.0)), strict=True)) == [(0, 1), (0, 2), (2, 1), (3, 4)]
+    assert sorted(zip(*(each.tolist() for each in pairs(here, 0.5)), strict=True)) == [(0, 1), (3, 4)]
+
+
+def test_weights_are_the_loss_s_own_gradient() -> None:
+    """One pair: β·σ(-β·margin), up for the better and down for the worse."""
+    here = answers([-10.0, -15.0], [1.0, 0.0], [0, 0])
+    loss = loss_of(how(objective="dpo"))(here)
+    (gradient,) = torch.autograd.grad(loss, here.current)
+    expected = 0.1 * torch.sigmoid(torch.tensor(-0.1 * 5.0, dtype=torch.float64)).item()
+    assert gradient.tolist() == pytest.approx([-expected, expected])
+    chosen, rejected, zero = torch.tensor([-10.0]), torch.tensor([-15.0]), torch.zeros(1)
+    assert loss.item() == pytest.approx(dpo(chosen, rejected, zero, zero).item())
+
+
+def test_imitation_counts_the_tokens_of_what_succeeded_only() -> None:
+    here = answers([-8.0, -100.0], [1.0, 0.0], [0, 0])
+    assert loss_of(how(objective="sft"))(here).item() == pytest.approx(8.0 / 4)
+
+
+def test_minibatches_keep_groups_whole() -> None:
+    parts = Preference(how(objective="dpo", minibatches=2)).parts(groups(5), 1)
+    assert sorted(number for part in parts for number in part) == [0, 1, 2, 3, 4]
+    assert [len(part) for part in parts] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "rewards", "reason"),
+    [
+        ({"objective": "dpo"}, (1.0, 1.0), "no_variance"),
+        ({"objective": "dpo"}, (1.0, 0.0), ""),
+        ({"objective": "dpo", "preference_margin": 0.6}, (1.0, 0.5), "no_variance"),
+        ({"objective": "kto"}, (1.0, 1.0), ""),
+        ({"objective": "sft"}, (0.0, 0.5), "no_success"),
+        ({"objective": "sft"}, (1.0,), ""),
+    ],
+)
+def test_what_a_group_must_have(fields: dict[str, Any], rewards: tuple[float, ...], reason: str) -> None:
+    attempts = [attempt(labelled("g", n, reward)) for n, reward in enumerate(rewards)]
+    assert lesson_of(how(**fields))(attempts) == reason
+
+
+# --- distance from the reference
+
+
+def test_a_penalty_keeps_the_policy_near_the_root(folder: Path) -> None:
+    moved = []
+    for weight in (0.001, 3.0):
+        made = trainer(folder, kl_weight=weight, minibatches=1, learning_rate=1e-2)
+        for number in range(1, 8):
+            figures = made.update(number, groups(), version=0)
+        moved.append(figures["reference_kl"])
+    assert moved[0] > 2 * moved[1] > 0
+
+
+def test_at_the_root_itself_the_distance_is_nothing(folder: Path) -> None:
+    assert trainer(folder, kl_weight=1.0, minibatches=1).update(1, groups(), 0)["reference_kl"] == pytest.approx(
+        0.0, abs=1e-9
+    )
+
+
+def test_with_adapters_the_reference_is_the_model_below_them(folder: Path) -> None:
+    made = Trainer(folder, how(kl_weight=0.1, lora_rank=2, minibatches=1))
+    assert made.update(1, groups(), 0)["reference_kl"] == pytest.approx(0.0, abs=1e-9)
+    assert made.update(2, groups(), 0)["reference_kl"] > 0
+
+
+def test_a_reference_must_be_given(folder: Path) -> None:
+    with pytest.raises(ValueError, match="root"):
+        Trainer(folder, how(objective="kto"))
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto", "sft"])
+def test_a_penalty_beside_preferences_is_refused(objective: str) -> None:
+    with pytest.raises(ValidationError, match="kl_weight=0"):
+        how(objective=objective, kl_weight=0.1)
