@@ -95,10 +95,14 @@ def rebuild(name: str, as_json: bool) -> None:
             )
         click.echo(f"published {result.published_sha256}")
         click.echo(f"rebuilt   {result.rebuilt_sha256}")
-        click.echo("the same, bit for bit" if result.equal else "DIFFERENT")
+        click.echo("the same, bit for bit" if result.equal else f"DIFFERENT{_how_far(result.apart)}")
         for difference in result.differences:
             click.echo(f"this machine computes differently: {difference}", err=True)
     sys.exit(0 if result.equal else 1)
+
+
+def _how_far(apart: float | None) -> str:
+    return "" if apart is None else f": apart by {apart:.2g} of the way that the version moved from its parent"
 
 
 def _log() -> AbstractContextManager[Settings]:

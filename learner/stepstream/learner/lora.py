@@ -106,13 +106,14 @@ def without_adapters(model: Any) -> Iterator[None]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    # Not by peft's own switch, which would freeze the adapters too, in the midst of a step.
     for layer in layers:
-        layer.enable_adapters(False)
+        layer._disable_adapters = True
     try:
         yield
     finally:
         for layer in layers:
-            layer.enable_adapters(True)
+            layer._disable_adapters = False
 
 
 def _wanted(how: Learner) -> dict[str, Any]:

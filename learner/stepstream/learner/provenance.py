@@ -10,6 +10,7 @@ import orjson
 import torch
 
 from stepstream.config.sections import Learner
+from stepstream.learner.parallel import current_ranks
 
 
 @cache
@@ -28,19 +29,27 @@ def code_version() -> str:
 
 
 def configuration_of(how: Learner) -> str:
-    """The learner's settings and what else decides the last bits, as JSON."""
+    """The learner's settings and what else decides the last bits, as JSON.
+
+    Also how many ranks trained; on CPUs that decides nothing.
+    """
     return orjson.dumps(
-        {"learner": how.model_dump(mode="json", exclude={"checkpoints"}), "arithmetic": arithmetic()},
+        {
+            "learner": how.model_dump(mode="json", exclude={"checkpoints"}),
+            "arithmetic": arithmetic(how.device),
+            "ranks": current_ranks().size,
+        },
         option=orjson.OPT_SORT_KEYS,
     ).decode()
 
 
-def arithmetic() -> dict[str, str]:
-    """What may change the last bits between machines: libraries and the processor's vector instructions."""
+def arithmetic(device: str = "cpu") -> dict[str, str]:
+    """What may change the last bits between machines: libraries, vector instructions, and what computes."""
     return {
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
     }
 
 
