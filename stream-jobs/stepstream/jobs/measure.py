@@ -75,7 +75,7 @@ class MeasureFold:
         for snapshot in self._snapshots.values():
             out.emit(STATS, snapshot["key"], snapshot)
         self._snapshots.clear()
-        self._components.settle(out)
+        self._components.settle(changes, out)
 
     def due(self, now_ms: int) -> bool:
         """Never: nothing here depends on time."""

@@ -31,21 +31,11 @@ class Moments:
     """ΣS_g²."""
     group_cross: float = 0
     """Σn_g S_g."""
-    group_sizes: int = 0
+    group_sizes: float = 0
     """Σn_g²."""
-
-    @classmethod
-    def of_group(cls, trajectories: int, total: float, squares: float) -> Self:
-        """The moments of one group; of none, where it has no trajectories (any more)."""
-        if not trajectories:
-            return cls()
-        return cls(trajectories, 1, total, squares, total * total, trajectories * total, trajectories * trajectories)
 
     def __add__(self, other: Self) -> "Moments":
         return Moments(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    def __neg__(self) -> "Moments":
-        return Moments(*(-mine for mine in astuple(self)))
 
     @property
     def mean(self) -> float:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
+from group_moments import moments
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,13 +23,12 @@ RULE = Alarms(window=GROUPS)
 
 def period(rng: random.Random, shares: dict[Series, float], groups: int = GROUPS) -> dict[Series, Moments]:
     """Series of zeros and ones with these shares of ones; half of a group's attempts at a task are alike."""
-    sums = dict.fromkeys(shares, Moments())
-    for series, share in shares.items():
-        for _ in range(groups):
-            alike = float(rng.random() < share)
-            values = [alike if rng.random() < 0.5 else float(rng.random() < share) for _ in range(SIZE)]
-            sums[series] += Moments.of_group(SIZE, sum(values), sum(values))
-    return sums
+
+    def attempts(share: float) -> list[float]:
+        alike = float(rng.random() < share)
+        return [alike if rng.random() < 0.5 else float(rng.random() < share) for _ in range(SIZE)]
+
+    return {series: moments(*(attempts(share) for _ in range(groups))) for series, share in shares.items()}
 
 
 def history(seed: int, *shares: tuple[float, ...], groups: int = GROUPS) -> dict[Period, Sums]:
