@@ -9,14 +9,18 @@ from stepstream.config.sections import Learner
 from stepstream.learner.checkpoint import write_version
 from stepstream.learner.update import Trainer
 
-KINDS: dict[str, dict[str, Any]] = {"full": {}, "lora": {"lora_rank": 4}}
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {"kl_weight": 0.1},
+    "adapters": {"lora_rank": 4, "kl_weight": 0.1},
+    "preferences": {"objective": "dpo", "activation_checkpointing": True},
+}
 
 
-def learn(kind: str, folder: Path, target: Path, updates: tuple[int, ...]) -> list[dict[str, float]]:
-    """Trains from one folder into another; the figures of each update."""
+def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int, ...]) -> list[dict[str, float]]:
+    """Trains from one folder into another, of the lineage of `root`; the figures of each update."""
     # So little a forward pass that the last round of each step leaves ranks without one.
     how = Learner.model_validate({"warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]})
-    trainer = Trainer(folder, how)
+    trainer = Trainer(folder, how, root)
     figures = [
         trainer.update(n, [[attempt(record) for record in group_of(f"{n}/{g}", 5)] for g in range(3)], version=1)
         for n in updates
@@ -30,4 +34,4 @@ def learn(kind: str, folder: Path, target: Path, updates: tuple[int, ...]) -> li
 def learn_all(version: int, data: Path, parent: str, target: str) -> list[list[dict[str, float]]]:
     """Trains each kind of model from DATA/KIND/PARENT into DATA/KIND/TARGET, as the two updates of a version."""
     updates = (2 * version - 1, 2 * version)
-    return [learn(kind, data / kind / parent, data / kind / target, updates) for kind in KINDS]
+    return [learn(kind, data / kind / parent, data / kind / target, data / kind / "0", updates) for kind in KINDS]
