@@ -43,17 +43,20 @@ def check(file: Path, as_json: bool) -> None:
 
 
 @verify.command()
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
     "--set", "labelled", required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="JSONL of labelled cases: id, task, response, labels, reference.",
+    help="JSONL of labelled cases: id, task, response, reference, labels.",
 )  # fmt: skip
 @click.option("--name", help="Verification whose judge is meant; needed where the file has several.")
+@click.option("--next-state", is_flag=True, help="Measure the judge of the job `judge` instead; without a file.")
 @click.option("--by", "author", default="", help="Who has it measured.")
 @click.option("--dry-run", is_flag=True, help="Measure only: the judge goes on as before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as an object.")
-def calibrate(file: Path, labelled: Path, name: str | None, author: str, dry_run: bool, as_json: bool) -> int:
-    """Measure how far a judge agrees with people, and publish it: from then on the judge counts, if that is enough.
+def calibrate(
+    file: Path | None, labelled: Path, name: str | None, next_state: bool, author: str, dry_run: bool, as_json: bool
+) -> int:
+    """Measure how far a judge of FILE agrees with people; from then on the judge counts, if that is enough.
 
     Exit status 1 where it is not enough.
     """
@@ -62,12 +65,19 @@ def calibrate(file: Path, labelled: Path, name: str | None, author: str, dry_run
     from stepstream.embedded.on_demand import log_at_hand
     from stepstream.jobs.verifiers import calibrating
     from stepstream.jobs.verifiers.base import Unavailable
-    from stepstream.jobs.verifiers.calibration import refusal
+    from stepstream.jobs.verifiers.calibration import CALIBRATIONS, refusal
     from stepstream.topics.ids import now_us
 
     settings = load()
-    judge = _judge(file, name)
-    cases = calibrating.read_set(labelled, pairs=judge.options.mode == "pair")
+    if next_state == (file is not None):
+        raise click.UsageError("name either a verification file or --next-state")
+    if file is not None:
+        judge: calibrating.Subject = calibrating.OfVerifier(_judge(file, name))
+    elif settings.judge.url and settings.judge.model:
+        judge = calibrating.OfNextState(settings.judge)
+    else:
+        raise SettingsError("there is no judge to ask: set judge.url and judge.model")
+    cases = calibrating.read_set(labelled, judge.fields)
     try:
         record = calibrating.calibrate(
             judge, cases, parallel=settings.verify.parallel, occurred_at_us=now_us(), author=author
@@ -76,7 +86,7 @@ def calibrate(file: Path, labelled: Path, name: str | None, author: str, dry_run
         raise StackError(f"{error}; nothing was recorded") from None
     if not dry_run:
         with log_at_hand(settings, lambda line: click.echo(line, err=True)) as reached:
-            tables.write(reached, "judge-calibrations", judge.digest, record)
+            tables.write(reached, CALIBRATIONS, judge.digest, record)
     lacks = refusal(record, judge.gate)
     if as_json:
         click.echo(orjson.dumps({**record, "counts": lacks is None, "lacks": lacks}, option=orjson.OPT_INDENT_2))

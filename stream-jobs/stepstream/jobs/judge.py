@@ -1,9 +1,10 @@
 """The `judge` job: has a configured model score each step by what the user said next.
 
 Run it as `python -m stepstream.jobs.judge`; it needs `judge.url` and `judge.model`. Reads `governed-steps`, writes
-`feedback` (source `judge`, name `next_state`) about the step before, which `govern` then passes on like any other. A
-reward specification decides what it counts for. A judge that is away is waited for a while and then passed over,
-loudly; the log is never held up for it.
+`feedback` (source `judge`) about the step before, which `govern` then passes on like any other: as `next_state` where
+`judge-calibrations` says that this judge agrees with people, otherwise as `shadow.next_state`. A reward specification
+decides what it counts for. A judge that is away is waited for a while and then passed over, loudly; the log is never
+held up for it.
 """
 
 import hashlib
@@ -16,13 +17,15 @@ from stepstream.jobs import metrics
 from stepstream.jobs.consent import stricter
 from stepstream.jobs.folding import FoldProcessor
 from stepstream.jobs.judge_client import JudgeClient
-from stepstream.jobs.judging import judged_step, question
+from stepstream.jobs.judging import digest, judged_step, question
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record
 from stepstream.jobs.rules import TableRules
 from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.standing import Rules
 from stepstream.jobs.state import Changes
+from stepstream.jobs.verifiers.base import SHADOW
+from stepstream.jobs.verifiers.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
 from stepstream.jobs.waiting import Decoder, PatientCodec
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
@@ -30,6 +33,7 @@ from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Fatal, Stop, run
 from stepstream.topics.seal import is_erased
+from stepstream.topics.table import Table
 
 NAME = "judge"
 VERSION = "1"
@@ -41,6 +45,7 @@ _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
 _DAY_US = 24 * 3600 * 1_000_000
 _KEPT_DAYS = 2
+_WAIT_S = 1.0
 _BATCH = 5
 """Small: a batch that is given up is asked about again."""
 
@@ -60,9 +65,18 @@ class JudgeFold:
     stays sealed), and which questions were asked.
     """
 
-    def __init__(self, scores: Scores, codec: Decoder, rules: Rules, agents: list[str], tenants: list[str]) -> None:
+    def __init__(
+        self,
+        scores: Scores,
+        codec: Decoder,
+        rules: Rules,
+        agents: list[str],
+        tenants: list[str],
+        lacks: Callable[[], str | None],
+    ) -> None:
+        """`lacks` says why the judge may not count now; None: it may."""
         self._scores, self._codec, self._rules = scores, codec, rules
-        self._agents, self._tenants = agents, tenants
+        self._agents, self._tenants, self._lacks = agents, tenants, lacks
         self._newest_day = 0
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
@@ -121,6 +135,8 @@ class JudgeFold:
         if score is not None:
             feedback = _feedback(before, step, score)
             feedback["consent"] = consent
+            if (lacks := self._lacks()) is not None:
+                feedback["name"], feedback["comment"] = SHADOW + feedback["name"], lacks
             out.emit(FEEDBACK, step["trajectory_id"], feedback)
 
 
@@ -168,13 +184,16 @@ class Judge:
     remembers: ClassVar[str | None] = None
     max_event_bytes: int | None = None
 
-    def __init__(self, settings: Settings, scores: Scores, codec: Decoder, rules: Rules) -> None:
+    def __init__(
+        self, settings: Settings, scores: Scores, codec: Decoder, rules: Rules, lacks: Callable[[], str | None]
+    ) -> None:
         self._settings = settings.judge
-        self._scores, self._codec, self._rules = scores, codec, rules
+        self._scores, self._codec, self._rules, self._lacks = scores, codec, rules, lacks
 
     def fold(self, state: object) -> JudgeFold:
         """One partition."""
-        return JudgeFold(self._scores, self._codec, self._rules, self._settings.agents, self._settings.tenants)
+        only = self._settings.agents, self._settings.tenants
+        return JudgeFold(self._scores, self._codec, self._rules, *only, self._lacks)
 
 
 def main(settings: Settings, stop: Stop) -> None:
@@ -188,15 +207,21 @@ def main(settings: Settings, stop: Stop) -> None:
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     codec = codec_of(settings)
     try:
-        with TableRules(settings) as rules:
+        with TableRules(settings) as rules, Table(settings, CALIBRATIONS) as calibrations:
             if not rules.wait(lambda: bool(stop)):
                 return
+            while not calibrations.wait_current(_WAIT_S):
+                if stop:
+                    return
+            judge = digest(settings.judge.model)
+
+            def lacks() -> str | None:
+                return refusal(calibrations.get(judge), DEFAULT_GATE)
 
             def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
                 scores = JudgeClient(settings.judge, abandoned)
-                return FoldProcessor(
-                    settings, Judge(settings, scores, PatientCodec(codec, abandoned), rules), abandoned
-                )
+                job = Judge(settings, scores, PatientCodec(codec, abandoned), rules, lacks)
+                return FoldProcessor(settings, job, abandoned)
 
             run_job(settings, stop, NAME, Judge.inputs, make, batch=_BATCH)
     finally:

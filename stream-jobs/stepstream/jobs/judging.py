@@ -1,5 +1,6 @@
 """What a judge is asked about a step, and how its answer is read. Pure."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from importlib import resources
@@ -35,19 +36,20 @@ def judged_step(step: Step) -> int | None:
 
 def question(before: Step, step: Step) -> str:
     """What is asked about `before`, whose user's reaction is in `step`, as JSON."""
-    return orjson.dumps(
-        {
-            "request": _said(before["messages"]),
-            "response": {
-                "text": _cut(before["response"]["content"]),
-                "tools": [
-                    {"name": call["name"], "arguments": _cut(call["arguments"])}
-                    for call in before["response"]["tool_calls"]
-                ],
-            },
-            "reaction": _said(step["messages"]),
-        }
-    ).decode()
+    return asked(_said(before["messages"]), before["response"], _said(step["messages"]))
+
+
+def asked(request: str, response: Message, reaction: str) -> str:
+    """What is asked about a response, as JSON."""
+    tools = [{"name": call["name"], "arguments": _cut(call["arguments"])} for call in response["tool_calls"]]
+    said = {"text": _cut(response["content"]), "tools": tools}
+    return orjson.dumps({"request": _cut(request), "response": said, "reaction": _cut(reaction)}).decode()
+
+
+def digest(model: str) -> str:
+    """Names a judge of next states: its model, rubric, the form of the question and every parameter of the call."""
+    said = ["next_state", _MOST_CHARACTERS, request(model, "")]
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 def request(model: str, asked: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.standing import Rules
 from stepstream.jobs.state import PartitionState
 from stepstream.jobs.verifiers.bench import Bench
+from stepstream.jobs.verifiers.calibration import CALIBRATIONS
 from stepstream.jobs.verifiers.options import Surroundings
 from stepstream.jobs.verifiers.specification import Verification, load
 from stepstream.jobs.verify_fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold
@@ -27,7 +28,6 @@ from stepstream.topics.codec import codec_of
 from stepstream.topics.process import Fatal, Stop, run
 from stepstream.topics.table import Table
 
-CALIBRATIONS = "judge-calibrations"
 _BATCH = 50
 """Small: a batch that is given up is judged again."""
 _WAIT_S = 1.0

@@ -19,10 +19,10 @@ from stepstream.jobs.record import Record, Refused
 from stepstream.jobs.standing import Rules
 from stepstream.jobs.state import Changes, PartitionState
 from stepstream.jobs.trajectory import Head
-from stepstream.jobs.verifiers.base import Case, Verdict
+from stepstream.jobs.verifiers.base import SHADOW, Case, Verdict
 from stepstream.jobs.verifiers.bench import Judged
 from stepstream.jobs.verifiers.reading import cases
-from stepstream.jobs.verifiers.specification import SHADOW, Verification
+from stepstream.jobs.verifiers.specification import Verification
 from stepstream.jobs.waiting import Decoder
 from stepstream.topics.events import Consent, Feedback, Step, TrajectoryClosed, new_feedback
 from stepstream.topics.ids import derived_id

@@ -45,10 +45,16 @@ class Refused(NoRules):
         return Standing(consent="none")
 
 
-def judge_run(judge: Scripted, rules: Any = None, state: MemoryState | None = None, **only: list[str]) -> FoldRun:
+def judge_run(
+    judge: Scripted,
+    rules: Any = None,
+    state: MemoryState | None = None,
+    lacks: str | None = None,
+    **only: list[str],
+) -> FoldRun:
     run = FoldRun(JOB, None, state or MemoryState())  # type: ignore[arg-type]
     wanted: dict[str, list[str]] = {"agents": [], "tenants": []} | only
-    run.fold = JudgeFold(judge, run.codec, rules or NoRules(), **wanted)  # type: ignore[arg-type]
+    run.fold = JudgeFold(judge, run.codec, rules or NoRules(), lacks=lambda: lacks, **wanted)  # type: ignore[arg-type]
     return run
 
 
@@ -65,6 +71,11 @@ def test_the_users_next_message_scores_the_step_before() -> None:
     assert [orjson.loads(asked) for asked in judge.asked] == [
         {"request": "said 0", "response": {"text": "answered 0", "tools": []}, "reaction": "said 1"}
     ]
+
+
+def test_a_judge_that_may_not_count_casts_a_shadow() -> None:
+    [feedback] = fed(judge_run(Scripted(), lacks="not calibrated"), [as_governed(step) for step in talk()])
+    assert (feedback["name"], feedback["comment"]) == ("shadow.next_state", "not calibrated")
 
 
 def test_a_redelivered_or_newly_governed_step_is_asked_about_once() -> None:

@@ -13,9 +13,10 @@ from scripted_judge import reply, served
 
 from stepstream.config import Settings, SettingsError
 from stepstream.config.sections import Judge as JudgeSettings
+from stepstream.jobs.judging import digest as next_state_digest
 from stepstream.jobs.verifiers.agreement import cohen, krippendorff, wilson
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
-from stepstream.jobs.verifiers.calibrating import calibrate, read_set
+from stepstream.jobs.verifiers.calibrating import OfNextState, OfVerifier, calibrate, read_set
 from stepstream.jobs.verifiers.calibration import Gate, Labelled, measured, refusal
 from stepstream.jobs.verifiers.judge import Judge, make
 from stepstream.jobs.verifiers.judge_prompts import better_of, digest, score_of
@@ -238,12 +239,12 @@ def test_no_scaling_mends_scores_that_say_nothing_or_the_contrary() -> None:
 def test_flips_and_unread_answers_are_counted_and_left_out() -> None:
     cases = [Labelled(f"w{i}", [1], 1.0) for i in range(42)] + [Labelled(f"l{i}", [0], 1.0) for i in range(30)]
     cases += [Labelled(f"f{i}", [1], 0.5, flip=True) for i in range(28)] + [Labelled("u", [1], None)]
-    figures = measured(cases, pairs=True)
+    figures = measured(cases, "pair")
     assert (figures["items"], figures["flips"], figures["unread"]) == (72, 28, 1)
     assert figures["order_consistency"] == pytest.approx(0.72)
     assert figures["agreement"] == pytest.approx(42 / 72)
     with pytest.raises(ValueError, match="no answer"):
-        measured([Labelled("u", [1], None)], pairs=True)
+        measured([Labelled("u", [1], None)], "pair")
 
 
 def test_scores_are_compared_as_right_or_wrong_and_scaled() -> None:
@@ -253,7 +254,7 @@ def test_scores_are_compared_as_right_or_wrong_and_scaled() -> None:
         chance = drawn.random()
         label = float(drawn.random() < chance)
         cases.append(Labelled(str(number), [label, label, 1 - label], sigmoid(4 * logit(chance))))
-    figures = measured(cases, pairs=False)
+    figures = measured(cases, "score")
     assert figures["items"] == 200
     assert figures["agreement"] > 0.6
     assert figures["temperature"] > 1.5
@@ -277,8 +278,8 @@ def test_a_set_makes_a_record(tmp_path: Path) -> None:
     file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
     answers = [(200, reply(f'{{"score": {n % 2}}}')) for n in range(5)] + [(200, reply("?"))]
     with served(*answers) as (url, seen):
-        asked = judge(url)
-        record = calibrate(asked, read_set(file, pairs=False), parallel=1, occurred_at_us=7, author="ann")
+        asked = OfVerifier(judge(url))
+        record = calibrate(asked, read_set(file, asked.fields), parallel=1, occurred_at_us=7, author="ann")
     assert (record["judge"], record["items"], record["unread"], record["agreement"]) == (asked.digest, 5, 1, 1.0)
     assert (record["mode"], record["author"], record["occurred_at_us"]) == ("score", "ann", 7)
     assert len(seen) == 7  # what could not be read was asked for once more
@@ -300,4 +301,20 @@ def test_a_set_that_cannot_be_used_names_the_line(line: str, tmp_path: Path) -> 
     file = tmp_path / "set.jsonl"
     file.write_text('{"id": "0", "task": "q", "response": "r", "labels": [1]}\n' + line)
     with pytest.raises(SettingsError, match="line 2"):
-        read_set(file, pairs=False)
+        read_set(file, ("task", "response"))
+
+
+def test_the_next_state_judge_is_measured_in_three_words(tmp_path: Path) -> None:
+    file = tmp_path / "set.jsonl"
+    rows = [
+        {"id": str(n), "request": "q", "response": "r", "reaction": "thanks", "labels": [label]}
+        for n, label in enumerate([1, 0, 0.5, 1])
+    ]
+    file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    answers = [(200, reply(f'{{"score": {score}}}')) for score in (0.5, -1, 0.25, -0.5)]
+    with served(*answers) as (url, seen):
+        asked = OfNextState(JudgeSettings(url=url, model="m", per_minute=1e6))  # type: ignore[arg-type]
+        record = calibrate(asked, read_set(file, asked.fields), parallel=1, occurred_at_us=7, author="")
+    assert (record["judge"], record["mode"], record["items"]) == (next_state_digest("m"), "next_state", 4)
+    assert (record["agreement"], record["order_consistency"], record["temperature"]) == (0.75, None, None)
+    assert orjson.loads(seen[0][2]["messages"][1]["content"])["reaction"] == "thanks"

@@ -8,6 +8,9 @@ from stepstream.topics.events import Message
 
 Source = Literal["verifier", "test", "judge", "prm"]
 
+SHADOW = "shadow."
+"""Before the name of feedback that must not count."""
+
 
 class Unavailable(Exception):
     """The verifier cannot work now (its model is away, its sandbox cannot start): the case is tried again."""

@@ -1,27 +1,96 @@
 """Asks a judge about cases that people have labelled, and makes the record of what it is worth.
 
-The set is JSONL: `{"id": "7", "task": "…", "response": "…", "reference": "…", "labels": [1, 1, 0]}`. A label is 1 for a
+A set is JSONL: `{"id": "7", "task": "…", "response": "…", "reference": "…", "labels": [1, 1, 0]}`. A label is 1 for a
 right response (or one better than the reference), 0 for a wrong (or worse) one, 0.5 for neither; one for each person
-who judged, and what most of them say counts.
+who judged, and what most of them say counts. For the next-state judge: `{"id", "request", "response", "reaction",
+"labels"}`, where a label is 1 where the reaction shows that the response was right, 0 for wrong, 0.5 for neither.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 
 from stepstream.config import SettingsError
-from stepstream.jobs.verifiers.base import Case, Unanswered
-from stepstream.jobs.verifiers.calibration import Labelled, measured
+from stepstream.config.sections import Judge as JudgeSettings
+from stepstream.jobs import judging
+from stepstream.jobs.judge_api import JudgeApi, JudgeAway
+from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable
+from stepstream.jobs.verifiers.calibration import DEFAULT_GATE, Gate, Labelled, Mode, measured
 from stepstream.jobs.verifiers.judge import Judge
-from stepstream.topics.events import JudgeCalibration, new_judge_calibration
+from stepstream.topics.events import JudgeCalibration, new_judge_calibration, new_message
 from stepstream.topics.ids import derived_id
 
-_FIELDS = {"id", "task", "response", "reference", "labels"}
 JOB = "calibrate@1"
+_LEANS = 0.25
+"""From here on, a score of the next-state judge says right or wrong."""
+
+
+class Subject(Protocol):
+    """A judge that can be measured."""
+
+    model: str
+    mode: Mode
+    digest: str
+    gate: Gate
+
+    @property
+    def rubric_digest(self) -> str:
+        """SHA-256 of its rubric."""
+        ...
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What a case of its set must have, beside its id and labels."""
+        ...
+
+    def of(self, fields: Mapping[str, str]) -> tuple[float, bool]:
+        """What it says of a case, and whether it contradicts itself; raises Unavailable or Unanswered."""
+        ...
+
+
+class OfVerifier:
+    """A judge that is a verifier."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self.model, self.mode, self.digest, self.gate = judge.model, judge.mode, judge.digest, judge.gate
+        self.rubric_digest = judge.rubric_digest
+        self.fields = ("task", "response", "reference") if judge.mode == "pair" else ("task", "response")
+
+    def of(self, fields: Mapping[str, str]) -> tuple[float, bool]:
+        """See `Subject`."""
+        known = {name: fields[name] for name in ("reference",) if name in fields}
+        return self._judge.answer(Case("", "", fields["response"], known, asked=fields["task"]))
+
+
+class OfNextState:
+    """The judge of the job `judge`."""
+
+    mode: Mode = "next_state"
+    gate = DEFAULT_GATE
+    fields = ("request", "response", "reaction")
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        self.model, self.digest = settings.model, judging.digest(settings.model)
+        self.rubric_digest = hashlib.sha256(judging.RUBRIC.encode()).hexdigest()
+        self._api = JudgeApi(settings, lambda: False)
+
+    def of(self, fields: Mapping[str, str]) -> tuple[float, bool]:
+        """See `Subject`."""
+        response = new_message(role="assistant", content=fields["response"])
+        body = judging.request(self.model, judging.asked(fields["request"], response, fields["reaction"]))
+        try:
+            score = judging.score_of(self._api.complete(body))
+        except JudgeAway as error:
+            raise Unavailable(f"the judge at {self._api.url} does not answer: {error}") from error
+        except judging.Unusable as error:
+            raise Unanswered(str(error)) from error
+        return (1.0 if score > _LEANS else 0.0 if score < -_LEANS else 0.5), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +98,7 @@ class Item:
     """One labelled case of a set."""
 
     id: str
-    case: Case
+    fields: Mapping[str, str]
     labels: Sequence[float]
 
 
@@ -41,8 +110,8 @@ class LabelledSet:
     items: Sequence[Item]
 
 
-def read_set(file: Path, *, pairs: bool) -> LabelledSet:
-    """Reads a set of labelled cases.
+def read_set(file: Path, needed: Sequence[str]) -> LabelledSet:
+    """Reads a set of labelled cases, which have the fields `needed`, and may have a `reference`.
 
     Raises:
         SettingsError: it cannot be used; the message names the line.
@@ -55,10 +124,10 @@ def read_set(file: Path, *, pairs: bool) -> LabelledSet:
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip():
             continue
-        item = _item(line, pairs=pairs)
+        item = _item(line, needed)
         if item is None or item.id in items:
-            needed = "id, task, response, labels" + (" and reference" if pairs else "")
-            raise SettingsError(f"calibration set {file}, line {number}: needs {needed}; ids once, labels 0, 0.5 or 1")
+            names = ", ".join(("id", *needed, "labels"))
+            raise SettingsError(f"calibration set {file}, line {number}: needs {names}; ids once, labels 0, 0.5 or 1")
         items[item.id] = item
     if not items:
         raise SettingsError(f"calibration set {file} is empty")
@@ -66,28 +135,18 @@ def read_set(file: Path, *, pairs: bool) -> LabelledSet:
 
 
 def calibrate(
-    judge: Judge,
-    labelled: LabelledSet,
-    *,
-    parallel: int,
-    occurred_at_us: int,
-    author: str,
-    told: Callable[[int], None] = lambda done: None,
+    judge: Subject, labelled: LabelledSet, *, parallel: int, occurred_at_us: int, author: str
 ) -> JudgeCalibration:
-    """Asks the judge about every case; blocks until it has answered. `told` gets the number of cases done.
+    """Asks the judge about every case, some at once; blocks until it has answered.
 
     Raises:
         Unavailable: the judge does not answer: nothing is recorded.
         SettingsError: not one of its answers can be compared.
     """
-    pairs = judge.options.mode == "pair"
-    cases: list[Labelled] = []
     with ThreadPoolExecutor(parallel) as threads:
-        for case in threads.map(lambda item: _asked(judge, item), labelled.items):
-            cases.append(case)
-            told(len(cases))
+        cases = list(threads.map(lambda item: _asked(judge, item), labelled.items))
     try:
-        figures = measured(cases, pairs=pairs)
+        figures = measured(cases, judge.mode)
     except ValueError as error:
         raise SettingsError(f"{error}: is the model fit to judge?") from None
     return new_judge_calibration(
@@ -95,7 +154,7 @@ def calibrate(
         occurred_at_us=occurred_at_us,
         judge=judge.digest,
         model=judge.model,
-        mode=judge.options.mode,
+        mode=judge.mode,
         rubric=judge.rubric_digest,
         set=labelled.digest,
         author=author,
@@ -103,31 +162,26 @@ def calibrate(
     )
 
 
-def _asked(judge: Judge, item: Item) -> Labelled:
+def _asked(judge: Subject, item: Item) -> Labelled:
     try:
-        if judge.options.mode == "score":
-            return Labelled(item.id, item.labels, judge.score(item.case))
-        value, word = judge.compare(item.case)
+        value, flip = judge.of(item.fields)
     except Unanswered:
         return Labelled(item.id, item.labels, None)
-    return Labelled(item.id, item.labels, value, flip=word == "flip")
+    return Labelled(item.id, item.labels, value, flip)
 
 
-def _item(line: bytes, *, pairs: bool) -> Item | None:
+def _item(line: bytes, needed: Sequence[str]) -> Item | None:
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(fields, dict) or not set(fields) <= _FIELDS:
+    if not isinstance(fields, dict):
         return None
-    texts = {name: fields.get(name) for name in ("id", "task", "response")}
-    reference, labels = fields.get("reference"), fields.get("labels")
-    if not all(isinstance(text, str) and text for text in texts.values()) or not isinstance(labels, list) or not labels:
+    name, labels = fields.pop("id", None), fields.pop("labels", None)
+    if not isinstance(name, str) or not isinstance(labels, list) or not labels:
         return None
     if not all(type(label) in (int, float) and label in (0, 0.5, 1) for label in labels):
         return None
-    if not isinstance(reference, str) and (pairs or reference is not None):
+    if not set(needed) <= set(fields) <= {*needed, "reference"} or not all(isinstance(v, str) for v in fields.values()):
         return None
-    known = {} if reference is None else {"reference": reference}
-    case = Case("", "", texts["response"] or "", known, asked=texts["task"] or "")
-    return Item(texts["id"] or "", case, [float(label) for label in labels])
+    return Item(name, fields, [float(label) for label in labels])

@@ -3,10 +3,12 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from stepstream.jobs.verifiers.agreement import cohen, krippendorff, wilson
 from stepstream.jobs.verifiers.scaling import Scaling, brier, expected_calibration_error, fit
+
+Mode = Literal["score", "pair", "next_state"]
 
 _Z_ONE_SIDED_95 = 1.6448536269514722
 _THRESHOLD = 0.5
@@ -23,6 +25,11 @@ class Gate:
     agreement: float
     kappa: float
     order_consistency: float
+
+
+CALIBRATIONS = "judge-calibrations"
+"""Topic of the records."""
+DEFAULT_GATE = Gate(items=50, agreement=0.75, kappa=0.4, order_consistency=0.7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +52,29 @@ class Labelled:
         return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def measured(cases: Sequence[Labelled], *, pairs: bool) -> dict[str, Any]:
+def measured(cases: Sequence[Labelled], mode: Mode) -> dict[str, Any]:
     """The figures of a calibration, as the fields of a `JudgeCalibration`.
 
-    Flips and unread answers are left out of the agreement and counted. Scores are compared as right or wrong, and the
-    scaling is fitted on one half of the cases, drawn by their ids, and tested on the other.
+    Flips and unread answers are left out of the agreement and counted. In mode `score` verdicts are compared as right
+    or wrong, and a scaling is fitted on one half of the cases, drawn by their ids, and tested on the other; in the
+    other modes `neither` is an answer too.
 
     Raises:
         ValueError: nothing is left to compare.
     """
     read = [case for case in cases if case.judged is not None]
-    clear = [case for case in read if not case.flip and (pairs or case.label != _THRESHOLD)]
+    scores = mode == "score"
+    clear = [case for case in read if not case.flip and not (scores and case.label == _THRESHOLD)]
     if not clear:
         raise ValueError("the judge gave no answer that can be compared with a label")
-    compared = [(case.label, _verdict(case, pairs=pairs)) for case in clear]
+    compared = [(case.label, _verdict(case, scores=scores)) for case in clear]
     agreeing, n = sum(left == right for left, right in compared), len(compared)
     kappa, (low, high) = cohen(compared), wilson(agreeing, n)
     figures: dict[str, Any] = {
         "items": n,
         "unread": len(cases) - len(read),
         "flips": sum(case.flip for case in read),
-        "order_consistency": 1 - sum(case.flip for case in read) / len(read) if pairs else None,
+        "order_consistency": 1 - sum(case.flip for case in read) / len(read) if mode == "pair" else None,
         "agreement": agreeing / n,
         "agreement_low": low,
         "agreement_high": high,
@@ -73,7 +82,7 @@ def measured(cases: Sequence[Labelled], *, pairs: bool) -> dict[str, Any]:
         "kappa_se": None if kappa is None else kappa.error,
         "raters_alpha": krippendorff([case.ratings for case in cases]),
     }
-    return figures if pairs else figures | _scaled(clear)
+    return figures | _scaled(clear) if scores else figures
 
 
 def refusal(record: Mapping[str, Any] | None, gate: Gate) -> str | None:
@@ -100,9 +109,9 @@ def scaling_of(record: Mapping[str, Any]) -> Scaling | None:
     return None if temperature is None or bias is None else Scaling(temperature, bias)
 
 
-def _verdict(case: Labelled, *, pairs: bool) -> float:
+def _verdict(case: Labelled, *, scores: bool) -> float:
     assert case.judged is not None
-    return case.judged if pairs else float(case.judged >= _THRESHOLD)
+    return float(case.judged >= _THRESHOLD) if scores else case.judged
 
 
 def _scaled(cases: Sequence[Labelled]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pydantic import Field
 from stepstream.jobs.judge_api import JudgeApi, JudgeAway
 from stepstream.jobs.verifiers import judge_prompts as prompts
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
-from stepstream.jobs.verifiers.calibration import Gate, refusal, scaling_of
+from stepstream.jobs.verifiers.calibration import DEFAULT_GATE, Gate, Mode, refusal, scaling_of
 from stepstream.jobs.verifiers.options import BadOptions, Calibrations, Options, Surroundings, read
 
 _ATTEMPTS = 2
@@ -36,13 +36,13 @@ class JudgeOptions(Options):
     """File of the rubric, beside the verification file; empty: the built-in one."""
     seed: int | None = None
     """Seed of the call, for servers that take one."""
-    min_items: int = Field(50, ge=1)
+    min_items: int = Field(DEFAULT_GATE.items, ge=1)
     """Fewest labelled cases that a calibration must rest on."""
-    min_agreement: float = Field(0.75, ge=0, le=1)
+    min_agreement: float = Field(DEFAULT_GATE.agreement, ge=0, le=1)
     """Smallest share of them on which the judge agrees."""
-    min_kappa: float = Field(0.4, ge=-1, le=1)
+    min_kappa: float = Field(DEFAULT_GATE.kappa, ge=-1, le=1)
     """Smallest lower bound (one-sided 95 %) of Cohen's kappa."""
-    min_order_consistency: float = Field(0.7, ge=0, le=1)
+    min_order_consistency: float = Field(DEFAULT_GATE.order_consistency, ge=0, le=1)
     """Smallest share of pairs on which the judge's answers in both orders agree."""
 
 
@@ -56,6 +56,7 @@ class Judge:
         """`known`: calibrations by judge's digest, read anew for each case."""
         self.options, self.model, self.rubric = options, model, rubric
         self._api, self._known = api, known
+        self.mode: Mode = options.mode
         self.digest = prompts.digest(model, rubric, options.mode, options.seed)
         self.gate = Gate(options.min_items, options.min_agreement, options.min_kappa, options.min_order_consistency)
 
@@ -76,6 +77,13 @@ class Judge:
             value, word = raw if scaling is None else scaling.apply(raw), "scored"
         told = f"judge {self.digest}" + (f": {lacks}" if lacks else "")
         return [Verdict(value, word, told, shadow=lacks is not None)]
+
+    def answer(self, case: Case) -> tuple[float, bool]:
+        """What it says of a labelled case, unscaled, and whether it contradicts itself."""
+        if self.options.mode == "score":
+            return self.score(case), False
+        value, word = self.compare(case)
+        return value, word == "flip"
 
     def score(self, case: Case) -> float:
         """The score as the model gave it."""

@@ -24,12 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stepstream.config import SettingsError
 from stepstream.jobs.verifiers import registry
-from stepstream.jobs.verifiers.base import Verifier
+from stepstream.jobs.verifiers.base import SHADOW, Verifier
 from stepstream.jobs.verifiers.options import BadOptions, Surroundings
 from stepstream.jobs.verifiers.regex import BadPattern, compiled
-
-SHADOW = "shadow."
-"""Before the name of feedback that must not count."""
 
 
 class Declared(BaseModel):
