@@ -8,10 +8,11 @@ the next one sent when the last is acknowledged: by us once Kafka has every step
 in its memory, which is all it has. Our gateway runs as two processes, as it is scaled; the peer's store is one process
 by its making (several need a MongoDB behind it). All share the machine's cores with client and broker, so the figures
 for each CPU-second of the servers tell what one core would do. Kafka: one process that encodes steps of the same
-content and produces them, timed until the last is acknowledged.
+content and produces them, timed until the last is acknowledged. SDK: one process that records such steps and flushes
+after every 4000.
 
-Then each server is killed (-9) under load and started again (ours with its broker killed too), and what was
-acknowledged is looked for. Medians of the rounds, which alternate.
+Then each server is killed (-9) under load and started again (ours with its broker killed too, and the SDK's process),
+and what was acknowledged is looked for. Medians of the rounds, which alternate.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -32,7 +34,8 @@ from typing import Any
 
 import otlp_load
 import psutil
-from gateway import answers, running, wait_for
+import sdk_load
+from gateway import ENVIRONMENT, answers, running, wait_for
 from otlp_load import CALLS_OF_RUN, RUNS_OF_BATCH, SPANS, Load
 from peers import python_of
 
@@ -44,6 +47,7 @@ from stepstream.embedded.stack import Stack
 from stepstream.services.gateway.otlp.assembly import JOB, Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.protocol import TraceRequest
 from stepstream.services.gateway.otlp.spans import spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.codec import Codec
@@ -179,27 +183,64 @@ def kafka_rate(settings: Settings, count: int) -> float:
     return count / seconds
 
 
+class Recorder:
+    """A process that records with the SDK; names go on from one to the next, so that no trajectory comes twice."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._environment = ENVIRONMENT | environment_of(settings)
+        self._started = 0
+
+    def start(self, seconds: float) -> "tuple[str, subprocess.Popen[str]]":
+        """Begins; its name, and the process."""
+        self._started += 1
+        name = f"recorded-{self._started}"
+        arguments = [sys.executable, sdk_load.__file__, name, str(seconds)]
+        return name, subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=self._environment)
+
+    def rate(self, seconds: float) -> float:
+        """Steps per second, the first flush left out."""
+        _, process = self.start(seconds)
+        told = flushed(process)
+        if process.returncode or len(told) < 2:
+            raise SystemExit("the SDK's process recorded too little, or failed")
+        (first, since), (last, until) = told[0], told[-1]
+        return (last - first) * CALLS_OF_RUN / (until - since)
+
+
+def flushed(process: "subprocess.Popen[str]") -> list[tuple[int, float]]:
+    """What an SDK's process has told of its flushes, once it has ended: runs, and when."""
+    out, _ = process.communicate(timeout=120)
+    return [(runs, at) for runs, at in map(json.loads, out.splitlines())]
+
+
 def batch_steps() -> list[Any]:
     """The steps that one batch of spans becomes."""
-    request = otlp_load.ExportTraceServiceRequest.FromString(otlp_load.body({}))
     traces: dict[str, Trace] = {}
-    for span in spans_of(request):
+    for span in spans_of(TraceRequest.FromString(otlp_load.body({}))):
         traces.setdefault(span.trace_id, Trace(span.trace_id)).add(span)
     assembler = Assembler("bench/1", Places(1000))
     defaults = Defaults("default", "train", "agent")
     return [found.record for trace in traces.values() for found in assembler.records(trace, defaults)]
 
 
-def lost_by_us(folder: Path, stack: Stack, client: Client, seconds: float) -> tuple[int, int]:
-    """Steps acknowledged before gateway and broker were killed, and how many of those Kafka has not afterwards."""
+def lost_by_us(
+    folder: Path, stack: Stack, client: Client, recorder: Recorder, seconds: float
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Steps acknowledged before gateway, SDK and broker were killed, and how many of those Kafka has not afterwards.
+
+    Over OTLP, and by the SDK.
+    """
     with gateway(folder, stack.settings) as server:
         sending = client.start(server, 10 * seconds)
+        name, recording = recorder.start(10 * seconds)
         time.sleep(seconds)
         server.kill()
+        recording.kill()
         running_now = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         broker = next(p for p in running_now if "kafka.Kafka" in p.cmdline())
         broker.send_signal(signal.SIGKILL)
         told = said(sending)
+        recorded = flushed(recording)
     ready = KafkaReady(stack.settings.kafka)
     wait_for(ready, "the broker, again")
     expected = {
@@ -210,19 +251,25 @@ def lost_by_us(folder: Path, stack: Stack, client: Client, seconds: float) -> tu
     }
     with gateway(folder, stack.settings) as server:  # it must serve again after that
         client.rate(server, 3 * WARM_S)
-    return len(expected), len(expected - stored(stack.settings))
+    ids, keys = stored(stack.settings)
+    runs = recorded[-1][0] if recorded else 0
+    there = sum(min(keys[f"{name}-{number}"], CALLS_OF_RUN) for number in range(runs))
+    return (len(expected), len(expected - ids)), (runs * CALLS_OF_RUN, runs * CALLS_OF_RUN - there)
 
 
-def stored(settings: Settings) -> set[str]:
-    """Ids of all events on `steps`: the first field of each record, after the header of five bytes."""
+def stored(settings: Settings) -> tuple[set[str], Counter[str]]:
+    """Ids of all events on `steps`, the first field of each record after the header of five bytes; events by key."""
     found: set[str] = set()
+    keys: Counter[str] = Counter()
     codec = Codec(settings.schema_registry)
     with EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow(["steps"])
         while not consumer.caught_up():
-            found.update(event.value[6:42].decode() for event in consumer.poll(10_000, 0.2))
+            for event in consumer.poll(10_000, 0.2):
+                found.add(event.value[6:42].decode())
+                keys[event.key] += 1
     codec.close()
-    return found
+    return found, keys
 
 
 def lost_by_them(folder: Path, client: Client, seconds: float) -> tuple[int, int]:
@@ -248,17 +295,20 @@ def main() -> None:
     ours: list[Round] = []
     theirs: list[Round] = []
     plain: list[float] = []
+    recorded: list[float] = []
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="stepstream-bench-")))
         stack = opened.enter_context(Stack(isolated(load({}), folder / "stack"), ["broker", "registry"]))
         client = Client(folder)
+        recorder = Recorder(stack.settings)
         for _ in range(rounds):
             with gateway(folder, stack.settings) as server:
                 ours.append(client.rate(server, seconds))
             with lightning(folder) as server:
                 theirs.append(client.rate(server, seconds))
             plain.append(kafka_rate(stack.settings, produced))
-        our_sent, our_lost = lost_by_us(folder, stack, client, seconds / 2)
+            recorded.append(recorder.rate(seconds))
+        (our_sent, our_lost), (sdk_sent, sdk_lost) = lost_by_us(folder, stack, client, recorder, seconds / 2)
         their_sent, their_lost = lost_by_them(folder, client, seconds / 2)
     otlp, peer = statistics.median(r.rate for r in ours), statistics.median(r.rate for r in theirs)
     kafka = statistics.median(plain)
@@ -268,6 +318,7 @@ def main() -> None:
         "otlp_spans_per_cpu_s": our_core,
         "otlp_steps_per_s": otlp * STEPS_OF_BATCH / SPANS,
         "kafka_steps_per_s": kafka,
+        "sdk_steps_per_s": statistics.median(recorded),
         "agent_lightning_spans_per_s": peer,
         "agent_lightning_spans_per_cpu_s": their_core,
         "ratio_to_agent_lightning": otlp / peer,
@@ -275,6 +326,8 @@ def main() -> None:
         "acknowledged_before_kill": our_sent,
         "cpu_ratio_to_agent_lightning": our_core / their_core,
         "lost": our_lost,
+        "sdk_acknowledged_before_kill": sdk_sent,
+        "sdk_lost": sdk_lost,
         "agent_lightning_acknowledged_before_kill": their_sent,
         "agent_lightning_lost": their_lost,
     }

@@ -7,7 +7,7 @@ writes; a value that does not fit raises whatever it provokes, and the caller le
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -30,6 +30,9 @@ def _varint(number: int) -> bytes:
 _VARINTS = [_varint(number) for number in range(_SMALL)]
 _MORE = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(_SMALL)]
 """Two bytes of a number that goes on."""
+HALF = _SMALL // 2
+SIZES = [_VARINTS[2 * length] for length in range(HALF)]
+"""Whole numbers from 0 below `HALF`, as `zigzag` writes them: what most lengths are."""
 
 
 def zigzag(number: int) -> bytes:
@@ -46,43 +49,73 @@ def zigzag(number: int) -> bytes:
     return out + _VARINTS[coded]
 
 
-def compiled(schema: Any) -> Writer:
-    """The writer of a record type, from its schema as `fastavro.parse_schema` gives it."""
-    write = _function(schema, defaults=False)
-    complete = cache(partial(_function, schema, defaults=True))
+def compiled(schema: Any, name: str = "") -> Writer:
+    """The writer of a record type.
+
+    Args:
+        schema: as `fastavro.parse_schema` gives it.
+        name: full name of a record type inside the schema; default: the outermost.
+    """
+    write = _function(schema, name, defaults=False)
+    complete = cache(partial(_function, schema, name, defaults=True))
 
     def writer(record: Any) -> bytes:
-        out: list[bytes] = []
         try:
-            write(record, out.append)
+            return write(record)
         except KeyError:  # nearly every record has all of its fields, and asking for each costs
-            out.clear()
-            complete()(record, out.append)
-        return b"".join(out)
+            return complete()(record)
 
     return writer
 
 
-def _function(schema: Any, *, defaults: bool) -> Callable[[Any, Callable[[bytes], None]], None]:
+def around(schema: Any, varying: Sequence[str]) -> Callable[[Any], list[bytes]]:
+    """What `compiled(schema)` writes of a record before, between and after some fields.
+
+    For many records that differ in these fields alone: what is between is written once for all.
+
+    Args:
+        schema: as for `compiled`.
+        varying: names of the fields, in the schema's order.
+
+    Raises:
+        ValueError: they are not in that order, or not in the schema.
+    """
+    runs: list[list[Any]] = [[]]
+    left = list(varying)
+    for field in schema["fields"]:
+        if left and field["name"] == left[0]:
+            del left[0]
+            runs.append([])
+        else:
+            runs[-1].append(field)
+    if left:
+        raise ValueError(f"{left[0]} is no field of {schema['name']} that comes after those before it")
+    writers = [compiled({**schema, "fields": run}) for run in runs]
+    return lambda record: [writer(record) for writer in writers]
+
+
+def _function(schema: Any, wanted: str, *, defaults: bool) -> Writer:
     """The compiled function; `defaults`: a field that is missing has its default, else it raises KeyError."""
-    made = _Source(schema["__named_schemas"], defaults)
-    name = made.record(schema)
+    named = schema["__named_schemas"]
+    made = _Source(named, defaults)
+    name = made.record(named[wanted] if wanted else schema)
     lines = "\n".join(made.functions)
     space: dict[str, Any] = {
-        "SIZE": [_VARINTS[2 * length] for length in range(_SMALL // 2)],
-        "HALF": _SMALL // 2,
+        "SIZE": SIZES,
+        "HALF": HALF,
         "zigzag": zigzag,
+        "join": b"".join,
         "pack_double": struct.Struct("<d").pack,
         "pack_float": struct.Struct("<f").pack,
         **made.constants,
     }
     exec(compile(lines, f"<avro writer of {name}>", "exec"), space)
-    write: Callable[[Any, Callable[[bytes], None]], None] = space[name]
+    write: Writer = space[name]
     return write
 
 
 class _Source:
-    """Gathers the source of one function for each record type."""
+    """Gathers the source of one function for each record type: one join of what each field is written as."""
 
     def __init__(self, named: dict[str, Any], defaults: bool) -> None:
         self._defaults = defaults
@@ -97,68 +130,60 @@ class _Source:
         if full in self._made:
             return self._made[full]
         name = self._made[full] = "write_" + full.replace(".", "_")
-        lines = [f"def {name}(record, put):"]
-        for field in schema["fields"]:
-            asked = self._defaults and "default" in field
-            lines.append(self._get(field) if asked else f"    v = record[{field['name']!r}]")
-            lines += ["    " + line for line in self._value(field["type"], 0)]
-        self.functions.append("\n".join(lines))
+        fields = [f"        {self._value(field['type'], self._get(field))}," for field in schema["fields"]]
+        self.functions.append("\n".join([f"def {name}(record):", "    return join((", *fields, "    ))"]))
         return name
 
     def _get(self, field: Any) -> str:
+        if not self._defaults or "default" not in field:
+            return f"record[{field['name']!r}]"
         # As fastavro does: a field that is missing has its default.
         default = f"D{len(self.constants)}"
         self.constants[default] = field["default"]
-        return f"    v = record.get({field['name']!r}, {default})"
+        return f"record.get({field['name']!r}, {default})"
 
-    def _value(self, schema: Any, depth: int) -> list[str]:
-        """Statements that write `v`."""
+    def _value(self, schema: Any, value: str) -> str:
+        """Expressions, one or several with commas between, of the bytes of a value that is given as an expression."""
         if isinstance(schema, str) and schema in self._named:
             schema = self._named[schema]
         kind = schema["type"] if isinstance(schema, dict) else schema
         if isinstance(kind, list):
-            return self._union(kind, depth)
+            return self._union(kind, value)
         if kind in ("string", "bytes"):
-            coded = "v.encode()" if kind == "string" else "bytes(memoryview(v))"
-            return [f"b = {coded}", "n = len(b)", "put(SIZE[n] if n < HALF else zigzag(n))", "put(b)"]
+            coded = f"{value}.encode()" if kind == "string" else f"bytes(memoryview({value}))"
+            return f"SIZE[n] if (n := len(b := {coded})) < HALF else zigzag(n), b"
         if kind in ("int", "long"):
-            return ["put(SIZE[v] if 0 <= v < HALF else zigzag(v))"]
+            return f"SIZE[v] if 0 <= (v := {value}) < HALF else zigzag(v)"
         if kind in ("double", "float"):
-            return [f"put(pack_{kind}(v))"]
+            return f"pack_{kind}({value})"
         if kind == "boolean":
-            return ["put(b'\\1' if v else b'\\0')"]
+            return f"b'\\1' if {value} else b'\\0'"
         if kind == "enum":
             codes = f"E{len(self.constants)}"
             self.constants[codes] = {symbol: zigzag(place) for place, symbol in enumerate(schema["symbols"])}
-            return [f"put({codes}[v])"]
+            return f"{codes}[{value}]"
         if kind == "record":
-            return [f"{self.record(schema)}(v, put)"]
+            return f"{self.record(schema)}({value})"
         if kind == "array":
-            return self._array(schema, depth)
+            return self._array(schema, value)
         if kind == "map":
-            return [f"put({self._walked(schema)}(v) if v else b'\\0')"]
+            return f"{self._walked(schema)}(v) if (v := {value}) else b'\\0'"
         raise ValueError(f"no writer of {kind}")
 
-    def _union(self, kinds: list[Any], depth: int) -> list[str]:
+    def _union(self, kinds: list[Any], value: str) -> str:
         if len(kinds) != 2 or kinds[0] != "null":
             raise ValueError(f"no writer of the union {kinds}")
-        inner = self._value(kinds[1], depth)
-        return ["if v is None:", "    put(b'\\0')", "else:", "    put(b'\\2')", *("    " + line for line in inner)]
+        inner = self._value(kinds[1], "u")
+        return f"b'\\0' if (u := {value}) is None else join((b'\\2', {inner}))"
 
-    def _array(self, schema: Any, depth: int) -> list[str]:
+    def _array(self, schema: Any, value: str) -> str:
         items = schema["items"]
         if items in ("int", "long", "float", "double", "boolean"):
             # Tokens and the like: many of one kind, which fastavro writes in a loop of C.
-            return [f"put({self._walked(schema)}(v) if v else b'\\0')"]
-        inner = self._value(items, depth + 1)
-        return [
-            "if v:",
-            "    put(zigzag(len(v)))",
-            f"    for v{depth} in v:",
-            f"        v = v{depth}",
-            *("        " + line for line in inner),
-            "put(b'\\0')",
-        ]
+            return f"{self._walked(schema)}(v) if (v := {value}) else b'\\0'"
+        inner = self._value(items, "i")
+        one = f"join(({inner}))" if items in ("string", "bytes") else inner
+        return f"join((zigzag(len(a)), *[{one} for i in a], b'\\0')) if (a := {value}) else b'\\0'"
 
     def _walked(self, schema: Any) -> str:
         """The name of a function that leaves it to fastavro."""

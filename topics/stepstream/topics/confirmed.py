@@ -5,7 +5,6 @@ For producers that keep what they have until it is acknowledged, as OpenTelemetr
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,11 +15,12 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from stepstream.config.sections import Kafka
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.delivery import Delivery
+from stepstream.topics.encoded import Encoded
 from stepstream.topics.producer import EventProducer
 
 LINGER_MS = 5.0
 MOST_WAITING = 50_000
-_POLL_S = 0.1
+_ASK_S = 0.002
 _KEYS_S = 0.005
 
 log = logging.getLogger(__name__)
@@ -46,29 +46,28 @@ class NotDelivered(Exception):
 class _Batch:
     """Counts the answers for the events of one call."""
 
-    __slots__ = ("error", "future", "left", "loop")
+    __slots__ = ("error", "future", "left")
 
     def __init__(self, events: int) -> None:
         self.left = events
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.error: KafkaError | None = None
 
     def answered(self, error: KafkaError | None, _message: Message) -> None:
-        """From the thread that polls."""
+        """The report on one event."""
         if error is not None:
             self.error = error
         self.left -= 1
-        if not self.left and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._resolve)
-
-    def _resolve(self) -> None:
-        if not self.future.done():
+        if not self.left and not self.future.done():
             self.future.set_result(None)
 
 
 class Confirmed:
-    """Made for one event loop; connects at the first use. Close it."""
+    """Made for one event loop; connects at the first use. Close it.
+
+    The loop itself asks for reports while some are due. In a thread of its own every single report would wait for the
+    interpreter's lock, which the loop gives up last when there is most to report.
+    """
 
     def __init__(self, kafka: Kafka, delivery: Delivery, source: str) -> None:
         """`delivery` lends its codec, and sends the keys of persons ahead."""
@@ -77,10 +76,9 @@ class Confirmed:
         self._connect = partial(EventProducer, kafka, self._codec, source, linger_ms=LINGER_MS)
         self._producer: EventProducer | None = None
         self._known: set[str] = set()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._asking: asyncio.TimerHandle | None = None
 
-    async def deliver(self, events: Sequence[Event], timeout_s: float) -> None:
+    async def deliver(self, events: Sequence[Event | Encoded], timeout_s: float) -> None:
         """Returns when Kafka has acknowledged all events.
 
         Raises:
@@ -92,20 +90,26 @@ class Confirmed:
         deadline = time.monotonic() + timeout_s
         # An idle producer has a length of 0 and counts as false.
         producer = self._producer if self._producer is not None else self._start()
+        codec = self._codec
         if len(producer) + len(events) > MOST_WAITING:
             raise NotDelivered("as many events are under way to Kafka as may be: send them again later")
         try:
-            bodies = [self._codec.body(event.topic, event.record) for event in events]
+            bodies = [
+                event.body if isinstance(event, Encoded) else codec.body(event.topic, event.record) for event in events
+            ]
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
             raise NotDelivered(str(error)) from error
         await self._prepare({event.topic for event in events}, deadline)
         batch = _Batch(len(events))
+        answered = batch.answered
+        self._ask()
         try:
             for event, body in zip(events, bodies, strict=True):
-                value = self._codec.header(event.topic) + body
-                producer.send_encoded(event.topic, event.key, value, event.record, event.headers, batch.answered)
+                value = codec.header(event.topic) + body
+                record = event.envelope() if isinstance(event, Encoded) else event.record
+                producer.send_encoded(event.topic, event.key, value, record, event.headers, answered)
         except BufferError:
             raise NotDelivered("Kafka's client is full: send them again later") from None
         except (KafkaException, ValueError) as error:
@@ -119,9 +123,9 @@ class Confirmed:
 
     def close(self) -> None:
         """Stops; events that are not acknowledged yet may or may not arrive."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(2 * _POLL_S)
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
 
     async def _prepare(self, topics: set[str], deadline: float) -> None:
         """Waits for what must be known before anything is sent: ids of schemas, keys of persons."""
@@ -139,10 +143,15 @@ class Confirmed:
 
     def _start(self) -> EventProducer:
         self._producer = self._connect()
-        self._thread = threading.Thread(target=self._poll, args=(self._producer,), name="acknowledgements", daemon=True)
-        self._thread.start()
         return self._producer
 
-    def _poll(self, producer: EventProducer) -> None:
-        while not self._stopping.is_set():
-            producer.poll(_POLL_S)
+    def _ask(self) -> None:
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().call_later(_ASK_S, self._poll)
+
+    def _poll(self) -> None:
+        assert self._producer is not None
+        self._producer.poll(0)
+        self._asking = None
+        if len(self._producer):
+            self._ask()

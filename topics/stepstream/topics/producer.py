@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -15,6 +16,11 @@ from stepstream.topics.codec import Codec
 log = logging.getLogger(__name__)
 
 Delivered = Callable[[KafkaError | None, Message], None]
+
+
+@lru_cache(4096)
+def _second(second: int) -> bytes:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
 
 
 class DeliveryFailed(Exception):
@@ -34,7 +40,6 @@ class EventProducer:
         self._source = source.encode()
         self._failures: list[str] = []
         self._fixed: dict[str, list[tuple[str, str | bytes | None]]] = {}
-        self._second = (-1, b"")
         self._producer = Producer(
             client_config(kafka)
             | {
@@ -128,10 +133,6 @@ class EventProducer:
             fixed.append(("content-type", b"application/avro"))
             self._fixed[topic] = fixed
         second, micros = divmod(record["occurred_at_us"], 1_000_000)
-        known, text = self._second
-        if second != known:
-            text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
-            self._second = second, text
         # As datetime.isoformat writes it, which is slow to do for every event.
-        time = b"%b.%06d+00:00" % (text, micros)
+        time = b"%b.%06d+00:00" % (_second(second), micros)
         return [*fixed, ("ce_id", record["event_id"].encode()), ("ce_time", time)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast, get_args
 from stepstream.services.gateway.otlp.calls import Call, call_of
 from stepstream.services.gateway.otlp.evaluations import evaluations
 from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
-from stepstream.services.gateway.otlp.messages import shared
+from stepstream.services.gateway.otlp.messages import encoded, shared
 from stepstream.services.gateway.otlp.places import Places, Trajectory
 from stepstream.services.gateway.otlp.spans import TOOL, Span
 from stepstream.services.gateway.otlp.tools import attach
@@ -21,7 +21,7 @@ from stepstream.topics.ids import derived_id
 
 JOB = "otlp@1"
 CONSENTS = frozenset(get_args(Consent))
-_EMPTY = new_step(
+EMPTY = new_step(
     event_id="",
     occurred_at_us=0,
     producer="",
@@ -103,13 +103,15 @@ class Assembler:
         asked = text(tool.attributes.get("gen_ai.tool.call.id")) if tool is not None else ""
         before: Step | None = None
         for span in run.parent.calls:
-            step = steps[span.span_id]
+            step = steps.get(span.span_id)
+            if step is None:  # spans that are their own ancestors: the caller comes later
+                continue
             if asked and any(call["call_id"] == asked for call in step["response"]["tool_calls"]):
                 return step["trajectory_id"], step["step_index"]
             if span.start_ns <= run.agent.start_ns:
                 before = step
         if before is None:
-            return names[id(run.parent)], None
+            return names.get(id(run.parent)), None
         return before["trajectory_id"], before["step_index"]
 
     def _step(
@@ -128,15 +130,17 @@ class Assembler:
         trajectory_id = identity.trajectory_id or conversation or name
         index, trajectory = self._index(trace, span, call, defaults.tenant, trajectory_id)
         again = index < trajectory.next_index - 1
-        old = 0 if again else shared(call.prompt, trajectory.said)
         error = span.error
+        old = 0
         if not again:
-            trajectory.said = [*call.prompt, call.response] if error is None else ()
+            said = [encoded(message) for message in call.prompt]
+            old = shared(said, trajectory.said)
+            trajectory.said = [*said, encoded(call.response)] if error is None else ()
         attributes = span.attributes
         self._places.put(
             span.trace_id, span.span_id, (trajectory_id, index), text(attributes.get("gen_ai.response.id"))
         )
-        step = _EMPTY.copy()
+        step = EMPTY.copy()
         step.update(identity.fields)  # type: ignore[typeddict-item]
         step["event_id"] = derived_id(JOB, span.trace_id, span.span_id, "step")
         step["occurred_at_us"] = span.start_ns // 1000

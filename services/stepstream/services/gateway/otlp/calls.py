@@ -11,10 +11,10 @@ from stepstream.topics.events import Message, Sampling, new_message
 
 DETAILS = "gen_ai.client.inference.operation.details"
 EVALUATION = "gen_ai.evaluation.result"
-_CURRENT = frozenset({"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"})
+CURRENT = frozenset({"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"})
 _INDEXED = frozenset({"gen_ai.prompt.0.role", "gen_ai.prompt.0.content", "gen_ai.completion.0.role"})
 _INFERENCE = frozenset({"llm.input_messages.0.message.role", "llm.output_messages.0.message.role"})
-_SAYING = _CURRENT | _INDEXED | _INFERENCE | {"gen_ai.completion.0.content"}
+_SAYING = CURRENT | _INDEXED | _INFERENCE | {"gen_ai.completion.0.content"}
 
 
 @dataclass(slots=True)
@@ -62,17 +62,17 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
         response if response is not None else new_message(role="assistant"),
         messages.finish_reason(get("gen_ai.response.finish_reasons") or get("llm.finish_reason")) or finish,
         model if type(model) is str else text(model),
-        _sampling(a, asked),
+        sampling_of(a, asked),
         whole(_first(a, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
         whole(_first(a, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")),
-        None if first_chunk is None else _milliseconds(first_chunk),
+        None if first_chunk is None else milliseconds(first_chunk),
         None if cost is None else number(cost),
     )
 
 
 def _said(a: Attributes, span: Span, logs: Sequence[Log]) -> tuple[list[Message], Message | None, str]:
     """Prompt, response and finish reason."""
-    if "gen_ai.output.messages" in a or not _CURRENT.isdisjoint(a):
+    if "gen_ai.output.messages" in a or not CURRENT.isdisjoint(a):
         prompt = messages.part_messages(a.get("gen_ai.input.messages"))
         if "gen_ai.system_instructions" in a:
             prompt = messages.instructions(a["gen_ai.system_instructions"]) + prompt
@@ -97,7 +97,8 @@ def _in_order(logs: Sequence[Log]) -> list[Log]:
     return sorted(logs, key=lambda log: log.time_ns)
 
 
-def _sampling(a: Attributes, asked: Attributes) -> Sampling:
+def sampling_of(a: Attributes, asked: Attributes) -> Sampling:
+    """How a response was sampled, by the call's attributes and the parameters it was asked with."""
     if asked:
         most = asked.get("max_tokens", asked.get("max_completion_tokens"))
         a = {
@@ -124,6 +125,7 @@ def _first(a: Attributes, *names: str) -> Any:
     return None
 
 
-def _milliseconds(seconds: Any) -> float | None:
+def milliseconds(seconds: Any) -> float | None:
+    """An attribute in seconds as milliseconds; None where it is no finite number."""
     found = number(seconds)
     return None if found is None else found * 1000.0

@@ -1,5 +1,6 @@
 """Whose a span's step is: what the span says, else what is around it, else where it comes from."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.values import Attributes, text
 from stepstream.topics.events import Consent
 
-_NAMES = frozenset(
+NAMES = frozenset(
     {
         "gen_ai.conversation.id",
         "session.id",
@@ -58,7 +59,7 @@ class Identities:
 
     def of(self, span: Span) -> Identity:
         """The identity of a span's step."""
-        if not _NAMES.isdisjoint(span.attributes):
+        if not NAMES.isdisjoint(span.attributes):
             return self._made(span, span.attributes)
         place = span.parent_id, id(span.resource)
         found = self._shared.get(place)
@@ -67,25 +68,30 @@ class Identities:
         return found
 
     def _made(self, span: Span, own: Attributes) -> Identity:
-        said: Attributes = {}
         around = [holder.attributes for holder in self._trace.above(span)]
-        for attributes in (span.resource.attributes, *reversed(around), own):
-            for name in _NAMES.intersection(attributes):
-                if attributes[name] not in (None, ""):
-                    said[name] = attributes[name]
-        user = said.get("stepstream.user") or said.get("user.id") or said.get("enduser.id")
-        return Identity(
-            {
-                "tenant": self._defaults.tenant,
-                "consent": said.get("stepstream.consent") or self._defaults.consent,
-                "user": text(user) or None,
-                "task_id": text(said.get("stepstream.task_id")),
-                "group_id": text(said.get("stepstream.group_id")) or None,
-                "environment": text(said.get("stepstream.environment")),
-                "harness_version": text(said.get("stepstream.harness_version")),
-                "split": text(said.get("stepstream.split")) or "train",
-            },
-            text(said.get("stepstream.trajectory_id")),
-            text(said.get("stepstream.parent_trajectory_id")),
-            text(said.get("gen_ai.conversation.id") or said.get("session.id")),
-        )
+        return identity_of((span.resource.attributes, *reversed(around), own), self._defaults)
+
+
+def identity_of(sources: Iterable[Attributes], defaults: Defaults) -> Identity:
+    """The identity that attributes tell of; of a name that comes several times, the last."""
+    said: Attributes = {}
+    for attributes in sources:
+        for name in NAMES.intersection(attributes):
+            if attributes[name] not in (None, ""):
+                said[name] = attributes[name]
+    user = said.get("stepstream.user") or said.get("user.id") or said.get("enduser.id")
+    return Identity(
+        {
+            "tenant": defaults.tenant,
+            "consent": said.get("stepstream.consent") or defaults.consent,
+            "user": text(user) or None,
+            "task_id": text(said.get("stepstream.task_id")),
+            "group_id": text(said.get("stepstream.group_id")) or None,
+            "environment": text(said.get("stepstream.environment")),
+            "harness_version": text(said.get("stepstream.harness_version")),
+            "split": text(said.get("stepstream.split")) or "train",
+        },
+        text(said.get("stepstream.trajectory_id")),
+        text(said.get("stepstream.parent_trajectory_id")),
+        text(said.get("gen_ai.conversation.id") or said.get("session.id")),
+    )

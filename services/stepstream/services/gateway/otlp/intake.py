@@ -2,28 +2,35 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import CONSENTS, Assembler, Record
 from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.spans import CALL, Span, logs_of, spans_of
+from stepstream.services.gateway.otlp.plain import Gathered
+from stepstream.services.gateway.otlp.plain_steps import PlainSteps
+from stepstream.services.gateway.otlp.spans import CALL, Resource, logs_of, span_of
 from stepstream.services.gateway.otlp.split import split_logs, split_traces
 from stepstream.services.gateway.otlp.trace import Trace
+from stepstream.services.gateway.otlp.values import decoded, value
 from stepstream.services.gateway.otlp.wire import Signal
+from stepstream.topics.encoded import Encoded
 from stepstream.topics.events import new_trace_export
 from stepstream.topics.ids import new_event_id
 
 TOPIC = "open-traces"
+_CONSENT = "stepstream.consent"
 
 
 @dataclass(slots=True)
 class Taken:
     """What a request comes to."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[Record | Encoded] = field(default_factory=list)
     rejected: int = 0
     why: str = ""
 
@@ -36,28 +43,44 @@ class Taken:
 class Intake:
     """Decides, trace by trace, whether all of it is here."""
 
-    def __init__(self, assembler: Assembler, producer: str, is_open: Callable[[str], bool]) -> None:
+    def __init__(self, assembler: Assembler, plain: PlainSteps, producer: str, is_open: Callable[[str], bool]) -> None:
         """`is_open` tells whether parts of a trace are kept already."""
         self._assembler = assembler
+        self._plain = plain
         self._producer = producer
         self._is_open = is_open
 
-    def traces(self, request: ExportTraceServiceRequest, defaults: Defaults, now_us: int) -> Taken:
-        """The records of an export of spans: steps of the traces that are whole, parts of the others."""
+    def traces(self, request: Any, defaults: Defaults, now_us: int) -> Taken:
+        """The records of a `TraceRequest`: steps of the traces that are whole, parts of the others.
+
+        Raises:
+            BadRequest: an attribute is malformed; then nothing has changed.
+        """
         taken = Taken()
-        traces: dict[str, Trace] = {}
-        for span in spans_of(request):
-            fault = _fault(span)
-            if fault:
-                taken.reject(fault)
-                continue
-            trace = traces.get(span.trace_id)
-            if trace is None:
-                trace = traces[span.trace_id] = Trace(span.trace_id)
-            trace.spans[span.span_id] = span
+        traces: dict[str, Gathered] = {}
+        others: dict[str, Trace] = {}
+        try:
+            for group in request.resource_spans:
+                _gather(group, traces, taken)
+            # Before any trace is told, all that may be malformed is read.
+            for trace_id, gathered in traces.items():
+                if not gathered.settle():
+                    others[trace_id] = _trace_of(gathered)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the body is no OTLP request: {error}") from None
         kept: list[str] = []
-        for trace_id, trace in traces.items():
-            if trace.whole() and not self._is_open(trace_id) and _has_call(trace):
+        for trace_id, gathered in traces.items():
+            trace = others.get(trace_id)
+            if self._is_open(trace_id):
+                kept.append(trace_id)
+                continue
+            if trace is None:
+                plain = self._plain.records(gathered, defaults)
+                if plain is not None:
+                    taken.records += plain
+                    continue
+                trace = _trace_of(gathered)
+            if trace.whole() and _has_call(trace):
                 taken.records += self._assembler.records(trace, defaults)
             else:
                 kept.append(trace_id)
@@ -97,14 +120,43 @@ class Intake:
             yield Record(TOPIC, trace_id, record)
 
 
-def _fault(span: Span) -> str:
-    """Why a span cannot be taken; empty if it can."""
-    if not span.trace_id or not span.span_id:
-        return "a span's trace_id must have 16 bytes and its span_id 8"
-    consent = span.attributes.get("stepstream.consent") or span.resource.attributes.get("stepstream.consent")
-    if consent is not None and consent not in CONSENTS:
-        return f"stepstream.consent must be one of {', '.join(sorted(CONSENTS))}, not '{consent}'"
-    return ""
+def _gather(group: Any, traces: dict[str, Gathered], taken: Taken) -> None:
+    """The spans of a `ResourceSpans` by trace."""
+    attributes = decoded(group.resource.attributes)
+    usual = _consent_fault(attributes.get(_CONSENT))
+    for scope in group.scope_spans:
+        resource = Resource(attributes, scope.scope.name)
+        for raw in scope.spans:
+            named = raw.attributes
+            held = {name: named[name] for name in named}  # `dict` asks for the names in Python, one by one
+            trace_id = raw.trace_id.hex()
+            fault = usual
+            if _CONSENT in held:
+                fault = _consent_fault(value(held[_CONSENT]) or attributes.get(_CONSENT))
+            if len(trace_id) != 32 or len(raw.span_id) != 8:
+                fault = "a span's trace_id must have 16 bytes and its span_id 8"
+            if fault:
+                taken.reject(fault)
+                continue
+            trace = traces.get(trace_id)
+            if trace is None:
+                trace = traces[trace_id] = Gathered(trace_id)
+            trace.add(raw, held, resource)
+
+
+def _consent_fault(consent: Any) -> str:
+    """Why spans with this consent cannot be taken; empty if they can."""
+    if consent is None or consent in CONSENTS:
+        return ""
+    return f"{_CONSENT} must be one of {', '.join(sorted(CONSENTS))}, not '{consent}'"
+
+
+def _trace_of(gathered: Gathered) -> Trace:
+    trace = Trace(gathered.trace_id)
+    for raw, held, resource in gathered.spans:
+        span = span_of(raw, decoded(held), resource)
+        trace.spans[span.span_id] = span
+    return trace
 
 
 def _has_call(trace: Trace) -> bool:

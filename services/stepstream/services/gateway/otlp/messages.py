@@ -3,8 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import fastavro
+
+from stepstream.schemas import schema
 from stepstream.services.gateway.otlp.values import Attributes, structure, text
+from stepstream.topics.avro_writer import compiled
 from stepstream.topics.events import Message, ToolCall, new_message
+
+STEP: Any = fastavro.parse_schema(schema("Step"))
+encoded = compiled(STEP, "stepstream.Message")
+"""A message as it is on the log: two are the same if these bytes are."""
 
 FINISH = {
     "tool_call": "tool_calls",
@@ -36,9 +44,9 @@ def part_messages(raw: Any) -> list[Message]:
         return [new_message(role="user", content=text(raw))] if raw else []
     found: list[Message] = []
     for item in raw:
-        plain = _plain(item)
-        if plain is not None:
-            found.append(plain)
+        simple = _plain(item)
+        if simple is not None:
+            found.append(simple)
         else:
             found += _of_parts(item)
     return found
@@ -242,7 +250,7 @@ def event_messages(events: Iterable[tuple[str, Any]]) -> tuple[list[Message], Me
     return prompt, response, finish
 
 
-def shared(prompt: Sequence[Message], before: Sequence[Message]) -> int:
+def shared(prompt: Sequence[bytes], before: Sequence[bytes]) -> int:
     """How many leading messages of a prompt are exactly those of the step before, response included."""
     if not before:
         return 0

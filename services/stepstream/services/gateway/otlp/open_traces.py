@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stepstream.config import Settings
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC
+from stepstream.services.gateway.otlp.protocol import TraceRequest
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.client import client_config
@@ -126,12 +127,12 @@ class OpenTraces:
         try:
             record = self._codec.decode(TOPIC, message.value())
             if record["signal"] == "traces":
-                spans = list(spans_of(ExportTraceServiceRequest.FromString(record["payload"])))
+                spans = list(spans_of(TraceRequest.FromString(record["payload"])))
                 logs = []
             else:
                 spans = []
                 logs = list(logs_of(ExportLogsServiceRequest.FromString(record["payload"])))
-        except (CodecError, ValueError) as error:
+        except (CodecError, DecodeError, ValueError) as error:
             log.error("open-traces[%d]@%d cannot be read and is passed over: %s", partition, offset, error)
             return
         trace_id = record["trace_id"]

@@ -2,9 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from stepstream.topics.events import Message
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -12,8 +10,8 @@ class Trajectory:
     """A trajectory as far as it was published."""
 
     next_index: int = 0
-    said: Sequence[Message] = field(default=())
-    """Prompt and response of its newest step."""
+    said: Sequence[bytes] = ()
+    """Prompt and response of its newest step, each message as it is on the log."""
 
 
 class Places:

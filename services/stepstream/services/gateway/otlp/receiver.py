@@ -19,10 +19,12 @@ from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC, Intake, Taken
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
 from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.plain_steps import PlainSteps
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
 from stepstream.topics.codec import codec_of
 from stepstream.topics.confirmed import NotDelivered
+from stepstream.topics.encoded import Encoded
 from stepstream.topics.ids import now_us
 
 log = logging.getLogger(__name__)
@@ -84,11 +86,13 @@ class OtlpReceiver:
         self._publisher = publisher
         self._counts = Counts(registry)
         self._tenant_of = tenant_of
-        self._assembler = Assembler(f"otlp-{producer}", Places(settings.otlp.trajectories))
+        producer = f"otlp-{producer}"
+        places = Places(settings.otlp.trajectories)
+        self._assembler = Assembler(producer, places)
         self._lock = threading.Lock()  # the assembler remembers; open traces are told in another thread
         self._codec = codec_of(settings)
         self._open = OpenTraces(settings, self._codec, self._records, settings.gateway.agent)
-        self._intake = Intake(self._assembler, f"otlp-{producer}", self._open.is_open)
+        self._intake = Intake(self._assembler, PlainSteps(producer, places), producer, self._open.is_open)
         self._most = settings.otlp.max_body_mb * 1_048_576
 
     def start(self) -> None:
@@ -151,7 +155,7 @@ class OtlpReceiver:
         with self._lock:
             return self._assembler.records(trace, defaults)
 
-    async def _deliver(self, records: list[Record], timeout_s: float) -> list[str]:
+    async def _deliver(self, records: Sequence[Record | Encoded], timeout_s: float) -> list[str]:
         """Why Kafka will never take some of the records (as one that is too large); it has all the others.
 
         Raises:

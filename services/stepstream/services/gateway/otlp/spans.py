@@ -6,9 +6,9 @@ from enum import Enum
 from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from stepstream.services.gateway.otlp.values import Attributes, attributes_of, value_of
+from stepstream.services.gateway.otlp.values import Attributes, attributes_of, decoded, value_of
 
 
 class Role(Enum):
@@ -25,7 +25,7 @@ class Role(Enum):
 CALL, TOOL, AGENT, OTHER = Role.CALL, Role.TOOL, Role.AGENT, Role.OTHER
 """As names: they are compared for every span, and a look into the enumeration costs several times as much."""
 
-_OPERATIONS = {
+OPERATIONS = {
     "chat": CALL,
     "text_completion": CALL,
     "generate_content": CALL,
@@ -42,7 +42,6 @@ _NAMED = (
     ("mcp.method.name", {"tools/call": TOOL}),
     ("rpc.system", {"a2a": AGENT}),
 )
-_ERROR = 2
 
 
 @dataclass(slots=True)
@@ -112,7 +111,7 @@ def role_of(attributes: Attributes, name: str) -> Role:
     """The part that a span plays, from whichever convention it follows."""
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
-        return _OPERATIONS.get(operation, OTHER)
+        return OPERATIONS.get(operation, OTHER)
     for key, roles in _NAMED:
         word = attributes.get(key)
         if word is not None:
@@ -122,31 +121,41 @@ def role_of(attributes: Attributes, name: str) -> Role:
     return OTHER
 
 
-def spans_of(request: ExportTraceServiceRequest) -> Iterator[Span]:
-    """The spans of an export; malformed ids are empty text."""
+def spans_of(request: Any) -> Iterator[Span]:
+    """The spans of a `TraceRequest`; malformed ids are empty text.
+
+    Raises:
+        DecodeError, UnicodeDecodeError: an attribute is malformed.
+    """
     for group in request.resource_spans:
-        shared = attributes_of(group.resource.attributes)
+        shared = decoded(group.resource.attributes)
         for scope in group.scope_spans:
             resource = Resource(shared, scope.scope.name)
             for raw in scope.spans:
-                attributes = attributes_of(raw.attributes)
-                name = raw.name
-                trace_id, span_id, parent_id = raw.trace_id, raw.span_id, raw.parent_span_id
-                yield Span(
-                    trace_id.hex() if len(trace_id) == 16 else "",
-                    span_id.hex() if len(span_id) == 8 else "",
-                    parent_id.hex(),
-                    role_of(attributes, name),
-                    raw.start_time_unix_nano,
-                    raw.end_time_unix_nano,
-                    attributes,
-                    resource,
-                    raw.status.code == _ERROR,
-                    [Event(e.name, e.time_unix_nano, attributes_of(e.attributes)) for e in raw.events]
-                    if raw.events
-                    else [],
-                    name,
-                )
+                yield span_of(raw, decoded(raw.attributes), resource)
+
+
+def has_failed(status: bytes) -> bool:
+    """Whether a span ended in an error, by its encoded `Status`. Raises DecodeError."""
+    return bool(status) and bool(Status.FromString(status).code == Status.STATUS_CODE_ERROR)
+
+
+def span_of(raw: Any, attributes: Attributes, resource: Resource) -> Span:
+    """A span of a `TraceRequest`. Raises as `spans_of` does."""
+    trace_id, span_id, name = raw.trace_id, raw.span_id, raw.name
+    return Span(
+        trace_id.hex() if len(trace_id) == 16 else "",
+        span_id.hex() if len(span_id) == 8 else "",
+        raw.parent_span_id.hex(),
+        role_of(attributes, name),
+        raw.start_time_unix_nano,
+        raw.end_time_unix_nano,
+        attributes,
+        resource,
+        has_failed(raw.status),
+        [Event(e.name, e.time_unix_nano, decoded(e.attributes)) for e in raw.events],
+        name,
+    )
 
 
 def logs_of(request: ExportLogsServiceRequest) -> Iterator[Log]:

@@ -4,11 +4,10 @@ from collections.abc import Collection
 from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
-def split_traces(request: ExportTraceServiceRequest, wanted: Collection[str]) -> dict[str, bytes]:
-    """For each trace that is wanted, by its id, a request with its spans alone."""
+def split_traces(request: Any, wanted: Collection[str]) -> dict[str, bytes]:
+    """For each trace of a `TraceRequest` that is wanted, by its id, a request with its spans alone."""
     return _split(request, wanted, "resource_spans", "scope_spans", "spans")
 
 

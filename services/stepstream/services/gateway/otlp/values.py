@@ -1,13 +1,49 @@
 """OTLP's attribute values as Python's."""
 
 import base64
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 Attributes = dict[str, Any]
+STRING, INTEGER, DOUBLE = 0x0A, 0x18, 0x21
+"""First bytes of values of these kinds: field and wire type."""
+_unpack_double = struct.Struct("<d").unpack
+
+
+def decoded(raw: Mapping[str, bytes]) -> Attributes:
+    """Attributes by name, of a map of `protocol`.
+
+    Raises:
+        DecodeError, UnicodeDecodeError: a value is malformed.
+    """
+    return {name: value(held) for name, held in raw.items()}
+
+
+def value(raw: bytes) -> Any:
+    """One value as it is on the wire, an encoded `AnyValue`. Raises as `decoded` does."""
+    said = string(raw)
+    if said is not None:
+        return said.decode()
+    if raw and raw[0] == DOUBLE and len(raw) == 9:
+        return _unpack_double(raw[1:])[0]
+    held = AnyValue.FromString(raw)
+    return value_of(held, held.WhichOneof("value"))
+
+
+def string(raw: bytes) -> bytes | None:
+    """The UTF-8 of a value that is a string and nothing else; it is not checked."""
+    size = len(raw)
+    if size < 2 or raw[0] != STRING:
+        return None
+    if size < 130:
+        return raw[2:] if raw[1] == size - 2 else None
+    if size < 16_387:
+        return raw[3:] if raw[1] & 0x7F | raw[2] << 7 == size - 3 and raw[1] > 0x7F else None
+    return None
 
 
 def attributes_of(pairs: Iterable[KeyValue]) -> Attributes:

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from stepstream.services.gateway.errors import BadRequest, GatewayError, TooLarge
+from stepstream.services.gateway.otlp.protocol import TraceRequest
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
@@ -80,13 +81,18 @@ def inflate(body: bytes, encoding: str, most: int) -> bytes:
     return plain
 
 
-def traces(body: bytes, kind: str) -> ExportTraceServiceRequest:
-    """The request of `/v1/traces`.
+def traces(body: bytes, kind: str) -> Any:
+    """The request of `/v1/traces`, a `TraceRequest`; its attributes are still to be read.
 
     Raises:
         BadRequest: it is malformed.
     """
-    return _parse(ExportTraceServiceRequest, body, kind)
+    if kind == JSON:
+        body = _parse(ExportTraceServiceRequest, body, kind).SerializeToString()
+    try:
+        return TraceRequest.FromString(body)
+    except DecodeError as error:
+        raise BadRequest(f"the body is no OTLP request: {error}") from None
 
 
 def logs(body: bytes, kind: str) -> ExportLogsServiceRequest:
