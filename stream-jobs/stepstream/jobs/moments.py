@@ -10,7 +10,7 @@ needs only sums, so that periods and partitions add up in any order.
 """
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 _TINY = 1e-300
@@ -35,7 +35,15 @@ class Moments:
     """Σn_g²."""
 
     def __add__(self, other: Self) -> "Moments":
-        return Moments(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Moments(
+            self.trajectories + other.trajectories,
+            self.groups + other.groups,
+            self.total + other.total,
+            self.squares + other.squares,
+            self.group_squares + other.group_squares,
+            self.group_cross + other.group_cross,
+            self.group_sizes + other.group_sizes,
+        )
 
     @property
     def mean(self) -> float:

@@ -6,6 +6,7 @@ by the statistics with what stands by the log, so a kill, or a record that comes
 """
 
 import logging
+import time
 
 from prometheus_client import Counter, Gauge
 
@@ -27,6 +28,7 @@ JOB = f"{NAME}@{VERSION}"
 STATS, ALARMS = "component-stats", "alarms"
 _BATCH = 2000
 _POLL_S = 0.25
+_EVERY_S = 1.0
 
 _DECIDED = Counter("stepstream_alarms", "Alarms that were raised or cleared, by what fell.", ["kind", "state"])
 _STANDING = Gauge("stepstream_alarms_standing", "Alarms that stand.")
@@ -48,10 +50,12 @@ def main(settings: Settings, stop: Stop) -> None:
                     if event.record is not None:
                         watcher.decided(event.record)
             consumer.follow([STATS])
+            decided_at = 0.0
             while not stop:
                 _learn(consumer, watcher)
-                if consumer.caught_up():
+                if consumer.caught_up() and time.monotonic() - decided_at > _EVERY_S:
                     _decide(producer, watcher)
+                    decided_at = time.monotonic()
                     metrics.READY.set(1)
     finally:
         metrics.READY.set(0)

@@ -39,8 +39,10 @@ class Watcher:
     def __init__(self, rule: Alarms, job: str) -> None:
         """`job` is its name and version, as `watch@1`."""
         self._rule, self._job = rule, job
-        self._periods: defaultdict[Cohort, dict[Period, dict[int, tuple[int, Sums]]]] = defaultdict(dict)
+        self._parts: defaultdict[Cohort, dict[Period, dict[int, tuple[int, Sums]]]] = defaultdict(dict)
         """Version and sums by cohort, period and partition."""
+        self._periods: defaultdict[Cohort, dict[Period, Sums]] = defaultdict(dict)
+        """The sums of the partitions together."""
         self._specs: defaultdict[Family, set[str]] = defaultdict(set)
         self._touched: set[Family] = set()
         self._alarms: dict[str, Alarm] = {}
@@ -59,10 +61,12 @@ class Watcher:
         family = Family(stats["environment"], stats["agent"], stats["model"], stats["split"])
         cohort = Cohort(family, stats["reward_spec"])
         version = stats["policy_version"]
-        parts = self._periods[cohort].setdefault(Period(-1 if version is None else version, stats["hour"]), {})
+        period = Period(-1 if version is None else version, stats["hour"])
+        parts = self._parts[cohort].setdefault(period, {})
         known, _ = parts.get(stats["partition"], (-1, {}))
         if stats["version"] > known:
             parts[stats["partition"]] = stats["version"], heard(stats["components"])
+            self._periods[cohort][period] = merge(sums for _, sums in parts.values())
             self._specs[family].add(cohort.reward_spec)
             self._touched.add(family)
 
@@ -85,16 +89,12 @@ class Watcher:
 
     def _wanted(self, cohort: Cohort) -> list[Finding]:
         """What stands by the statistics; nothing, once another specification has taken the cohort's place."""
-        periods = self._merged(cohort)
+        periods = self._periods[cohort]
         for spec in self._specs[cohort.family] - {cohort.reward_spec}:
-            others = self._merged(Cohort(cohort.family, spec))
+            others = self._periods[Cohort(cohort.family, spec)]
             if max(others) > max(periods) and windows(others, self._rule.window):
                 return []
         return standing(periods, self._rule)
-
-    def _merged(self, cohort: Cohort) -> dict[Period, Sums]:
-        periods = self._periods[cohort].items()
-        return {period: merge(sums for _, sums in parts.values()) for period, parts in periods}
 
     def _raise(self, cohort: Cohort, finding: Finding) -> Alarm:
         rising, falling, before, after = finding.rising, finding.falling, finding.before, finding.after
