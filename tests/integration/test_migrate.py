@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.httpclient import HttpClient
-from sample_records import SAMPLES, SECOND_US, T0_US, checkpoint, feedback, step, trajectory, worker_status
+from sample_records import (
+    SAMPLES,
+    SECOND_US,
+    T0_US,
+    checkpoint,
+    feedback,
+    learner_update,
+    step,
+    training_decision,
+    trajectory,
+    worker_status,
+)
 
 from stepstream.config import Settings
 from stepstream.jobs import clickhouse
@@ -180,6 +191,24 @@ def test_other_views_answer(tables: Client) -> None:
     write(tables, ("checkpoints", checkpoint(1)), ("checkpoints", checkpoint(2)), times=2)
     assert tables.query("SELECT model, track, newest FROM latest_checkpoints").result_rows == [("demo", "stable", 2)]
     assert tables.query("SELECT * FROM dead_letter_counts").result_rows == []
+
+
+def test_what_was_trained_on_counts_as_trained_whatever_came_later(tables: Client) -> None:
+    late = {"outcome": "dropped", "reason": "trained_on_older_revision", "revision": 2, "update": None}
+    decisions = [training_decision("a"), training_decision("a", event_id="late", **late)]
+    for n, reason in enumerate(("superseded", "stale")):
+        told = {"outcome": "dropped", "reason": reason, "revision": n + 1, "update": None}
+        decisions.append(training_decision("b", event_id=reason, **told))
+    write(tables, *(("training-decisions", decision) for decision in decisions), times=2)
+    found = tables.query("SELECT outcome, reason, trajectories FROM training_outcomes ORDER BY outcome").result_rows
+    assert found == [("dropped", "stale", 1), ("trained", "", 1)]
+
+
+def test_an_update_says_what_its_time_went_into(tables: Client) -> None:
+    undone = learner_update(event_id="undone", occurred_at_us=T0_US - 1, seconds={"train": 1.0})
+    write(tables, ("learner-updates", undone), ("learner-updates", learner_update(seconds={"train": 3.0, "wait": 1.0})))
+    row = tables.query("SELECT update, total_s, train_share, wait_share, publish_share FROM learner_time").result_rows
+    assert row == [(7, 4.0, 0.75, 0.25, 0.0)]
 
 
 def test_a_store_that_does_not_come_is_told_with_what_to_set(settings: Settings) -> None:

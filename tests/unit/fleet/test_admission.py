@@ -58,6 +58,28 @@ def test_groups_without_variance_leave_the_count() -> None:
     assert admitted(admission) == 1
 
 
+def test_equal_outcomes_count_where_attempts_are_not_compared() -> None:
+    admission = Admission(per_version=8, max_ahead=0, group_size=2, compares=False)
+    admitted(admission)
+    for outcome in (1.0, 1.0):
+        admission.ended("same", outcome)
+    assert admitted(admission) == 0
+
+
+def test_a_group_that_the_learner_let_go_of_leaves_the_count_once() -> None:
+    admission = Admission(per_version=8, max_ahead=0, group_size=2)
+    admitted(admission)
+    for group in ("stale", "used", "equal"):
+        for outcome in (1.0, 1.0 if group == "equal" else 0.0):
+            admission.ended(group, outcome)
+    assert admitted(admission) == 1  # equal
+    for group, trained in (("stale", False), ("used", True), ("used", False), ("unheard", False)) * 2:
+        admission.decided(group, trained=trained)
+    for _ in range(2):
+        admission.decided("equal", trained=False)
+    assert admitted(admission) == 1
+
+
 def test_relief_grows_until_a_version_comes() -> None:
     admission = Admission(per_version=8, max_ahead=1, group_size=4)
     admitted(admission)

@@ -57,6 +57,7 @@ async def work(settings: Settings) -> None:
         follower = VersionFollower(
             settings,
             lambda depth: loop.call_soon_threadsafe(fleet.advance, depth),
+            lambda group_id, trained: loop.call_soon_threadsafe(fleet.decided, group_id, trained),
             lambda: loop.call_soon_threadsafe(ready.set),
             lambda error: loop.call_soon_threadsafe(fail, error),
         )
@@ -80,7 +81,11 @@ def admission_of(settings: Settings) -> Admission | None:
         return None
     learner = settings.learner
     per_version = learner.groups_per_update * learner.updates_per_checkpoint * settings.fleet.group_size
-    return Admission(per_version, settings.fleet.max_ahead, settings.fleet.group_size)
+    if learner.objective == "policy_gradient":
+        compares = learner.advantage != "reinforce_pp"
+    else:
+        compares = learner.objective == "dpo"
+    return Admission(per_version, settings.fleet.max_ahead, settings.fleet.group_size, compares=compares)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 STALL_S = 10.0
 SLOW = 3.0
+_MOST_UNDECIDED = 10_000
 
 
 def capacity(*, per_version: int, max_ahead: int, version: int, accepted: int, running: int, most_running: int) -> int:
@@ -21,20 +22,24 @@ def capacity(*, per_version: int, max_ahead: int, version: int, accepted: int, r
 class Admission:
     """The fold that decides whether the next group may start. Times are seconds of any steady clock.
 
-    Rejects leave the count, as in AReaL: a group whose outcomes are all the same teaches nothing, so the learner lets
-    it go and waits for another. What else the learner lets go of (stale, say) is not known here; so when agents have
-    been held back for far longer than versions take, one group is let in, then two, then four more: the loop slows
-    down, but can never stand still.
+    Rejects leave the count, as in AReaL. A group whose outcomes are all the same teaches nothing where attempts are
+    compared, so the learner lets it go and waits for another: that is known as soon as the group has ended. Of the
+    others that it lets go of (stale, say) the learner tells by its decisions. Should it tell nothing, because it or
+    the label job stands still, and agents have been held back for far longer than versions take, one group is let in,
+    then two, then four more: the loop slows down, but can never stand still.
     """
 
-    def __init__(self, per_version: int, max_ahead: int, group_size: int) -> None:
+    def __init__(self, per_version: int, max_ahead: int, group_size: int, *, compares: bool = True) -> None:
+        """Starts with nothing under way; `compares`: equal outcomes teach the learner nothing."""
         self._per_version = per_version
         self._max_ahead = max_ahead
         self._group_size = group_size
         self._version = 0
         self._count = 0
         self._begun = False
+        self._compares = compares
         self._outcomes: dict[str, list[float]] = {}
+        self._undecided: dict[str, int] = {}  # attempts that the learner let go of, by group
         self._relief = 1
         self._advanced_at: float | None = None
         self._interval = 0.0
@@ -73,8 +78,23 @@ class Admission:
         outcomes.append(outcome)
         if len(outcomes) == self._group_size:
             del self._outcomes[group_id]
-            if len(set(outcomes)) == 1:
+            if self._compares and len(set(outcomes)) == 1:
                 self._count -= self._group_size
+            else:
+                self._undecided[group_id] = 0
+                if len(self._undecided) > _MOST_UNDECIDED:
+                    del self._undecided[next(iter(self._undecided))]
+
+    def decided(self, group_id: str, *, trained: bool) -> None:
+        """The learner trained on an attempt of a group, or let go of it."""
+        if group_id not in self._undecided:
+            return
+        self._undecided[group_id] += 1
+        if trained:
+            del self._undecided[group_id]
+        elif self._undecided[group_id] == self._group_size:
+            del self._undecided[group_id]
+            self._count -= self._group_size
 
     def patience_s(self) -> float:
         """Seconds to be held back before `relieve`."""

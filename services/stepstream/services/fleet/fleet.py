@@ -55,6 +55,12 @@ class Fleet:
             self._admission.advance(version, time.monotonic())
             self._changed.set()
 
+    def decided(self, group_id: str, trained: bool) -> None:
+        """The learner trained on an attempt of a group, or let go of it."""
+        if self._admission is not None:
+            self._admission.decided(group_id, trained=trained)
+            self._changed.set()
+
     async def run(self) -> None:
         """Works until `stop`, or until `fleet.max_trajectories` have been started and ended."""
         for number, assignment in enumerate(self._assignments()):

@@ -1,4 +1,4 @@
-"""Follows a model's published versions, to know how far the learner has come."""
+"""Follows a model's published versions and its learner's decisions, to know how far the learner has come."""
 
 import logging
 import threading
@@ -12,6 +12,7 @@ from stepstream.topics.consumer import EventConsumer
 log = logging.getLogger(__name__)
 
 TOPIC = "checkpoints"
+DECISIONS = "training-decisions"
 
 
 class Lineage:
@@ -32,18 +33,26 @@ class Lineage:
 
 
 class VersionFollower:
-    """A thread that tells the depth of the newest version of the fleet's model, and of each that follows."""
+    """A thread that tells the depth of the newest version of the fleet's model, and of each that follows.
+
+    It also tells what its learner decides about groups from now on.
+    """
 
     def __init__(
         self,
         settings: Settings,
         advance: Callable[[int], object],
+        decided: Callable[[str, bool], object],
         ready: Callable[[], object],
         fail: Callable[[Exception], object],
     ) -> None:
-        """All are called from the thread: `ready` after the versions that were there, `fail` before it ends early."""
+        """All are called from the thread: `ready` after the versions that were there, `fail` before it ends early.
+
+        `decided` gets the group of an attempt and whether it was trained on.
+        """
         self._settings = settings
         self._advance = advance
+        self._decided = decided
         self._ready = ready
         self._fail = fail
         self._stopping = threading.Event()
@@ -59,15 +68,23 @@ class VersionFollower:
         lineage = Lineage(self._settings.fleet.model)
         try:
             with EventConsumer(self._settings.kafka, Codec(self._settings.schema_registry)) as consumer:
-                consumer.follow([TOPIC])
+                ends = consumer.end_offsets(DECISIONS)
+                consumer.follow([TOPIC, DECISIONS], {(DECISIONS, partition): end for partition, end in ends.items()})
                 told = False
                 while not self._stopping.is_set():
                     if not told and consumer.caught_up():
                         self._ready()
                         told = True
                     for event in consumer.poll(100, 0.2):
-                        depth = lineage.add(event.record) if event.record is not None else None
-                        if depth is not None:
+                        if event.record is None:
+                            continue
+                        if event.topic == DECISIONS:
+                            self._tell(event.record)
+                        elif (depth := lineage.add(event.record)) is not None:
                             self._advance(depth)
         except Exception as error:  # the fleet's own loop ends the process with it
             self._fail(error)
+
+    def _tell(self, decision: Mapping[str, Any]) -> None:
+        if decision["model"] == self._settings.fleet.model and decision["group_id"] is not None:
+            self._decided(decision["group_id"], decision["outcome"] == "trained")
