@@ -1,0 +1,103 @@
+"""Wall-clock to the demo's target: asynchronous against our own synchronous mode, and against staleness bounds.
+
+Run it as `.venv/bin/python bench/async.py [--quick] [--part real|simulated] [--seeds N] [--folder FOLDER]`; finished
+runs are kept in FOLDER, so it can be stopped and run again. `--report FOLDER` prints the page of what is there.
+
+Real. The demo's whole stack on this machine, from the start of the agents to the target on held-out tasks. Synchronous:
+agents make the attempts for one version, wait until it is trained and published, and go on (`fleet.max_ahead=0`);
+asynchronous: they may be one version of work ahead, as the demo does it. Nothing else differs. Both modes of a seed run
+one after the other, the first of them in turn. It needs a machine with nothing else on it.
+
+Simulated. The same loop on a virtual clock: generation, admission, labels, buffer, updates and the demo's target are
+real, and only how long each piece of work takes is read from measured stage times. A staleness bound of k lets agents
+be k versions ahead and drops attempts that are staler; 0 is the synchronous mode. Decoupled: clipped against the
+policy at the start of the update, weighted by the truncated ratio to the behaviour policy; coupled: clipped against
+the behaviour policy. `--calibrate` measures the stages again, from this process and the real runs in FOLDER.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from asynchrony.machines import MACHINES, wanted_simulations
+from asynchrony.page import figures, page
+from asynchrony.stages import digest
+from in_process.runs import Run, commit, finish, read_runs
+
+REAL, SIMULATED = "real.jsonl", "simulated.jsonl"
+DATA = Path(__file__).parents[1] / "var" / "bench"
+
+
+def real(key: Mapping[str, Any]) -> Run:
+    from asynchrony.real import run_demo
+
+    return {**run_demo(key["mode"], key["seed"], DATA / "async" / "stack"), "commit": commit()}
+
+
+def wanted_real(seeds: int) -> list[dict[str, Any]]:
+    """Both modes of each seed, the first of them in turn."""
+    modes = ["asynchronous", "synchronous"]
+    return [{"mode": mode, "seed": seed} for seed in range(seeds) for mode in modes[:: 1 - 2 * (seed % 2)]]
+
+
+def simulate(key: Mapping[str, Any], **demo: Any) -> Run:
+    """One run on the virtual clock; `demo` changes the target."""
+    from asynchrony.simulation import Loop
+    from asynchrony.stages import read_stages
+    from credit import settings_of
+    from in_process import base_model
+
+    machine = MACHINES[key["machine"]]
+    settings = machine.settings(settings_of("lookup", "dr_grpo", key["seed"]), key["bound"], key["objective"])
+    settings = settings.model_copy(update={"demo": settings.demo.model_copy(update=demo)})
+    loop = Loop(settings, base_model(settings), key["seed"], machine.stages(read_stages()), machine.cores)
+    return {**loop.run(600.0), "commit": commit()}
+
+
+def calibrate(runs: list[Run]) -> None:
+    """Writes stages.json from this machine and the real runs."""
+    from asynchrony.stages import FILE, measure_model, measure_stack
+    from credit import settings_of
+    from in_process import base_model
+
+    settings = settings_of("lookup", "dr_grpo", 0)
+    stages = measure_stack(measure_model(settings, base_model(settings)), runs)
+    FILE.write_text(json.dumps({"commit": commit(), "stages": dataclasses.asdict(stages)}, indent=2) + "\n")
+    print(FILE.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two simulated runs to a low target: under a minute")
+    parser.add_argument("--part", choices=["real", "simulated"], help="only one of the two")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--folder", type=Path, default=DATA / "async", help="finished runs: real.jsonl, simulated.jsonl"
+    )
+    parser.add_argument("--calibrate", action="store_true", help="only measure the stages and write stages.json")
+    parser.add_argument("--report", type=Path, help="only print the page of this folder")
+    asked = parser.parse_args()
+    folder = asked.report or asked.folder
+    if asked.calibrate:
+        calibrate(read_runs(folder / REAL))
+        return
+    if asked.quick:
+        keys = [{"machine": "separate", "bound": bound, "objective": "decoupled", "seed": 0} for bound in (0, 1)]
+        runs: list[Run] = []
+        simulated = [{**key, **simulate(key, target=0.6, window=256)} for key in keys]
+    elif asked.report:
+        runs = read_runs(folder / REAL)
+        simulated = [run for run in read_runs(folder / SIMULATED) if run["stages"] == digest()]
+    else:
+        runs = finish(folder / REAL, wanted_real(asked.seeds), real) if asked.part != "simulated" else []
+        simulated = (
+            finish(folder / SIMULATED, wanted_simulations(asked.seeds), simulate) if asked.part != "real" else []
+        )
+    print(page(__doc__ or "", runs, simulated), json.dumps(figures(runs, simulated)), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

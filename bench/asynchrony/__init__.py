@@ -1,0 +1,1 @@
+"""Asynchronous against synchronous: the loop on a virtual clock, and on the real stack."""

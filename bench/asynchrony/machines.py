@@ -1,0 +1,71 @@
+"""What the virtual clock runs the loop on, and under which bounds."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asynchrony.stages import Stages, digest
+from stepstream.config import Settings
+
+UNBOUNDED = 1_000_000
+BOUNDS: tuple[int | None, ...] = (0, 1, 2, 4, 8, None)
+OBJECTIVES: dict[str, dict[str, str]] = {
+    "decoupled": {"loss_proximal": "forward", "loss_weight": "tis"},
+    "coupled": {"loss_proximal": "behaviour", "loss_weight": "none"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    title: str
+    cores: float
+    """That all processes share; infinite: each has its own."""
+    workers: int
+    """Inference workers."""
+    stages: Callable[[Stages], Stages]
+
+    def settings(self, settings: Settings, bound: int | None, objective: str) -> Settings:
+        """The demo's, for this machine and a staleness bound; None: no bound."""
+        fleet = {
+            "max_ahead": -1 if bound is None else bound,
+            "concurrency": settings.fleet.concurrency * self.workers,
+        }
+        learner = {"staleness_bound": UNBOUNDED if bound is None else bound, **OBJECTIVES[objective]}
+        changes: dict[str, dict[str, Any]] = {"fleet": fleet, "learner": learner, "stack": {"workers": self.workers}}
+        return settings.model_copy(
+            update={name: getattr(settings, name).model_copy(update=fields) for name, fields in changes.items()}
+        )
+
+
+def spread(stages: Stages, over: int = 16) -> Stages:
+    """What carries steps in so many processes of each kind, and decoding that takes no longer for more rows, as on a
+    GPU, which is bound by reading the weights."""
+    plumbing = {name: seconds / over for name, seconds in stages.plumbing.items()}
+    return dataclasses.replace(stages, decode_row_s=0.0, plumbing=plumbing)
+
+
+MACHINES = {
+    "shared": Machine("2 shared cores, every process on them", 2, 1, lambda stages: stages),
+    "apart": Machine("A machine for each process, as they are", math.inf, 1, lambda stages: stages),
+    "separate": Machine(
+        "Separate machines: one learner, four inference workers whose decoding takes no longer for more rows, and "
+        "sixteen processes of each kind that carries steps",
+        math.inf,
+        4,
+        spread,
+    ),
+}
+
+
+def wanted_simulations(seeds: int) -> list[dict[str, Any]]:
+    """Seed by seed, so that what is there of a long bench is a whole table of fewer seeds."""
+    return [
+        {"machine": machine, "bound": bound, "objective": objective, "seed": seed, "stages": digest()}
+        for seed in range(seeds)
+        for machine in MACHINES
+        for objective in OBJECTIVES
+        for bound in BOUNDS
+        if machine != "apart" or (objective == "decoupled" and bound in (0, 1))
+    ]

@@ -1,0 +1,155 @@
+"""The page and the figures of finished runs. Pure."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from in_process.runs import Run, machine
+from in_process.summary import median_interval, told_coverage, told_interval
+
+from asynchrony.machines import BOUNDS, MACHINES, OBJECTIVES
+from asynchrony.stages import FILE
+
+PUBLISHED = 2.77
+
+
+def ratios(runs: Sequence[Run], slow: dict[str, Any], quick: dict[str, Any]) -> list[float | None]:
+    """Seconds of the slow kind over those of the quick kind, by seed; None where the slow one did not arrive."""
+
+    def by_seed(kind: dict[str, Any]) -> dict[int, float | None]:
+        return {run["seed"]: run["seconds"] for run in runs if kind.items() <= run.items()}
+
+    above, below = by_seed(slow), by_seed(quick)
+    found: list[float | None] = []
+    for seed, seconds in sorted(below.items()):
+        if seconds and seed in above:
+            over = above[seed]
+            found.append(over / seconds if over else None)
+    return found
+
+
+def figures(real: Sequence[Run], simulated: Sequence[Run]) -> dict[str, Any]:
+    """The issue's figures; null where there are no runs."""
+    told: dict[str, Any] = {
+        "async_to_sync": _middle(ratios(real, {"mode": "synchronous"}, {"mode": "asynchronous"})),
+    }
+    for name in MACHINES:
+        kind = {"machine": name, "objective": "decoupled"}
+        told[f"async_to_sync_{name}"] = _middle(ratios(simulated, {**kind, "bound": 0}, {**kind, "bound": 1}))
+    return told | {"published": PUBLISHED, "seeds": len({run["seed"] for run in (*real, *simulated)})}
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    middle = median_interval(values)[0] if values else math.inf
+    return round(middle, 3) if math.isfinite(middle) else None
+
+
+def page(about: str, real: Sequence[Run], simulated: Sequence[Run]) -> str:
+    """docs/measured/async.md."""
+    paragraphs = about.split("\n\n")
+    seeds = len({run["seed"] for run in (*real, *simulated)})
+    lines = [
+        "# Asynchronous against synchronous",
+        "",
+        f"`bench/async.py` on {machine([*real, *simulated])}. Figures of seeds are medians, in brackets "
+        f"{told_coverage(seeds)}; ratios are of the same seed. The published ratio to beat is {PUBLISHED} (AReaL, 1.5 "
+        "billion parameters on many GPUs).",
+    ]
+    if real:
+        lines += ["", "## The real stack on 2 cores", "", paragraphs[2].strip(), "", *_real(real)]
+    if simulated:
+        lines += ["", "## Simulated from stage times", "", paragraphs[3].strip(), "", *_stages()]
+        for name, kind in MACHINES.items():
+            mine = [run for run in simulated if run["machine"] == name]
+            if mine:
+                lines += ["", f"### {kind.title}", "", *_simulated(mine)]
+    return "\n".join(lines)
+
+
+def _real(runs: Sequence[Run]) -> list[str]:
+    rows = []
+    for mode in ("synchronous", "asynchronous"):
+        mine = [run for run in runs if run["mode"] == mode]
+        if mine:
+            arrived = [run for run in mine if run["seconds"] is not None]
+            cells = [
+                told_interval([run["seconds"] for run in mine], 1),
+                told_interval([run["versions"] for run in arrived]),
+                told_interval([run["trajectories"] for run in arrived]),
+                told_interval([run["staleness_max"] for run in arrived]),
+                told_interval([sum(run["cpu_s"].values()) / run["seconds"] for run in arrived], 2),
+            ]
+            rows.append(f"| {mode} | {' | '.join(cells)} |")
+    ratio = told_interval(ratios(runs, {"mode": "synchronous"}, {"mode": "asynchronous"}), 2)
+    return [
+        "| mode | seconds to target | versions | attempts | staleness at most | cores used |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+        f"Synchronous over asynchronous: {ratio}.",
+        "",
+        *_shares([run for run in runs if run.get("cpu_s")]),
+    ]
+
+
+def _shares(runs: Sequence[Run]) -> list[str]:
+    """Where the processor's time goes."""
+    names = sorted({name for run in runs for name in run["cpu_s"]})
+    each = {
+        name: statistics.median(run["cpu_s"].get(name, 0.0) / run["steps"] * 1000 for run in runs) for name in names
+    }
+    whole = sum(each.values())
+    rows = [
+        f"| {name} | {ms:.2f} | {ms / whole:.0%} |"
+        for name, ms in sorted(each.items(), key=lambda item: -item[1])
+        if ms / whole >= 0.005
+    ]
+    return [
+        f"CPU of all processes together: {whole:.1f} ms a step.",
+        "",
+        "| process | CPU ms a step | share |",
+        "|---|---|---|",
+        *rows,
+    ]
+
+
+def _stages() -> list[str]:
+    known = json.loads(FILE.read_text())
+    flat = {**known["stages"], **{f"{name} (a step)": s for name, s in known["stages"]["plumbing"].items()}}
+    rows = [f"| {name} | {seconds * 1000:.3f} |" for name, seconds in flat.items() if name != "plumbing"]
+    return [f"Stage times at commit {known['commit']}:", "", "| stage | ms |", "|---|---|", *rows]
+
+
+def _simulated(runs: Sequence[Run]) -> list[str]:
+    lines = [
+        "| bound | objective | seconds to target | over bound 0 | attempts | staleness mean | stale, dropped "
+        "| generating | training | cores used |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for objective in OBJECTIVES:
+        for bound in BOUNDS:
+            kind = {"objective": objective, "bound": bound}
+            mine = [run for run in runs if kind.items() <= run.items()]
+            if mine:
+                ratio = ratios(runs, {"objective": objective, "bound": 0}, kind)
+                cells = [
+                    "none" if bound is None else str(bound),
+                    objective,
+                    told_interval([run["seconds"] for run in mine], 1),
+                    told_interval(ratio, 2),
+                    told_interval([run["samples"] for run in mine]),
+                    *(
+                        f"{statistics.median(run[name] for run in mine):{form}}"
+                        for name, form in (
+                            ("staleness_mean", ".2f"),
+                            ("stale_dropped", ".0f"),
+                            ("generating_share", ".0%"),
+                            ("training_share", ".0%"),
+                            ("cores_used", ".2f"),
+                        )
+                    ),
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
+    return lines

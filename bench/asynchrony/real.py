@@ -1,0 +1,123 @@
+"""The demo on the embedded stack, asynchronous or synchronous: seconds to its target, and what the time went into."""
+
+import logging
+import os
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import clickhouse_connect
+import psutil
+
+import stepstream.demo
+from stepstream.config import Settings, load
+from stepstream.demo.configuration import fresh_run
+from stepstream.demo.memory import MemoryWatch
+from stepstream.demo.run import Demo, TargetMissed
+from stepstream.demo.view import open_view
+from stepstream.embedded.addresses import isolated
+from stepstream.embedded.stack import Stack
+from stepstream.learner.lineage import read_versions
+from stepstream.topics.codec import Codec
+
+AHEAD = {"asynchronous": 1, "synchronous": 0}
+"""Versions of work that agents may be ahead: 0 makes them wait from the last attempt of a batch until the next version
+is published, which is all that synchronous means."""
+
+
+def settings_of(mode: str, seed: int, data: Path) -> Settings:
+    """The demo's under this shell's variables, on free ports, with this seed."""
+    chosen = {
+        "STEPSTREAM_FLEET_MAX_AHEAD": str(AHEAD[mode]),
+        "STEPSTREAM_FLEET_SEED": str(seed + 1),
+        "STEPSTREAM_LEARNER_SEED": str(seed),
+    }
+    file = Path(next(iter(stepstream.demo.__path__))) / "demo.toml"
+    return isolated(fresh_run(load({**os.environ, **chosen}, file)), data)
+
+
+def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:
+    """One whole run; about a minute and a half on two quiet cores, stack and all."""
+    logging.disable(logging.INFO)
+    settings = settings_of(mode, seed, data)
+    settings = settings.model_copy(
+        update={"fleet": settings.fleet.model_copy(update={"ledger": data / "demo" / f"ledger-{time.time_ns()}.jsonl"})}
+    )
+    with Stack(settings, held=["fleet"]) as stack:
+        with closing(Codec(stack.settings.schema_registry)) as codec:
+            root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
+        assert root is not None
+        demo = _Watched(stack, root["version"])
+        memory = MemoryWatch(stack.members)
+        try:
+            facts = demo.run(memory).facts
+        except TargetMissed as error:
+            return {"seconds": None, "error": str(error)}
+        finally:
+            memory.stop()
+        return {
+            "seconds": facts["seconds_to_target"],
+            "versions": facts["policy_versions"],
+            "success": facts["success_after"],
+            "staleness_max": facts["staleness_max"],
+            "lost": facts["lost"],
+            "duplicated": facts["duplicated"],
+            **_tables(stack.settings, demo.since_us),
+            "cpu_s": demo.cpu_s,
+        }
+
+
+class _Watched(Demo):
+    """The demo, with the CPU seconds of every process between the fleet's start and the target."""
+
+    def __init__(self, stack: Stack, root: int) -> None:
+        super().__init__(stack, open_view(stack.settings.demo.target, stack.settings.demo.deadline_s), root)
+        self._watched = stack
+        self.since_us = 0
+        self.cpu_s: dict[str, float] = {}
+
+    def _learn(self, began: float) -> Any:
+        self.since_us = time.time_ns() // 1000
+        before = cpu_seconds(self._watched)
+        after = super()._learn(began)
+        self.cpu_s = {name: round(s - before.get(name, 0.0), 2) for name, s in cpu_seconds(self._watched).items()}
+        return after
+
+
+def cpu_seconds(stack: Stack) -> dict[str, float]:
+    """CPU seconds of each process so far, with those of what it started."""
+    found = {}
+    for process in stack.processes:
+        pid = stack.pid(process.name)
+        if pid:
+            found[process.name] = sum(map(_seconds, [psutil.Process(pid), *psutil.Process(pid).children(True)]))
+    return found
+
+
+def _seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _tables(settings: Settings, since_us: int) -> dict[str, float]:
+    """Steps and trajectories since then, and how long labels took after the last step: quick ones, and half of them."""
+    with closing(
+        clickhouse_connect.get_client(
+            dsn=settings.clickhouse.url,
+            username=settings.clickhouse.user,
+            password=settings.clickhouse.password.get_secret_value(),
+            database=settings.clickhouse.database,
+        )
+    ) as client:
+        told = client.query(
+            "SELECT sum(steps), count(), quantile(0.05)(dateDiff('microsecond', ended_at, occurred_at)) / 1e6,"
+            " quantile(0.5)(dateDiff('microsecond', ended_at, occurred_at)) / 1e6"
+            " FROM trajectories FINAL WHERE started_at >= fromUnixTimestamp64Micro({since:Int64})",
+            {"since": since_us},
+        ).result_rows[0]
+    names = ("steps", "trajectories", "label_quick_s", "label_median_s")
+    return {name: round(float(value), 4) for name, value in zip(names, told, strict=True)}

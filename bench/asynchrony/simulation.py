@@ -1,0 +1,278 @@
+"""The loop as the stack runs it, on a virtual clock: what is generated, decided and learned is real, time is not.
+
+Generation is the engine's batch on real weights, training the learner's own, admission the fleet's own, the target is
+the demo's: only how long each piece of work takes is read from a table of measured stage times. So runs repeat exactly,
+whatever else the machine does, and machines that are not there can be tried.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from in_process import Conversation, Policy, Renderer
+from in_process.generating import MAX_TOKENS
+
+from asynchrony.clock import Clock, Cores, Server, Then
+from asynchrony.stages import CONTEXT, Stages
+from stepstream.config import Settings
+from stepstream.services.fleet.__main__ import admission_of
+from stepstream.services.fleet.environment import load_environment
+from stepstream.services.inference.batch import Batch, Generation
+from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.engine import TokenChunk
+from stepstream.services.inference.llama import LlamaWeights
+
+WATCH_EVERY_S = 1.0
+_PROCESSES = ("fleet", "gateway", "govern", "label", "rest")
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What a worker is doing."""
+
+    batch: Batch
+    waiting: deque[Conversation] = field(default_factory=deque)
+    fresh: tuple[LlamaWeights, int] | None = None
+    ended: list[tuple[Conversation, TokenChunk]] = field(default_factory=list)
+    busy: bool = False
+    busy_s: float = 0.0
+
+
+class Loop:
+    """One run of the demo."""
+
+    def __init__(self, settings: Settings, base: Path, seed: int, stages: Stages, cores: float) -> None:
+        """`cores` that all processes share; infinite: every process has a core, or a machine, of its own."""
+        torch.set_num_threads(1)
+        self._settings, self._stages, self._seed = settings, stages, seed
+        self.clock = Clock()
+        self.cores = Cores(self.clock, cores)
+        self._servers = {name: Server(self.cores) for name in _PROCESSES}
+        self._renderer = Renderer(ChatTokenizer(base), load_environment(settings.fleet.environment))
+        weights, rows = LlamaWeights(base), settings.inference.max_batch
+        self._engines = [_Engine(Batch(weights, 0, rows, CONTEXT)) for _ in range(settings.stack.workers)]
+        self._policy = Policy(settings, base)
+        self._learning, self._learn_s, self._unread = False, 0.0, 0
+        self._admission = admission_of(settings)
+        self._groups = self._new_groups()
+        self._next: deque[Conversation] = deque()
+        self._running = 0
+        self._held = 0
+        self._recent: deque[float] = deque(maxlen=settings.demo.window)
+        self._exam: list[Conversation] | None = None
+        self._exam_left: deque[Conversation] = deque()
+        self._marked = 0
+        self._exams = 0
+        self.success: float | None = None
+        self.samples = 0
+        self._staleness: list[tuple[float, float, float]] = []
+        """Tokens, mean and maximum of each update."""
+
+    def run(self, deadline_s: float) -> dict[str, Any]:
+        """Until held-out success passes the target, or the deadline; the figures of the run."""
+        began = time.process_time()
+        self.clock.after(0.0, self._fill)
+        self.clock.after(WATCH_EVERY_S, self._watch)
+        reached = self.clock.run(lambda: self.success is not None, deadline_s)
+        now = max(self.clock.now, 1e-9)
+        tokens = max(1.0, sum(tokens for tokens, _, _ in self._staleness))
+        return {
+            "seconds": round(now, 2) if reached else None,
+            "versions": self._policy.version,
+            "samples": self.samples,
+            "staleness_mean": round(sum(n * mean for n, mean, _ in self._staleness) / tokens, 3),
+            "staleness_max": max((most for _, _, most in self._staleness), default=0.0),
+            "stale_dropped": self._policy.buffer.dropped["stale"],
+            "generating_share": round(sum(engine.busy_s for engine in self._engines) / now / len(self._engines), 3),
+            "training_share": round(self._learn_s / now, 3),
+            "cores_used": round(self.cores.busy_s / now, 3),
+            "cpu_s": round(time.process_time() - began, 1),
+        }
+
+    # Agents
+
+    def _new_groups(self) -> Iterator[list[Conversation]]:
+        tasks = self._renderer.environment.tasks(self._seed + 1, "train")
+        for number, task in enumerate(tasks):
+            names = [f"{number}/{attempt}" for attempt in range(self._settings.fleet.group_size)]
+            yield [Conversation(task, f"g{number}", name, self._seed, self._renderer) for name in names]
+
+    def _fill(self) -> None:
+        """Starts attempts while there is room, groups while they are admitted."""
+        while self._running < self._settings.fleet.concurrency:
+            if not self._next:
+                if self._admission is not None:
+                    if not self._admission.admits():
+                        self._hold()
+                        return
+                    self._admission.start_group()
+                self._held += 1
+                self._next.extend(next(self._groups))
+            self._running += 1
+            self.samples += 1
+            self._ask(self._next.popleft())
+
+    def _hold(self) -> None:
+        """Lets a group in after all if nothing changes for the admission's patience."""
+        assert self._admission is not None
+        held, admission = self._held, self._admission
+
+        def relieve() -> None:
+            if held == self._held:
+                admission.relieve()
+                self._fill()
+
+        self.clock.after(admission.patience_s(), relieve)
+
+    def _ask(self, conversation: Conversation) -> None:
+        self._through(["fleet", "gateway"], lambda: self._submit(conversation))
+
+    def _through(self, names: list[str], then: Then) -> None:
+        """One step's work at one process after the other."""
+        if not names:
+            then()
+            return
+        seconds = self._stages.plumbing[names[0]]
+        self._servers[names[0]].do(seconds, lambda: self._through(names[1:], then))
+
+    # The worker
+
+    def _submit(self, conversation: Conversation) -> None:
+        engine = min(self._engines, key=lambda engine: len(engine.waiting) + engine.batch.running)
+        engine.waiting.append(conversation)
+        self._generate(engine)
+
+    def _generate(self, engine: _Engine) -> None:
+        """One round of an engine's own loop: swap, join, one token for everybody."""
+        stages = self._stages
+        if engine.busy or not (engine.fresh or engine.waiting or engine.batch.running):
+            return
+        engine.busy, seconds = True, 0.0
+        with torch.inference_mode():
+            if engine.fresh is not None:
+                seconds += stages.swap_s + stages.recompute_row_s * engine.batch.running
+                engine.batch.swap(*engine.fresh)
+                engine.fresh = None
+            joining = [engine.waiting.popleft() for _ in range(min(engine.batch.free, len(engine.waiting)))]
+            if joining:
+                tokens = sum(len(conversation.prompt) for conversation in joining)
+                seconds += stages.prefill_token_s * tokens + stages.call_s * len(joining)
+                engine.batch.join([_generation(conversation, engine.ended) for conversation in joining])
+            if engine.batch.running:
+                seconds += stages.decode_s + stages.decode_row_s * engine.batch.running
+                engine.batch.step()
+        ended = [*engine.ended]
+        engine.ended.clear()
+        engine.busy_s += seconds
+        self.cores.work(seconds, lambda: self._deliver(engine, ended))
+
+    def _deliver(self, engine: _Engine, ended: list[tuple[Conversation, TokenChunk]]) -> None:
+        engine.busy = False
+        for conversation, chunk in ended:
+            more = conversation.respond(chunk)
+            self._servers["rest"].do(self._stages.plumbing["rest"], lambda: None)
+            self._through(["govern", "label"], lambda last=not more, c=conversation: self._labelled(c, last))  # type: ignore[misc]
+            if more:
+                self._ask(conversation)
+            elif conversation.split == "eval":
+                self._examine_next()
+            else:
+                self._running -= 1
+                if self._admission is not None:
+                    self._admission.ended(conversation.group_id, conversation.outcome)
+                self._fill()
+        self._generate(engine)
+
+    # Labels, and the learner
+
+    def _labelled(self, conversation: Conversation, last: bool) -> None:
+        if last:
+            self.clock.after(self._stages.label_wait_s, lambda: self._arrived(conversation))
+
+    def _arrived(self, conversation: Conversation) -> None:
+        if conversation.split == "eval":
+            self._marked += 1
+            self._mark()
+            return
+        self._recent.append(conversation.outcome)
+        self._policy.read([conversation], self.clock.now)
+        self._unread += 1
+        self._learn()
+
+    def _learn(self) -> None:
+        policy = self._policy
+        if self._learning or not policy.update():
+            return
+        figures = policy.figures[-1]
+        self._staleness.append((figures["tokens"], figures["staleness_mean"], figures["staleness_max"]))
+        seconds = self._stages.update_token_s * figures["tokens"] + self._stages.read_s * self._unread
+        self._unread = 0
+        whole = len(policy.figures) >= policy.how.updates_per_checkpoint
+        self._train(seconds, self._publish if whole else self._learn)
+
+    def _publish(self) -> None:
+        self._train(self._stages.publish_s, self._published)
+
+    def _published(self) -> None:
+        weights, version = self._policy.publish(), self._policy.version
+        self.clock.after(self._stages.announce_wait_s, lambda: self._announced(weights, version))
+        self._learn()
+
+    def _announced(self, weights: LlamaWeights, version: int) -> None:
+        for engine in self._engines:
+            engine.fresh = (weights, version)
+            self._generate(engine)
+        if self._admission is not None:
+            self._held += 1
+            self._admission.advance(version, self.clock.now)
+            self._fill()
+
+    def _train(self, seconds: float, then: Then) -> None:
+        self._learning = True
+        self._learn_s += seconds
+
+        def done() -> None:
+            self._learning = False
+            then()
+
+        self.cores.work(seconds, done)
+
+    # The demo's watch
+
+    def _watch(self) -> None:
+        demo, recent = self._settings.demo, self._recent
+        full = len(recent) == demo.window
+        if self._exam is None and full and sum(recent) / len(recent) >= demo.target + demo.margin:
+            self._exams += 1
+            tasks = islice(self._renderer.environment.tasks(0, "eval"), demo.held_out)
+            self._exam = [
+                Conversation(task, "", f"exam {self._exams}/{number}", self._seed, self._renderer, split="eval")
+                for number, task in enumerate(tasks)
+            ]
+            self._exam_left, self._marked = deque(self._exam), 0
+            for _ in range(self._settings.fleet.concurrency):
+                self._examine_next()
+        self.clock.after(WATCH_EVERY_S, self._watch)
+
+    def _examine_next(self) -> None:
+        if self._exam_left:
+            self._ask(self._exam_left.popleft())
+
+    def _mark(self) -> None:
+        assert self._exam is not None
+        if self._marked == len(self._exam):
+            success = sum(conversation.outcome == 1.0 for conversation in self._exam) / len(self._exam)
+            self._exam = None
+            if success >= self._settings.demo.target:
+                self.success = success
+
+
+def _generation(conversation: Conversation, ended: list[tuple[Conversation, TokenChunk]]) -> Generation:
+    return Generation(
+        conversation.prompt, conversation.sampling(MAX_TOKENS), lambda chunk: ended.append((conversation, chunk))
+    )

@@ -1,0 +1,170 @@
+"""How long each stage of the loop takes: measured here, or in a run of the real stack; kept in stages.json."""
+
+import hashlib
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from in_process import Conversation, Policy, Renderer, play
+from in_process.generating import MAX_TOKENS
+from in_process.runs import Run
+
+from stepstream.config import Settings
+from stepstream.services.fleet.environment import load_environment
+from stepstream.services.inference.batch import Batch, Generation
+from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.llama import LlamaWeights
+
+FILE = Path(__file__).with_name("stages.json")
+ROWS, CONTEXT = 96, 256
+CARRIERS = ("fleet", "gateway", "govern", "label")
+"""The processes that a step passes on its way; the others work beside it."""
+ANNOUNCE_S = 0.1
+"""The longest that a follower of checkpoints waits between two polls: 0.2 s, half of it on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """CPU seconds of one core, but for the waits, which are seconds that pass."""
+
+    decode_s: float
+    """One decoding step of the engine, whatever the rows,"""
+    decode_row_s: float
+    """and for each row."""
+    prefill_token_s: float
+    """One token of a prompt."""
+    call_s: float
+    """One call at the worker, beside the model: HTTP, template, sampling's first token."""
+    swap_s: float
+    """Reading a version's weights and exchanging them,"""
+    recompute_row_s: float
+    """and computing the context of each running row anew."""
+    update_token_s: float
+    """One trained token of an update."""
+    read_s: float
+    """One labelled trajectory at the learner, decoded."""
+    publish_s: float
+    """One version: files, digests, event."""
+    label_wait_s: float
+    """From a trajectory's last step to its label at the learner, with nobody busy."""
+    announce_wait_s: float
+    """From a published version to worker and agents, with nobody busy."""
+    plumbing: dict[str, float]
+    """One step at each process that carries it: fleet, gateway, govern, label, and the rest beside the way."""
+
+
+def read_stages(file: Path = FILE) -> Stages:
+    """The stages of a file."""
+    return Stages(**json.loads(file.read_text())["stages"])
+
+
+def digest(file: Path = FILE) -> str:
+    """Names the stages of a file, so that runs on other stages are not taken for runs on these."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+
+
+def least(work: Callable[[], object], times: int = 5) -> float:
+    """CPU seconds of the quickest of several tries: other work on a machine only ever adds."""
+    found = []
+    for _ in range(times):
+        began = time.process_time()
+        work()
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Least squares: where the line through the points meets 0, and its slope; neither below 0."""
+    count = len(points)
+    x, y = sum(p[0] for p in points) / count, sum(p[1] for p in points) / count
+    slope = sum((p[0] - x) * (p[1] - y) for p in points) / max(1e-12, sum((p[0] - x) ** 2 for p in points))
+    slope = max(0.0, slope)
+    return max(0.0, y - slope * x), slope
+
+
+def measure_model(settings: Settings, base: Path) -> dict[str, float]:
+    """The stages that only the model decides, in this process, and `step_s`, the engine's share of a step."""
+    torch.set_num_threads(1)
+    weights = LlamaWeights(base)
+    renderer = Renderer(ChatTokenizer(base), load_environment(settings.fleet.environment))
+    policy = Policy(settings, base)
+    batch = Batch(weights, 0, ROWS, CONTEXT)
+    updates, reads = [], []
+    for number, task in enumerate(islice(renderer.environment.tasks(0, "train"), 96)):
+        names = [f"{number}/{i}" for i in range(settings.fleet.group_size)]
+        group = [Conversation(task, f"g{number}", name, 0, renderer) for name in names]
+        play(batch, group)
+        reads.append(least(lambda group=group: policy.read(group), 1) / len(group))  # type: ignore[misc]
+        if policy.buffer.has(policy.how.groups_per_update):
+            updates.append(least(policy.update, 1) / policy.figures[-1]["tokens"])
+    many = _beginners(renderer, 2 * ROWS)
+    step_s = least(lambda: play(batch, many), 1) / sum(len(conversation.responses) for conversation in many)
+    contexts = [conversation.prompt for conversation in _beginners(renderer, ROWS)]
+    filled = least(lambda: _joined(weights, contexts, renderer))
+    with tempfile.TemporaryDirectory() as folder:
+        publish_s = least(lambda: policy.trainer.snapshot().write(Path(folder)))
+        swap_s = least(lambda: LlamaWeights(Path(folder)))
+    decode_s, decode_row_s = line([(float(rows), _decoding(weights, rows, renderer)) for rows in (1, 16, 48, ROWS)])
+    return {
+        "decode_s": decode_s,
+        "decode_row_s": decode_row_s,
+        "prefill_token_s": filled / sum(map(len, contexts)),
+        "recompute_row_s": filled / len(contexts),
+        "swap_s": swap_s,
+        "update_token_s": min(updates),
+        "read_s": min(reads),
+        "publish_s": publish_s,
+        "step_s": step_s,
+    }
+
+
+def measure_stack(model: dict[str, float], runs: Sequence[Run]) -> Stages:
+    """All stages, from the model's and from runs of the real stack: CPU seconds a step of each process, by median.
+
+    Raises:
+        ValueError: there are no runs to measure by.
+    """
+    runs = [run for run in runs if run.get("cpu_s")]
+    if not runs:
+        raise ValueError("no real runs: run `bench/async.py --part real` first")
+
+    def a_step(*names: str) -> float:
+        return statistics.median(sum(run["cpu_s"].get(name, 0.0) for name in names) / run["steps"] for run in runs)
+
+    carriers = {name: a_step(name) for name in CARRIERS}
+    others = {name for run in runs for name in run["cpu_s"]} - {*CARRIERS, "learner", "worker-0"}
+    in_engine = model.pop("step_s")
+    return Stages(
+        **model,
+        call_s=max(0.0, a_step("worker-0") - in_engine),
+        label_wait_s=min(run["label_quick_s"] for run in runs),
+        announce_wait_s=ANNOUNCE_S,
+        plumbing={**carriers, "rest": a_step(*others)},
+    )
+
+
+def _beginners(renderer: Renderer, count: int) -> list[Conversation]:
+    tasks = islice(renderer.environment.tasks(0, "train"), count)
+    return [Conversation(task, "", str(number), 0, renderer) for number, task in enumerate(tasks)]
+
+
+def _joined(weights: LlamaWeights, contexts: Sequence[Sequence[int]], renderer: Renderer) -> Batch:
+    batch = Batch(weights, 0, len(contexts), CONTEXT)
+    sampling = _beginners(renderer, 1)[0].sampling(MAX_TOKENS)
+    with torch.inference_mode():
+        batch.join([Generation(context, sampling, lambda chunk: None) for context in contexts])
+    return batch
+
+
+def _decoding(weights: LlamaWeights, rows: int, renderer: Renderer) -> float:
+    """One decoding step of so many rows."""
+    batch = _joined(weights, [conversation.prompt for conversation in _beginners(renderer, rows)], renderer)
+    assert batch.running == rows, "the base model's first token ends no response"
+    with torch.inference_mode():
+        return least(batch.step, 4)

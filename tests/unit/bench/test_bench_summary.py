@@ -1,0 +1,48 @@
+"""The benches' statistics of few runs, and the file that they are kept in."""
+
+import math
+from pathlib import Path
+
+import pytest
+from asynchrony.page import figures, ratios
+from in_process.runs import finish, read_runs
+from in_process.summary import interval_rank, median_interval, told_interval
+
+
+@pytest.mark.parametrize(
+    ("count", "rank", "coverage"), [(1, 1, 0.0), (2, 1, 0.5), (5, 1, 0.9375), (8, 2, 1 - 18 / 256), (20, 6, 0.9586)]
+)
+def test_which_order_statistics_enclose_the_median(count: int, rank: int, coverage: float) -> None:
+    assert interval_rank(count) == (rank, pytest.approx(coverage, abs=1e-4))
+
+
+def test_a_run_that_did_not_arrive_is_longer_than_any() -> None:
+    assert median_interval([3.0, None, 1.0, 2.0, None]) == (3.0, 1.0, math.inf)
+    assert told_interval([1500, None, 1000]) == "1,500 (1,000–not reached)"
+    assert told_interval([None, None, 5.0]) == "not reached (5–not reached)"
+    assert told_interval([]) == "—"
+
+
+def test_ratios_are_of_the_same_seed() -> None:
+    def run(mode: str, seed: int, seconds: float | None) -> dict[str, object]:
+        return {"mode": mode, "seed": seed, "seconds": seconds}
+
+    runs = [run("synchronous", 0, 90.0), run("synchronous", 1, 50.0), run("synchronous", 2, None)]
+    runs += [run("asynchronous", 1, 100.0), run("asynchronous", 0, 60.0), run("asynchronous", 2, 70.0)]
+    assert ratios(runs, {"mode": "synchronous"}, {"mode": "asynchronous"}) == [1.5, 0.5, None]
+    assert figures(runs, [])["async_to_sync"] == 1.5
+    assert figures(runs, [])["async_to_sync_separate"] is None
+
+
+def test_finished_runs_are_not_run_again_and_a_cut_line_is(tmp_path: Path) -> None:
+    file, done = tmp_path / "deep" / "runs.jsonl", []
+
+    def work(key: object) -> dict[str, object]:
+        done.append(key)
+        return {"value": len(done)}
+
+    keys = [{"seed": 0}, {"seed": 1}]
+    assert [run["value"] for run in finish(file, keys[:1], work)] == [1]
+    assert [run["value"] for run in finish(file, keys, work)] == [1, 2]
+    file.write_text(file.read_text()[:-5])
+    assert len(read_runs(file)) == 1
