@@ -6,7 +6,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from stack_fixtures import changed
 
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
+from stepstream.jobs.verifiers import process_reward
+from stepstream.jobs.verifiers.base import Case, Turn, Verdict
+from stepstream.jobs.verifiers.options import Surroundings
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
-from stepstream.topics.events import Checkpoint, WorkerStatus, new_checkpoint, new_checkpoint_file
+from stepstream.topics.events import Checkpoint, WorkerStatus, new_checkpoint, new_checkpoint_file, new_message
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
@@ -162,6 +165,7 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
     prompt = client.chat()[1]["prompt_token_ids"]
     assert client.chat()[1]["choices"][0]["token_ids"] == Reference(tmp_path / "v1").greedy(prompt, 12)
     assert client.chat(model="another")[0] == 404
+    assert [verdict.category for verdict in values(settings)] == [f"{MODEL}@1"] * 2
     until(lambda: status_is("serving", 1, 1))
 
     # A file that is not what its event says: refused, told, and the old version goes on serving.
@@ -218,6 +222,18 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
         thread.join()
     assert [status for status, _ in replies[before:]] == [200] * len(asked)
     assert publisher.statuses(settings.inference.worker_id)[-1]["state"] == "stopping"
+
+
+def values(settings: Settings) -> Sequence[Verdict]:
+    """What the verifier makes of two steps, asking the worker as a process reward model."""
+    said = [new_message(role="user", content="q:a+c"), new_message(role="assistant", content="get(a)")]
+    prm = process_reward.make(
+        {"model": MODEL, "url": f"http://127.0.0.1:{settings.inference.port}", "question": "q:a"},
+        Surroundings(settings),
+    )
+    verdicts = prm.verify(Case("t", "", "", turns=[Turn(0, said), Turn(1, said * 2)]))
+    assert all(0 < verdict.value < 1 for verdict in verdicts)
+    return verdicts
 
 
 def test_a_taken_port_is_told(settings: Settings, tmp_path: Path) -> None:

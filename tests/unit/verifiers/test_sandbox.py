@@ -163,6 +163,15 @@ def command_lines() -> list[str]:
     return found
 
 
+def test_nothing_is_left_however_it_was_nested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
+    code = "import os\nfor n in range(1500): os.mkdir('d'); os.chdir('d')\n"
+    done = ran(code)
+    assert done.ended in ("exited", "disk"), done.output
+    assert ran("import os; os.makedirs('a/b'); os.chmod('a', 0)").status == 0
+    assert os.listdir(tmp_path) == []
+
+
 def test_nothing_is_run_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that the filter does not know, and no namespaces: no network isolation can be had."""
     order = "import sys, runpy; from stepstream.jobs.verifiers.sandbox import seccomp, landlock; {0}; "

@@ -26,6 +26,17 @@ class Adding(unittest.TestCase):
 """
 
 
+GUESSING = """
+import os
+for descriptor in range(3, 12):
+    try:
+        os.write(descriptor, REPORT)
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
 def verdict(code: str, tests: Any = TESTS, **options: Any) -> Verdict:
     verifier = make({"seconds": 20.0, "memory_mb": 256} | options, Surroundings(Settings()))
     [found] = verifier.verify(Case("t", "task", code, {"tests": tests}))
@@ -52,6 +63,8 @@ def test_some_tests_are_worth_nothing_or_their_share() -> None:
         ("def add(:", "failed"),
         ("import unittest; unittest.TestLoader.loadTestsFromModule = lambda *a, **k: unittest.TestSuite()", "failed"),
         ("import unittest\ndef add(a, b): raise unittest.SkipTest", "failed"),
+        (GUESSING.replace("REPORT", "b'[' * 5000"), "no_report"),
+        (GUESSING.replace("REPORT", "b'{}'"), "no_report"),
         ("", "no_code"),
     ],
 )

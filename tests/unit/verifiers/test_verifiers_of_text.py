@@ -123,7 +123,18 @@ def test_formats_count_where_they_are_asked_for() -> None:
     assert value(made("json_schema", formats=True), '"now"', schema=schema) == 0
 
 
-@pytest.mark.parametrize("schema", [None, {"type": "thing"}, {"$ref": "http://127.0.0.1:9/x.json"}])
+def test_a_document_cannot_make_a_schema_take_for_ever() -> None:
+    hard = orjson.dumps({"a" * 40 + "!": "a" * 5_000 + "!"}).decode()
+    schema = {"patternProperties": {"^(a+)+!$": {"pattern": "^(a+)+$"}}}
+    assert verdict(made("json_schema"), hard, schema=schema).category == "misfit"
+    nested = {"$ref": "#/$defs/list", "$defs": {"list": {"items": {"$ref": "#/$defs/list"}}}}
+    assert verdict(made("json_schema"), "[" * 900 + "]" * 900, schema=nested).category == "too_deep"
+    assert verdict(made("json_schema"), "[" * 9_000 + "]" * 9_000, schema=nested).category == "not_json"
+
+
+@pytest.mark.parametrize(
+    "schema", [None, {"type": "thing"}, {"$ref": "http://127.0.0.1:9/x.json"}, {"patternProperties": {"(?=a)": {}}}]
+)
 def test_a_task_without_a_sound_schema_cannot_be_judged(schema: Any) -> None:
     with pytest.raises(Unusable):
         verdict(made("json_schema"), '{"a": 1}', schema=schema)
@@ -149,6 +160,8 @@ SETUP = "CREATE TABLE t (id INTEGER, name TEXT, x REAL); INSERT INTO t VALUES (1
         ("DROP TABLE t", "different"),
         ("UPDATE nothing SET x = 1", "failed"),
         ("this is not SQL", "failed"),
+        ("SELECT '\0'", "failed"),
+        ("INSERT INTO t VALUES (3, CAST(x'ff' AS TEXT), 0)", "failed"),
         ("ATTACH '{file}' AS other", "failed"),
         ("VACUUM INTO '{file}'", "failed"),
         ("PRAGMA writable_schema = ON", "failed"),

@@ -58,11 +58,12 @@ class Exact:
 
 
 def number(text: str) -> float | None:
-    """The number that a text is, with or without commas between thousands; None: it is none."""
+    """The number that a text is, with or without commas between thousands; None: it is none, or too large."""
     text = text.strip()
     if not text or not _NUMBER.fullmatch(text) or not any(map(str.isdigit, text)):
         return None
-    return float(text.replace(",", ""))
+    found = float(text.replace(",", ""))
+    return found if math.isfinite(found) else None
 
 
 def make(options: Mapping[str, Any], surroundings: Surroundings) -> Exact:

@@ -1,17 +1,18 @@
 """`json_schema`: what was observed is JSON that fits a schema (drafts 4 to 2020-12)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
-from jsonschema import SchemaError
+from jsonschema import SchemaError, ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import Draft202012Validator, validator_for
+from jsonschema.validators import Draft202012Validator, extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
 from stepstream.jobs.verifiers.options import BadOptions, Options, Surroundings, expected, read
+from stepstream.jobs.verifiers.regex import BadPattern, compiled
 
 _MOST_CHARACTERS = 200_000
 
@@ -50,8 +51,10 @@ class JsonSchema:
             return [Verdict(0.0, "not_json")]
         try:
             faults = list(checks.iter_errors(document))
-        except (Unresolvable, RecursionError):
+        except Unresolvable:
             raise Unusable("the schema refers to what is not in it") from None
+        except RecursionError:
+            return [Verdict(0.0, "too_deep")]
         if not faults:
             return [Verdict(1.0, "fits")]
         where = sorted({f"{'/'.join(map(str, fault.schema_path))}" for fault in faults})
@@ -73,9 +76,32 @@ def validator(schema: Any, *, formats: bool) -> Validator:
     """
     kind = validator_for(schema, default=Draft202012Validator)
     kind.check_schema(schema)
+    kind = extend(kind, {"pattern": _pattern, "patternProperties": _pattern_properties})
     checker = kind.FORMAT_CHECKER if formats else None
     checks: Validator = kind(schema, format_checker=checker, registry=Registry())
     return checks
+
+
+def _pattern(_: Validator, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """The keyword `pattern`, by RE2: a document cannot make it take for ever."""
+    if isinstance(instance, str) and not _searched(pattern, instance):
+        yield ValidationError("does not match the pattern")
+
+
+def _pattern_properties(checks: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """The keyword `patternProperties`, by RE2."""
+    if isinstance(instance, dict):
+        for pattern, below in patterns.items():
+            for name, value in instance.items():
+                if _searched(pattern, name):
+                    yield from checks.descend(value, below, path=name, schema_path=pattern)
+
+
+def _searched(pattern: str, text: str) -> bool:
+    try:
+        return compiled(pattern).search(text) is not None
+    except BadPattern as error:
+        raise Unusable(f"the schema's pattern is not one of RE2's: {error}") from None
 
 
 def make(options: Mapping[str, Any], surroundings: Surroundings) -> JsonSchema:

@@ -58,7 +58,7 @@ class SqlState:
         wanted = self._wanted(case, setup)
         try:
             found = self._after(setup, case.observed)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
             # The message may hold what the agent wrote.
             interrupted = "interrupted" in str(error)
             return [Verdict(0.0, "timeout" if interrupted else "failed", type(error).__name__)]

@@ -7,12 +7,12 @@ where agents try that, use `command` with tests that run the solution as a progr
 """
 
 import ast
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal
 
+import orjson
 from pydantic import Field
 
 from stepstream.jobs.verifiers.base import Case, Source, Verdict
@@ -105,10 +105,11 @@ def declared(tests: str) -> int:
 
 def _report(written: bytes) -> tuple[int, int] | None:
     try:
-        told = json.loads(written)
-        return int(told["passed"]), int(told["total"])
-    except (ValueError, TypeError, KeyError):
+        told = orjson.loads(written)
+        passed, total = told["passed"], told["total"]
+    except (orjson.JSONDecodeError, TypeError, KeyError):
         return None
+    return (passed, total) if type(passed) is int and type(total) is int else None
 
 
 def _word(ended: Run) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,16 +51,18 @@ def run(
     """
     if sys.platform != "linux":
         raise SandboxError("the sandbox needs Linux: run the job verify there")
-    with tempfile.TemporaryDirectory(prefix="verify-", ignore_cleanup_errors=True) as name:
-        folder = Path(name).resolve()
+    folder = Path(tempfile.mkdtemp(prefix="verify-")).resolve()
+    try:
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8", errors="replace")
         return _Watched(folder, argv, limits, confinement, namespaces).run()
+    finally:
+        _remove(folder)
 
 
 @cache
 def _readable() -> list[str]:
-    return [*_SYSTEM, sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent)]
+    return [*_SYSTEM, sys.prefix, sys.base_prefix]
 
 
 class _Watched:
@@ -202,6 +205,15 @@ def _session(session: int) -> tuple[int, int]:
             processes += 1
             resident += int(fields[21]) * _PAGE
     return processes, resident
+
+
+def _remove(folder: Path) -> None:
+    """Removes what was left, however the code has nested or locked it."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")):
+            subprocess.run([*command, "--", str(folder)], capture_output=True, check=False)
 
 
 def _size(folder: Path) -> int:
