@@ -9,6 +9,7 @@ On CPU the same weights, optimizer state, update number, groups and settings giv
 import math
 import random
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,7 @@ class Trainer:
         if self._preference is not None:
             return self._prefer(self._preference, number, groups, version, rate)
         rows = rows_of(groups, self._rule)
-        order = list(range(len(rows)))
-        random.Random(self._how.seed * 1_000_003 + number).shuffle(order)
-        parts = [order[index :: self._how.minibatches] for index in range(min(self._how.minibatches, len(rows)))]
+        parts = self._minibatches(groups, number)
         # The first gradient step starts from the proximal policy itself: only later minibatches need it beforehand.
         beforehand = parts[1:] if self._objective.proximal == "forward" else []
         proximal = self._logprobs(rows, [index for part in beforehand for index in part], self.policy.logprobs)
@@ -100,6 +99,18 @@ class Trainer:
     def snapshot(self) -> Snapshot:
         """What it holds, to be written."""
         return self.policy.snapshot()
+
+    def _minibatches(self, groups: Sequence[Sequence[Attempt]], number: int) -> list[list[int]]:
+        """Indices of the rows of each gradient step: drawn by group, since attempts of one group begin alike."""
+        owners = [owner for owner, group in enumerate(groups) for attempt in group for _ in attempt.sequences]
+        draw = random.Random(self._how.seed * 1_000_003 + number)
+        turns, order = list(range(len(groups))), list(range(len(owners)))
+        draw.shuffle(turns)
+        draw.shuffle(order)
+        order.sort(key=lambda row: turns[owners[row]])
+        count = min(self._how.minibatches, len(order))
+        ends = [len(order) * part // count for part in range(count + 1)]
+        return [order[start:end] for start, end in pairwise(ends)]
 
     def _prefer(
         self, preference: Preference, number: int, groups: Sequence[Sequence[Attempt]], version: int, rate: float

@@ -89,6 +89,16 @@ def test_one_minibatch_equals_the_sum_of_its_microbatches(folder: Path) -> None:
     torch.testing.assert_close(weights[0], weights[1], atol=2e-5, rtol=0)
 
 
+def test_minibatches_hold_whole_groups_where_they_can(folder: Path) -> None:
+    trainer = Trainer(folder, how(minibatches=2))
+    for number in range(8):
+        parts = trainer._minibatches(groups(4), number)
+        assert sorted(row for part in parts for row in part) == list(range(16))
+        assert all(len(part) == 8 and len({row // 4 for row in part}) == 2 for part in parts)
+    cut = Trainer(folder, how(minibatches=3))._minibatches(groups(1), 1)
+    assert sorted(map(len, cut)) == [1, 1, 2]
+
+
 def test_later_minibatches_are_clipped_against_the_update_s_start(folder: Path) -> None:
     trainer = Trainer(folder, how(minibatches=4, learning_rate=0.05, clip_low=0.01, clip_high=0.01))
     group = on_policy(trainer, [labelled("g", n, float(n < 8)) for n in range(16)])
@@ -105,6 +115,57 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_on(folder: Path) -> None:
     figures = trainer.update(1, groups(1), version=0)
     assert figures["steps_skipped"] == 1.0
     assert all(torch.equal(a, b) for a, b in zip(before[1:], list(trainer.model.parameters())[1:], strict=True))
+
+
+class Kept:
+    """Counts what is kept for the backward pass."""
+
+    elements = 0
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.elements += tensor.numel()
+        return tensor
+
+
+def test_recomputed_activations_are_the_same_bits(folder: Path) -> None:
+    gradients = []
+    for recompute in (False, True):
+        trainer = Trainer(folder, how(minibatches=1, activation_checkpointing=recompute))
+        kept = Kept()
+        with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+            trainer.update(1, groups(2), version=0)
+        gradients.append((kept.elements, torch.cat([w.detach().flatten() for w in trainer.model.parameters()])))
+    assert gradients[1][0] < gradients[0][0] / 2
+    assert torch.equal(gradients[0][1], gradients[1][1])
+
+
+def test_bfloat16_learns_as_float32_does(folder: Path) -> None:
+    changes = []
+    for precision in ("float32", "bfloat16"):
+        trainer = Trainer(folder, how(minibatches=1, precision=precision))
+        before = torch.cat([w.detach().flatten() for w in trainer.model.parameters()])
+        figures = trainer.update(1, groups(4), version=0)
+        assert all(w.dtype == torch.float32 for w in trainer.model.parameters())
+        changes.append(torch.cat([w.detach().flatten() for w in trainer.model.parameters()]) - before)
+        assert figures["entropy"] == pytest.approx(4.3, abs=0.3)
+    # The first step of Adam is the gradient's sign times the rate.
+    assert (changes[0] * changes[1] > 0).float().mean() > 0.95
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch._dynamo looks at it
+def test_layers_are_compiled_where_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.nn.Module.compile
+    compiled: list[str] = []
+
+    def traced(module: torch.nn.Module, **options: Any) -> None:
+        compiled.append(type(module).__name__)
+        real(module, backend="aot_eager", **options)  # as inductor, without its C++ compiler's minutes
+
+    monkeypatch.setattr(torch.nn.Module, "compile", traced)
+    trainers = [Trainer(folder, how(minibatches=1, compile=choice)) for choice in (False, True)]
+    assert compiled == ["LlamaDecoderLayer"] * 2
+    figures = [trainer.update(1, groups(2), version=0) for trainer in trainers]
+    assert figures[1]["grad_norm"] == pytest.approx(figures[0]["grad_norm"], rel=1e-4)
 
 
 def test_staleness_is_counted_by_token(folder: Path) -> None:

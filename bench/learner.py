@@ -1,0 +1,292 @@
+"""Trained tokens per second of the learner's trainer, beside TRL's GRPO trainer and plain loops, on one ragged batch.
+
+Run it as `.venv/bin/python bench/learner.py [--quick] [--device cuda]`. All sides train the same model on the same
+batch of merged multi-step attempts, in the same precision, on as many threads: one gradient step on the whole batch at
+a time. On the CPU they take turns, so that a busy machine is busy for all; on a GPU they follow each other, each with
+all of its memory. TRL runs in an environment of its own, at the best of several sizes of its microbatch. Ours computes
+credit and figures too; the others get advantages.
+
+On the CPU everything is in float32 and rates are per CPU-second: what a core of one's own would give. The limit is the
+rate of matrix products of the model's own shapes, at the operations that a padding-free trainer needs for this batch:
+6 for each weight and token, and the attention's. On a GPU the weights are float32, the products bfloat16, and rates are
+by the clock; the utilisation is of those operations, at what the card does at most by its data sheet.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peers import python_of
+from training import ragged
+
+TRL = ["trl==1.16.0", "torch==2.13.0", "transformers==5.19.0"]
+SIDES = Path(__file__).with_name("training")
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
+"""Of dense matrix products in bfloat16, by the data sheets."""
+MODELS = {
+    # Sizes of Llama's kind by what a GPU is measured at: hidden, layers, heads, key heads, feed-forward, vocabulary.
+    "0.1B": (768, 12, 12, 4, 2048, 32000),
+    "0.5B": (1280, 20, 20, 4, 3456, 32000),
+    "1.5B": (2048, 24, 16, 4, 5632, 32000),
+}
+
+
+class Failed(Exception):
+    """A side that cannot be measured."""
+
+
+@dataclass
+class Side:
+    """One of those that are measured."""
+
+    name: str
+    command: list[str]
+    process: subprocess.Popen[str] = field(init=False)
+    seconds: list[float] = field(default_factory=list)
+    peak_mib: float = 0.0
+
+    @contextmanager
+    def running(self, folder: Path, threads: int) -> Iterator[None]:
+        """As a process, warmed up."""
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        with (folder / f"{self.name}.log").open("wb") as sink:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, env=environment, text=True
+            )
+        with self.process:
+            self.turn(2)
+            yield
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+
+    def turn(self, steps: int) -> dict[str, float]:
+        """Lets it train so many steps."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line.startswith("{"):
+            raise Failed(f"{self.name} failed: {line or 'it ended'}")
+        told: dict[str, float] = json.loads(line)
+        return told
+
+
+def write_model(folder: Path, name: str) -> tuple[int, Any]:
+    """Makes the model that is trained; returns its vocabulary and configuration."""
+    from stepstream.learner.tiny.model import MAX_LENGTH, build_model
+    from stepstream.learner.tiny.tokenizer import build_tokenizer
+
+    tokenizer = build_tokenizer(MAX_LENGTH)
+    tokenizer.save_pretrained(folder)
+    if name == "tiny":
+        model: Any = build_model(tokenizer, 0)
+    else:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        hidden, layers, heads, key_heads, wide, vocabulary = MODELS[name]
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=vocabulary,
+                hidden_size=hidden,
+                num_hidden_layers=layers,
+                num_attention_heads=heads,
+                num_key_value_heads=key_heads,
+                intermediate_size=wide,
+                max_position_embeddings=16384,
+                tie_word_embeddings=True,
+                pad_token_id=tokenizer.pad_token_id,
+                bos_token_id=tokenizer.bos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+            )
+        )
+    model.save_pretrained(folder)
+    return model.config.vocab_size, model.config
+
+
+def operations(config: Any, rows: list[ragged.Row], *, share: bool) -> float:
+    """Operations of one gradient step without padding, in floating-point multiplications and additions.
+
+    Args:
+        config: of the model.
+        rows: the batch.
+        share: count each group's prompt once.
+    """
+    hidden, size = config.hidden_size, config.hidden_size // config.num_attention_heads
+    attention = 2 * hidden * hidden + 2 * hidden * config.num_key_value_heads * size
+    layer = attention + 3 * hidden * config.intermediate_size
+    total, seen = 0.0, set()
+    for row in rows:
+        inputs, start = row.ids.size - 1, 0
+        if share and row.group in seen:
+            start = row.prompt
+        seen.add(row.group)
+        scores = (inputs * (inputs + 1) - start * (start + 1)) / 2
+        total += 6 * config.num_hidden_layers * (layer * (inputs - start) + 2 * hidden * scores)
+        total += 6 * hidden * config.vocab_size * row.steps.size
+    return total
+
+
+def product_rate(config: Any, device: str, threads: int) -> float:
+    """Operations per second of matrix products of the model's shapes; on the CPU per CPU-second."""
+    import torch
+
+    torch.set_num_threads(threads)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    rates = []
+    for wide in (config.hidden_size, config.intermediate_size):
+        a = torch.randn(2048, config.hidden_size, device=device, dtype=dtype)
+        b = torch.randn(config.hidden_size, wide, device=device, dtype=dtype)
+        clock = time.perf_counter if device == "cuda" else time.process_time
+        best = float("inf")
+        for _ in range(30):
+            began = clock()
+            for _ in range(10):
+                a @ b
+            if device == "cuda":
+                torch.cuda.synchronize()
+            best = min(best, (clock() - began) / 10)
+        rates.append(2 * 2048 * config.hidden_size * wide / best)
+    return statistics.mean(rates)
+
+
+def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:
+    """Everyone."""
+    trl, ours = str(python_of("trl", TRL)), sys.executable
+    common = [str(folder), arguments.device, str(arguments.threads)]
+    settings: dict[str, Any] = {"activation_checkpointing": arguments.activation_checkpointing}
+    if arguments.device == "cuda":
+        settings |= {"precision": "bfloat16", "compile": arguments.compile}
+    most = str(arguments.microbatch_tokens)
+
+    def own(**more: Any) -> list[str]:
+        return [ours, str(SIDES / "ours.py"), *common, most, json.dumps(settings | more)]
+
+    return [
+        Side("ours", own()),
+        Side("ours, sharing nothing", own(share_nothing=True)),
+        Side("plain loop", [ours, str(SIDES / "plain.py"), *common, "1"]),
+        Side("plain loop, 4 lengths", [ours, str(SIDES / "plain.py"), *common, "4"]),
+        *(
+            Side(f"TRL, {sequences} at once", [trl, str(SIDES / "trl_grpo.py"), *common, str(sequences)])
+            for sequences in arguments.trl_sequences
+        ),
+    ]
+
+
+def take_turns(everyone: list[Side], folder: Path, arguments: argparse.Namespace) -> list[Side]:
+    """Measures everyone; returns those that could be."""
+    clock = "wall_s" if arguments.device == "cuda" else "cpu_s"
+
+    def turn(side: Side) -> None:
+        told = side.turn(arguments.steps)
+        side.seconds.append(told[clock] / arguments.steps)
+        side.peak_mib = told["peak_mib"]
+
+    if arguments.device == "cpu":
+        with ExitStack() as stack:
+            for side in everyone:
+                stack.enter_context(side.running(folder, arguments.threads))
+            for _ in range(arguments.rounds):
+                for side in everyone:
+                    turn(side)
+        return everyone
+    measured = []
+    for side in everyone:
+        try:
+            with side.running(folder, arguments.threads):
+                for _ in range(arguments.rounds):
+                    turn(side)
+        except Failed as failed:
+            log = (folder / f"{side.name}.log").read_text(errors="replace").strip().splitlines()
+            print(f"{failed}: {log[-1] if log else ''}", file=sys.stderr)
+        else:
+            measured.append(side)
+    return measured
+
+
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One model on one batch: prints a table, returns the figures."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        vocabulary, config = write_model(folder, name)
+        rows = ragged.draw(ragged.SHAPES[arguments.batch], vocabulary, arguments.seed)
+        ragged.save(rows, folder)
+        running = take_turns(sides(folder, arguments), folder, arguments)
+        rate = product_rate(config, arguments.device, arguments.threads)
+    trained, every = sum(row.steps.size for row in rows), sum(row.ids.size for row in rows)
+    longest, shared = max(row.ids.size for row in rows), operations(config, rows, share=True)
+    print(f"\n{name}: {len(rows)} attempts, {every:,} tokens ({trained:,} trained), longest {longest:,}\n")
+    print("| | trained tokens per s | range | step s | share of the limit | peak MiB |\n|---|---|---|---|---|---|")
+    for side in running:
+        middle = statistics.median(side.seconds)
+        rates = [trained / each for each in side.seconds]
+        spread, share = f"{min(rates):,.0f} to {max(rates):,.0f}", f"{shared / middle / rate:.0%}"
+        print(f"| {side.name} | {trained / middle:,.0f} | {spread} | {middle:.3f} | {share} | {side.peak_mib:,.0f} |")
+    print(f"| limit: {rate / 1e9:,.0f} GFLOP/s | {trained * rate / shared:,.0f} | | {shared / rate:.3f} | 100% | |")
+    medians = {side.name: statistics.median(side.seconds) for side in running}
+    peer = min((seconds for side, seconds in medians.items() if side.startswith("TRL")), default=float("nan"))
+    plain = min((seconds for side, seconds in medians.items() if side.startswith("plain")), default=float("nan"))
+    figures = {
+        "ratio_to_trl": peer / medians["ours"],
+        "ratio_to_trl_sharing_nothing": peer / medians["ours, sharing nothing"],
+        "ratio_to_plain": plain / medians["ours"],
+        "tokens_per_s": trained / medians["ours"],
+        "trl_tokens_per_s": trained / peer,
+        "plain_tokens_per_s": trained / plain,
+        "limit_tokens_per_s": trained * rate / shared,
+        "share_of_limit": shared / medians["ours"] / rate,
+    }
+    if arguments.device == "cuda":
+        import torch
+
+        card = torch.cuda.get_device_name()
+        peak = next((flops for kind, flops in PEAK_FLOPS.items() if kind in card), None)
+        if peak is not None:
+            figures["mfu"] = shared / medians["ours"] / peak
+            print(f"\nutilisation of the {card}: {figures['mfu']:.1%} of {peak / 1e12:.0f} TFLOP/s")
+    return {key: float(f"{value:.4g}") for key, value in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, one size of TRL's microbatch")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of each side")
+    parser.add_argument(
+        "--models", nargs="+", choices=["tiny", *MODELS], help="default: tiny; on a GPU the three others"
+    )
+    parser.add_argument("--batch", choices=list(ragged.SHAPES), help="default: ragged; on a GPU ragged-long")
+    parser.add_argument("--microbatch-tokens", type=int, help="ours; default: 4096, on a GPU 16384")
+    parser.add_argument("--trl-sequences", type=int, nargs="+", help="sizes of TRL's microbatch; the best one counts")
+    parser.add_argument("--compile", action="store_true", help="ours, on a GPU: compile the layers")
+    parser.add_argument("--activation-checkpointing", action="store_true", help="ours: recompute activations")
+    parser.add_argument("--rounds", type=int, help="turns of each side")
+    parser.add_argument("--steps", type=int, help="gradient steps of a turn")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    gpu = arguments.device == "cuda"
+    arguments.batch = arguments.batch or ("ragged-long" if gpu else "ragged")
+    arguments.microbatch_tokens = arguments.microbatch_tokens or (16384 if gpu else 4096)
+    arguments.trl_sequences = arguments.trl_sequences or (
+        [16] if arguments.quick else [2, 4, 8] if gpu else [8, 16, 64]
+    )
+    arguments.rounds = arguments.rounds or (2 if arguments.quick else 7)
+    arguments.steps = arguments.steps or (1 if arguments.quick else 3)
+    models = arguments.models or (list(MODELS) if gpu else ["tiny"])
+    found = {name: measure(name, arguments) for name in models}
+    print(json.dumps(next(iter(found.values())) if len(found) == 1 else found))
+
+
+if __name__ == "__main__":
+    main()

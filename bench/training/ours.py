@@ -1,0 +1,59 @@
+"""Our trainer as a side of the bench: `ours.py FOLDER DEVICE THREADS MICROBATCH_TOKENS SETTINGS_JSON`."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import ragged
+from turns import Turns
+
+from stepstream.config.sections import Learner
+from stepstream.learner import packs
+from stepstream.learner.advantages import Step, Trajectory
+from stepstream.learner.attempt import Attempt, Tokens
+from stepstream.learner.update import Trainer
+
+
+def groups_of(rows: list[ragged.Row]) -> list[list[Attempt]]:
+    """The batch as the learner's buffer hands it out."""
+    groups: dict[int, list[Attempt]] = {}
+    for number, row in enumerate(rows):
+        at = np.flatnonzero(row.trained)
+        tokens = Tokens(
+            row.ids, at, np.full(at.size, -4.6, np.float32), np.zeros(at.size, np.int64), row.steps.astype(np.int64)
+        )
+        steps = tuple(Step(tokens=int(count)) for count in np.bincount(row.steps))
+        credit = Trajectory(steps, row.reward)
+        attempt = Attempt((0, number), str(number), 0, str(row.group), row.reward, (tokens,), 0, credit=credit)
+        groups.setdefault(row.group, []).append(attempt)
+    return list(groups.values())
+
+
+def main(folder: Path, device: str, threads: str, microbatch: str, more: str) -> None:
+    """Trains one gradient step on the whole batch at each turn, credit and figures included."""
+    settings = json.loads(more)
+    if settings.pop("share_nothing", False):
+        packs._LEAST_SHARED = 2**30
+    how = Learner.model_validate(
+        {
+            "device": device,
+            "threads": int(threads),
+            "microbatch_tokens": int(microbatch),
+            "minibatches": 1,
+            "warmup_updates": 0,
+            "learning_rate": 1e-5,
+            **settings,
+        }
+    )
+    trainer, turns, number = Trainer(folder, how), Turns(device), 0
+    groups = groups_of(ragged.read(folder))
+    while turns.wait():
+        number += 1
+        turns.begin()
+        trainer.update(number, groups, 0)
+        turns.end()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
