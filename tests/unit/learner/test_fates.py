@@ -1,6 +1,7 @@
 """What the buffer says of attempts that it lets go of, how often a group is used, and how that is told."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +15,25 @@ from stepstream.learner.attempt import Attempt
 from stepstream.learner.buffer import Buffer
 from stepstream.learner.choice import Choice
 from stepstream.learner.decisions import Decider, Use
-from stepstream.learner.fates import REASONS
+from stepstream.learner.fates import REASONS, REMEDIES
 from stepstream.learner.groups import GivenUp
 from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import uses_of
 from stepstream.topics.events import new_checkpoint, new_update_input
 
 
+PAGE = Path(__file__).parents[3] / "docs" / "learner.md"
+
+
 def told(here: Buffer) -> list[tuple[str, int, str]]:
     """Trajectory, revision and reason of what was let go of since the last call."""
     return [(fate.attempt.trajectory_id, fate.attempt.revision, fate.reason) for fate in here.fates()]
+
+
+def test_every_reason_has_a_remedy_and_a_line_on_the_learner_s_page() -> None:
+    table = PAGE.read_text(encoding="utf-8")
+    assert [reason for reason in REASONS if f"`{reason}`" not in table] == []
+    assert REASONS.keys() == REMEDIES.keys()
 
 
 def test_every_attempt_that_is_let_go_of_is_told_once() -> None:
