@@ -64,7 +64,7 @@ class Side:
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, env=environment, text=True
             )
         with self.process:
-            self.turn(2)
+            self.turn(1)
             yield
             assert self.process.stdin is not None
             self.process.stdin.close()

@@ -1,4 +1,4 @@
-"""Which training sequences share a forward pass."""
+"""Which training sequences share a forward pass where they have to be padded."""
 
 from collections.abc import Sequence
 
