@@ -18,7 +18,17 @@ def verify() -> None:
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def check(file: Path, as_json: bool) -> None:
-    """Check a verification file and everything that it names; nothing is judged."""
+    """Check a verification file and everything that it names, and the sandbox if it needs one; nothing is judged."""
+    from stepstream.jobs.verifiers.sandbox.run import SandboxError
+    from stepstream.jobs.verifiers.unit_tests import UnitTests
+
+    verifications = _verifications(file)
+    for one in verifications:
+        if isinstance(one.verifier, UnitTests):
+            try:
+                one.verifier.try_sandbox()
+            except SandboxError as error:
+                raise SettingsError(f"verification file {file}: '{one.declared.name}': {error}") from None
     rows = [
         {
             "name": one.declared.name,
@@ -29,7 +39,7 @@ def check(file: Path, as_json: bool) -> None:
             "tasks": None if one.expected is None else len(one.expected),
             "judge": getattr(one.verifier, "digest", None),
         }
-        for one in _verifications(file, {})
+        for one in verifications
     ]
     if as_json:
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
@@ -114,17 +124,17 @@ def _tell(record: Any, lacks: str | None) -> None:
     click.echo("it counts" if lacks is None else f"it does not count: {lacks}")
 
 
-def _verifications(file: Path, calibrations: dict[str, Any]) -> Any:
+def _verifications(file: Path) -> Any:
     from stepstream.jobs.verifiers.options import Surroundings
     from stepstream.jobs.verifiers.specification import load as load_file
 
-    return load_file(file, Surroundings(load(), file.parent, calibrations))
+    return load_file(file, Surroundings(load(), file.parent))
 
 
 def _judge(file: Path, name: str | None) -> Any:
     from stepstream.jobs.verifiers.judge import Judge
 
-    judges = {one.declared.name: one.verifier for one in _verifications(file, {}) if isinstance(one.verifier, Judge)}
+    judges = {one.declared.name: one.verifier for one in _verifications(file) if isinstance(one.verifier, Judge)}
     if name is None and len(judges) == 1:
         [name] = judges
     if name not in judges:

@@ -20,7 +20,9 @@ from stepstream.jobs.state import PartitionState
 from stepstream.jobs.verifiers.bench import Bench
 from stepstream.jobs.verifiers.calibration import CALIBRATIONS
 from stepstream.jobs.verifiers.options import Surroundings
+from stepstream.jobs.verifiers.sandbox.run import SandboxError
 from stepstream.jobs.verifiers.specification import Verification, load
+from stepstream.jobs.verifiers.unit_tests import UnitTests
 from stepstream.jobs.verify_fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold
 from stepstream.jobs.waiting import Decoder, PatientCodec
 from stepstream.topics.client import wait_for_kafka
@@ -57,13 +59,19 @@ def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop.
 
     Raises:
-        Fatal: no verification file is configured.
+        Fatal: no verification file is configured, or it needs a sandbox that cannot be had here.
         SettingsError: the file makes no sense.
     """
     file = settings.verify.file
     if file is None:
         raise Fatal("nothing says what to verify: set STEPSTREAM_VERIFY_FILE to a verification file")
-    load(file, Surroundings(settings, file.parent))  # what is wrong with it is told before anything is waited for
+    # What is wrong with it, or with the sandbox, is told before anything is waited for.
+    for verification in load(file, Surroundings(settings, file.parent)):
+        if isinstance(verification.verifier, UnitTests):
+            try:
+                verification.verifier.try_sandbox()
+            except SandboxError as error:
+                raise Fatal(f"verification '{verification.declared.name}': {error}") from None
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     with ExitStack() as held:
         codec = codec_of(settings)

@@ -7,6 +7,8 @@ import pytest
 from scripted_judge import reply, served
 
 from stepstream.cli.main import FAULT, MISUSED, run
+from stepstream.jobs.verifiers.sandbox import landlock
+from stepstream.jobs.verifiers.sandbox import run as sandbox
 
 FILE = """
 [[verification]]
@@ -63,6 +65,18 @@ def test_check_tells_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[s
     (folder / "verify.toml").write_text(text)
     assert run(["verify", "check", str(folder / "verify.toml")]) == MISUSED
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+def test_check_tries_the_sandbox(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "verify.toml").write_text('[[verification]]\nname = "tests"\nverifier = "unit_tests"')
+    assert run(["verify", "check", str(folder / "verify.toml")]) == 0
+    assert "unit_tests of final_response" in capsys.readouterr().out
+    monkeypatch.setattr(sandbox, "_LAUNCHER", "no.such.module")
+    assert run(["verify", "check", str(folder / "verify.toml")]) == MISUSED
+    assert "the code was not run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '{"task_id": 1}', '{"task_id": "b"}\n{"task_id": "b"}'])

@@ -79,6 +79,14 @@ class UnitTests:
         ended = run(files, [sys.executable, "-I", "run_tests.py"], self._limits, self._confinement)
         return [self._counted(ended, tests)]
 
+    def try_sandbox(self) -> None:
+        """Runs nothing in the sandbox, to find out whether it can be had.
+
+        Raises:
+            SandboxError: it cannot; the message says what is missing.
+        """
+        run({}, [sys.executable, "-I", "-S", "-c", ""], self._limits, self._confinement)
+
     def _counted(self, ended: Run, tests: str) -> Verdict:
         report = _report(ended.report) if ended.ended == "exited" else None
         if report is None:

@@ -1,9 +1,9 @@
 """The process that confines itself and then becomes the code that nobody trusts: `python -I -m …launcher ORDER`.
 
 ORDER is JSON: `argv`, `environment`, `folder`, `fault` (a descriptor), `confinement`, `namespaces`, `readable`, and the
-limits. It ends with the status of what it ran. Where it could not confine itself, nothing is run and the reason is on
-`fault`, which is closed when the code begins: what the code does later cannot be taken for it. Only the standard
-library, and as little of it as possible: it starts once for each case.
+limits. It ends with the status of what it ran. On `fault` it says `STARTED` when it is confined, just before it runs
+the code, and the reason where it cannot; the descriptor is closed when the code begins, so that nothing that the code
+does can be taken for it. Only the standard library, and as little of it as possible: it starts once for each case.
 
     this process ── reads the order, sets limits, enters new namespaces where it may
       └─ the first process of a new process namespace: waits; when it goes, all go
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stepstream.jobs.verifiers.sandbox import landlock, seccomp
+
+STARTED = b"\x06"
 
 _NEW_USER, _NEW_NET, _NEW_PID, _NEW_IPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
 _SET_PDEATHSIG, _SET_SECUREBITS, _CAPBSET_DROP = 1, 28, 24
@@ -97,6 +99,7 @@ def _become(libc: ctypes.CDLL, order: dict[str, Any], *, own_processes: bool, ow
             lacking.append(f"its network cannot be shut off ({error}, and no namespace of its own)")
     if lacking:
         _fail(order, "; ".join(lacking))
+    os.write(order["fault"], STARTED)
     try:
         os.execve(order["argv"][0], order["argv"], order["environment"])
     except OSError as error:

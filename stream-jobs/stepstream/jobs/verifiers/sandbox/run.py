@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from stepstream.jobs.verifiers.base import Unavailable
+from stepstream.jobs.verifiers.sandbox.launcher import STARTED
 from stepstream.jobs.verifiers.sandbox.limits import Confinement, Ended, Limits, Run
 
 _LAUNCHER = "stepstream.jobs.verifiers.sandbox.launcher"
@@ -23,6 +24,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime
 _LOOK_S = 0.05
 """How often processes, memory and files are counted."""
 _REPORT_BYTES = 65_536
+_SAID_BYTES = 500
 _MOST_FILES = 2_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 REPORT = "STEPSTREAM_REPORT"
@@ -131,9 +133,10 @@ class _Watched:
         self._process.stdout.close()
         os.close(self._fault_end)
         os.close(self._report_end)
-        if fault:
+        if bytes(fault) != STARTED:
+            said = fault.removeprefix(STARTED) or bytes(output[-_SAID_BYTES:]) or ended.encode()
             raise SandboxError(
-                f"the code was not run: {fault.decode(errors='replace')}; allow user namespaces or seccomp, and "
+                f"the code was not run: {said.decode(errors='replace').strip()}; allow user namespaces or seccomp, and "
                 "Landlock, or lower verify.sandbox"
             )
         if ended == "exited" and (status < 0 or status > 128):
