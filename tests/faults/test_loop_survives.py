@@ -51,7 +51,8 @@ def test_every_part_may_be_killed(stack: Stack) -> None:
         account = settle(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
         assert (account.lost, account.duplicated) == (0, 0), account
         until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
-        nothing_trained_twice(settings, codec)
+        trained = nothing_trained_twice(settings, codec)
+        until(lambda: decided(settings) == trained, "decisions say what the versions were trained on")
 
 
 def work_and_kill(stack: Stack) -> list[Attempt]:
@@ -103,7 +104,21 @@ def counted(settings: Settings) -> tuple[int, int]:
         client.close()
 
 
-def nothing_trained_twice(settings: Settings, codec: Codec) -> None:
+def decided(settings: Settings) -> set[tuple[int, int]]:
+    """Places of the labels that were trained on, as the learner's decisions say."""
+    client = clickhouse_connect.get_client(dsn=settings.clickhouse.url, database=settings.clickhouse.database)
+    try:
+        rows = client.query(
+            "SELECT partition, offset FROM training_decisions FINAL WHERE outcome = 'trained'"
+        ).result_rows
+        assert len(rows) == len(set(rows)), "a use was told twice"
+        return {(int(partition), int(offset)) for partition, offset in rows}
+    finally:
+        client.close()
+
+
+def nothing_trained_twice(settings: Settings, codec: Codec) -> set[tuple[int, int]]:
+    """The places that were trained on."""
     versions = read_versions(settings.kafka, codec).by_model[settings.learner.model]
     trained = Counter(
         place
@@ -113,3 +128,4 @@ def nothing_trained_twice(settings: Settings, codec: Codec) -> None:
     )
     assert trained, "the learner published nothing"
     assert max(trained.values()) == 1
+    return set(trained)

@@ -21,7 +21,6 @@ from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import uses_of
 from stepstream.topics.events import new_checkpoint, new_update_input
 
-
 PAGE = Path(__file__).parents[3] / "docs" / "learner.md"
 
 
