@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+import re2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,30 @@ def test_a_pattern_takes_linear_time() -> None:
     assert value(made("regex", pattern="^(a+)+$"), "a" * 50_000 + "b") == 0
 
 
+@settings(deadline=None)
+@given(st.text(), st.text(alphabet="ab.*+?[](){}|^$ \\", min_size=1), st.text())
+def test_what_is_quoted_is_found_where_it_stands(before: str, quoted: str, after: str) -> None:
+    pattern = re2.escape(quoted)
+    assert value(made("regex", pattern=pattern), before + quoted + after) == 1
+    assert value(made("regex", pattern=pattern, wanted=False), before + quoted + after) == 0
+
+
 # json_schema
+
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None)
+@given(DOCUMENTS)
+def test_a_document_fits_itself_and_not_its_contrary(document: Any) -> None:
+    text = orjson.dumps(document).decode()
+    assert value(made("json_schema"), text, schema={"const": document}) == 1
+    assert value(made("json_schema"), text, schema={"not": {"const": document}}) == 0
+
 
 SCHEMA = {
     "type": "object",

@@ -23,6 +23,8 @@ from typing import Any, NoReturn
 from stepstream.jobs.verifiers.sandbox import landlock, seccomp
 
 STARTED = b"\x06"
+_SPARE = 16
+"""Processes above the limit, so that passing it shows, and threads."""
 
 _NEW_USER, _NEW_NET, _NEW_PID, _NEW_IPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
 _SET_PDEATHSIG, _SET_SECUREBITS, _CAPBSET_DROP = 1, 28, 24
@@ -80,8 +82,8 @@ def _enter_namespaces(libc: ctypes.CDLL) -> bool:
 def _become(libc: ctypes.CDLL, order: dict[str, Any], *, own_processes: bool, own_network: bool) -> NoReturn:
     """Locks this process in and replaces it with what it is to run."""
     confinement = order["confinement"]
-    # Counted are the processes of this user: in this namespace, of which two are ours, or everywhere.
-    most = order["processes"] + (2 if own_processes else _threads_of_user())
+    # Counted are this user's processes and threads: in this namespace, or everywhere. Who watches stops it before.
+    most = order["processes"] + _SPARE + (0 if own_processes else _threads_of_user())
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     resource.setrlimit(resource.RLIMIT_AS, (order["memory_mb"] << 20,) * 2)
     lacking = []
