@@ -55,9 +55,9 @@ class Lab:
     def close(self) -> None:
         self._codec.close()
 
-    def produce(self, *groups: str, **fields: Any) -> None:
+    def produce(self, *groups: str, size: int = SIZE, **fields: Any) -> None:
         for group in groups:
-            for record in group_of(group, SIZE, model=self.model, **fields):
+            for record in group_of(group, size, model=self.model, **fields):
                 self._producer.send("labeled-trajectories", f"{self.model}/{group}", record)
         self._producer.flush()
 
@@ -105,6 +105,11 @@ class Lab:
             while not consumer.caught_up():
                 found |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
         return found
+
+    def folded(self, topic: str) -> list[Any]:
+        """The records about this model, each event once."""
+        found = {record["event_id"]: record for record in self.records(topic).values()}
+        return [record for record in found.values() if record["model"] == self.model]
 
     def cli(self, command: Any, *arguments: str) -> Any:
         return CliRunner().invoke(command, arguments, env=environment_of(self.settings))

@@ -1,124 +1,20 @@
 """The learner as a process on a real broker: killed in mid-run, resumed, rebuilt, moved to a new lineage."""
 
 import shutil
-import urllib.request
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from labelled_records import group_of, labelled, tiny_model
-from sample_records import checkpoint
-from service_process import ServiceProcess, until
+from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, Lab
+from service_process import until
 from stack_fixtures import changed
 
 from stepstream.cli.models import models, rebuild
-from stepstream.config import Settings, environment_of
-from stepstream.embedded.ports import free_block
-from stepstream.embedded.ready import HttpReady
+from stepstream.config import Settings
 from stepstream.learner.checkpoint import folder_of
-from stepstream.learner.lineage import Versions, read_versions
 from stepstream.learner.publish import publish_root
-from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import new_update_input
-from stepstream.topics.producer import EventProducer
-
-SIZE, GROUPS, UPDATES = 3, 2, 2
-PER_VERSION = GROUPS * UPDATES
-"""Groups in one version."""
-
-
-class Lab:
-    """A model of its own on the shared broker, its learner, and agents' labelled trajectories."""
-
-    def __init__(self, settings: Settings, data: Path) -> None:
-        self.model = f"m{uuid.uuid4().hex[:8]}"
-        port = free_block(1)
-        self.settings = changed(
-            settings,
-            learner={
-                "model": self.model,
-                "checkpoints": str(data / "checkpoints"),
-                "group_size": SIZE,
-                "groups_per_update": GROUPS,
-                "updates_per_checkpoint": UPDATES,
-                "staleness_bound": 1000,
-                "group_wait_s": 600.0,
-            },
-            metrics={"host": "127.0.0.1", "port": port},
-        )
-        self.base = tiny_model(data / "base")
-        self.log = data / "learner.log"
-        ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
-        self.learner = ServiceProcess("stepstream.learner", self.settings, ready, self.log)
-        self._codec = Codec(settings.schema_registry)
-        self._producer = EventProducer(settings.kafka, self._codec, "test")
-
-    def close(self) -> None:
-        self._codec.close()
-
-    def produce(self, *groups: str, size: int = SIZE, **fields: Any) -> None:
-        for group in groups:
-            for record in group_of(group, size, model=self.model, **fields):
-                self._producer.send("labeled-trajectories", f"{self.model}/{group}", record)
-        self._producer.flush()
-
-    def produce_bytes(self, value: bytes) -> None:
-        record = labelled("bad", 0, 1.0)
-        self._producer.send_encoded("labeled-trajectories", self.model, value, record)
-        self._producer.flush()
-
-    def publish(self, **fields: Any) -> None:
-        record = checkpoint(model=self.model, **fields)
-        self._producer.send("checkpoints", f"{self.model}@{record['version']}", record)
-        self._producer.flush()
-
-    def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.settings.metrics.port}/metrics") as answer:
-            return str(answer.read(), "utf-8")
-
-    def versions(self) -> Versions:
-        return read_versions(self.settings.kafka, self._codec)
-
-    def newest(self) -> int:
-        newest = self.versions().newest(self.model)
-        return -1 if newest is None else newest["version"]
-
-    def wait_for(self, version: int) -> None:
-        def published() -> bool:
-            assert self.learner.status is None, self.learner.said
-            return self.newest() >= version
-
-        until(published, timeout=90.0, step=0.1)
-
-    def trained(self, version: int) -> list[tuple[int, int]]:
-        versions = self.versions()
-        return [
-            place
-            for each in versions.lineage(versions.get(self.model, version))
-            for update in each["inputs"]
-            for place in zip(update["partitions"], update["offsets"], strict=True)
-        ]
-
-    def records(self, topic: str) -> dict[tuple[int, int], Any]:
-        found = {}
-        with EventConsumer(self.settings.kafka, self._codec) as consumer:
-            consumer.follow([topic])
-            while not consumer.caught_up():
-                found |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
-        return found
-
-    def folded(self, topic: str) -> list[Any]:
-        """The records about this model, each event once."""
-        found = {record["event_id"]: record for record in self.records(topic).values()}
-        return [record for record in found.values() if record["model"] == self.model]
-
-    def cli(self, command: Any, *arguments: str) -> Any:
-        return CliRunner().invoke(command, arguments, env=environment_of(self.settings))
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""The learner dies at each line of publishing a version: what the log names is whole, and publishing again works."""
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+from tiny_families import tiny_of
+
+from stepstream.config import Settings
+from stepstream.config.sections import Learner
+from stepstream.learner.checkpoint import describe, folder_of, verify, write_root
+from stepstream.learner.publish import publish_version
+from stepstream.learner.update import Trainer
+from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
+from stepstream.topics.process import Stop
+
+PUBLISHING = ("learner/checkpoint.py", "learner/publish.py", "learner/snapshot.py")
+Line = tuple[str, int]
+
+
+class Log:
+    """Stands for a producer: an event is in the log as soon as it is flushed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._queued = file, b""
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def send(self, _topic: str, _key: str, record: Any) -> None:
+        self._queued += orjson.dumps(record) + b"\n"
+
+    def poll(self, _timeout_s: float) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        with self._file.open("ab") as file:
+            file.write(self._queued)
+        self._queued = b""
+
+    def events(self) -> list[Any]:
+        return [orjson.loads(line) for line in self._file.read_bytes().splitlines()] if self._file.exists() else []
+
+
+class Publishing:
+    """A trainer with a version to publish, in a folder of its own."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.settings = Settings(learner=Learner(model="m", checkpoints=str(data), lora_rank=2))
+        self.root = data / "m/0"
+        write_root(tiny_of("llama", data / "given"), self.root)
+        self.trainer = Trainer(self.root, self.settings.learner)
+        self.log = Log(data / "log")
+        self.parent: Checkpoint = new_checkpoint(
+            event_id="c0",
+            occurred_at_us=0,
+            model="m",
+            version=0,
+            uri=self.root.as_uri(),
+            weights_sha256="",
+            code_version="",
+        )
+
+    def publish(self) -> None:
+        publish_version(
+            self.settings, self.log, self.trainer, self.parent, self.root,  # type: ignore[arg-type]
+            inputs=[new_update_input(update=1, partitions=[0], offsets=[7])], resume_offsets={0: 8}, metrics={},
+            stop=Stop(),
+        )  # fmt: skip
+
+    def lines(self) -> list[Line]:
+        """The lines that publishing runs through, each once."""
+        seen: dict[Line, None] = {}
+        with traced(lambda line: seen.setdefault(line)):
+            self.publish()
+        return list(seen)
+
+    def publish_and_die(self, at: Line) -> None:
+        """In a process that is gone as soon as it comes to a line."""
+        child = os.fork()
+        if not child:
+            with traced(lambda line: os._exit(9) if line == at else None):
+                self.publish()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+class traced:
+    """Inside, each line of the publishing code is told before it runs."""
+
+    def __init__(self, tell: Any) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        sys.settrace(self._enter)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename.endswith(PUBLISHING) else None
+
+    def _line(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        if event == "line":
+            self._tell((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
+
+
+def test_at_no_line_of_publishing_is_a_version_half_there(tmp_path: Path) -> None:
+    publishing = Publishing(tmp_path)
+    lines = publishing.lines()
+    assert len(lines) > 60
+    (whole,) = publishing.log.events()
+    expected = {file["path"]: file["sha256"] for file in whole["files"]}
+    for line in lines:
+        (publishing.data / "log").unlink()
+        publishing.publish_and_die(line)
+        for event in publishing.log.events():
+            verify(folder_of(event["uri"]), event["files"])
+            assert event["files"] == whole["files"]
+        publishing.publish()  # as the learner does that trained the same again
+        folder = publishing.data / "m/1"
+        assert {file["path"]: file["sha256"] for file in describe(folder)} == expected, line
+        assert sorted(path.name for path in folder.parent.iterdir()) == ["0", "1"], line
