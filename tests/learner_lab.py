@@ -82,12 +82,12 @@ class Lab:
         newest = self.versions().newest(self.model)
         return -1 if newest is None else newest["version"]
 
-    def wait_for(self, version: int) -> None:
+    def wait_for(self, version: int, timeout: float = 90.0) -> None:
         def published() -> bool:
             assert self.learner.status is None, self.learner.said
             return self.newest() >= version
 
-        until(published, timeout=90.0, step=0.1)
+        until(published, timeout=timeout, step=0.1)
 
     def trained(self, version: int) -> list[tuple[int, int]]:
         versions = self.versions()

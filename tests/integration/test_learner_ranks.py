@@ -34,7 +34,7 @@ def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> Non
     names = [f"g{number}" for number in range(VERSIONS * PER_VERSION)]
     lab.produce(*names[: 3 * PER_VERSION])
     lab.learner.start(240.0)
-    lab.wait_for(1)
+    lab.wait_for(1, timeout=300.0)
     lab.produce(*names[3 * PER_VERSION : -PER_VERSION])
     victim = random.choice(
         [each for each in lab.learner.family() if "stepstream.learner" in " ".join(each.cmdline()[:4])]
@@ -48,7 +48,7 @@ def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> Non
     lab.produce(*names[: 2 * PER_VERSION])  # delivered again
     lab.produce(*names[-PER_VERSION:])
     lab.learner.start(240.0)
-    lab.wait_for(VERSIONS)
+    lab.wait_for(VERSIONS, timeout=300.0)
     lab.learner.stop(60.0)
     assert lab.learner.said.count("INFO learner stepstream.topics.process: stopped") == 2
 
