@@ -218,7 +218,10 @@ def component_stats(name: str = "k", *, version: int = 1, **fields: Any) -> even
         "policy_version": version,
         "hour": T0_US // (3600 * SECOND_US),
         "components": [
-            events.new_component_sums(name=kind, kind=kind, weight=1.0, **sums) for kind in ("reward", "success")
+            *(events.new_component_sums(name=kind, kind=kind, weight=1.0, **sums) for kind in ("reward", "success")),
+            events.new_component_sums(
+                name="cap:reward", kind="guard", weight=1.0, **(sums | {"trajectories": 1, "groups": 1, "total": -1.0})
+            ),
         ],
     }
     return events.new_component_stats(**(values | fields))

@@ -55,6 +55,8 @@ def test_answers_with_what_the_store_holds(own_store: StoreProcess, tmp_path: Pa
         assert [(row["name"], row["events"]) for row in found["feedback"]] == [("outcome", 1)]
         assert [(row["error"], row["records"]) for row in found["dead_letters"]] == [("malformed", 1)]
         assert [(row["name"], row["version"], row["mean"]) for row in found["components"]] == [
+            ("cap:reward", 0, -0.1),  # over all ten trajectories, one of which it corrected
+            ("cap:reward", 1, -0.1),
             ("reward", 0, 0.5),
             ("reward", 1, 0.5),
             ("success", 0, 0.5),

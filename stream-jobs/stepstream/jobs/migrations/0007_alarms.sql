@@ -26,7 +26,7 @@ ORDER BY key
 SETTINGS non_replicated_deduplication_window = 1000;
 
 -- Mean of each reward component over the trajectories of a policy version and hour, with its spread; beside them the
--- whole reward and success.
+-- whole reward and success. A correction by a cap is 0 where there was none.
 CREATE OR REPLACE VIEW component_means AS
 SELECT
     environment,
@@ -39,10 +39,10 @@ SELECT
     kind,
     name,
     weight,
-    sum(count) AS trajectories,
+    sum(if(startsWith(name, 'cap:'), whole, count)) AS trajectories,
     sum(total) / trajectories AS mean,
     sqrt(greatest(0., sum(square) / trajectories - mean * mean)) AS spread
-FROM (SELECT * FROM component_stats FINAL) AS s
+FROM (SELECT *, c.trajectories[indexOf(kinds, 'reward')] AS whole FROM component_stats AS c FINAL) AS s
 ARRAY JOIN kinds AS kind, names AS name, weights AS weight, s.trajectories AS count, totals AS total, squares AS square
 GROUP BY environment, agent, model, split, reward_spec, policy_version, hour, kind, name, weight
 HAVING trajectories > 0;
