@@ -101,9 +101,14 @@ def pack(rows: Sequence[Tokens]) -> Pack:
         length += fresh.size
     runs += [(start, end, length) for _, start, _, end in open_runs]
     targets = np.concatenate([row.ids[row.trained] for row in rows])
-    pairs, of = np.unique(np.stack([np.concatenate(at), targets]), axis=1, return_inverse=True)
+    pairs, of = np.unique(np.concatenate(at) << 32 | targets, return_inverse=True)
     return Pack(
-        np.concatenate(ids), np.concatenate(positions), np.array(sorted(runs)), pairs[0], pairs[1], of.reshape(-1)
+        ids=np.concatenate(ids),
+        positions=np.concatenate(positions),
+        runs=np.array(sorted(runs)),
+        at=pairs >> 32,
+        targets=pairs & 0xFFFFFFFF,
+        of=of,
     )
 
 
