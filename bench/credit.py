@@ -38,6 +38,8 @@ RULES: tuple[str, ...] = get_args(Learner.model_fields["advantage"].annotation)
 DEFAULT: str = Learner.model_fields["advantage"].default
 EVERY = 256
 CONTEXT = 256
+LOSS_OF = {"vtrace": {"STEPSTREAM_LEARNER_LOSS_WEIGHT": "none"}}
+"""What a rule requires of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def settings_of(task: str, rule: str, seed: int) -> Settings:
         "STEPSTREAM_LEARNER_SEED": str(seed),
         "STEPSTREAM_PATHS_DATA": str(Path(__file__).parents[1] / "var" / "bench"),
     }
+    variables |= LOSS_OF.get(rule, {})
     return load(variables, Path(next(iter(stepstream.demo.__path__))) / TASKS[task].configuration)
 
 

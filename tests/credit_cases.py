@@ -6,6 +6,8 @@ from dataclasses import replace
 from stepstream.learner.advantages import Group, Rule, Step, Trajectory
 
 OUTCOMES = (1.0, 0.0, 0.5, 0.0)
+LOSS_OF: dict[str, dict[str, str]] = {"vtrace": {"loss_weight": "none"}}
+"""Settings of the loss that a rule requires, by its name in the configuration."""
 
 _PATHS = (
     (("s0", "a"), ("s1", "c"), "E1"),
@@ -34,6 +36,15 @@ def bandits(outcomes: Sequence[float]) -> list[Trajectory]:
     """Attempts of one step in one state, all alike in hindsight."""
     group = [attempt_at(outcome, ("s", f"a{i}"), end=f"e{i}") for i, outcome in enumerate(outcomes)]
     return [replace(each, steps=(replace(each.steps[0], hindsight=0.5),)) for each in group]
+
+
+def judged(trajectory: Trajectory) -> Trajectory:
+    """The attempt with all that a policy and its critic may say of it: what a fresh critic says, on policy."""
+    steps = (
+        replace(step, value=0.0, hindsight=0.5, log_ratio=0.0, token_values=(0.0,) * step.tokens)
+        for step in trajectory.steps
+    )
+    return replace(trajectory, steps=tuple(steps), final_value=0.0)
 
 
 def advantages(rule: Rule, group: Group) -> list[list[float]]:

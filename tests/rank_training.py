@@ -10,8 +10,8 @@ from stepstream.learner.checkpoint import write_version
 from stepstream.learner.update import Trainer
 
 KINDS: dict[str, dict[str, Any]] = {
-    "full": {"kl_weight": 0.1},
-    "adapters": {"lora_rank": 4, "kl_weight": 0.1},
+    "full": {"kl_weight": 0.1, "advantage": "ppo_gae"},
+    "adapters": {"lora_rank": 4, "kl_weight": 0.1, "advantage": "hcapo"},
     "preferences": {"objective": "dpo", "activation_checkpointing": True},
 }
 

@@ -12,16 +12,20 @@ from stepstream.learner.advantages import (
     GiGpo,
     GroupStepGae,
     Grpo,
+    Hcapo,
     Hgpo,
+    PpoGae,
     ReinforcePlusPlus,
     Rloo,
     Rule,
     Salt,
     Shadow,
     Step,
+    StepGae,
     Stratified,
     Trajectory,
     TreeGrpo,
+    VTrace,
 )
 
 _RULES: dict[str, Callable[[Learner], Rule]] = {
@@ -37,6 +41,10 @@ _RULES: dict[str, Callable[[Learner], Rule]] = {
     "salt": lambda how: Salt(),
     "tree_grpo": lambda how: TreeGrpo(),
     "shadow": lambda how: Shadow(how.credit_discount, how.credit_trace),
+    "ppo_gae": lambda how: PpoGae(trace=how.credit_trace),
+    "step_ppo": lambda how: StepGae(how.credit_discount, how.credit_trace),
+    "vtrace": lambda how: VTrace(how.credit_discount),
+    "hcapo": lambda how: Hcapo(how.credit_step_weight, how.credit_discount),
 }
 
 

@@ -26,6 +26,8 @@ class Step:
     rejected: int = 0
     grad_norm: float = 0.0
     skipped: int = 0
+    value_loss: float = 0.0
+    """Mean over the critic's targets; 0 without a critic."""
     entropy: float = 0.0
     """Sum over the trained tokens, in nats."""
     reference_kl: float = 0.0
@@ -85,6 +87,20 @@ def step_figures(steps: Sequence[Step]) -> dict[str, float]:
         "tokens": float(weights.numel()),
         "grad_norm": max(step.grad_norm for step in steps),
         "steps_skipped": float(sum(step.skipped for step in steps)),
+    }
+
+
+def critic_figures(rows: Sequence[Row], steps: Sequence[Step]) -> dict[str, float]:
+    """How well the critic knew what the rows were worth, before the update; nothing without a critic."""
+    if not any(row.targets.size for row in rows):
+        return {}
+    targets = np.concatenate([row.targets for row in rows]).astype(np.float64)
+    values = np.concatenate([row.values for row in rows]).astype(np.float64)
+    asked = ~np.isnan(targets)
+    spread = float(targets[asked].var())
+    return {
+        "value_loss": sum(step.value_loss for step in steps) / len(steps),
+        "explained_variance": 1.0 - float((targets - values)[asked].var()) / spread if spread > 0.0 else 0.0,
     }
 
 

@@ -25,12 +25,15 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 
 
 class Scores(NamedTuple):
-    """What a model makes of trained tokens, sequence after sequence. Both of shape [trained tokens], on the CPU."""
+    """What a model makes of trained tokens, sequence after sequence."""
 
     logprobs: Tensor
-    """Log-probability of each, with gradient."""
+    """Log-probability of each, with gradient. Shape [trained tokens], on the CPU."""
     entropy: Tensor
-    """Entropy in nats of what each was chosen from, without."""
+    """Entropy in nats of what each was chosen from, without gradient. Shape [trained tokens], on the CPU."""
+    states: Tensor | None = None
+    """Hidden state that each was predicted from, without gradient, where asked. Shape [trained tokens, size], on the
+    model's device."""
 
 
 class Way(Protocol):
@@ -39,8 +42,8 @@ class Way(Protocol):
     def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
         """Indices of the sequences of each forward pass, which together have at most so many tokens (or one alone)."""
 
-    def __call__(self, model: Any, rows: Sequence[Tokens]) -> Scores:
-        """One forward pass."""
+    def __call__(self, model: Any, rows: Sequence[Tokens], states: bool = False) -> Scores:
+        """One forward pass; with `states`, hidden states too."""
 
 
 class Padded:
@@ -50,7 +53,7 @@ class Padded:
         """Sequences of like length."""
         return microbatches([row.ids.size - 1 for row in rows], most_tokens)
 
-    def __call__(self, model: Any, rows: Sequence[Tokens]) -> Scores:
+    def __call__(self, model: Any, rows: Sequence[Tokens], states: bool = False) -> Scores:
         """One forward pass."""
         longest = max(row.ids.size for row in rows) - 1  # the last token is only predicted
         inputs = np.zeros((len(rows), longest), dtype=np.int64)
@@ -60,7 +63,8 @@ class Padded:
         at = torch.from_numpy(at_row * longest + np.concatenate([row.trained for row in rows]) - 1)
         targets = torch.from_numpy(np.concatenate([row.ids[row.trained] for row in rows]))
         hidden = _hidden(model, input_ids=torch.from_numpy(inputs)).flatten(0, 1)
-        return Scores(*(each.cpu() for each in _chosen(model, hidden, at, targets)))
+        logprobs, entropy = _chosen(model, hidden, at, targets)
+        return Scores(logprobs.cpu(), entropy.cpu(), _at(hidden, at) if states else None)
 
 
 class Packed:
@@ -70,7 +74,7 @@ class Packed:
         """Sequences that begin alike."""
         return pack_batches(rows, most_tokens)
 
-    def __call__(self, model: Any, rows: Sequence[Tokens]) -> Scores:
+    def __call__(self, model: Any, rows: Sequence[Tokens], states: bool = False) -> Scores:
         """One forward pass.
 
         Raises:
@@ -85,9 +89,10 @@ class Packed:
             position_ids=torch.from_numpy(packed.positions)[None],
             runs=runs,
         )[0]
-        found = _chosen(model, hidden, torch.from_numpy(packed.at), torch.from_numpy(packed.targets))
-        of = torch.from_numpy(packed.of)
-        return Scores(*(each.cpu().index_select(0, of) for each in found))
+        at, of = torch.from_numpy(packed.at), torch.from_numpy(packed.of)
+        found = _chosen(model, hidden, at, torch.from_numpy(packed.targets))
+        logprobs, entropy = (each.cpu().index_select(0, of) for each in found)
+        return Scores(logprobs, entropy, _at(hidden, at.index_select(0, of)) if states else None)
 
 
 def way_for(model: Any) -> Way:
@@ -134,6 +139,10 @@ def _hidden(model: Any, **inputs: Any) -> Tensor:
 def _chosen(model: Any, hidden: Tensor, at: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     output, device = model.get_output_embeddings(), hidden.device
     return head.chosen_logprobs(hidden.index_select(0, at.to(device)), output.weight, output.bias, targets.to(device))
+
+
+def _at(hidden: Tensor, at: Tensor) -> Tensor:
+    return hidden.detach().index_select(0, at.to(hidden.device))
 
 
 def _window(config: Any) -> float:

@@ -87,9 +87,14 @@ class Policy:
         """Indices of the rows of each forward pass, together at most so many tokens (or one row alone)."""
         return self._scored.way.batches(rows, most_tokens)
 
-    def scores(self, rows: Sequence[Tokens]) -> Scores:
-        """Log-probability of every trained token, with gradient, and entropies."""
-        found: Scores = self._scored(rows)
+    @property
+    def state_size(self) -> int:
+        """Size of its last hidden states."""
+        return int(self.model.get_output_embeddings().in_features)
+
+    def scores(self, rows: Sequence[Tokens], states: bool = False) -> Scores:
+        """Log-probability of every trained token, with gradient, and entropies; with `states`, hidden states too."""
+        found: Scores = self._scored(rows, states)
         return found
 
     def logprobs(self, rows: Sequence[Tokens]) -> Tensor:
@@ -193,9 +198,9 @@ class _Scored(nn.Module):
         with self._precision():
             self.way = way_for(model)
 
-    def forward(self, rows: Sequence[Tokens]) -> Scores:
+    def forward(self, rows: Sequence[Tokens], states: bool) -> Scores:
         with self._precision():
-            return self.way(self.model, rows)
+            return self.way(self.model, rows, states)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self._lower)

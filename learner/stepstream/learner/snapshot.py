@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stepstream.learner import lora
+from stepstream.learner.critic import CRITIC
 from stepstream.learner.pretrained import WEIGHTS, save_model
 
 OPTIMIZER = "optimizer.safetensors"
-TRAINING = (OPTIMIZER, lora.ADAPTER, lora.BASE)
+TRAINING = (OPTIMIZER, CRITIC, lora.ADAPTER, lora.BASE)
 """What a version's folder holds for training alone: workers do not need it, another version has its own."""
 
 
@@ -35,12 +36,16 @@ class Snapshot:
     """Configuration of the adapters; None where all weights are trained."""
     base: Path | None = None
     """Folder of the model that the adapters belong to."""
+    critic: Mapping[str, Tensor] = field(default_factory=dict)
+    """Value head and its optimizer state; empty where nothing asks for a critic."""
 
     def write(self, folder: Path) -> None:
         """Writes the files into an existing folder; the same values give the same bytes."""
         weights = self.weights if self.adapter is None else lora.merged(self.weights, self.adapter)
         save_model(self.model, weights, self.dtype, folder)
         save_file(dict(self.optimizer), folder / OPTIMIZER)
+        if self.critic:
+            save_file(dict(self.critic), folder / CRITIC)
         if self.adapter is not None and self.base is not None:
             (folder / lora.ADAPTER).mkdir()
             (folder / lora.ADAPTER / lora.CONFIG).write_text(json.dumps(self.adapter, indent=2, sort_keys=True) + "\n")

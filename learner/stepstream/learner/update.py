@@ -8,7 +8,8 @@ On CPU the same weights, optimizer state, update number, groups and settings giv
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,23 @@ import torch
 from torch import Tensor
 
 from stepstream.config.sections import Learner
-from stepstream.learner.attempt import Attempt, Limits
+from stepstream.learner.attempt import Attempt, Limits, Tokens
 from stepstream.learner.credit import rule_of
-from stepstream.learner.figures import Step, data_figures, lag_figures, step_figures
+from stepstream.learner.critic import Critic, Surprise
+from stepstream.learner.evidence import Evidence, evidence_of, probes_of
+from stepstream.learner.figures import Step, critic_figures, data_figures, lag_figures, step_figures
+from stepstream.learner.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.losses import Bucket, token_scales
 from stepstream.learner.losses.configured import objective_of
 from stepstream.learner.parallel import current_ranks
 from stepstream.learner.policy import Policy
 from stepstream.learner.preferring import Likelihood, Preference, weighed, weighed_rows
-from stepstream.learner.reference import Reference, reference_of
-from stepstream.learner.rows import Row, loss_batch, rows_of, trained_sizes
+from stepstream.learner.reference import reference_of
+from stepstream.learner.rows import Row, critic_targets, loss_batch, rows_of, tokens_of, trained_sizes
 from stepstream.learner.snapshot import Snapshot
+
+Score = Callable[[Sequence[Tokens]], Tensor]
+"""Says something of every trained token, row after row. Shape [trained tokens, …]."""
 
 _FINAL_RATE = 0.1
 """Share of the learning rate that is left when it has decayed."""
@@ -53,6 +60,9 @@ class Trainer:
         self._aggregation = "sum" if self._preference else self._rule.aggregation
         self.policy = Policy(folder, how)
         self._reference = reference_of(self.policy, root, how)
+        self._critic: Critic | None = None
+        if "values" in self._rule.needs and not self._preference:
+            self._critic = Critic(self.policy.state_size, how, folder)
         self.lags: list[Bucket] = []
         """Figures of the last update by staleness."""
         self._ranks = current_ranks()
@@ -81,24 +91,55 @@ class Trainer:
             `staleness_mean`, `staleness_max`, `reward`, `tokens`, `sequences`, `grad_norm`, `learning_rate`,
             `steps_skipped`, `credited_share` (of the trained tokens, those whose advantage is not 0),
             `rejected_share` (those that a weight or mask left out), `staleness_share_N` and `staleness_share_more`
-            (those of a staleness of at most N versions, and more than the N before), and, where preferences are
-            learned from, `preferred_share` (of the pairs or attempts, those that the policy has in order).
+            (those of a staleness of at most N versions, and more than the N before). With a critic also `value_loss`
+            (mean over its targets, in reward squared, halved) and `explained_variance` (the share of its targets'
+            variance that it had foreseen); where preferences are learned from, `preferred_share` (of the pairs or
+            attempts, those that the policy has in order).
         """
         rate = learning_rate(self._how, number)
         if self._preference is not None:
             return self._prefer(self._preference, number, groups, version, rate)
-        rows = rows_of(groups, self._rule)
+        evidence = self._evidence(groups)
+        rows = rows_of(groups, self._rule, evidence)
         parts = self._minibatches(groups, number)
         # The first gradient step starts from the proximal policy itself: only later minibatches need it beforehand.
         beforehand = parts[1:] if self._objective.proximal == "forward" else []
-        proximal = self._logprobs(rows, [index for part in beforehand for index in part], self.policy.logprobs)
+        later = [index for part in beforehand for index in part]
+        if evidence.logprobs:
+            proximal = {index: evidence.logprobs[index] for index in later}
+        else:
+            proximal = self._measured(tokens_of(rows), later, self.policy.logprobs)
         steps = [self._step(rows, part, proximal, version, rate) for part in parts]
         self.lags = lag_figures(steps)
-        return step_figures(steps) | data_figures(rows, groups, version) | {"learning_rate": rate}
+        figures = step_figures(steps) | data_figures(rows, groups, version) | critic_figures(rows, steps)
+        return figures | {"learning_rate": rate}
 
     def snapshot(self) -> Snapshot:
         """What it holds, to be written."""
-        return self.policy.snapshot()
+        return replace(self.policy.snapshot(), critic=self._critic.state() if self._critic else {})
+
+    def _evidence(self, groups: Sequence[Sequence[Attempt]]) -> Evidence:
+        """What the rule needs to be told by the policy as it is now."""
+        attempts = [attempt for group in groups for attempt in group]
+        evidence = Evidence([[attempt.credit for attempt in group] for group in groups])
+        if self._rule.needs & {"values", "log_ratios"}:
+            probes = probes_of(attempts)
+            evidence = evidence_of(groups, self._measured(probes, range(len(probes)), self._judged))
+        if "hindsight" in self._rule.needs:
+            longest = self.policy.model.config.max_position_embeddings
+            owned = [hindsight_rows(attempt, longest) for attempt in attempts]
+            rows = [row for own in owned for row in own]
+            found = self._measured(rows, range(len(rows)), self.policy.logprobs)
+            evidence = replace(evidence, groups=with_hindsight(evidence.groups, owned, found))
+        return evidence
+
+    def _judged(self, rows: Sequence[Tokens]) -> Tensor:
+        """Log-probability of every trained token and, with a critic, the value before it. Shape [tokens, 1 or 2]."""
+        scores = self.policy.scores(rows, states=self._critic is not None)
+        columns = [scores.logprobs]
+        if self._critic and scores.states is not None:
+            columns.append(self._critic.values(scores.states))
+        return torch.stack(columns, 1)
 
     def _minibatches(self, groups: Sequence[Sequence[Attempt]], number: int) -> list[list[int]]:
         """Indices of the rows of each gradient step: drawn by group, since attempts of one group begin alike."""
@@ -120,11 +161,12 @@ class Trainer:
         rows = [row for group in attempts for own in group for row in own]
         numbers = iter(range(len(rows)))
         rows_by_group = [[[next(numbers) for _ in own] for own in group] for group in attempts]
-        reference = self._logprobs(rows, range(len(rows)), self._reference) if self._reference else {}
+        reference = self._measured(tokens_of(rows), range(len(rows)), self._reference) if self._reference else {}
         steps, in_order = [], []
         for part in preference.parts(groups, number):
             owned = [own for index in part for own in rows_by_group[index]]
-            current = self._logprobs(rows, [row for own in owned for row in own], self.policy.logprobs)
+            asked = [row for own in owned for row in own]
+            current = self._measured(tokens_of(rows), asked, self.policy.logprobs)
             weights, loss, share = preference.judge([groups[index] for index in part], owned, current, reference)
             for own, weight in zip(owned, weights, strict=True):
                 for row in own:
@@ -140,15 +182,13 @@ class Trainer:
         return figures | {"learning_rate": rate, "preferred_share": sum(in_order) / len(in_order)}
 
     @torch.no_grad()
-    def _logprobs(self, rows: Sequence[Row], part: Sequence[int], score: Reference) -> dict[int, Tensor]:
-        """Log-probabilities of each row of the part, under the policy as it is now or the reference."""
+    def _measured(self, rows: Sequence[Tokens], part: Sequence[int], score: Score) -> dict[int, Tensor]:
+        """What is said of the trained tokens of each row of the part, by the policy as it is now or the reference."""
         batches = list(self._split(rows, part))
-        mine = [
-            score([rows[index].tokens for index in batches[number]]) for number, _ in self._ranks.rounds(len(batches))
-        ]
+        mine = [score([rows[index] for index in batches[number]]) for number, _ in self._ranks.rounds(len(batches))]
         found: dict[int, Tensor] = {}
         for indices, together in zip(batches, self._ranks.gathered(mine, len(batches)), strict=True):
-            sizes = trained_sizes([rows[index] for index in indices])
+            sizes = [rows[index].trained.size for index in indices]
             found |= dict(zip(indices, together.split(sizes), strict=True))
         return found
 
@@ -158,12 +198,13 @@ class Trainer:
         """One gradient step on the rows of the part."""
         lengths = trained_sizes([rows[index] for index in part])
         scales = dict(zip(part, token_scales(lengths, self._aggregation, self._how.loss_length), strict=True))
-        batches, mine = list(self._split(rows, part)), []
+        batches = list(self._split(tokens_of(rows), part))
+        mine: list[tuple[Step, Surprise | None]] = []
         for number, present in self._ranks.rounds(len(batches)):
             indices = batches[number]
             chosen = [rows[index] for index in indices]
             tokens = [row.tokens for row in chosen]
-            current, entropy = self.policy.scores(tokens)
+            current, entropy, states = self.policy.scores(tokens, states=self._critic is not None)
             before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else current.detach()
             reference = self._reference(tokens) if self._reference and not self._preference else None
             batch = loss_batch(chosen, current, before, version, reference)
@@ -172,15 +213,21 @@ class Trainer:
             scale = torch.tensor([scales[index] for index in indices]).repeat_interleave(sizes)
             loss = -(scale * terms.objective).sum()
             self.policy.learn(loss if self._ranks.rank < present else 0.0 * loss, present)
-            mine.append(Step.of(loss.item(), terms, batch, entropy))
-        step = Step.of_all(self._ranks.gathered(mine, len(batches)))
+            surprise = None
+            if self._critic and states is not None:
+                surprise = self._critic.surprise(states, *critic_targets(chosen))
+            mine.append((Step.of(loss.item(), terms, batch, entropy), surprise))
+        gathered = self._ranks.gathered(mine, len(batches))
+        step = Step.of_all([each for each, _ in gathered])
         step.grad_norm = self.policy.step(rate)
         step.skipped = int(not math.isfinite(step.grad_norm))
+        if self._critic:
+            step.value_loss = self._critic.learn([surprise for _, surprise in gathered if surprise])
         return step
 
-    def _split(self, rows: Sequence[Row], part: Sequence[int]) -> Iterator[list[int]]:
+    def _split(self, rows: Sequence[Tokens], part: Sequence[int]) -> Iterator[list[int]]:
         """Rows of the part that share a forward pass."""
-        for local in self.policy.batches([rows[index].tokens for index in part], self._how.microbatch_tokens):
+        for local in self.policy.batches([rows[index] for index in part], self._how.microbatch_tokens):
             yield [part[index] for index in local]
 
 

@@ -8,6 +8,7 @@ from asynchrony.machines import MACHINES
 from asynchrony.simulation import Loop
 from asynchrony.stages import read_stages
 from credit import RULES, settings_of
+from credit_cases import judged
 from in_process import Conversation, Policy, Renderer, play
 from labelled_records import tiny_model
 
@@ -55,8 +56,9 @@ def test_attempts_become_groups_that_every_rule_credits(base: Path) -> None:
     assert [step.observation for step in good.steps] == [step.observation for step in bad.steps]
     assert policy.missing_groups() == 0
     for rule in RULES:
-        credit = rule_of(how.model_copy(update={"advantage": rule}))([[good, bad]]).groups[0]
+        credit = rule_of(how.model_copy(update={"advantage": rule}))([[judged(good), judged(bad)]]).groups[0]
         assert credit[0].steps[-1] > credit[1].steps[-1], rule
+    assert all(settings_of("trail", rule, 0).learner.advantage == rule for rule in RULES)
     assert policy.update()
     assert policy.publish().shape.vocabulary == policy.limits.vocabulary
     assert policy.version == 1

@@ -356,6 +356,19 @@ def test_what_is_missing_is_named(rule: Rule) -> None:
         rule([four_attempts()])
 
 
+def test_a_step_that_is_not_trained_on_hands_its_reward_and_its_credit_on() -> None:
+    steps = (Step(value=0.5, log_ratio=0.0), Step(reward=0.25, tokens=0), Step(reward=1.0, value=0.5, log_ratio=0.0))
+    for rule in (StepGae(0.5, 0.5, False), VTrace(0.5)):
+        credit = rule([[Trajectory(steps, 1.25)]]).groups[0][0]
+        carried = 0.25 if isinstance(rule, StepGae) else 1.0  # λ² of the last step's surprise, or all of it
+        # V of the second state is 0.25 + γ·0.5
+        assert credit.steps[2] == 0.5
+        assert credit.steps[0] == 0.5 * 0.5 - 0.5 + 0.25 * carried * 0.5
+        assert credit.targets[0] == 0.5 + credit.steps[0]
+    with pytest.raises(MissingInput, match="step_ppo needs `value`"):
+        StepGae()([[Trajectory((Step(tokens=1),), 1.0)]])
+
+
 def test_vtrace_takes_out_a_ratio_that_is_not_finite_and_refuses_caps_the_wrong_way() -> None:
     steps = (Step(value=0.5, log_ratio=math.nan), Step(reward=1.0, value=0.5, log_ratio=0.0))
     credit = VTrace()([[Trajectory(steps, 1.0)]]).groups[0][0]

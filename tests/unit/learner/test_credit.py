@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from credit_cases import advantages
+from credit_cases import LOSS_OF, advantages, judged
 from labelled_records import attempt, labelled
 
 from stepstream.config.sections import Learner
@@ -13,15 +13,20 @@ from stepstream.learner.advantages import (
     GiGpo,
     GroupStepGae,
     Grpo,
+    Hcapo,
     Hgpo,
+    PpoGae,
     ReinforcePlusPlus,
     Rule,
     Salt,
     Shadow,
+    StepGae,
     Stratified,
     Trajectory,
     TreeGrpo,
+    VTrace,
     expand,
+    expand_targets,
 )
 from stepstream.learner.attempt import Invalid
 from stepstream.learner.credit import rule_of, trajectory_of
@@ -118,9 +123,9 @@ def test_steps_without_trained_tokens_and_gaps_keep_their_place() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
-    rule = rule_of(Learner.model_validate({"advantage": name}))
+    rule = rule_of(Learner.model_validate({"advantage": name, **LOSS_OF.get(name, {})}))
     group = [attempt(record(*THREE)), attempt(record(*THREE[:2], ([5], [7], 0.0))), attempt(record(*THREE[:2]))]
-    result = rule([[each.credit for each in group]]).groups[0]
+    result = rule([[judged(each.credit) for each in group]]).groups[0]
     best, *others = (expand(c, each.sequences[0].steps) for c, each in zip(result, group, strict=True))
     assert best.size == 6
     assert best[-1] > max(other[-1] for other in others)
@@ -128,11 +133,18 @@ def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
 
 def test_settings_reach_their_rule() -> None:
     given = {"credit_discount": 0.5, "credit_trace": 0.6, "credit_step_weight": 0.7, "credit_history": 3}
-    how = {name: Learner.model_validate({"advantage": name, "credit_blend": 0.1, **given}) for name in NAMES}
+    how = {
+        name: Learner.model_validate({"advantage": name, "credit_blend": 0.1, **given, **LOSS_OF.get(name, {})})
+        for name in NAMES
+    }
     assert rule_of(how["gigpo"]) == GiGpo(step_weight=0.7, discount=0.5)
     assert rule_of(how["hgpo"]) == Hgpo(discount=0.5, history=3)
     assert rule_of(how["step_gae"]) == GroupStepGae(discount=0.5, trace=0.6)
     assert rule_of(how["shadow"]) == Shadow(discount=0.5, trace=0.6)
+    assert rule_of(how["ppo_gae"]) == PpoGae(discount=1.0, trace=0.6)
+    assert rule_of(how["step_ppo"]) == StepGae(discount=0.5, trace=0.6)
+    assert rule_of(how["vtrace"]) == VTrace(discount=0.5)
+    assert rule_of(how["hcapo"]) == Hcapo(weight=0.7, discount=0.5)
     assert rule_of(how["stratified"]) == Stratified(blend=0.1)
     assert rule_of(how["reinforce_pp_baseline"]) == ReinforcePlusPlus(baseline=True)
 
@@ -162,3 +174,13 @@ def test_tokens_of_a_step_may_differ_and_must_be_as_many_as_told() -> None:
     assert expand(credit, np.array([], np.int64)).size == 0
     with pytest.raises(ValueError, match="step 0"):
         expand(credit, np.array([0, 1]))
+
+
+def test_a_critic_is_asked_before_each_step_or_before_each_token() -> None:
+    steps = np.array([0, 0, 2, 2, 2])
+    by_step = expand_targets(Credit((0.0, 0.0, 0.0), targets=(0.1, 0.2, 0.3)), steps)
+    assert by_step.tolist() == pytest.approx([0.1, np.nan, 0.3, np.nan, np.nan], nan_ok=True)
+    by_token = Credit((0.0, 0.0, 0.0), tokens=((1.0, 1.0), (), (1.0, 1.0, 1.0)), targets=(0.1, 0.2, 0.3, 0.4, 0.5))
+    assert expand_targets(by_token, steps).tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert expand_targets(by_token, steps[2:]).tolist() == [0.3, 0.4, 0.5]
+    assert np.isnan(expand_targets(Credit((0.0, 0.0, 0.0)), steps)).all()

@@ -92,6 +92,18 @@ def test_what_asks_for_a_reference_is_rebuilt_with_the_same_one(tmp_path: Path, 
             world.rebuild(2)
 
 
+@pytest.mark.parametrize("fields", [{"advantage": "step_ppo"}, {"advantage": "ppo_gae", "lora_rank": 2}])
+def test_what_asks_a_critic_is_rebuilt_with_the_one_that_its_ancestors_taught(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    world = World(tmp_path, HOW.model_copy(update=fields))
+    assert world.rebuild(2).equal
+    shutil.rmtree(world.folder(1))
+    assert world.rebuild(2).equal
+    published = {file["path"] for file in world.versions.get("demo", 2)["files"]}
+    assert "critic.safetensors" in published
+
+
 @pytest.fixture
 def world(made: World, tmp_path: Path) -> World:
     """The world with folders and a log that a test may damage."""

@@ -3,6 +3,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from credit_cases import LOSS_OF
 from labelled_records import attempt, group_of, labelled, tiny_model
 
 from stepstream.config.sections import Learner
@@ -41,7 +42,7 @@ def on_policy(trainer: Trainer, group: list[Any]) -> list[Attempt]:
 
 @pytest.mark.parametrize("advantage", get_args(Learner.model_fields["advantage"].annotation))
 def test_what_succeeded_becomes_likelier_and_what_failed_less(folder: Path, advantage: str) -> None:
-    trainer = Trainer(folder, how(advantage=advantage))
+    trainer = Trainer(folder, how(advantage=advantage, **LOSS_OF.get(advantage, {})))
     records = [labelled("g", n, float(n < 2)) for n in range(4)]
     for record in records:
         record["sequences"][0]["token_ids"][:4] = [5, 6, 7, 8]  # one task: they begin in the same state

@@ -30,6 +30,11 @@ def loss_contradictions(how: "Learner") -> list[str]:
         found.append(f"objective={how.objective} keeps near the root by preference_beta: set kl_weight=0")
     if how.objective == "sft" and how.kl_weight:
         found.append("objective=sft has no penalty: set kl_weight=0")
+    if how.advantage == "vtrace" and how.objective == "policy_gradient" and (coupled or how.loss_weight != "none"):
+        found.append(
+            "advantage=vtrace has the ratio to the behaviour policy in its advantages: set loss_weight=none and "
+            "loss_proximal=forward"
+        )
     if how.weight_low > 1:
         found.append("weight_low above 1 rejects fresh data, whose weight is 1")
     return found

@@ -394,15 +394,35 @@ class Learner(Section):
         "salt",
         "tree_grpo",
         "shadow",
+        "ppo_gae",
+        "step_ppo",
+        "vtrace",
+        "hcapo",
     ] = Field("dr_grpo", description="Advantage rule, as docs/credit.md has them.")
     credit_discount: float = Field(
-        0.95, ge=0, le=1, description="Discount γ from step to step, of step_gae, gigpo, hgpo and shadow."
+        0.95,
+        ge=0,
+        le=1,
+        description="Discount γ from step to step, of step_gae, gigpo, hgpo, shadow, step_ppo, vtrace and hcapo.",
     )
-    credit_trace: float = Field(0.95, ge=0, le=1, description="λ of step_gae and shadow, from step to step.")
-    credit_step_weight: float = Field(1.0, ge=0, description="Weight ω of gigpo's step level beside the outcome's.")
+    credit_trace: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="λ of step_gae, shadow and step_ppo, from step to step; of ppo_gae from token to token.",
+    )
+    credit_step_weight: float = Field(
+        1.0, ge=0, description="Weight ω of what gigpo and hcapo say of a step, beside the outcome's."
+    )
     credit_history: int = Field(2, ge=0, description="Most earlier observations K that hgpo's groups have in common.")
     credit_blend: float = Field(
         0.8, ge=0, le=1, description="Share α of the own stratum in stratified; the rest compares the whole group."
+    )
+    critic_rate: float = Field(
+        0.01, gt=0, description="AdamW's step size for the critic's value head, of ppo_gae, step_ppo and vtrace."
+    )
+    critic_clip: float = Field(
+        0.0, ge=0, description="By how much, in reward, an update may usefully move a value, as PPO clips; 0: no bound."
     )
     learning_rate: float = Field(3e-4, gt=0, description="AdamW's step size.")
     warmup_updates: int = Field(5, ge=0, description="Updates over which the rate rises from 0.")

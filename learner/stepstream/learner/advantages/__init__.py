@@ -9,17 +9,18 @@ from stepstream.learner.advantages.base import (
     Credit,
     Group,
     MissingInput,
+    Need,
     Result,
     Rule,
     Step,
     Trajectory,
 )
 from stepstream.learner.advantages.dr_grpo import DrGrpo
-from stepstream.learner.advantages.expand import expand
+from stepstream.learner.advantages.expand import expand, expand_targets
 from stepstream.learner.advantages.figures import has_variance
 from stepstream.learner.advantages.gigpo import GiGpo
 from stepstream.learner.advantages.grpo import Grpo
-from stepstream.learner.advantages.hcapo import Hcapo, HindsightCritic
+from stepstream.learner.advantages.hcapo import Hcapo, HindsightCritic, hindsight_of
 from stepstream.learner.advantages.hgpo import Hgpo
 from stepstream.learner.advantages.ppo_gae import PpoGae
 from stepstream.learner.advantages.reinforce_pp import ReinforcePlusPlus
@@ -43,6 +44,7 @@ __all__ = [
     "Hgpo",
     "HindsightCritic",
     "MissingInput",
+    "Need",
     "PpoGae",
     "ReinforcePlusPlus",
     "Result",
@@ -57,5 +59,7 @@ __all__ = [
     "TreeGrpo",
     "VTrace",
     "expand",
+    "expand_targets",
     "has_variance",
+    "hindsight_of",
 ]

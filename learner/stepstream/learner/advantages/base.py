@@ -16,6 +16,11 @@ Aggregation = Literal["grpo", "rloo", "dr_grpo"]
 mean over tokens (`rloo`), or sum over tokens divided by sequences times a constant (`dr_grpo`)."""
 
 
+Need = Literal["values", "log_ratios", "hindsight"]
+"""What a rule needs beside rewards, states and actions: a critic's values (`Step.value`, `Step.token_values`,
+`Trajectory.final_value`), the current policy's ratios (`Step.log_ratio`), or `Step.hindsight`."""
+
+
 class MissingInput(ValueError):
     """A rule was given steps without what it needs; the message names the rule and the field."""
 
@@ -98,6 +103,7 @@ class Rule(ABC):
     """Turns the rewards of a batch of groups into advantages. Instances are values: the same input, the same bits."""
 
     aggregation: ClassVar[Aggregation] = "rloo"
+    needs: ClassVar[frozenset[Need]] = frozenset()
 
     @abstractmethod
     def __call__(self, groups: Sequence[Group]) -> Result:
@@ -176,6 +182,31 @@ def needed(value: float | None, rule: str, name: str) -> float:
     if value is None:
         raise MissingInput(f"{rule} needs `{name}` of every step (`final_value` of truncated attempts)")
     return value
+
+
+def values_of(trajectory: Trajectory, after: float, discount: float, rule: str) -> list[float]:
+    """V of the state before each step.
+
+    A step without trained tokens may have none: it then has V_t = r_t + γ·V_{t+1}, so that it is neither better nor
+    worse than expected, and what it was paid reaches the steps before it.
+
+    Args:
+        trajectory: one attempt.
+        after: V after its last step.
+        discount: γ.
+        rule: name of the rule that asks.
+
+    Raises:
+        MissingInput: a step with trained tokens has no value.
+    """
+    values = []
+    for step in reversed(trajectory.steps):
+        if step.value is None and not step.tokens:
+            after = step.reward + discount * after
+        else:
+            after = needed(step.value, rule, "value")
+        values.append(after)
+    return values[::-1]
 
 
 def token_mean(values: Sequence[float]) -> float:

@@ -33,3 +33,29 @@ def expand(credit: Credit, step_of_token: npt.NDArray[np.int64]) -> npt.NDArray[
             raise ValueError(f"step {step} has {int(here.sum())} trained tokens here, and {len(own)} advantages")
         result[here] = own
     return result
+
+
+def expand_targets(credit: Credit, step_of_token: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """What a critic should have said before each trained token of a training sequence; NaN where it is not asked.
+
+    A rule by steps asks it before the first trained token of each step, a rule by tokens before every one.
+
+    Args:
+        credit: of the attempt.
+        step_of_token: as for `expand`.
+
+    Returns:
+        Shape [trained].
+    """
+    result = np.full(step_of_token.size, np.nan)
+    if not credit.targets:
+        return result
+    targets = np.asarray(credit.targets, dtype=np.float64)
+    if credit.tokens is None:
+        steps, first = np.unique(step_of_token, return_index=True)
+        result[first] = targets[steps]
+        return result
+    ends = np.cumsum([len(own) for own in credit.tokens])
+    for step in np.unique(step_of_token):
+        result[step_of_token == step] = targets[ends[step] - len(credit.tokens[step]) : ends[step]]
+    return result

@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Trajectory, needed
+from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Need, Trajectory, needed
 from stepstream.learner.advantages.figures import standardised, total
 
 
@@ -36,6 +36,7 @@ class Hcapo(GroupRule):
     stays). The paper itself was not read.
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset({"hindsight"})
     weight: float = 1.0
     """ω."""
     discount: float = 0.95

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Trajectory, needed
+from stepstream.learner.advantages.base import Group, MissingInput, Need, Result, Rule, Trajectory, needed
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
 from stepstream.learner.advantages.figures import gae
 from stepstream.learner.advantages.reinforce_pp import laid, paid
@@ -18,6 +19,7 @@ class PpoGae(Rule):
     target is A + V from before whitening. An attempt cut by a limit goes on with `final_value`.
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset({"values"})
     discount: float = 1.0
     """γ, by token."""
     trace: float = 0.95

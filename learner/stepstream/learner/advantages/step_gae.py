@@ -3,9 +3,20 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepstream.learner.advantages.anchors import group_returns
-from stepstream.learner.advantages.base import Credit, Group, GroupRule, Result, Rule, Step, Trajectory, needed
+from stepstream.learner.advantages.base import (
+    Credit,
+    Group,
+    GroupRule,
+    Need,
+    Result,
+    Rule,
+    Trajectory,
+    needed,
+    values_of,
+)
 from stepstream.learner.advantages.figures import gae, total, whitened
 
 
@@ -14,9 +25,11 @@ class StepGae(Rule):
     """GAE over steps with V(s_t) from a critic at the last prompt token (StepPO, arXiv 2604.18401).
 
     r_t is the sum of the rewards inside the step. Advantages are whitened over the batch's trained steps and hold for
-    every token of the step; the value target is A + V from before whitening.
+    every token of the step; the value target is A + V from before whitening. Steps without trained tokens have no V of
+    their own (`values_of`).
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset({"values"})
     discount: float = 1.0
     """γ, by step."""
     trace: float = 1.0
@@ -26,22 +39,14 @@ class StepGae(Rule):
     def __call__(self, groups: Sequence[Group]) -> Result:
         """Advantages and value targets of every step; needs `value`, and `final_value` where truncated."""
         counts: Counter[str] = Counter({"groups": len(groups)})
-        raw = [[self._estimate(trajectory) for trajectory in group] for group in groups]
-        credits = [
-            [
-                Credit(
-                    tuple(advantages), targets=tuple(a + _value(s) for a, s in zip(advantages, t.steps, strict=True))
-                )
-                for advantages, t in zip(attempts, group, strict=True)
-            ]
-            for attempts, group in zip(raw, groups, strict=True)
-        ]
+        credits = [[self._estimate(trajectory) for trajectory in group] for group in groups]
         return Result(_whitened(credits, groups, counts) if self.whiten else credits, counts)
 
-    def _estimate(self, trajectory: Trajectory) -> list[float]:
-        after = needed(trajectory.final_value, "step_gae", "final_value") if trajectory.truncated else 0.0
-        rewards = [step.reward for step in trajectory.steps]
-        return gae(rewards, [_value(step) for step in trajectory.steps], after, self.discount, self.trace)
+    def _estimate(self, trajectory: Trajectory) -> Credit:
+        after = needed(trajectory.final_value, "step_ppo", "final_value") if trajectory.truncated else 0.0
+        values = values_of(trajectory, after, self.discount, "step_ppo")
+        advantages = gae([step.reward for step in trajectory.steps], values, after, self.discount, self.trace)
+        return Credit(tuple(advantages), targets=tuple(a + v for a, v in zip(advantages, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +99,6 @@ def local_gae(
             after = value.get(("met", trajectory.final_observation), values[-1])
         result.append(gae([step.reward for step in trajectory.steps], values, after, discount, trace))
     return result
-
-
-def _value(step: Step) -> float:
-    return needed(step.value, "step_gae", "value")
 
 
 def _whitened(credits: list[list[Credit]], groups: Sequence[Group], counts: Counter[str]) -> list[list[Credit]]:

@@ -4,8 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from stepstream.learner.advantages.base import Credit, Group, Result, Rule, Step, Trajectory, needed
+from stepstream.learner.advantages.base import Credit, Group, Need, Result, Rule, Step, Trajectory, needed, values_of
 
 _LOG_RATIO_BOUND = 20.0
 
@@ -16,9 +17,11 @@ class VTrace(Rule):
 
     δ_t = r_t + γ·V_{t+1} - V_t, ρ_t = min(ρ̄, q_t), c_t = min(c̄, q_t), over steps; q_t is the step's ratio of current to
     behaviour policy, the product over its tokens. A ratio that is not finite takes its step out: ρ = c = 0. ρ_t is in
-    A_t already: the loss must not weigh by it again. The value target is v_t.
+    A_t already: the loss must not weigh by it again. The value target is v_t. A step without trained tokens has ρ = c =
+    1 where its ratio is not known, and no V of its own (`values_of`).
     """
 
+    needs: ClassVar[frozenset[Need]] = frozenset({"values", "log_ratios"})
     discount: float = 1.0
     """γ, by step."""
     rho_cap: float = 1.0
@@ -37,10 +40,11 @@ class VTrace(Rule):
 
     def _estimate(self, trajectory: Trajectory) -> Credit:
         after = needed(trajectory.final_value, "vtrace", "final_value") if trajectory.truncated else 0.0
+        values = values_of(trajectory, after, self.discount, "vtrace")
         target = after
         advantages, targets = [], []
-        for step in reversed(trajectory.steps):
-            value, ratio = needed(step.value, "vtrace", "value"), _ratio(step)
+        for step, value in zip(reversed(trajectory.steps), reversed(values), strict=True):
+            ratio = _ratio(step)
             rho, trace = min(self.rho_cap, ratio), min(self.trace_cap, ratio)
             advantages.append(rho * (step.reward + self.discount * target - value))
             surprise = rho * (step.reward + self.discount * after - value)
@@ -51,6 +55,8 @@ class VTrace(Rule):
 
 
 def _ratio(step: Step) -> float:
+    if step.log_ratio is None and not step.tokens:
+        return 1.0
     log_ratio = needed(step.log_ratio, "vtrace", "log_ratio")
     if not math.isfinite(log_ratio):
         return 0.0

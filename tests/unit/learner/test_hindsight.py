@@ -1,0 +1,92 @@
+"""Steps scored by the policy that knows what came of them."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from labelled_records import attempt, group_of, labelled, tiny_model
+
+from stepstream.config.sections import Learner
+from stepstream.learner.advantages import Hcapo
+from stepstream.learner.hindsight import final_observation, hindsight_rows, with_hindsight
+from stepstream.learner.pretrained import load_model
+from stepstream.learner.update import Trainer
+
+THREE = attempt(labelled("g", 0, 1.0, versions=(0, 0, 0)))
+
+
+def last_heard() -> list[int]:
+    (tokens,) = THREE.sequences
+    return tokens.ids[tokens.trained[tokens.steps == 1][-1] + 1 : tokens.trained[tokens.steps == 2][0]].tolist()
+
+
+def test_all_steps_share_a_row_behind_what_was_seen_last() -> None:
+    (tokens,) = THREE.sequences
+    ending = final_observation(THREE)
+    assert ending.tolist() == last_heard()
+    (row,) = hindsight_rows(THREE, ending.size + tokens.ids.size)
+    assert row.ids.tolist() == [*ending, *tokens.ids]
+    assert row.ids[row.trained].tolist() == tokens.ids[tokens.trained].tolist()
+    assert row.steps.tolist() == tokens.steps.tolist()
+
+
+@pytest.mark.parametrize("less", range(1, 40))
+def test_where_there_is_no_room_the_oldest_context_goes_first(less: int) -> None:
+    (tokens,) = THREE.sequences
+    ending = final_observation(THREE)
+    most = ending.size + tokens.ids.size - less
+    rows = hindsight_rows(THREE, most)
+    for row in rows:
+        assert row.ids.size <= most
+        assert row.ids[: ending.size].tolist() == ending.tolist()
+        end = int(tokens.trained[np.isin(tokens.steps, row.steps)][-1]) + 1
+        assert row.ids[ending.size :].tolist() == tokens.ids[end - row.ids.size + ending.size : end].tolist()
+        assert row.ids[row.trained].tolist() == tokens.ids[tokens.trained[np.isin(tokens.steps, row.steps)]].tolist()
+    scored = [step for row in rows for step in np.unique(row.steps)]
+    room = most - ending.size
+    assert sorted(scored) == [step for step in range(3) if _span(step) <= room and room > 0]
+
+
+def _span(step: int) -> int:
+    """Tokens from a step's first trained one to its last, or to the sequence's start where that is nearer."""
+    (tokens,) = THREE.sequences
+    own = tokens.trained[tokens.steps == step]
+    return int(own[-1] - own[0]) + 1
+
+
+def test_one_step_is_compared_with_nothing() -> None:
+    assert hindsight_rows(attempt(labelled("g", 0, 1.0, versions=(0,))), 512) == []
+
+
+def test_a_step_that_was_not_scored_is_neutral() -> None:
+    (row,) = hindsight_rows(THREE, 512)
+    only = row.steps != 1
+    part = replace(row, trained=row.trained[only], steps=row.steps[only])
+    logprobs = torch.where(torch.from_numpy(part.steps) == 0, -1.0, -2.0)
+    ((seen,),) = with_hindsight([[THREE.credit]], [[part]], {0: logprobs})
+    assert [step.hindsight for step in seen.steps] == pytest.approx(
+        [math.exp(-0.2), (math.exp(-0.2) + math.exp(-0.4)) / 2, math.exp(-0.4)]
+    )
+    assert Hcapo().ratios(seen)[1] == pytest.approx(1.0)
+    ((unknown,),) = with_hindsight([[THREE.credit]], [[part]], {0: torch.full_like(logprobs, torch.nan)})
+    assert Hcapo().ratios(unknown) == [1.0, 1.0, 1.0]
+
+
+def test_the_policy_s_scores_are_those_of_its_own_forward_pass(tmp_path: Path) -> None:
+    trainer = Trainer(tiny_model(tmp_path), Learner(advantage="hcapo", warmup_updates=0))
+    model = load_model(tmp_path)
+    group = [attempt(record) for record in group_of("g", 3, versions=(0, 0, 0))]
+    (credits,) = trainer._evidence([group]).groups
+    for one, credit in zip(group, credits, strict=True):
+        (tokens,) = one.sequences
+        ending = final_observation(one)
+        ids = torch.from_numpy(np.concatenate([ending, tokens.ids]))
+        with torch.no_grad():
+            said = model(ids[None]).logits[0].log_softmax(-1)
+        for number, step in enumerate(credit.steps):
+            at = torch.from_numpy(tokens.trained[tokens.steps == number] + ending.size)
+            expected = math.exp(float(said[at - 1, ids[at]].mean()) / 5)
+            assert step.hindsight == pytest.approx(expected, rel=1e-4)
