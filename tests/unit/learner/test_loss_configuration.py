@@ -93,6 +93,8 @@ def test_figures_of_staleness(folder: Path) -> None:
         ({"loss_weight": "none", "loss_weight_level": "sequence"}, "leave it at token"),
         ({"loss_weight": "kpop", "loss_weight_level": "step"}, "leave loss_weight_level at token"),
         ({"weight_low": 1.5}, "rejects fresh data"),
+        ({"advantage": "vtrace"}, "set loss_weight=none and loss_proximal=forward"),
+        ({"advantage": "vtrace", **COUPLED}, "set loss_weight=none and loss_proximal=forward"),
     ],
 )
 def test_contradictions_are_refused(choice: dict[str, Any], advice: str) -> None:
