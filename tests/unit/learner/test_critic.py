@@ -136,6 +136,15 @@ def test_it_learns_what_tasks_are_worth(folder: Path) -> None:
     assert np.corrcoef(np.array(firsts, dtype=float), [one.reward for one in group])[0, 1] > 0.9
 
 
+def test_the_policy_gets_no_gradient_from_it(folder: Path) -> None:
+    changed = []
+    for rate in (1e-6, 10.0):
+        trainer = Trainer(folder, how(advantage="ppo_gae", minibatches=1, critic_rate=rate))
+        trainer.update(1, groups(), version=0)
+        changed.append(torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]))
+    assert torch.equal(*changed)
+
+
 def test_it_goes_along_with_its_version_and_only_with_that(folder: Path, tmp_path: Path) -> None:
     settings = how(advantage="step_ppo", lora_rank=2)
     straight = Trainer(folder, settings)
