@@ -1,12 +1,14 @@
 """A critic: what a state is worth, read off the policy's last hidden states by one linear layer.
 
-    V = w·x + b,  x = h/‖h‖
+    V = w·x,  x = h/(√d·‖h‖)
 
-h is the hidden state from which the next token is predicted. The policy is not trained through it: the layer learns
-what the policy's states tell, and the policy's gradients are the same with and without a critic. x has length 1
-whatever the model's width, so that one rate suits all. The layer is whole on every rank; all step it alike.
+h is the hidden state of size d from which the next token is predicted. The policy is not trained through it: the layer
+learns what the policy's states tell, and the policy's gradients are the same with and without a critic. Since
+Σ|x_i| ≤ 1, a step that moves each weight by a rate moves no value by more, whatever the model's width. Hidden states
+have so much in common that w needs no constant beside it. The layer is whole on every rank; all step it alike.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,7 @@ class Surprise:
     """By how much the values of one forward pass were off."""
 
     gradient: Tensor
-    """Of the sum of losses, by w and then b. Shape [size + 1], on the CPU."""
+    """Of the sum of losses, by w. Shape [size], on the CPU."""
     loss: float
     """Sum over its targets."""
     targets: int
@@ -46,17 +48,14 @@ class Critic:
             folder: of the version to train from.
         """
         self._clip = how.critic_clip
-        self._weight, self._bias = torch.zeros(size), torch.zeros(1)
-        self._optimizer = torch.optim.AdamW(
-            [self._weight, self._bias], lr=how.critic_rate, betas=(0.9, 0.95), weight_decay=0.0
-        )
+        self._weight = torch.zeros(size)
+        self._optimizer = torch.optim.AdamW([self._weight], lr=how.critic_rate, betas=(0.9, 0.95), weight_decay=0.0)
         file = folder / CRITIC
         state = load_file(file) if file.exists() else {}
         if state and state["weight"].numel() == size:
-            for name, weight in self._named():
-                weight.copy_(state[name])
-                if f"{name}.step" in state:
-                    self._optimizer.state[weight] = {key: state[f"{name}.{key}"].clone() for key in _MOMENTS}
+            self._weight.copy_(state["weight"])
+            if "step" in state:
+                self._optimizer.state[self._weight] = {key: state[key].clone() for key in _MOMENTS}
 
     @torch.no_grad()
     def values(self, states: Tensor) -> Tensor:
@@ -68,7 +67,8 @@ class Critic:
         Returns:
             Shape [states], float32, on the CPU.
         """
-        return self._judged(_unit(states)).cpu()
+        x = _scaled(states)
+        return (x @ self._weight.to(x.device)).cpu()
 
     @torch.no_grad()
     def surprise(self, states: Tensor, targets: Tensor, before: Tensor) -> Surprise:
@@ -83,8 +83,8 @@ class Critic:
             before: V of each before the update. Shape [states].
         """
         asked = ~targets.isnan()
-        x = _unit(states[asked.to(states.device)])
-        value, target = self._judged(x), targets[asked].to(x.device)
+        x = _scaled(states[asked.to(states.device)])
+        value, target = x @ self._weight.to(x.device), targets[asked].to(x.device)
         error = value - target
         loss = error.square()
         if self._clip:
@@ -92,8 +92,7 @@ class Critic:
             bounded = (old + (value - old).clamp(-self._clip, self._clip) - target).square()
             error = torch.where(bounded > loss, 0.0, error)
             loss = torch.maximum(loss, bounded)
-        gradient = torch.cat([x.T @ error, error.sum()[None]])
-        return Surprise(gradient.cpu(), 0.5 * float(loss.sum()), int(asked.sum()))
+        return Surprise((x.T @ error).cpu(), 0.5 * float(loss.sum()), int(asked.sum()))
 
     @torch.no_grad()
     def learn(self, surprises: Sequence[Surprise]) -> float:
@@ -107,24 +106,15 @@ class Critic:
             return 0.0
         gradient = torch.stack([each.gradient for each in surprises]).sum(0) / targets
         if gradient.isfinite().all():
-            self._weight.grad, self._bias.grad = gradient[:-1].clone(), gradient[-1:].clone()
+            self._weight.grad = gradient
             self._optimizer.step()
         return sum(each.loss for each in surprises) / targets
 
     def state(self) -> dict[str, Tensor]:
         """What it holds, to be written."""
-        state = {}
-        for name, weight in self._named():
-            state[name] = weight.clone()
-            state |= {f"{name}.{key}": value.clone() for key, value in self._optimizer.state[weight].items()}
-        return state
-
-    def _named(self) -> list[tuple[str, Tensor]]:
-        return [("weight", self._weight), ("bias", self._bias)]
-
-    def _judged(self, x: Tensor) -> Tensor:
-        return x @ self._weight.to(x.device) + self._bias.to(x.device)
+        held = {"weight": self._weight, **self._optimizer.state[self._weight]}
+        return {name: value.clone() for name, value in held.items()}
 
 
-def _unit(states: Tensor) -> Tensor:
-    return normalize(states.float(), dim=1)
+def _scaled(states: Tensor) -> Tensor:
+    return normalize(states.float(), dim=1) / math.sqrt(states.shape[1])

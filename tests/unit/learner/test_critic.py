@@ -36,8 +36,7 @@ def opinionated(trainer: Trainer) -> Critic:
     """The trainer's critic, with something to say."""
     critic = trainer._critic
     assert critic is not None
-    critic._weight.copy_(torch.randn(critic._weight.shape, generator=torch.Generator().manual_seed(0)))
-    critic._bias.fill_(0.3)
+    critic._weight.copy_(10 * torch.randn(critic._weight.shape, generator=torch.Generator().manual_seed(0)))
     return critic
 
 
@@ -47,7 +46,7 @@ def by_hand(model: Any, critic: Critic, one: Attempt) -> tuple[np.ndarray, np.nd
     (tokens,) = one.sequences
     out = model(torch.from_numpy(tokens.ids)[None], output_hidden_states=True)
     hidden = out.hidden_states[-1][0]
-    value = (hidden / hidden.norm(dim=1, keepdim=True)) @ critic._weight + critic._bias
+    value = (hidden / hidden.norm(dim=1, keepdim=True)) @ critic._weight / hidden.shape[1] ** 0.5
     before = torch.from_numpy(tokens.trained - 1)
     logprobs = out.logits[0].log_softmax(-1)[before, torch.from_numpy(tokens.ids[tokens.trained])]
     return logprobs.numpy(), value[before].numpy(), float(value[-1])
@@ -100,9 +99,9 @@ def test_the_gradient_is_the_losss(clip: float, tmp_path: Path) -> None:
     targets[::5] = torch.nan
     before = 0.3 * torch.randn(40, generator=draw)
     critic._weight.copy_(torch.randn(6, generator=draw))
-    w, b = critic._weight.clone().requires_grad_(), critic._bias.clone().requires_grad_()
+    w = critic._weight.clone().requires_grad_()
     asked = ~targets.isnan()
-    value = ((states / states.norm(dim=1, keepdim=True)) @ w + b)[asked]
+    value = ((states / states.norm(dim=1, keepdim=True)) @ w / 6**0.5)[asked]
     loss = (value - targets[asked]) ** 2
     if clip:
         old = before[asked]
@@ -110,7 +109,7 @@ def test_the_gradient_is_the_losss(clip: float, tmp_path: Path) -> None:
     (loss.sum() / 2).backward()
     found = critic.surprise(states, targets, before)
     assert (found.targets, found.loss) == (32, pytest.approx(loss.sum().item() / 2, rel=1e-5))
-    torch.testing.assert_close(found.gradient, torch.cat([w.grad, b.grad]), atol=1e-5, rtol=1e-5)  # type: ignore[list-item]
+    torch.testing.assert_close(found.gradient, w.grad, atol=1e-5, rtol=1e-5)
 
 
 def test_nothing_asked_and_nothing_finite_change_nothing(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_nothing_asked_and_nothing_finite_change_nothing(tmp_path: Path) -> None
 
 
 def test_it_learns_what_tasks_are_worth(folder: Path) -> None:
-    trainer = Trainer(folder, how(advantage="step_ppo", learning_rate=1e-6, critic_rate=0.1))
+    trainer = Trainer(folder, how(advantage="step_ppo", learning_rate=1e-6))
     records = [labelled("g", number, float(number % 2)) for number in range(8)]
     for record in records:
         record["sequences"][0]["token_ids"][:4] = [5, 6, 7, 8 + int(record["reward"])]  # two tasks: hopeless and easy
@@ -171,7 +170,7 @@ def test_it_goes_along_with_its_version_and_only_with_that(folder: Path, tmp_pat
 def test_one_for_another_width_is_not_taken_over(folder: Path, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file({"weight": torch.ones(3), "bias": torch.ones(1)}, tmp_path / CRITIC)
+    save_file({"weight": torch.ones(3)}, tmp_path / CRITIC)
     assert not Critic(4, how(), tmp_path).state()["weight"].any()
     assert Critic(3, how(), tmp_path).state()["weight"].all()
 

@@ -419,7 +419,10 @@ class Learner(Section):
         0.8, ge=0, le=1, description="Share α of the own stratum in stratified; the rest compares the whole group."
     )
     critic_rate: float = Field(
-        0.01, gt=0, description="AdamW's step size for the critic's value head, of ppo_gae, step_ppo and vtrace."
+        0.2,
+        gt=0,
+        description="AdamW's step size for the critic of ppo_gae, step_ppo and vtrace: about the most by which one of "
+        "its steps moves a value, in reward.",
     )
     critic_clip: float = Field(
         0.0, ge=0, description="By how much, in reward, an update may usefully move a value, as PPO clips; 0: no bound."
