@@ -112,6 +112,7 @@ class traced:
 
 
 @pytest.mark.timeout(600)  # a process and some files forced to disk for each line
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and is gone at once
 def test_at_no_line_of_publishing_is_a_version_half_there(tmp_path: Path) -> None:
     publishing = Publishing(tmp_path)
     lines = publishing.lines()
