@@ -74,6 +74,13 @@ class Server:
         """CPU seconds used so far."""
         return sum(sum(process.cpu_times()[:2]) for process in self.processes)
 
+    def is_connected(self) -> bool:
+        """Whether the client has found every process."""
+        return all(
+            any(c.status == psutil.CONN_ESTABLISHED and c.laddr.port in self.ports for c in process.net_connections())
+            for process in self.processes
+        )
+
     def kill(self) -> None:
         """kill -9."""
         for process in self.processes:
@@ -184,33 +191,43 @@ def kafka_rate(settings: Settings, count: int) -> float:
 
 
 class Recorder:
-    """A process that records with the SDK; names go on from one to the next, so that no trajectory comes twice."""
+    """Processes that record with the SDK; names go on from one to the next, so that no trajectory comes twice."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self._folder = folder
         self._environment = ENVIRONMENT | environment_of(settings)
         self._started = 0
 
-    def start(self, seconds: float) -> "tuple[str, subprocess.Popen[str]]":
-        """Begins; its name, and the process."""
+    def start(self, seconds: float) -> "Recording":
+        """Begins to record."""
         self._started += 1
         name = f"recorded-{self._started}"
-        arguments = [sys.executable, sdk_load.__file__, name, str(seconds)]
-        return name, subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=self._environment)
+        told = self._folder / f"{name}.jsonl"
+        with told.open("w") as out:
+            arguments = [sys.executable, sdk_load.__file__, name, str(seconds)]
+            return Recording(name, told, subprocess.Popen(arguments, stdout=out, env=self._environment))
 
     def rate(self, seconds: float) -> float:
         """Steps per second, the first flush left out."""
-        _, process = self.start(seconds)
-        told = flushed(process)
-        if process.returncode or len(told) < 2:
-            raise SystemExit("the SDK's process recorded too little, or failed")
-        (first, since), (last, until) = told[0], told[-1]
+        recording = self.start(seconds)
+        if recording.process.wait():
+            raise SystemExit("the SDK's process failed")
+        flushes = recording.flushes()
+        (first, since), (last, until) = flushes[0], flushes[-1]
         return (last - first) * CALLS_OF_RUN / (until - since)
 
 
-def flushed(process: "subprocess.Popen[str]") -> list[tuple[int, float]]:
-    """What an SDK's process has told of its flushes, once it has ended: runs, and when."""
-    out, _ = process.communicate(timeout=120)
-    return [(runs, at) for runs, at in map(json.loads, out.splitlines())]
+@dataclass
+class Recording:
+    """One process that records with the SDK, and the file that it tells of its flushes in."""
+
+    name: str
+    told: Path
+    process: "subprocess.Popen[bytes]"
+
+    def flushes(self) -> list[tuple[int, float]]:
+        """How many runs each flush made durable, from the start, and when."""
+        return [(runs, at) for runs, at in map(json.loads, self.told.read_text().splitlines())]
 
 
 def batch_steps() -> list[Any]:
@@ -232,15 +249,17 @@ def lost_by_us(
     """
     with gateway(folder, stack.settings) as server:
         sending = client.start(server, 10 * seconds)
-        name, recording = recorder.start(10 * seconds)
+        recording = recorder.start(10 * seconds)
+        wait_for(server.is_connected, "the client")
+        wait_for(lambda: len(recording.flushes()) > 0, "the SDK's process")
         time.sleep(seconds)
         server.kill()
-        recording.kill()
+        recording.process.kill()
+        recording.process.wait()
         running_now = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         broker = next(p for p in running_now if "kafka.Kafka" in p.cmdline())
         broker.send_signal(signal.SIGKILL)
         told = said(sending)
-        recorded = flushed(recording)
     ready = KafkaReady(stack.settings.kafka)
     wait_for(ready, "the broker, again")
     expected = {
@@ -252,8 +271,8 @@ def lost_by_us(
     with gateway(folder, stack.settings) as server:  # it must serve again after that
         client.rate(server, 3 * WARM_S)
     ids, keys = stored(stack.settings)
-    runs = recorded[-1][0] if recorded else 0
-    there = sum(min(keys[f"{name}-{number}"], CALLS_OF_RUN) for number in range(runs))
+    runs = recording.flushes()[-1][0]
+    there = sum(min(keys[f"{recording.name}-{number}"], CALLS_OF_RUN) for number in range(runs))
     return (len(expected), len(expected - ids)), (runs * CALLS_OF_RUN, runs * CALLS_OF_RUN - there)
 
 
@@ -276,6 +295,7 @@ def lost_by_them(folder: Path, client: Client, seconds: float) -> tuple[int, int
     """The same of Agent Lightning's store, in spans."""
     with lightning(folder) as server:
         sending = client.start(server, 10 * seconds)
+        wait_for(server.is_connected, "the client")
         time.sleep(seconds)
         server.kill()
         told = said(sending)
@@ -300,7 +320,7 @@ def main() -> None:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="stepstream-bench-")))
         stack = opened.enter_context(Stack(isolated(load({}), folder / "stack"), ["broker", "registry"]))
         client = Client(folder)
-        recorder = Recorder(stack.settings)
+        recorder = Recorder(folder, stack.settings)
         for _ in range(rounds):
             with gateway(folder, stack.settings) as server:
                 ours.append(client.rate(server, seconds))

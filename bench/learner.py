@@ -57,14 +57,13 @@ class Side:
 
     @contextmanager
     def running(self, folder: Path, threads: int) -> Iterator[None]:
-        """As a process, warmed up."""
+        """As a process."""
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         with (folder / f"{self.name}.log").open("wb") as sink:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, env=environment, text=True
             )
         with self.process:
-            self.turn(1)
             yield
             assert self.process.stdin is not None
             self.process.stdin.close()
@@ -197,6 +196,8 @@ def take_turns(everyone: list[Side], folder: Path, arguments: argparse.Namespace
         with ExitStack() as stack:
             for side in everyone:
                 stack.enter_context(side.running(folder, arguments.threads))
+            for side in everyone:
+                side.turn(1)
             for _ in range(arguments.rounds):
                 for side in everyone:
                     turn(side)
@@ -205,6 +206,7 @@ def take_turns(everyone: list[Side], folder: Path, arguments: argparse.Namespace
     for side in everyone:
         try:
             with side.running(folder, arguments.threads):
+                side.turn(1)
                 for _ in range(arguments.rounds):
                     turn(side)
         except Failed as failed:

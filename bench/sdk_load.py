@@ -37,10 +37,10 @@ def run(trajectory_id: str) -> None:
 
 
 def main(name: str, seconds: float) -> None:
-    """Records until the time is over."""
+    """Records until the time is over, and three flushes at least."""
     until = time.monotonic() + seconds
     done = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or done < 3 * FLUSH_RUNS:
         for number in range(done, done + FLUSH_RUNS):
             run(f"{name}-{number}")
         while sdk.flush(30.0):

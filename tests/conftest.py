@@ -3,11 +3,16 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from stepstream.embedded import ports
 
 # tests/ is on pytest's pythonpath (pyproject.toml)
 pytest_plugins = ["loop_fixtures", "stack_fixtures", "store_fixtures", "gateway_fixtures", "agents_fixtures"]
+
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile("stepstream", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stepstream")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 import orjson
+import pytest
 from tiny_families import tiny_of
 
 from stepstream.config import Settings
@@ -110,6 +111,8 @@ class traced:
         return self._line
 
 
+@pytest.mark.timeout(600)  # a process and some files forced to disk for each line
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and is gone at once
 def test_at_no_line_of_publishing_is_a_version_half_there(tmp_path: Path) -> None:
     publishing = Publishing(tmp_path)
     lines = publishing.lines()

@@ -199,7 +199,9 @@ def test_the_judge_scores_a_step_by_what_the_user_said_next(world: World, judge:
         step["messages"] = [new_message(role="user", content=f"said {index}")]
         world.producer.send("steps", "talk", step)
     world.producer.flush()
-    scores = "SELECT step_index, value, consent FROM feedback FINAL WHERE name = 'shadow.next_state' ORDER BY step_index"
+    scores = (
+        "SELECT step_index, value, consent FROM feedback FINAL WHERE name = 'shadow.next_state' ORDER BY step_index"
+    )
     # Ann's consent was lowered above: it may be counted, not learned from.
     world.becomes(scores, [(0, 0.75, "analyse"), (1, 0.75, "analyse")])
     asked = [orjson.loads(body["messages"][1]["content"])["reaction"] for _, _, body in judge[1]]

@@ -29,6 +29,7 @@ def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
             made.learner.kill()
 
 
+@pytest.mark.timeout(600)  # processes that import torch start one after the other
 def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     names = [f"g{number}" for number in range(VERSIONS * PER_VERSION)]

@@ -72,7 +72,7 @@ def test_a_document_that_is_cut_off_is_told(tmp_path: Path) -> None:
     assert list(documents(file)) == []
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(many=st.lists(episodes(), min_size=1, max_size=4, unique_by=lambda episode: episode.trajectory_id))
 def test_episodes_come_back_whole_from_parquet(many: list[Episode], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("parquet") / "episodes.parquet"

@@ -167,7 +167,7 @@ _SOUND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(document=_json)
 def test_any_json_is_read_or_refused(name: str, document: Any) -> None:
     """Also what is laid over a sound document."""
@@ -185,7 +185,7 @@ def test_any_json_is_read_or_refused(name: str, document: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["all", "feedback", "steps", "rewards", "version"])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(value=_json)
 def test_any_extension_is_read_or_refused(place: str, value: Any) -> None:
     document = _SOUND["chat"] | {"metadata": {"stepstream": {"version": 1, "all": {}, "steps": [{}]} | {place: value}}}

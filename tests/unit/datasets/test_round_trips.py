@@ -12,7 +12,7 @@ from stepstream.datasets.episode import merged
 from stepstream.datasets.files import line_of
 
 NOWHERE = Origin(dataset="never used", at_us=1, consent="train", tenant="never used")
-TRIALS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TRIALS = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
@@ -92,7 +92,6 @@ def streams(draw: st.DrawFn) -> tuple[Raw, list[Raw]]:
     return {"message": message, "finish_reason": finish_reason}, chunks
 
 
-@settings(deadline=None)  # the API's models are built when they are first used
 @given(streams())
 def test_any_chunking_gives_the_same_response(stream: tuple[Raw, list[Raw]]) -> None:
     choice, chunks = stream

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
@@ -99,7 +99,6 @@ def repeated(output: list[Raw], way: str) -> list[Raw]:
 WAYS = ["as it came", "by id", "without ids", "with all nulls", "through the models"]
 
 
-@settings(deadline=None)  # the API's models are built when they are first used
 @given(output_items(), st.sampled_from(WAYS), st.sampled_from(["user", "tool", "nothing"]))
 def test_a_repeated_response_reads_as_it_was_recorded(output: list[Raw], way: str, then: str) -> None:
     protocol = ResponsesProtocol()

@@ -134,7 +134,7 @@ def test_small_periods_make_a_window_together() -> None:
     assert [(w.first.hour, w.last.hour) for w in windows(periods, GROUPS)] == [(0, 3), (4, 7)]  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=1, max_size=6), st.randoms())
 def test_order_and_partitions_change_nothing(
     seed: int, shares: list[tuple[float, float, float, float]], rng: random.Random

@@ -131,7 +131,7 @@ def fill(log: Log, order: Callable[[list[tuple[str, Any]]], list[tuple[str, Any]
 NUMBERS = count()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_killed_anywhere_the_effect_is_the_same(
     data: st.DataObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

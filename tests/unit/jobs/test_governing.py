@@ -255,7 +255,7 @@ def test_what_is_erased_already_goes_no_further() -> None:
     assert run.audit[0]["found"] == {"erased": 1}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_redelivery_and_batching_change_nothing(data: st.DataObject) -> None:
     """The governed events are a function of what came, whatever came twice and however it was cut into batches."""

@@ -143,7 +143,7 @@ def contexts(draw: st.DrawFn) -> tuple[list[Step], list[list[int]]]:
     return steps, prompts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(contexts(), st.data())
 def test_every_span_follows_exactly_the_prompt_that_the_policy_saw(
     made: tuple[list[Step], list[list[int]]], data: st.DataObject
@@ -221,7 +221,7 @@ def trees(draw: st.DrawFn) -> tuple[list[Step], dict[int, list[int]]]:
     return steps, prompts
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees(), st.data())
 def test_in_any_tree_each_response_stands_once_behind_its_true_prompt(
     made: tuple[list[Step], dict[int, list[int]]], data: st.DataObject

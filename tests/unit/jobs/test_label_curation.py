@@ -123,7 +123,7 @@ def test_feedback_governed_anew_counts_once() -> None:
     assert run.labels((FEEDBACK, governed(make_ending("t", 3)))) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_which_event_is_a_step_does_not_depend_on_the_order(data: st.DataObject) -> None:
     one, retry, other = (make_steps("t", 1, seed=seed)[0] for seed in (1, 2, 3))
@@ -254,7 +254,7 @@ def test_a_decision_may_come_before_the_trajectory() -> None:
     assert (label["revision"], label["flags"]) == (1, ["held:by_hand"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.permutations([("hold", "a", 0), ("hold", "b", 1), ("release", "x", 2), ("hold", "a", 3), ("release", "y", 1)])
 )

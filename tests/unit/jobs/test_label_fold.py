@@ -202,7 +202,7 @@ def test_a_label_that_was_published_elsewhere_is_not_published_again() -> None:
     assert second["revision"] == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_last_revision_is_a_function_of_what_came(data: st.DataObject) -> None:
     """Order, redelivery, batches and restarts of the job change how often a label is revised, not how it ends."""

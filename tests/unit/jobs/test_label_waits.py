@@ -142,7 +142,7 @@ def test_a_new_version_labels_what_is_kept_again() -> None:
     assert run.tick(NOW_MS + 100_000) == []  # nothing is waited for any more
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_the_last_label_is_a_function_of_what_came(data: st.DataObject) -> None:
     """Order, redelivery and batches change how often a label is revised, not how it ends: the log's times decide."""

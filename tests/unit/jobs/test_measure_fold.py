@@ -138,7 +138,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
     return labels
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories(), st.data())
 def test_order_redelivery_and_batches_change_nothing(labels: list[Any], data: st.DataObject) -> None:
     """The law: the sums are those of each trajectory's newest revision, to the last bit."""

@@ -97,7 +97,7 @@ def test_without_a_cap_nothing_is_held() -> None:
     assert [curator.take(label(name, split="eval")) for name in "abcd"] == [None] * 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_after_a_restart_nothing_more_is_held(data: st.DataObject) -> None:
     """What was decided is known again; the labels may come back in another order."""

@@ -75,7 +75,7 @@ def test_typography_hides_nothing(odd: str) -> None:
 CORPUS = [text for half in ("development", "held_out") for s in corpus(half, 120, seed=9) for text in texts(s.step)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(CORPUS) | st.text(max_size=40), min_size=1, max_size=5), st.randoms())
 def test_twice_is_once_and_many_are_suspected_as_one_by_one(parts: list[str], rng: object) -> None:
     glued = "".join(parts)

@@ -94,7 +94,7 @@ def test_the_record_is_not_changed() -> None:
     assert steps[0]["response"]["tool_calls"][0]["result"] is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_in_any_tree_a_result_goes_to_its_call_alone(data: st.DataObject) -> None:
     """Each step continues a whole earlier context and answers its calls; ids repeat all the time."""

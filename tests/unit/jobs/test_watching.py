@@ -149,7 +149,7 @@ def test_agents_and_splits_are_not_mixed() -> None:
     assert alarms == []
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.data())
 def test_order_and_revisions_change_nothing(data: st.DataObject) -> None:
     """The law: what stands is what the newest revisions say, in whatever order and however often they came."""

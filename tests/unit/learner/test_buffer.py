@@ -1,7 +1,7 @@
 from typing import Any
 
 from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, places
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import group_of, labelled
 
@@ -136,7 +136,6 @@ def outcome(here: Buffer) -> set[Place]:
     return set(places(ready))
 
 
-@settings(deadline=None)
 @given(GROUPS, st.randoms(use_true_random=False))
 def test_redelivery_and_order_across_groups_change_nothing(groups: list[list[float]], rng: Any) -> None:
     log = log_from([rewards[:SIZE] for rewards in groups])
@@ -150,7 +149,6 @@ def test_redelivery_and_order_across_groups_change_nothing(groups: list[list[flo
     assert doubled.waiting() == plain.waiting()
 
 
-@settings(deadline=None)
 @given(GROUPS, st.data())
 def test_whatever_was_trained_when_it_crashed_nothing_is_trained_twice(groups: list[list[float]], data: Any) -> None:
     log = log_from(groups)

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.learner.choice import Candidate, Choice, union
@@ -82,7 +82,6 @@ CHOICES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(CANDIDATES, CHOICES, st.integers(1, 8), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_order_of_arrival_changes_nothing_and_caps_hold(
     here: list[Candidate], choice: Choice, count: int, update: int, rng: Any

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, places
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import attempt, group_of, labelled
 
@@ -148,7 +148,6 @@ def test_the_same_decision_has_the_same_id_and_others_have_others() -> None:
 # --- laws
 
 
-@settings(deadline=None)
 @given(GROUPS, st.integers(1, 3), st.data())
 def test_nothing_is_used_more_often_than_allowed_whatever_crashes(
     groups: list[list[float]], reuse: int, data: Any
@@ -187,7 +186,6 @@ def test_nothing_is_used_more_often_than_allowed_whatever_crashes(
     assert reasons <= REASONS.keys()
 
 
-@settings(deadline=None)
 @given(GROUPS, st.data())
 def test_every_attempt_is_trained_on_or_waits_or_is_told_why_not(groups: list[list[float]], data: Any) -> None:
     log = log_from([rewards[:SIZE] for rewards in groups])

@@ -43,7 +43,7 @@ OBJECTIVES = [
 BATCHES = st.builds(
     ragged, st.integers(0, 2**32), sequences=st.integers(1, 6), spread=st.sampled_from([0.05, 0.5, 2.0])
 )
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=15)
 
 
 def outcome(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:

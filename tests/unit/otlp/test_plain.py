@@ -201,7 +201,7 @@ def export(parts: list[tuple[dict[str, str], list[dict[str, Any]]]]) -> bytes:
 REQUESTS = st.lists(st.tuples(RESOURCES, st.lists(SPANS | AGENTS, max_size=5)), min_size=1, max_size=2).map(export)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(REQUESTS, min_size=1, max_size=3))
 def test_both_ways_come_to_the_same(bodies: list[bytes]) -> None:
     same(*bodies, bodies[0])

@@ -50,7 +50,7 @@ def walked(name: str, record: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", PARSED)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_it_writes_what_fastavro_writes(name: str, data: st.DataObject) -> None:
     record = data.draw(values(PARSED[name], PARSED[name]["__named_schemas"]))

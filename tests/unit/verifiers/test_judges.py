@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted_judge import reply, served
 
@@ -203,7 +203,6 @@ def test_kappa_is_symmetric_and_at_most_1(pairs: list[tuple[int, int]]) -> None:
     assert kappa.value <= 1 + 1e-12
 
 
-@settings(deadline=None)
 @given(st.floats(0.3, 4), st.floats(-2, 2), st.integers(0, 100))
 def test_a_distorted_score_is_set_right(temperature: float, bias: float, seed: int) -> None:
     drawn = random.Random(seed)

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 import re2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.config import Settings
@@ -64,7 +64,6 @@ def test_exact_needs_something_to_compare_with(expected: Any) -> None:
         verdict(made("exact"), "x", expected=expected)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_what_is_expected_is_right(text: str) -> None:
     for options in ({}, {"numbers": True}, {"case": False}, {"spaces": True}):
@@ -98,7 +97,6 @@ def test_a_pattern_takes_linear_time() -> None:
     assert value(made("regex", pattern="^(a+)+$"), "a" * 50_000 + "b") == 0
 
 
-@settings(deadline=None)
 @given(st.text(), st.text(alphabet="ab.*+?[](){}|^$ \\", min_size=1), st.text())
 def test_what_is_quoted_is_found_where_it_stands(before: str, quoted: str, after: str) -> None:
     pattern = re2.escape(quoted)
@@ -115,7 +113,6 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(DOCUMENTS)
 def test_a_document_fits_itself_and_not_its_contrary(document: Any) -> None:
     text = orjson.dumps(document).decode()
@@ -225,7 +222,6 @@ def test_a_task_without_a_state_cannot_be_judged(fields: dict[str, Any]) -> None
 ROWS = st.lists(st.tuples(st.integers(-5, 5), st.sampled_from(["a", "b", None]), st.floats(-2, 2)), max_size=6)
 
 
-@settings(deadline=None)
 @given(ROWS, st.randoms())
 def test_the_order_of_rows_does_not_count(rows: list[tuple[Any, ...]], random: Any) -> None:
     shuffled = random.sample(rows, len(rows))

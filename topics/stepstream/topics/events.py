@@ -1574,8 +1574,8 @@ def new_reward_specification(
     version: int,
     digest: str,
     document: str,
-    environments: list[str] = ['*'],
-    agents: list[str] = ['*'],
+    environments: list[str] | None = None,
+    agents: list[str] | None = None,
     author: str = "",
 ) -> RewardSpecification:
     """A RewardSpecification with the schema's defaults."""
@@ -1586,8 +1586,8 @@ def new_reward_specification(
         "version": version,
         "digest": digest,
         "document": document,
-        "environments": environments,
-        "agents": agents,
+        "environments": environments if environments is not None else ['*'],
+        "agents": agents if agents is not None else ['*'],
         "author": author,
     }
 

@@ -131,13 +131,13 @@ def _record(definition: dict[str, Any]) -> str:
     lines += [f"    {field['name']}: {_annotation(field['type'])}," for field in required]
     for field in optional:
         annotation, default = _annotation(field["type"]), field["default"]
-        if default in ([], {}):
+        if isinstance(default, (list, dict)):
             annotation, default = f"{annotation} | None", None
         lines.append(f"    {field['name']}: {annotation} = {_literal(default)},")
     lines += [f") -> {name}:", f'    """A {name} with the schema\'s defaults."""', "    return {"]
     for field in fields:
         given = field["name"]
-        if "default" in field and field["default"] in ([], {}):
+        if isinstance(field.get("default"), (list, dict)):
             given = f"{given} if {given} is not None else {field['default']}"
         lines.append(f'        "{field["name"]}": {given},')
     return "\n".join([*lines, "    }"])

@@ -19,7 +19,7 @@ from stepstream.services.gateway.otlp.spans import AGENT, CALL, OPERATIONS, Reso
 from stepstream.services.gateway.otlp.values import Attributes, decoded, string, value, whole
 from stepstream.topics.avro_writer import HALF, SIZES, compiled, zigzag
 
-_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_NO_MESSAGES, _NO_ID = b"\x0a\x02[]", b"\x0a\x00"
 _UNUSUAL = NAMES | {
     "agent.name",
     "error.type",
@@ -43,7 +43,7 @@ _NOT_RUN = b"\0\0\0"
 _REMEMBERED = 4096
 _pack_float = struct.Struct("<f").pack
 _write_sampling = compiled(STEP, "stepstream.Sampling")
-_sampling_names = tuple(f"gen_ai.request.{name}" for name in ("temperature", "top_p", "max_tokens", "seed"))
+_SAMPLING = tuple(f"gen_ai.request.{name}" for name in ("temperature", "top_p", "max_tokens", "seed"))
 
 
 class PlainCall(NamedTuple):
@@ -126,20 +126,26 @@ def _read(raw: Any, held: Mapping[str, bytes]) -> PlainCall | None:
     if not _UNUSUAL.isdisjoint(held) or raw.events or has_failed(raw.status):
         return None
     get = held.get
-    prompt = _messages(string(get(_INPUT, b"\x0a\x02[]")))
-    answer = _answer(string(get(_OUTPUT, b"")))
-    response_id = string(get("gen_ai.response.id", b"\x0a\x00"))
-    model = _model(get("gen_ai.request.model"), get("gen_ai.response.model"))
-    if prompt is None or answer is None or response_id is None or model is None:
+    answer = _answer(string(get("gen_ai.output.messages", b"")))
+    prompt = _messages(string(get("gen_ai.input.messages", _NO_MESSAGES)))
+    response_id = string(get("gen_ai.response.id", _NO_ID))
+    if prompt is None or answer is None or response_id is None:
         return None
     response, said = answer
-    start, end = raw.start_time_unix_nano, raw.end_time_unix_nano
-    first_chunk = get("gen_ai.response.time_to_first_chunk")
-    first_token = b"\0" if first_chunk is None else _first_token(first_chunk)
-    if first_token is None:
+    asked = _asked(
+        get("gen_ai.request.model"),
+        get("gen_ai.response.model"),
+        get("gen_ai.request.temperature"),
+        get("gen_ai.request.top_p"),
+        get("gen_ai.request.max_tokens"),
+        get("gen_ai.request.seed"),
+        get("gen_ai.response.finish_reasons"),
+        said,
+    )
+    first_token = _first_token(get("gen_ai.response.time_to_first_chunk"))
+    if asked is None or first_token is None:
         return None
-    finish = _finish(get("gen_ai.response.finish_reasons", b""), said)
-    temperature, top_p, most, seed = _sampling_names
+    start, end = raw.start_time_unix_nano, raw.end_time_unix_nano
     return PlainCall(
         start,
         raw.span_id.hex(),
@@ -147,13 +153,11 @@ def _read(raw: Any, held: Mapping[str, bytes]) -> PlainCall | None:
         response_id.decode(),
         prompt,
         response,
-        model,
-        _sampling(get(temperature), get(top_p), get(most), get(seed)),
-        finish,
+        *asked,
         b"\2" + _pack_float((end - start) / 1e6) if end >= start > 0 else b"\0",
         first_token,
-        _tokens(get("gen_ai.usage.input_tokens", b"")),
-        _tokens(get("gen_ai.usage.output_tokens", b"")),
+        _tokens(get("gen_ai.usage.input_tokens")),
+        _tokens(get("gen_ai.usage.output_tokens")),
     )
 
 
@@ -229,35 +233,37 @@ def _role(raw: bytes) -> Role | None:
 
 
 @lru_cache(_REMEMBERED)
-def _model(asked: bytes | None, answered: bytes | None) -> bytes | None:
-    for raw in (asked, answered):
-        said = string(raw) if raw is not None else b""
-        if said is None:
-            return None
-        if said:
-            return text_of(said.decode().encode())
-    return text_of(b"")
+def _asked(
+    asked: bytes | None,
+    answered: bytes | None,
+    temperature: bytes | None,
+    top_p: bytes | None,
+    max_tokens: bytes | None,
+    seed: bytes | None,
+    finish_reasons: bytes | None,
+    said: str,
+) -> tuple[bytes, bytes, bytes] | None:
+    """Model, sampling and finish reason, which are the same for many calls; None for a model that is no text."""
+    model = value(asked) if asked is not None else None
+    if not model:
+        model = value(answered) if answered is not None else None
+    if model is not None and not isinstance(model, str):
+        return None
+    raw = zip(_SAMPLING, (temperature, top_p, max_tokens, seed), strict=True)
+    sampling = sampling_of({name: value(held) for name, held in raw if held is not None}, {})
+    finish = finish_reason(value(finish_reasons)) if finish_reasons is not None else ""
+    return text_of((model or "").encode()), _write_sampling(sampling), text_of((finish or said).encode())
 
 
 @lru_cache(_REMEMBERED)
-def _finish(raw: bytes, said: str) -> bytes:
-    return text_of((finish_reason(value(raw) if raw else None) or said).encode())
-
-
-@lru_cache(_REMEMBERED)
-def _sampling(*raw: bytes | None) -> bytes:
-    asked = {name: value(held) for name, held in zip(_sampling_names, raw, strict=True) if held is not None}
-    return _write_sampling(sampling_of(asked, {}))
-
-
-@lru_cache(_REMEMBERED)
-def _tokens(raw: bytes) -> bytes:
-    count = whole(value(raw)) if raw else None
+def _tokens(raw: bytes | None) -> bytes:
+    count = whole(value(raw)) if raw is not None else None
     return b"\0" if count is None else b"\2" + zigzag(count)
 
 
-def _first_token(raw: bytes) -> bytes | None:
-    found = milliseconds(value(raw))
+def _first_token(raw: bytes | None) -> bytes | None:
+    """Milliseconds; None where they are too many."""
+    found = milliseconds(value(raw)) if raw is not None else None
     try:
         return b"\0" if found is None else b"\2" + _pack_float(found)
     except OverflowError:

@@ -1,0 +1,192 @@
+"""A planted reward hack: learned under a specification that excuses errors, seen, told, and cured by the guards.
+
+The model breaks every fifth tool call and answers half of the rest wrong. A broken call ends its attempt with an error.
+Under the first specification an error is worth nearly a success, so the learner learns to break calls; under the second
+one, which excuses errors all the same but has the shipped guard against malformed calls, it learns to answer.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from breakable_tools import breaking_model
+from click.testing import CliRunner
+from service_process import ServiceProcess, until
+from stack_fixtures import changed
+
+from stepstream.cli.alarms import alarms
+from stepstream.cli.rewards import rewards
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady
+from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse import connect
+from stepstream.learner.publish import publish_root
+from stepstream.services.console.queries import QUERIES
+
+PROCESSES = (
+    "broker",
+    "registry",
+    "store",
+    "govern",
+    "label",
+    "measure",
+    "watch",
+    "store-writer",
+    "learner",
+    "worker",
+    "gateway",
+)
+PATIENCE_S = 240.0
+GROUPS, SIZE = 8, 8
+EXCUSING = """
+name = "excusing"
+agents = ["excused"]
+
+[[component]]
+name = "outcome"
+feedback = "outcome"
+outcome = true
+
+[[component]]
+name = "excuse"
+builtin = "errors"
+weight = 0.9
+
+[[component]]
+name = "broken"
+builtin = "malformed_calls"
+weight = -1.0
+shadow = true
+"""
+GUARDED = EXCUSING.replace(
+    'name = "excusing"\nagents = ["excused"]\n',
+    'name = "guarded"\nagents = ["guarded"]\nreward_bounds = [-1.0, 1.0]\ncap_malformed = true\n',
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Run:
+    """The stack, its agents, and what can be seen of them."""
+
+    def __init__(self, stack: Stack, model: Path, folder: Path) -> None:
+        self.stack, self.settings, self.model = stack, stack.settings, model
+        self._folder = folder
+        self._store = connect(stack.settings.clickhouse, database=stack.settings.clickhouse.database)
+
+    def close(self) -> None:
+        self._store.close()
+
+    @contextmanager
+    def agents(self, name: str) -> Iterator[None]:
+        """A fleet of this name at work."""
+        port = free_block(1)
+        settings = changed(self.settings, fleet={"agent": name}, metrics={"port": port})
+        ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
+        fleet = ServiceProcess("stepstream.services.fleet", settings, ready, self._folder / f"{name}.log")
+        fleet.start()
+        try:
+            yield
+        finally:
+            assert fleet.stop() == 0, fleet.said
+
+    def begin_again(self) -> None:
+        """Publishes the first policy as the root of a new lineage."""
+        publish_root(self.settings, self.model, self.settings.learner.model)
+
+    def chart(self, agent: str) -> dict[str, list[float]]:
+        """Lines of the console's component chart: means by policy version, once half of its attempts have ended."""
+        lines: defaultdict[str, list[float]] = defaultdict(list)
+        asked = {"model": self.settings.learner.model}
+        for row in self._store.query(QUERIES["components"].sql, parameters=asked).named_results():
+            if row["agent"] == agent and row["trajectories"] >= GROUPS * SIZE / 2:
+                lines[row["name"]].append(row["mean"])
+        return lines
+
+    def alarms(self, *options: str) -> list[dict[str, Any]]:
+        answer = CliRunner().invoke(alarms, ["--json", *options], env=environment_of(self.settings))
+        assert answer.exit_code == 0, answer.output
+        told: list[dict[str, Any]] = json.loads(answer.stdout)
+        return told
+
+    def wait(self, condition: Callable[[dict[str, list[float]]], object], agent: str) -> dict[str, list[float]]:
+        """An agent's chart, once it is as wanted."""
+        seen: dict[str, list[float]] = {}
+
+        def so() -> object:
+            self.stack.poll()
+            seen.clear()
+            seen.update(self.chart(agent))
+            return seen and condition(seen)
+
+        until(so, PATIENCE_S, 0.5)
+        return seen
+
+
+@pytest.fixture
+def run(stack_factory: Callable[..., Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    # Where the fleet finds the environment.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    model = breaking_model(tmp_path / "model")
+    stack = stack_factory(
+        PROCESSES,
+        stack={"base_model": str(model), "start_deadline_s": 400.0},
+        inference={"tool_parser": "call_json"},
+        learner={
+            "group_size": SIZE,
+            "groups_per_update": GROUPS,
+            "updates_per_checkpoint": 1,
+            "learning_rate": 1e-3,
+            "warmup_updates": 2,
+        },
+        fleet={
+            "environment": "breakable_tools:Drawers",
+            "group_size": SIZE,
+            "concurrency": GROUPS * SIZE,
+            "max_ahead": 0,
+            "ledger": tmp_path / "ledger.jsonl",
+        },
+        alarms={"window": 2 * GROUPS},
+        label={"end_grace_s": 5.0},
+    )
+    put(stack.settings, tmp_path / "excusing.toml", EXCUSING)
+    put(stack.settings, tmp_path / "guarded.toml", GUARDED)
+    made = Run(stack, model, tmp_path)
+    yield made
+    made.close()
+
+
+def put(settings: Settings, file: Path, specification: str) -> None:
+    file.write_text(specification)
+    answer = CliRunner().invoke(rewards, ["put", str(file)], env=environment_of(settings))
+    assert answer.exit_code == 0, answer.output
+
+
+def test_a_hack_is_seen_told_and_cured(run: Run) -> None:
+    with run.agents("excused"):
+        run.wait(lambda _: {alarm["falling"] for alarm in run.alarms()} == {"success", "broken"}, "excused")
+        chart = run.wait(lambda chart: chart["broken"][-1] > 0.8, "excused")
+    assert chart["broken"][0] < 0.5
+    assert chart["excuse"][0] < 0.5 < 0.8 < chart["excuse"][-1]
+    assert chart["success"][0] > 0.2 > chart["success"][-1]
+    for alarm in run.alarms():
+        assert (alarm["state"], alarm["agent"], alarm["rising"]) == ("raised", "excused", "excuse")
+        assert alarm["p_value"] < alarm["threshold"] < 0.05
+        assert "term 'excuse' went from" in alarm["message"]
+
+    run.begin_again()
+    with run.agents("guarded"):
+        # Three windows and more, so that an alarm has its chance.
+        chart = run.wait(
+            lambda chart: len(chart["broken"]) > 6 and chart["broken"][-1] < 0.1 and chart["success"][-1] > 0.6,
+            "guarded",
+        )
+    assert chart["broken"][0] > 0.1
+    assert chart["cap:malformed"][0] < 0.0
+    assert {alarm["agent"] for alarm in run.alarms("--all")} == {"excused"}
