@@ -87,7 +87,8 @@ def test_a_persons_rows_are_deleted_and_nobody_elses(client: Client, inserter: I
     put(inserter, "consents", said("train", user=ADA.user) | {"event_id": "c"})
     trajectories = trajectories_of(client, ADA)
     assert trajectories == {"a0", "a1", "a2"}
-    assert delete_rows(client, ADA, trajectories) == 3 + 1 + 1 + 3 + 3
+    # Steps, feedback, consent; of the trajectories each with its one step and that one's two components.
+    assert delete_rows(client, ADA, trajectories) == 3 + 1 + 1 + 3 * (1 + 1 + 2)
     assert rows_left(client, ADA) == 0
     assert delete_rows(client, ADA, trajectories) == 0
     counts = [client.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]

@@ -75,11 +75,14 @@ class World:
         wanted = [tuple(expected.values())]
         until(lambda: self.rows(query) == wanted, PATIENCE_S)
 
-    def components(self, name: str) -> list[tuple[Any, ...]]:
-        columns = "name, kind, source, value, weight"
-        return self.rows(
-            f"SELECT {columns} FROM current_reward_components WHERE trajectory_id = '{name}' ORDER BY name"
-        )
+    def shows(self, query: str, expected: list[tuple[Any, ...]]) -> None:
+        """Waits until the tables have these rows: each of them gets its rows in an insert of its own."""
+        until(lambda: self.rows(query) == expected, PATIENCE_S)
+
+    def has_components(self, name: str, columns: str, expected: list[tuple[Any, ...]]) -> None:
+        """Waits until the newest label of a trajectory has these components."""
+        of = f"current_reward_components WHERE trajectory_id = '{name}'"
+        self.shows(f"SELECT {columns} FROM {of} ORDER BY name", expected)
 
     def command(self, *arguments: str, fails: bool = False) -> str:
         done = CliRunner().invoke(cli, ["rewards", *arguments], env=environment_of(self.settings))
@@ -111,7 +114,7 @@ def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Wor
     # Partial at once, or already given up: one second is waited for `tests`.
     given_up = {"reward_spec": spec, "reward_spec_version": 1, "reward": 1.0, "pending": [], "flags": ["missing:tests"]}
     world.becomes("t", **given_up, trainable=True)
-    assert world.rows("SELECT reason, components FROM closures FINAL") == [("waited", ["tests"])]
+    world.shows("SELECT reason, components FROM closures FINAL", [("waited", ["tests"])])
     [(first,)] = world.rows("SELECT revision FROM trajectories FINAL WHERE trajectory_id = 't'")
 
     world.told("t", make_feedback("t", 1.0, name="tests", source="test", number=1))
@@ -120,17 +123,18 @@ def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Wor
     world.becomes("t", revision=first + 2, reward=2.0, success=True, flags=["wrong_source:outcome"])
     world.told("t", make_feedback("t", -3.0, name="thumbs", source="user", number=3))
     world.becomes("t", revision=first + 3, reward=1.5)
-    assert world.components("t") == [
+    given = [
         ("outcome", "term", "environment", 1.0, 1.0),
         ("tests", "term", "test", 1.0, 1.0),
         ("thumbs", "term", "user", -1.0, 0.5),
     ]
+    world.has_components("t", "name, kind, source, value, weight", given)
     thumbs = make_feedback("t", number=3)["event_id"]
     world.told("t", make_feedback("t", None, name="thumbs", number=4, retracts=thumbs))
     world.becomes("t", revision=first + 4, reward=2.0)
-    assert [name for name, *_ in world.components("t")] == ["outcome", "tests"]
+    world.has_components("t", "name", [("outcome",), ("tests",)])
     kept = "SELECT countIf(name = 'thumbs'), uniqExact(revision) FROM reward_components FINAL WHERE trajectory_id = 't'"
-    assert world.rows(kept) == [(1, first + 4)]
+    world.shows(kept, [(1, first + 4)])
 
     file.write_text(SPEC.replace("weight = 0.5", "weight = 0.25").replace('feedback = "tests"', 'feedback = "units"'))
     assert "version 2 of shop rules all agents in shop-* now" in world.command("put", str(file))
@@ -140,10 +144,10 @@ def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Wor
     assert [(row["name"], row["version"]) for row in listed] == [("shop", 2)]
     assert 'feedback = "units"' in world.command("show", "shop")
     assert "there are: shop" in world.command("show", "nothing", fails=True)
-    stored = world.rows("SELECT version, environments FROM reward_specs FINAL ORDER BY version")
-    assert stored == [(1, ["shop-*"]), (2, ["shop-*"])]
-    rates = world.rows("SELECT component, sum(n) FROM component_rates WHERE environment = 'shop-1' GROUP BY component")
-    assert rates == [("outcome", 1)]
+    stored = [(1, ["shop-*"]), (2, ["shop-*"])]
+    world.shows("SELECT version, environments FROM reward_specs FINAL ORDER BY version", stored)
+    rates = "SELECT component, sum(n) FROM component_rates WHERE environment = 'shop-1' GROUP BY component"
+    world.shows(rates, [("outcome", 1)])
 
 
 def test_what_no_specification_names_has_the_one_of_the_settings(world: World) -> None:
@@ -163,8 +167,5 @@ def test_a_broken_call_scores_below_an_honest_failure(world: World, tmp_path: Pa
         world.told(name, make_ending(name, 1, fooled), make_feedback(name, 0.0, name="units", source="test", number=1))
     world.becomes("honest", reward=0.0, success=False)
     world.becomes("broken", reward=-1.0, success=True)
-    assert [row[:2] for row in world.components("broken")] == [
-        ("cap:malformed", "guard"),
-        ("outcome", "term"),
-        ("tests", "term"),
-    ]
+    told = [("cap:malformed", "guard"), ("outcome", "term"), ("tests", "term")]
+    world.has_components("broken", "name, kind", told)

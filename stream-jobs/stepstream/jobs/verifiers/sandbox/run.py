@@ -129,6 +129,7 @@ class _Watched:
         finally:
             self._kill()
             status = self._process.wait()
+        _drain(self._fault_end, gathered[self._fault_end])  # a limit may be passed before the start was read
         output, fault, report = gathered.values()
         self._process.stdout.close()
         os.close(self._fault_end)
@@ -190,6 +191,14 @@ class _Watched:
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _drain(pipe: int, gathered: bytearray) -> None:
+    """Reads what is in a pipe now; whoever still holds its other end is not waited for."""
+    os.set_blocking(pipe, False)
+    with suppress(BlockingIOError):
+        while piece := os.read(pipe, 65_536):
+            gathered += piece
 
 
 def _session(session: int) -> tuple[int, int]:
