@@ -1,10 +1,8 @@
 """`POST /v1/score` by the torch engine: it says what transformers says, beside generation and after a swap."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 from engine_models import Reference
 from labelled_records import tiny_model
 from safetensors.torch import load_file, save_file
+from scripted_judge import served as answered
 
 from stepstream.config import Settings
 from stepstream.jobs.verifiers.base import Case, Turn, Unanswered, Unavailable, Unusable
@@ -179,29 +178,8 @@ CASE = Case("t", "", "", turns=TURNS)
 
 @contextmanager
 def worker(status: int, answer: Any) -> Iterator[tuple[str, list[Any]]]:
-    seen: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            seen.append((self.path, orjson.loads(self.rfile.read(int(self.headers["content-length"])))))
-            body = orjson.dumps(answer)
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answered((status, orjson.dumps(answer))) as (url, seen):
+        yield url.removesuffix("/v1"), seen
 
 
 def verifier(url: str, **options: Any) -> Any:
@@ -212,7 +190,7 @@ def test_each_step_gets_a_value_of_its_own() -> None:
     with worker(200, {"scores": [0.25, 0.75], "version": 4}) as (url, seen):
         verdicts = verifier(url, question="good?").verify(CASE)
     assert [(v.step_index, v.value, v.category) for v in verdicts] == [(0, 0.25, "prm@4"), (2, 0.75, "prm@4")]
-    [(path, asked)] = seen
+    [(path, _, asked)] = seen
     assert (path, asked["head"], asked["positive"]) == ("/v1/score", "tokens", "yes")
     assert [[m["content"] for m in prompt["messages"]] for prompt in asked["prompts"]] == [
         ["q", "a", "good?"],

@@ -53,11 +53,11 @@ class ChatRequest:
         )
 
 
-def read_request(body: bytes) -> ChatRequest:
-    """Check and take apart a request.
+def read_object(body: bytes) -> dict[str, Any]:
+    """The fields of a body.
 
     Raises:
-        RequestError: 400, naming what is wrong.
+        RequestError: 400, it is not a JSON object.
     """
     try:
         fields = orjson.loads(body)
@@ -65,6 +65,16 @@ def read_request(body: bytes) -> ChatRequest:
         raise RequestError(400, f"the body is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise RequestError(400, "the body must be a JSON object")
+    return fields
+
+
+def read_request(body: bytes) -> ChatRequest:
+    """Check and take apart a request.
+
+    Raises:
+        RequestError: 400, naming what is wrong.
+    """
+    fields = read_object(body)
     for name, only in (("n", 1), ("top_logprobs", 0), ("stop", []), ("best_of", 1)):
         if fields.get(name) not in (None, only):
             raise RequestError(400, f"'{name}' is not supported", param=name)

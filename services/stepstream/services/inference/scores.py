@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from stepstream.services.inference.chat import ChatTokenizer, Message
-from stepstream.services.inference.protocol import RequestError, read_messages, read_model
+from stepstream.services.inference.protocol import RequestError, read_messages, read_model, read_object
 
 _MOST_PROMPTS = 256
 
@@ -67,12 +67,7 @@ def read_score_request(body: bytes) -> ScoreRequest:
     Raises:
         RequestError: 400, naming what is wrong.
     """
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise RequestError(400, f"the body is not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise RequestError(400, "the body must be a JSON object")
+    fields = read_object(body)
     prompts = fields.get("prompts")
     if not isinstance(prompts, list) or not 0 < len(prompts) <= _MOST_PROMPTS:
         raise RequestError(400, f"'prompts' must be a list of 1 to {_MOST_PROMPTS}", param="prompts")
