@@ -20,7 +20,7 @@ from stepstream.topics.ids import now_us
 
 VICTIMS = ("govern", "label", "measure", "store-writer", "learner", "worker-0", "registry", "store", "broker")
 PROGRESS = 24
-DEADLINE_S = 240.0
+DEADLINE_S = 120.0
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 
@@ -86,8 +86,8 @@ def arrived(figures: Figures, sent: list[Sent]) -> bool:
 
 
 def told(attempts: list[Attempt]) -> tuple[int, int]:
-    """Trajectories with an outcome and successes, as the agents say."""
-    known = [attempt.outcome for attempt in attempts if attempt.feedback]
+    """Trajectories with an outcome and successes, as the agents say; who was stopped on the way has no outcome."""
+    known = [attempt.outcome for attempt in attempts if attempt.outcome is not None]
     return len(known), sum(outcome == 1.0 for outcome in known)
 
 
