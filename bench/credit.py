@@ -5,10 +5,11 @@ No stack is needed: agents play through the inference engine's batch, and the le
 labels, in one process. Since samples are counted and not seconds, it may run beside other work.
 
 Each run starts from the same warm-started base model of its task and learns synchronously, as the demo's recipe has
-it: 16 groups of 8 attempts a version, two updates, the same learning rate for every rule. A group whose outcomes are
-all the same teaches nothing and is replaced; its attempts count as samples. After each version that passes a multiple
-of 256 samples, the policy attempts the same held-out tasks once each, at temperature 1: samples to target are those
-up to the first evaluation at or above it. A seed decides which tasks are trained on, every draw, and the minibatches.
+it: 16 groups of 8 attempts a version, two updates, the same learning rate for every rule. A group that teaches nothing
+under its rule (for most, one whose rewards are all the same) is replaced; its attempts count as samples. After each
+version that passes a multiple of 256 samples, the policy attempts the same held-out tasks once each, at temperature 1:
+samples to target are those up to the first evaluation at or above it. A seed decides which tasks are trained on, every
+draw, and the minibatches.
 """
 
 import argparse

@@ -9,6 +9,8 @@ from stepstream.config import Settings
 from stepstream.demo.base import prepare
 from stepstream.learner.attempt import Attempt, attempt_of
 from stepstream.learner.buffer import Buffer
+from stepstream.learner.choice import choice_of
+from stepstream.learner.lessons import lesson_of
 from stepstream.learner.update import Trainer
 from stepstream.services.inference.llama import LlamaWeights
 
@@ -37,6 +39,9 @@ class Policy:
             root=0,
             version=0,
             positions={0: 0},
+            reuse=self.how.reuse,
+            choice=choice_of(self.how),
+            lesson=lesson_of(self.how),
         )
 
     def read(self, conversations: Iterable[Conversation], now_s: float = 0.0) -> list[Attempt]:
@@ -54,7 +59,7 @@ class Policy:
 
     def update(self) -> bool:
         """One update, if there are groups for it."""
-        groups = self.buffer.take(self.how.groups_per_update)
+        groups = self.buffer.take(self.how.groups_per_update, self.updates + 1)
         if groups is None:
             return False
         self.updates += 1
