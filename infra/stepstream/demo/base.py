@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from stepstream.config import Settings
@@ -24,5 +25,6 @@ def prepare(settings: Settings) -> Path:
     if not folder.exists():
         log.info("warm-starting a base model in %s", folder)
         environment = load_environment(settings.fleet.environment)
-        warm_start(folder, demonstrations(environment, how.seed, NOISE), how)
+        with suppress(FileExistsError):  # the same recipe, by another process at the same time
+            warm_start(folder, demonstrations(environment, how.seed, NOISE), how)
     return folder

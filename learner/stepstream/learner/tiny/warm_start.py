@@ -128,7 +128,10 @@ def _write(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizer
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         scratch.chmod(0o755)
-        os.rename(scratch, folder)
+        try:
+            os.rename(scratch, folder)
+        except OSError as error:
+            raise FileExistsError(f"{folder} was made by another process meanwhile") from error
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
