@@ -63,6 +63,7 @@ class Loop:
         self._next: deque[Conversation] = deque()
         self._running = 0
         self._held = 0
+        self._holds = 0
         self._recent: deque[float] = deque(maxlen=settings.demo.window)
         self._exam: list[Conversation] | None = None
         self._exam_left: deque[Conversation] = deque()
@@ -88,6 +89,7 @@ class Loop:
             "staleness_mean": round(sum(n * mean for n, mean, _ in self._staleness) / tokens, 3),
             "staleness_max": max((most for _, _, most in self._staleness), default=0.0),
             "stale_dropped": self._policy.buffer.dropped["stale"],
+            "held_back": self._holds,
             "generating_share": round(sum(engine.busy_s for engine in self._engines) / now / len(self._engines), 3),
             "training_share": round(self._learn_s / now, 3),
             "cores_used": round(self.cores.busy_s / now, 3),
@@ -120,6 +122,7 @@ class Loop:
     def _hold(self) -> None:
         """Lets a group in after all if nothing changes for the admission's patience."""
         assert self._admission is not None
+        self._holds += 1
         held, admission = self._held, self._admission
 
         def relieve() -> None:

@@ -18,7 +18,8 @@ from stepstream.topics.delivery import Delivery
 from stepstream.topics.encoded import Encoded
 from stepstream.topics.producer import EventProducer
 
-LINGER_MS = 5.0
+import os
+LINGER_MS = float(os.environ.get("LINGER","5"))
 MOST_WAITING = 50_000
 _ASK_S = 0.002
 _KEYS_S = 0.005
