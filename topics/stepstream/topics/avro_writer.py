@@ -8,7 +8,7 @@ writes; a value that does not fit raises whatever it provokes, and the caller le
 import io
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import fastavro
@@ -42,6 +42,14 @@ def zigzag(number: int) -> bytes:
         return _VARINTS[coded]
     if not 0 <= coded < 1 << 64:
         raise OverflowError(number)
+    low = _MORE[coded & 0x3FFF]
+    coded >>= 14
+    return low + _VARINTS[coded] if coded < _SMALL else low + _MORE[coded & 0x3FFF] + _high(coded >> 14)
+
+
+@lru_cache(1024)
+def _high(coded: int) -> bytes:
+    """What is above 28 bits: of times in microseconds, the same for two minutes."""
     out = b""
     while coded >= _SMALL:
         out += _MORE[coded & 0x3FFF]

@@ -91,26 +91,21 @@ class Confirmed:
         deadline = time.monotonic() + timeout_s
         # An idle producer has a length of 0 and counts as false.
         producer = self._producer if self._producer is not None else self._start()
-        codec = self._codec
         if len(producer) + len(events) > MOST_WAITING:
             raise NotDelivered("as many events are under way to Kafka as may be: send them again later")
         try:
-            bodies = [
-                event.body if isinstance(event, Encoded) else codec.body(event.topic, event.record) for event in events
-            ]
+            ready = [event if isinstance(event, Encoded) else self._encoded(event) for event in events]
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
             raise NotDelivered(str(error)) from error
-        await self._prepare({event.topic for event in events}, deadline)
+        headers = await self._prepare({event.topic for event in ready}, deadline)
         batch = _Batch(len(events))
         answered = batch.answered
         self._ask()
         try:
-            for event, body in zip(events, bodies, strict=True):
-                value = codec.header(event.topic) + body
-                record = event.envelope() if isinstance(event, Encoded) else event.record
-                producer.send_encoded(event.topic, event.key, value, record, event.headers, answered)
+            for topic, key, event_id, at, body, context in ready:
+                producer.send_stamped(topic, key, headers[topic] + body, event_id, at, context, answered)
         except BufferError:
             raise NotDelivered("Kafka's client is full: send them again later") from None
         except (KafkaException, ValueError) as error:
@@ -128,8 +123,17 @@ class Confirmed:
             self._asking.cancel()
             self._asking = None
 
-    async def _prepare(self, topics: set[str], deadline: float) -> None:
-        """Waits for what must be known before anything is sent: ids of schemas, keys of persons."""
+    def _encoded(self, event: Event) -> Encoded:
+        record = event.record
+        body = self._codec.body(event.topic, record)
+        return Encoded(event.topic, event.key, record["event_id"], record["occurred_at_us"], body, event.headers)
+
+    async def _prepare(self, topics: set[str], deadline: float) -> dict[str, bytes]:
+        """Waits for what must be known before anything is sent: ids of schemas, keys of persons.
+
+        Returns:
+            What stands before each topic's records.
+        """
         for topic in topics - self._known:
             try:
                 patience = max(deadline - time.monotonic(), 0.0)
@@ -141,6 +145,7 @@ class Confirmed:
             if time.monotonic() >= deadline:
                 raise NotDelivered("Kafka does not take the key of a person: is it away?")
             await asyncio.sleep(_KEYS_S)
+        return {topic: self._codec.header(topic) for topic in topics}
 
     def _start(self) -> EventProducer:
         self._producer = self._connect()

@@ -1,7 +1,7 @@
 """Events whose records are bytes already."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Encoded(NamedTuple):
@@ -14,7 +14,3 @@ class Encoded(NamedTuple):
     body: bytes
     """The record as Avro, without the header."""
     headers: Mapping[str, str] | None = None
-
-    def envelope(self) -> dict[str, Any]:
-        """What of the record stands beside the body too."""
-        return {"event_id": self.event_id, "occurred_at_us": self.occurred_at_us}

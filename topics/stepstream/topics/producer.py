@@ -88,7 +88,20 @@ class EventProducer:
         on_delivery: Delivered | None = None,
     ) -> None:
         """As `send`, with a value that is encoded already."""
-        every = self._envelope(topic, record)
+        self.send_stamped(topic, key, value, record["event_id"], record["occurred_at_us"], headers, on_delivery)
+
+    def send_stamped(
+        self,
+        topic: str,
+        key: str,
+        value: bytes,
+        event_id: str,
+        occurred_at_us: int,
+        headers: Mapping[str, str] | None = None,
+        on_delivery: Delivered | None = None,
+    ) -> None:
+        """As `send_encoded`, without the record."""
+        every = self._envelope(topic, event_id, occurred_at_us)
         if headers:
             for name, text in headers.items():
                 every.append((name, text.encode()))
@@ -125,14 +138,14 @@ class EventProducer:
         if error is not None:
             self._failures.append(f"{message.topic()}: {error}")
 
-    def _envelope(self, topic: str, record: Any) -> list[tuple[str, str | bytes | None]]:
+    def _envelope(self, topic: str, event_id: str, occurred_at_us: int) -> list[tuple[str, str | bytes | None]]:
         fixed = self._fixed.get(topic)
         if fixed is None:
             kind = f"stepstream.{TOPICS[topic].schema}".encode()
             fixed = [("ce_specversion", b"1.0"), ("ce_type", kind), ("ce_source", self._source)]
             fixed.append(("content-type", b"application/avro"))
             self._fixed[topic] = fixed
-        second, micros = divmod(record["occurred_at_us"], 1_000_000)
+        second, micros = divmod(occurred_at_us, 1_000_000)
         # As datetime.isoformat writes it, which is slow to do for every event.
         time = b"%b.%06d+00:00" % (_second(second), micros)
-        return [*fixed, ("ce_id", record["event_id"].encode()), ("ce_time", time)]
+        return [*fixed, ("ce_id", event_id.encode()), ("ce_time", time)]
