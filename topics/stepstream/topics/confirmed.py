@@ -18,8 +18,9 @@ from stepstream.topics.delivery import Delivery
 from stepstream.topics.encoded import Encoded
 from stepstream.topics.producer import EventProducer
 
-import os
-LINGER_MS = float(os.environ.get("LINGER","5"))
+LINGER_MS = 10.0
+"""Kafka's client asks for each partition in a request of its own, so short waits make many small ones; exporters send in
+the background."""
 MOST_WAITING = 50_000
 _ASK_S = 0.002
 _KEYS_S = 0.005
