@@ -19,8 +19,8 @@ from stepstream.topics.encoded import Encoded
 from stepstream.topics.producer import EventProducer
 
 LINGER_MS = 10.0
-"""Kafka's client asks for each partition in a request of its own, so short waits make many small ones; exporters send in
-the background."""
+"""Kafka's client asks for each partition in a request of its own, so short waits make many small ones; exporters do
+not wait for the answer."""
 MOST_WAITING = 50_000
 _ASK_S = 0.002
 _KEYS_S = 0.005
