@@ -104,9 +104,8 @@ def main(settings: Settings, stop: Stop) -> None:
     producer = EventProducer(settings.kafka, codec, f"{NAME}/{VERSION}", linger_ms=0.0)
     try:
         with Table(settings, "policies") as policies, EventConsumer(settings.kafka, codec) as consumer:
-            while not policies.wait_current(1.0):
-                if stop:
-                    return
+            if not policies.wait_until_current(lambda: bool(stop)):
+                return
             curator = Curator(policies)
             since_ms = int(time.time() * 1000 - settings.curate.history_days * _DAY_MS)
             start = {

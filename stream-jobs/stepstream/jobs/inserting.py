@@ -9,7 +9,8 @@ from clickhouse_connect.driver.insert import InsertContext
 
 from stepstream.config.sections import ClickHouse
 from stepstream.jobs.clickhouse import StoreUnavailableError, connect
-from stepstream.jobs.rows import TABLES, Row
+from stepstream.jobs.row_columns import Row
+from stepstream.jobs.rows import TABLES
 from stepstream.jobs.waiting import patiently
 
 log = logging.getLogger(__name__)

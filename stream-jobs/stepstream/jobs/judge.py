@@ -45,7 +45,6 @@ _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
 _DAY_US = 24 * 3600 * 1_000_000
 _KEPT_DAYS = 2
-_WAIT_S = 1.0
 _BATCH = 5
 """Small: a batch that is given up is asked about again."""
 
@@ -208,11 +207,8 @@ def main(settings: Settings, stop: Stop) -> None:
     codec = codec_of(settings)
     try:
         with TableRules(settings) as rules, Table(settings, CALIBRATIONS) as calibrations:
-            if not rules.wait(lambda: bool(stop)):
+            if not (rules.wait(lambda: bool(stop)) and calibrations.wait_until_current(lambda: bool(stop))):
                 return
-            while not calibrations.wait_current(_WAIT_S):
-                if stop:
-                    return
             judge = digest(settings.judge.model)
 
             def lacks() -> str | None:

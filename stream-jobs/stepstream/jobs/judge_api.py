@@ -11,9 +11,8 @@ from typing import Any
 import orjson
 
 from stepstream.config.sections import Judge
-from stepstream.jobs.waiting import Abandoned
+from stepstream.jobs.waiting import nap
 
-_NAP_S = 0.1
 _MOST_BYTES = 1 << 20
 
 
@@ -41,7 +40,7 @@ class JudgeApi:
         with self._lock:
             turn = max(self._next, time.monotonic())
             self._next = turn + 60.0 / self._settings.per_minute
-        self.sleep(turn - time.monotonic())
+        nap(turn - time.monotonic(), self._abandoned)
         headers = {"content-type": "application/json"}
         if key := self._settings.api_key.get_secret_value():
             headers["authorization"] = f"Bearer {key}"
@@ -54,11 +53,3 @@ class JudgeApi:
                 error.close()
             raise JudgeAway(str(error)) from error
         return answer
-
-    def sleep(self, seconds: float) -> None:
-        """Waits; raises `Abandoned` where asked to give up meanwhile."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._abandoned():
-                raise Abandoned
-            time.sleep(min(left, _NAP_S))

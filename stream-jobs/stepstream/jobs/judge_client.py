@@ -1,17 +1,15 @@
 """Asks the next-state judge with bounded patience: what it does not score is skipped, and the log goes on."""
 
 import logging
-import time
 from collections.abc import Callable
 
 from stepstream.config.sections import Judge
 from stepstream.jobs.judge_api import JudgeApi, JudgeAway
-from stepstream.jobs.judging import Unusable, request, score_of
+from stepstream.jobs.judging import request, score_of
+from stepstream.jobs.verifiers.base import Unanswered
+from stepstream.jobs.waiting import OutOfPatience, Patience
 
 log = logging.getLogger(__name__)
-
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 20.0
 
 
 class JudgeClient:
@@ -19,9 +17,9 @@ class JudgeClient:
 
     def __init__(self, settings: Judge, abandoned: Callable[[], bool]) -> None:
         """`abandoned` tells whether to give up waiting; then `Abandoned` is raised."""
-        self._settings = settings
+        self._model = settings.model
         self._api = JudgeApi(settings, abandoned)
-        self._away = False
+        self._patience = Patience(settings.patience_s, abandoned)
 
     def score(self, asked: str) -> float | None:
         """The judge's score of a question; None where it does not answer, or not with a score.
@@ -32,28 +30,17 @@ class JudgeClient:
         Raises:
             Abandoned: asked to give up while waiting.
         """
-        until = time.monotonic() + (0.0 if self._away else self._settings.patience_s)
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                score = score_of(self._api.complete(request(self._settings.model, asked)))
-            except Unusable as error:
-                # At temperature 0 the same question gives the same answer: it is not asked again.
-                log.warning("%s: the step is skipped", error)
-                self._away = False
-                return None
-            except JudgeAway as error:
-                if time.monotonic() + wait_s > until:
-                    if not self._away:
-                        log.error(
-                            "the judge at %s does not answer (%s): steps are skipped until it does",
-                            self._api.url,
-                            error,
-                        )
-                    self._away = True
-                    return None
-                self._api.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-                continue
-            self._away = False
-            return score
+        try:
+            return self._patience.ask(self._api.url, lambda: self._read(asked), JudgeAway)
+        except OutOfPatience as error:
+            if error.news:
+                log.error("the judge at %s does not answer (%s): steps are skipped until it does", self._api.url, error)
+            return None
+
+    def _read(self, asked: str) -> float | None:
+        try:
+            return score_of(self._api.complete(request(self._model, asked)))
+        except Unanswered as error:
+            # At temperature 0 the same question gives the same answer: it is not asked again.
+            log.warning("%s: the step is skipped", error)
+            return None

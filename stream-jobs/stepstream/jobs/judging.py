@@ -1,7 +1,5 @@
 """What a judge is asked about a step, and how its answer is read. Pure."""
 
-import hashlib
-import math
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -9,16 +7,13 @@ from typing import Any
 import orjson
 
 from stepstream.jobs.joining import shared_step
+from stepstream.jobs.judge_form import chat_request, cut, digest_of, score_within
 from stepstream.topics.events import Message, Step
 
 _MOST_CHARACTERS = 8_000
 """Longest text of one field; the middle of a longer one is left out."""
 
 RUBRIC = resources.files("stepstream.jobs").joinpath("judge_rubric.txt").read_text("utf-8")
-
-
-class Unusable(Exception):
-    """An answer that is no score; the message says why, without what was judged."""
 
 
 def judged_step(step: Step) -> int | None:
@@ -48,36 +43,21 @@ def asked(request: str, response: Message, reaction: str) -> str:
 
 def digest(model: str) -> str:
     """Names a judge of next states: its model, rubric, the form of the question and every parameter of the call."""
-    said = ["next_state", _MOST_CHARACTERS, request(model, "")]
-    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    return digest_of("next_state", _MOST_CHARACTERS, request(model, ""))
 
 
 def request(model: str, asked: str) -> dict[str, Any]:
     """The body of the call, in the form of OpenAI's chat completions."""
-    return {
-        "model": model,
-        "messages": [{"role": "system", "content": RUBRIC}, {"role": "user", "content": asked}],
-        "temperature": 0,
-        "max_tokens": 100,
-    }
+    return chat_request(model, RUBRIC, asked)
 
 
 def score_of(reply: bytes) -> float:
     """The score in a reply of the API, from -1 to 1.
 
     Raises:
-        Unusable: the reply holds no JSON object with exactly a score in that range.
+        Unanswered: the reply holds no JSON object with exactly a score in that range.
     """
-    try:
-        answer = orjson.loads(orjson.loads(reply)["choices"][0]["message"]["content"])
-    except (orjson.JSONDecodeError, LookupError, TypeError):
-        raise Unusable("the judge's answer is not JSON") from None
-    if not isinstance(answer, dict) or set(answer) != {"score"}:
-        raise Unusable("the judge's answer is not an object with a score alone")
-    score = answer["score"]
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or abs(score) > 1:
-        raise Unusable("the judge's score is not a number from -1 to 1")
-    return float(score)
+    return score_within(reply, -1, 1)
 
 
 def _said(messages: Sequence[Message]) -> str:
@@ -86,5 +66,4 @@ def _said(messages: Sequence[Message]) -> str:
 
 
 def _cut(text: str) -> str:
-    half = _MOST_CHARACTERS // 2
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]}\n[…]\n{text[-half:]}"
+    return cut(text, _MOST_CHARACTERS)

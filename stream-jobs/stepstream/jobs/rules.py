@@ -1,45 +1,30 @@
 """What tenants and people have said, as `label` asks for it: the tables of policies, consents and erasures."""
 
-import hashlib
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Sequence
 
 from stepstream.config import Settings, SettingsError
 from stepstream.jobs.consent import stricter, strictest
 from stepstream.jobs.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
 from stepstream.jobs.standing import Standing
+from stepstream.jobs.tables import FollowedTables, fingerprint_of
 from stepstream.topics.seal_keys import Master, master_of
-from stepstream.topics.table import Table
 
 POLICIES, CONSENTS, ERASURES = "policies", "consents", "erasures"
-_WAIT_S = 1.0
 _BUILT_IN = QualityPolicy(), NearDuplicatePolicy()
 
 
-class TableRules:
+class TableRules(FollowedTables):
     """Follows the three tables; close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
         """Begins to follow; ask only after `wait`."""
+        super().__init__(settings, POLICIES, CONSENTS, ERASURES)
         self._settings = settings
-        self._policies, self._consents, self._erasures = (
-            Table(settings, topic) for topic in (POLICIES, CONSENTS, ERASURES)
-        )
+        self._policies, self._consents, self._erasures = self._tables
         self._master: Master | None = None
         self._read: dict[str, tuple[QualityPolicy, NearDuplicatePolicy]] = {}
-        self._changed = True
         self._fingerprint = 0
-        for table in (self._consents, self._erasures):
-            table.on_change(self._note)
-
-    def wait(self, abandoned: Callable[[], bool]) -> bool:
-        """Blocks until all that is in the tables is known; False: asked to give up before."""
-        for table in (self._policies, self._consents, self._erasures):
-            while not table.wait_current(_WAIT_S):
-                if abandoned():
-                    return False
-        return True
+        self._watch(self._consents, self._erasures)
 
     def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> Standing:
         """What stands about a trajectory.
@@ -59,25 +44,10 @@ class TableRules:
 
     def fingerprint(self) -> int:
         """Names all consent and all erasures as of now."""
-        if self._changed:
-            self._changed = False  # before reading: what comes meanwhile sets it again
+        if self._news():
             known = [(k, r["event_id"]) for t in (self._consents, self._erasures) for k, r in t.items().items()]
-            digest = hashlib.blake2b(repr(sorted(known)).encode(), digest_size=8).digest()
-            self._fingerprint = int.from_bytes(digest) if known else 0
+            self._fingerprint = fingerprint_of(sorted(known))
         return self._fingerprint
-
-    def close(self) -> None:
-        """Stops following."""
-        for table in (self._policies, self._consents, self._erasures):
-            table.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _policy(self, tenant: str) -> tuple[QualityPolicy, NearDuplicatePolicy]:
         """What the tenant's policy says, or the one for every tenant, or the built-in one."""
@@ -103,6 +73,3 @@ class TableRules:
                 )
         erasure = self._erasures.get(self._master.subject(tenant, user))
         return erasure is not None and bool(erasure["occurred_at_us"] >= started_us)
-
-    def _note(self, key: str, record: Any) -> None:
-        self._changed = True

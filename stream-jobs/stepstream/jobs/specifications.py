@@ -1,16 +1,13 @@
 """Which reward specification rules a trajectory: the closest of topic `reward-specs`, else the one of the settings."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Protocol, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from stepstream.config import Settings, SettingsError
 from stepstream.jobs.reward_spec import Declared, RewardSpec, SpecificationError, load_spec, parse_spec
-from stepstream.topics.table import Table
+from stepstream.jobs.tables import FollowedTables, fingerprint_of
 
 REWARD_SPECS = "reward-specs"
-_WAIT_S = 1.0
 
 
 class Specifications(Protocol):
@@ -40,7 +37,7 @@ class OneSpecification:
         return 0
 
 
-class TableSpecifications:
+class TableSpecifications(FollowedTables):
     """Follows the topic; close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
@@ -50,19 +47,12 @@ class TableSpecifications:
             SettingsError: the specification of the settings cannot be read.
         """
         self._default = Declared(load_spec(settings.label.reward_spec))
-        self._table = Table(settings, REWARD_SPECS)
+        super().__init__(settings, REWARD_SPECS)
+        [self._table] = self._tables
         self._declared: dict[str, Declared] = {}
         self._known: dict[tuple[str, str], Declared] = {}
-        self._changed = True
         self._fingerprint = 0
-        self._table.on_change(self._note)
-
-    def wait(self, abandoned: Callable[[], bool]) -> bool:
-        """Blocks until all that is in the topic is known; False: asked to give up before."""
-        while not self._table.wait_current(_WAIT_S):
-            if abandoned():
-                return False
-        return True
+        self._watch(self._table)
 
     def of(self, environment: str, agent: str) -> Declared:
         """What rules the trajectories of an agent in an environment.
@@ -82,33 +72,16 @@ class TableSpecifications:
         self._refresh()
         return self._fingerprint
 
-    def close(self) -> None:
-        """Stops following."""
-        self._table.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _refresh(self) -> None:
-        if not self._changed:
+        if not self._news():
             return
-        self._changed = False  # before reading: what comes meanwhile sets it again
         records = self._table.items()
         self._declared = {name: declared_by(record) for name, record in records.items()}
         self._known.clear()
         ruling = sorted(declared.identity for declared in self._declared.values())
         if self._default.spec != RewardSpec():
             ruling.append(self._default.identity)
-        digest = hashlib.blake2b(repr(ruling).encode(), digest_size=8).digest()
-        self._fingerprint = int.from_bytes(digest) if ruling else 0
-
-    def _note(self, key: str, record: Any) -> None:
-        self._changed = True
+        self._fingerprint = fingerprint_of(ruling)
 
 
 def closest(declared: Iterable[Declared], environment: str, agent: str) -> Declared | None:

@@ -18,7 +18,8 @@ from stepstream.jobs.limits import DeadLetterShare
 from stepstream.jobs.outputs import DEAD_LETTERS, Outputs
 from stepstream.jobs.publisher import Publisher
 from stepstream.jobs.record import Record, Refused
-from stepstream.jobs.rows import TOPICS, Row, rows
+from stepstream.jobs.row_columns import Row
+from stepstream.jobs.rows import TOPICS, rows
 from stepstream.jobs.runner import Processor, run_job
 from stepstream.jobs.waiting import patiently
 from stepstream.topics.catalogue import TOPICS as CATALOGUE

@@ -32,7 +32,6 @@ from stepstream.topics.table import Table
 
 _BATCH = 50
 """Small: a batch that is given up is judged again."""
-_WAIT_S = 1.0
 
 
 class Verify:
@@ -79,10 +78,7 @@ def main(settings: Settings, stop: Stop) -> None:
         rules = held.enter_context(TableRules(settings))
         calibrations = held.enter_context(Table(settings, CALIBRATIONS))
         # A judge that may count is not taken for one that may not.
-        while not calibrations.wait_current(_WAIT_S):
-            if stop:
-                return
-        if not rules.wait(lambda: bool(stop)):
+        if not (calibrations.wait_until_current(lambda: bool(stop)) and rules.wait(lambda: bool(stop))):
             return
 
         def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:

@@ -11,6 +11,9 @@ log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
+_FIRST_BOUNDED_WAIT_S = 0.5
+_LONGEST_BOUNDED_WAIT_S = 20.0
+_NAP_S = 0.1
 
 T = TypeVar("T")
 
@@ -38,6 +41,63 @@ def patiently(
                 raise Abandoned from error
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+def nap(seconds: float, abandoned: Callable[[], bool]) -> None:
+    """Waits.
+
+    Raises:
+        Abandoned: `abandoned` became true meanwhile.
+    """
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if abandoned():
+            raise Abandoned
+        time.sleep(min(left, _NAP_S))
+
+
+class OutOfPatience(Exception):
+    """What was asked does not answer; the message says why."""
+
+    def __init__(self, error: Exception, news: bool) -> None:
+        super().__init__(str(error))
+        self.news = news
+        """Whether it still answered the time before."""
+
+
+class Patience:
+    """Asks again what does not answer, for a bounded time; once that has passed, once a question until it answers.
+
+    So what cannot be asked is skipped by whoever asks, and the log goes on. Safe to use from several threads.
+    """
+
+    def __init__(self, seconds: float, abandoned: Callable[[], bool]) -> None:
+        """`abandoned` tells whether to give up waiting."""
+        self._seconds, self._abandoned = seconds, abandoned
+        self._away: set[str] = set()
+
+    def ask(self, name: str, call: Callable[[], T], away: type[Exception]) -> T:
+        """The result of `call`, which is tried again with growing pauses while it raises `away`.
+
+        Raises:
+            OutOfPatience: `name`, which is what is asked, has not answered for too long.
+            Abandoned: asked to give up while waiting.
+        """
+        until = time.monotonic() + (0.0 if name in self._away else self._seconds)
+        wait_s = _FIRST_BOUNDED_WAIT_S
+        while True:
+            try:
+                found = call()
+            except away as error:
+                if time.monotonic() + wait_s > until:
+                    news = name not in self._away
+                    self._away.add(name)
+                    raise OutOfPatience(error, news) from error
+                nap(wait_s, self._abandoned)
+                wait_s = min(2 * wait_s, _LONGEST_BOUNDED_WAIT_S)
+            else:
+                self._away.discard(name)
+                return found
 
 
 class Decoder(Protocol):

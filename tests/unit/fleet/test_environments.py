@@ -1,5 +1,6 @@
 """The task environments: determinism, splits, verdicts, and nothing that a model writes breaks them."""
 
+import hashlib
 import json
 import random
 from itertools import islice
@@ -18,6 +19,13 @@ from stepstream.services.fleet.environment import (
 )
 from stepstream.services.fleet.lookup import Lookup
 from stepstream.services.fleet.reasoning_gym import ChainSum
+
+GIVEN = {
+    "lookup": ("lookup/train/75869103808049 q:g-b", "a6b56a4924adce51"),
+    "trail": ("trail/train/206474131862752 q:r", "c345b3bf2f8a1f45"),
+    "chain_sum": ("chain_sum/train/1495025726 q:1+3+6", "bc6cfe9ad02820cf"),
+}
+"""The first of the tasks of seed 7, and a digest of the first fifty."""
 
 
 @pytest.fixture(
@@ -52,6 +60,13 @@ def test_tasks_follow_from_the_seed(environment: type[Environment]) -> None:
     assert first == list(islice(environment.tasks(1, "train"), 20))
     assert first != list(islice(environment.tasks(2, "train"), 20))
     assert environment(first[0]).first_message == environment(first[0]).first_message
+
+
+def test_a_seed_gives_the_tasks_that_it_gave(environment: type[Environment]) -> None:
+    """What was trained on and held out stays so: a run can be compared with an older one, and made again."""
+    ids = list(islice(environment.tasks(7, "train"), 50))
+    told = "\n".join(f"{task} {environment(task).first_message}" for task in ids)
+    assert (told.partition("\n")[0], hashlib.sha256(told.encode()).hexdigest()[:16]) == GIVEN[environment.name]
 
 
 def test_a_perfect_demonstration_succeeds_and_a_random_one_mostly_fails(environment: type[Environment]) -> None:

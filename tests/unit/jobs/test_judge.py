@@ -11,9 +11,10 @@ from stream_records import as_governed, make_steps
 from stepstream.config.sections import Judge
 from stepstream.jobs.judge import JOB, JudgeFold
 from stepstream.jobs.judge_client import JudgeClient
-from stepstream.jobs.judging import RUBRIC, Unusable, judged_step, question, score_of
+from stepstream.jobs.judging import RUBRIC, judged_step, question, score_of
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.standing import NoRules, Standing
+from stepstream.jobs.verifiers.base import Unanswered
 from stepstream.jobs.waiting import Abandoned
 from stepstream.topics.events import Step, new_message
 
@@ -181,7 +182,7 @@ def test_a_score_is_read(content: str, score: float) -> None:
     ],
 )
 def test_what_is_no_score_is_none(answer: bytes) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(Unanswered):
         score_of(answer)
 
 

@@ -149,6 +149,12 @@ def test_a_judge_without_a_calibration_is_a_shadow_and_one_with_counts(tmp_path:
         judge(url, rubric="gone.txt")
 
 
+def test_a_judge_keeps_its_name() -> None:
+    """What was measured of a judge is found by it."""
+    names = digest("m", "r", "score", None), digest("m", "r", "pair", 3), next_state_digest("m")
+    assert [name[:8] for name in names] == ["0ca83af9", "f1bc8228", "65ad2d50"]
+
+
 @given(st.lists(st.sampled_from(["model", "rubric", "mode", "seed"]), unique=True, min_size=1))
 def test_another_model_rubric_or_parameter_is_another_judge(changes: list[str]) -> None:
     fields: dict[str, Any] = {"model": "m", "rubric": "r", "mode": "score", "seed": None}

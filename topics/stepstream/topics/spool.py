@@ -9,7 +9,6 @@ writers left behind in all others that nobody holds either.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -19,11 +18,10 @@ from typing import NamedTuple
 
 from stepstream.topics import segment as file
 from stepstream.topics.segment import Record, Schemas
+from stepstream.topics.spool_folder import SUFFIX, abandoned, adopt, claim, segment_files
 
 log = logging.getLogger(__name__)
 
-_SUFFIX = ".spool"
-_MOST_WRITERS = 1000
 _SEGMENTS = 16
 _SMALLEST_SEGMENT = 64 * 1024
 _LARGEST_SEGMENT = 64 * 1024 * 1024
@@ -85,11 +83,11 @@ class Spool:
         self._next = 0
         self._reading = 0
         self._at = file.BEGIN
-        self.folder, self._lock = _claim(folder)
+        self.folder, self._lock = claim(folder)
         try:
-            for other in _abandoned(folder, self.folder):
-                self._next = _adopt(other, self.folder)
-            for path in _segment_files(self.folder):
+            for other in abandoned(folder, self.folder):
+                self._next = adopt(other, self.folder)
+            for path in segment_files(self.folder):
                 self._take_up(path)
         except BaseException:
             self.close()
@@ -205,7 +203,7 @@ class Spool:
         raise fault or OSError(f"the disk of {segment.path} took a part of an event only: it is full")
 
     def _rotate(self) -> _Segment:
-        segment = _Segment(self._next, self.folder / f"{self._next:012d}{_SUFFIX}", file.BEGIN)
+        segment = _Segment(self._next, self.folder / f"{self._next:012d}{SUFFIX}", file.BEGIN)
         segment.fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._next += 1
         self._segments[segment.number] = segment
@@ -275,7 +273,7 @@ class Spool:
 
     def _take_up(self, path: Path) -> None:
         """Counts what a file of an earlier writer holds, and cuts off what its end left unfinished."""
-        number = int(path.name.removesuffix(_SUFFIX))
+        number = int(path.name.removesuffix(SUFFIX))
         self._next = max(self._next, number + 1)
         data = path.read_bytes()
         if len(data) >= file.BEGIN and not data.startswith(file.MAGIC):
@@ -300,51 +298,3 @@ class Spool:
         self._segments[number] = segment
         self.bytes += segment.size
         self.unread += segment.unread
-
-
-def _claim(folder: Path) -> tuple[Path, int]:
-    """The first subfolder that nobody holds, and its lock."""
-    for number in range(_MOST_WRITERS):
-        own = folder / f"writer-{number}"
-        own.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = _try_lock(own)
-        if lock is not None:
-            return own, lock
-    raise OSError(f"{folder}: {_MOST_WRITERS} processes write there already")
-
-
-def _try_lock(folder: Path) -> int | None:
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
-
-
-def _abandoned(folder: Path, own: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("writer-*") if path != own and _segment_files(path))
-
-
-def _adopt(other: Path, own: Path) -> int:
-    """Moves the segments of a writer that is gone behind one's own; returns the next free number."""
-    taken = [int(path.name.removesuffix(_SUFFIX)) for path in _segment_files(own)]
-    free = max(taken, default=-1) + 1
-    lock = _try_lock(other)
-    if lock is None:
-        return free
-    try:
-        for path in _segment_files(other):
-            path.rename(own / f"{free:012d}{_SUFFIX}")
-            free += 1
-    finally:
-        os.close(lock)
-    return free
-
-
-def _segment_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{_SUFFIX}"))

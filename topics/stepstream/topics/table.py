@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 RETRY_S = 0.5
 CALL_S = 5.0
+ASKED_AGAIN_S = 1.0
 
 Changed = Callable[[str, Any], None]
 
@@ -83,6 +84,13 @@ class Table:
         with self._lock:
             self._waiting.append(wait)
         return wait.done.wait(timeout_s)
+
+    def wait_until_current(self, abandoned: Callable[[], bool]) -> bool:
+        """Blocks until all that is in the topic now has been read; False: asked to give up before."""
+        while not self.wait_current(ASKED_AGAIN_S):
+            if abandoned():
+                return False
+        return True
 
     def close(self) -> None:
         """Stops following."""

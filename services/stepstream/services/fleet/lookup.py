@@ -2,37 +2,35 @@
 
     user  q:a+c        get(a) -> 4        get(c) -> 7        calc(4+7) -> 11        ans(11)
 
-Three tool calls and a reply; the reward is 1 for exactly the right answer and 0 for anything else. A task's id
-holds the number that it is generated from. Which split a task belongs to follows from a digest of everything
-that its solution depends on, so a held-out question is never met in training, whatever the seeds.
+Three tool calls and a reply; the reward is 1 for exactly the right answer and 0 for anything else. A task's
+solution depends on its question and on the two values.
 """
 
-import hashlib
 import random
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stepstream.services.fleet.arithmetic import ArithmeticSyntaxError, calculate
-from stepstream.services.fleet.environment import (
-    Environment,
-    Message,
-    Split,
-    ToolResult,
-    UnknownTaskError,
-    function_tool,
-    reply,
-    tool_round,
-    user,
-)
+from stepstream.services.fleet.environment import Message, ToolResult, function_tool, reply, tool_round, user
+from stepstream.services.fleet.numbered import NumberedEnvironment
 
 KEYS = "abcdefgh"
 OPERATORS = "+-*"
 HIGHEST = 9
-_EVAL_SHARE = 8  # one task in eight is held out
 _NOT_UNDERSTOOD = ToolResult("?", error=True)
 
 
-class Lookup(Environment):
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Two keys and an operator, and the values of all keys."""
+
+    table: dict[str, int]
+    left: str
+    operator: str
+    right: str
+
+
+class Lookup(NumberedEnvironment[Question]):
     """One attempt at one lookup task."""
 
     name: ClassVar[str] = "lookup"
@@ -42,30 +40,26 @@ class Lookup(Environment):
         function_tool("calc", "A calculator for whole numbers.", "an expression with + - * and parentheses"),
     ]
 
-    def __init__(self, task_id: str) -> None:
-        super().__init__(task_id)
-        self._table, self._left, self._operator, self._right, split = _generate(_number(task_id))
-        if task_id.split("/")[1] != split:
-            raise UnknownTaskError(f"task '{task_id}' is in the other split: lookup/{split}/…")
-
     @classmethod
-    def tasks(cls, seed: int, split: Split) -> Iterator[str]:
-        """Endless task ids of one split."""
-        rng = random.Random(f"{cls.name}/{seed}/{split}")
-        while True:
-            number = rng.getrandbits(48)
-            if _generate(number)[-1] == split:
-                yield f"{cls.name}/{split}/{number}"
+    def make(cls, number: int) -> tuple[Question, str]:
+        """A question, and the same with the values in it."""
+        rng = random.Random(number)
+        table = {key: rng.randint(1, HIGHEST) for key in KEYS}
+        left, right = rng.sample(KEYS, 2)
+        operator = rng.choice(OPERATORS)
+        solution = f"{left}{operator}{right}={table[left]}{operator}{table[right]}"
+        return Question(table, left, operator, right), solution
 
     @property
     def first_message(self) -> str:
         """The question, such as `q:a+c`."""
-        return f"q:{self._left}{self._operator}{self._right}"
+        task = self._task
+        return f"q:{task.left}{task.operator}{task.right}"
 
     def call(self, tool: str, argument: str) -> ToolResult:
         """`get` a key's value or `calc` an expression; `?` where that makes no sense."""
-        if tool == "get" and argument in self._table:
-            return ToolResult(str(self._table[argument]))
+        if tool == "get" and argument in self._task.table:
+            return ToolResult(str(self._task.table[argument]))
         if tool == "calc":
             try:
                 return ToolResult(str(calculate(argument)))
@@ -75,7 +69,8 @@ class Lookup(Environment):
 
     def answer(self, text: str) -> float:
         """1 for `ans(N)` with the right number, otherwise 0."""
-        right = calculate(f"{self._table[self._left]}{self._operator}{self._table[self._right]}")
+        task = self._task
+        right = calculate(f"{task.table[task.left]}{task.operator}{task.table[task.right]}")
         return float(text == f"ans({right})")
 
     def demonstration(self, rng: random.Random, noise: float) -> list[Message]:
@@ -89,28 +84,11 @@ class Lookup(Environment):
 
         messages = [user(self.first_message)]
         values = []
-        for key in (self._left, self._right):
+        for key in (self._task.left, self._task.right):
             asked = choose(key, KEYS)
             result = self.call("get", asked)
             values.append(number(result.text))
             messages += tool_round("get", asked, result)
-        expression = f"{values[0]}{choose(self._operator, OPERATORS)}{values[1]}"
+        expression = f"{values[0]}{choose(self._task.operator, OPERATORS)}{values[1]}"
         result = self.call("calc", expression)
         return [*messages, *tool_round("calc", expression, result), reply(f"ans({number(result.text)})")]
-
-
-def _number(task_id: str) -> int:
-    parts = task_id.split("/")
-    if len(parts) != 3 or parts[0] != "lookup" or not parts[2].isdecimal():
-        raise UnknownTaskError(f"no such task: '{task_id}' (a task is lookup/train/N or lookup/eval/N)")
-    return int(parts[2])
-
-
-def _generate(number: int) -> tuple[dict[str, int], str, str, str, Split]:
-    rng = random.Random(number)
-    table = {key: rng.randint(1, HIGHEST) for key in KEYS}
-    left, right = rng.sample(KEYS, 2)
-    operator = rng.choice(OPERATORS)
-    solution = f"{left}{operator}{right}={table[left]}{operator}{table[right]}"
-    held_out = hashlib.sha256(solution.encode()).digest()[0] % _EVAL_SHARE == 0
-    return table, left, operator, right, "eval" if held_out else "train"

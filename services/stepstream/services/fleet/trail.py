@@ -8,32 +8,20 @@ replies of at most 13: one wrong step is forgiven. The reward is 1 for exactly t
 The same clues come up in every attempt at one task, so rules that compare steps in the same state find such steps.
 """
 
-import hashlib
 import random
 import string
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from stepstream.services.fleet.environment import (
-    Environment,
-    Message,
-    Split,
-    ToolResult,
-    UnknownTaskError,
-    function_tool,
-    reply,
-    tool_round,
-    user,
-)
+from stepstream.services.fleet.environment import Message, ToolResult, function_tool, reply, tool_round, user
+from stepstream.services.fleet.numbered import NumberedEnvironment
 
 SYMBOLS = string.ascii_lowercase + string.digits
 LENGTH = 11
 """Clues of a trail."""
-_EVAL_SHARE = 8  # one trail in eight is held out
 
 
-class Trail(Environment):
-    """One attempt at one trail."""
+class Trail(NumberedEnvironment[str]):
+    """One attempt at one trail; its task is the clues and what the last one holds."""
 
     name: ClassVar[str] = "trail"
     max_steps: ClassVar[int] = LENGTH + 2
@@ -44,19 +32,14 @@ class Trail(Environment):
 
     def __init__(self, task_id: str) -> None:
         super().__init__(task_id)
-        self._clues, split = _generate(_number(task_id))
+        self._clues = self._task
         self._at = 0
-        if task_id.split("/")[1] != split:
-            raise UnknownTaskError(f"task '{task_id}' is in the other split: trail/{split}/…")
 
     @classmethod
-    def tasks(cls, seed: int, split: Split) -> Iterator[str]:
-        """Endless task ids of one split."""
-        rng = random.Random(f"{cls.name}/{seed}/{split}")
-        while True:
-            number = rng.getrandbits(48)
-            if _generate(number)[-1] == split:
-                yield f"{cls.name}/{split}/{number}"
+    def make(cls, number: int) -> tuple[str, str]:
+        """The clues of a trail, none twice, and what the last one holds: its solution depends on all of them."""
+        clues = "".join(random.Random(number).sample(SYMBOLS, LENGTH + 1))
+        return clues, clues
 
     @property
     def first_message(self) -> str:
@@ -98,17 +81,3 @@ class Trail(Environment):
 
 def _right_call(clue: str) -> tuple[str, str]:
     return "dial" if clue.isdigit() else "open", clue
-
-
-def _number(task_id: str) -> int:
-    parts = task_id.split("/")
-    if len(parts) != 3 or parts[0] != "trail" or not parts[2].isdecimal():
-        raise UnknownTaskError(f"no such task: '{task_id}' (a task is trail/train/N or trail/eval/N)")
-    return int(parts[2])
-
-
-def _generate(number: int) -> tuple[str, Split]:
-    """The clues of a trail, none twice, and what the last one holds."""
-    clues = "".join(random.Random(number).sample(SYMBOLS, LENGTH + 1))
-    held_out = hashlib.sha256(clues.encode()).digest()[0] % _EVAL_SHARE == 0
-    return clues, "eval" if held_out else "train"

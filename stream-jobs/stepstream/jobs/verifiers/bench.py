@@ -1,7 +1,6 @@
 """Has cases judged by several threads at once, with patience for a verifier that cannot work now."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,13 +8,9 @@ from typing import Literal
 
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.specification import Verification
-from stepstream.jobs.waiting import Abandoned
+from stepstream.jobs.waiting import Abandoned, OutOfPatience, Patience
 
 log = logging.getLogger(__name__)
-
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 20.0
-_NAP_S = 0.1
 
 Became = Literal["verified", "unavailable", "unanswered", "unusable", "crashed"]
 
@@ -34,9 +29,9 @@ class Bench:
 
     def __init__(self, parallel: int, patience_s: float, abandoned: Callable[[], bool]) -> None:
         """At most `parallel` cases at once; `abandoned` tells whether to give up waiting."""
-        self._patience_s, self._abandoned = patience_s, abandoned
+        self._abandoned = abandoned
+        self._patience = Patience(patience_s, abandoned)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="verifier")
-        self._away: set[str] = set()
 
     def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[Judged]:
         """What became of each case; blocks until all are done.
@@ -47,7 +42,7 @@ class Bench:
         Raises:
             Abandoned: asked to give up while waiting.
         """
-        pending = [self._threads.submit(self._patiently, verification, case) for verification, case in work]
+        pending = [self._threads.submit(self._judged, verification, case) for verification, case in work]
         try:
             return [one.result() for one in pending]
         finally:
@@ -58,40 +53,26 @@ class Bench:
         """Waits for what is under way."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _patiently(self, verification: Verification, case: Case) -> Judged:
+    def _judged(self, verification: Verification, case: Case) -> Judged:
         name = verification.declared.name
-        until = time.monotonic() + (0.0 if name in self._away else self._patience_s)
-        wait_s = _FIRST_WAIT_S
-        while True:
-            if self._abandoned():
-                raise Abandoned
-            try:
-                verdicts = verification.verifier.verify(case)
-            except Unavailable as error:
-                if time.monotonic() + wait_s > until:
-                    if name not in self._away:
-                        log.error("verification '%s' cannot work, its cases are skipped until it can: %s", name, error)
-                    self._away.add(name)
-                    return Judged("unavailable", reason=str(error))
-                self._sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-                continue
-            except Unanswered as error:
-                log.warning("verification '%s' skips a case: %s", name, error)
-                return Judged("unanswered", reason=str(error))
-            except Unusable as error:
-                return Judged("unusable", reason=str(error))
-            except Abandoned:
-                raise
-            except Exception as error:  # a plug-in's defect must not stop the others
-                log.exception("verification '%s' has a defect; the case is skipped", name)
-                return Judged("crashed", reason=type(error).__name__)
-            self._away.discard(name)
-            return Judged("verified", verdicts)
+        try:
+            return Judged("verified", self._patience.ask(name, lambda: self._tried(verification, case), Unavailable))
+        except OutOfPatience as error:
+            if error.news:
+                log.error("verification '%s' cannot work, its cases are skipped until it can: %s", name, error)
+            return Judged("unavailable", reason=str(error))
+        except Unanswered as error:
+            log.warning("verification '%s' skips a case: %s", name, error)
+            return Judged("unanswered", reason=str(error))
+        except Unusable as error:
+            return Judged("unusable", reason=str(error))
+        except Abandoned:
+            raise
+        except Exception as error:  # a plug-in's defect must not stop the others
+            log.exception("verification '%s' has a defect; the case is skipped", name)
+            return Judged("crashed", reason=type(error).__name__)
 
-    def _sleep(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._abandoned():
-                raise Abandoned
-            time.sleep(min(left, _NAP_S))
+    def _tried(self, verification: Verification, case: Case) -> Sequence[Verdict]:
+        if self._abandoned():
+            raise Abandoned
+        return verification.verifier.verify(case)

@@ -88,8 +88,6 @@ class OfNextState:
             score = judging.score_of(self._api.complete(body))
         except JudgeAway as error:
             raise Unavailable(f"the judge at {self._api.url} does not answer: {error}") from error
-        except judging.Unusable as error:
-            raise Unanswered(str(error)) from error
         return (1.0 if score > _LEANS else 0.0 if score < -_LEANS else 0.5), False
 
 

@@ -1,11 +1,10 @@
 """What a judge is asked about a case, how its answer is read, and what names a judge. Pure."""
 
-import hashlib
-import math
 from typing import Any, Literal
 
 import orjson
 
+from stepstream.jobs.judge_form import chat_request, cut, digest_of, only_field, score_within
 from stepstream.jobs.verifiers.base import Unanswered
 
 Mode = Literal["score", "pair"]
@@ -25,19 +24,12 @@ nothing. Answer with one JSON object and nothing else: {"better": "A"}, {"better
 
 def digest(model: str, rubric: str, mode: Mode, seed: int | None) -> str:
     """Names a judge: its model, rubric, the form of the question and every parameter of the call."""
-    said = request(model, rubric, mode, "", seed)
-    return hashlib.sha256(orjson.dumps([mode, _MOST_CHARACTERS, said], option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    return digest_of(mode, _MOST_CHARACTERS, request(model, rubric, mode, "", seed))
 
 
 def request(model: str, rubric: str, mode: Mode, asked: str, seed: int | None) -> dict[str, Any]:
     """The body of the call, in the form of OpenAI's chat completions."""
-    form = _ASK_SCORE if mode == "score" else _ASK_PAIR
-    body = {
-        "model": model,
-        "messages": [{"role": "system", "content": rubric + form}, {"role": "user", "content": asked}],
-        "temperature": 0,
-        "max_tokens": 100,
-    }
+    body = chat_request(model, rubric + (_ASK_SCORE if mode == "score" else _ASK_PAIR), asked)
     return body if seed is None else body | {"seed": seed}
 
 
@@ -58,10 +50,7 @@ def score_of(reply: bytes) -> float:
     Raises:
         Unanswered: the reply holds no JSON object with exactly a score in that range.
     """
-    score = _only(reply, "score")
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or not 0 <= score <= 1:
-        raise Unanswered("the judge's score is not a number from 0 to 1")
-    return float(score)
+    return score_within(reply, 0, 1)
 
 
 def better_of(reply: bytes) -> Better:
@@ -71,22 +60,11 @@ def better_of(reply: bytes) -> Better:
         Unanswered: the reply holds no JSON object with exactly that.
     """
     words: dict[Any, Better] = {"A": "first", "B": "second", "neither": "neither"}
-    better = _only(reply, "better")
+    better = only_field(reply, "better")
     if not isinstance(better, str) or better not in words:
         raise Unanswered("the judge's choice is none of A, B and neither")
     return words[better]
 
 
-def _only(reply: bytes, field: str) -> Any:
-    try:
-        answer = orjson.loads(orjson.loads(reply)["choices"][0]["message"]["content"])
-    except (orjson.JSONDecodeError, LookupError, TypeError):
-        raise Unanswered("the judge's answer is not JSON") from None
-    if not isinstance(answer, dict) or set(answer) != {field}:
-        raise Unanswered(f"the judge's answer is not an object with '{field}' alone")
-    return answer[field]
-
-
 def _cut(text: str) -> str:
-    half = _MOST_CHARACTERS // 2
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]}\n[…]\n{text[-half:]}"
+    return cut(text, _MOST_CHARACTERS)

@@ -1,0 +1,175 @@
+"""What learns from the labels: which groups, which advantages, which objective, on which device."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from stepstream.config.objectives import loss_contradictions
+from stepstream.config.sections.base import Section
+
+
+class Learner(Section):
+    """The off-policy learner."""
+
+    model: str = Field("demo", description="Name of the model to train, as on the checkpoints topic.")
+    checkpoints: str = Field("", description="Folder for checkpoints; default: DATA/checkpoints.")
+    groups_per_update: int = Field(16, ge=1, description="Groups consumed by one update.")
+    group_size: int = Field(8, ge=2, description="Attempts in one group.")
+    group_wait_s: float = Field(30.0, gt=0, description="Seconds after which an incomplete group is given up.")
+    updates_per_checkpoint: int = Field(2, ge=1, description="Updates between two published versions.")
+    staleness_bound: int = Field(4, ge=0, description="Largest staleness, in versions, of a trajectory trained on.")
+    reuse: int = Field(1, ge=1, description="Most updates of one lineage that may train on a group.")
+    sampling: Literal["freshest", "weighted"] = Field(
+        "freshest",
+        description="Which ready groups an update takes: the least stale, or drawn with the weight exp(-lag/τ).",
+    )
+    sampling_temperature: float = Field(1.0, gt=0, description="τ of weighted sampling, in versions.")
+    tenant_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Largest share of an update's groups that may be one tenant's (one group may always be); below 1 "
+        "an update waits until there are groups of enough tenants.",
+    )
+    near_duplicate_cap: int = Field(
+        0, ge=0, description="Most groups of an update that are nearly alike, by their labels' MinHash; 0: any number."
+    )
+    near_duplicate_similarity: float = Field(
+        0.9, gt=0, le=1, description="Jaccard similarity of two groups' texts from which they are nearly alike."
+    )
+    advantage: Literal[
+        "rloo",
+        "grpo",
+        "dr_grpo",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "step_gae",
+        "gigpo",
+        "hgpo",
+        "stratified",
+        "salt",
+        "tree_grpo",
+        "shadow",
+        "ppo_gae",
+        "step_ppo",
+        "vtrace",
+        "hcapo",
+    ] = Field("dr_grpo", description="Advantage rule, as docs/credit.md has them.")
+    credit_discount: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="Discount γ from step to step, of step_gae, gigpo, hgpo, shadow, step_ppo, vtrace and hcapo.",
+    )
+    credit_trace: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="λ of step_gae, shadow and step_ppo, from step to step; of ppo_gae from token to token.",
+    )
+    credit_step_weight: float = Field(
+        1.0, ge=0, description="Weight ω of what gigpo and hcapo say of a step, beside the outcome's."
+    )
+    credit_history: int = Field(2, ge=0, description="Most earlier observations K that hgpo's groups have in common.")
+    credit_blend: float = Field(
+        0.8, ge=0, le=1, description="Share α of the own stratum in stratified; the rest compares the whole group."
+    )
+    critic_rate: float = Field(
+        0.2,
+        gt=0,
+        description="AdamW's step size for the critic of ppo_gae, step_ppo and vtrace: about the most by which one of "
+        "its steps moves a value, in reward.",
+    )
+    critic_clip: float = Field(
+        0.0, ge=0, description="By how much, in reward, an update may usefully move a value, as PPO clips; 0: no bound."
+    )
+    learning_rate: float = Field(3e-4, gt=0, description="AdamW's step size.")
+    warmup_updates: int = Field(5, ge=0, description="Updates over which the rate rises from 0.")
+    decay_updates: int = Field(0, ge=0, description="Updates over which the rate falls to a tenth; 0: constant.")
+    minibatches: int = Field(2, ge=1, description="Gradient steps of one update.")
+    microbatch_tokens: int = Field(
+        4096, ge=1, description="Most tokens of one forward pass, a shared beginning counted once; bounds memory."
+    )
+    loss_length: int = Field(
+        64, ge=1, description="Trained tokens by which dr_grpo divides a sequence's loss, however long it is."
+    )
+    clip_low: float = Field(0.2, gt=0, description="The current policy's ratio is clipped below at 1 - this.")
+    clip_high: float = Field(0.28, gt=0, description="The current policy's ratio is clipped above at 1 + this.")
+    importance_cap: float = Field(2.0, gt=0, description="Cap C of the truncated importance weight.")
+    dual_clip: float = Field(3.0, gt=1, description="Bound c of the dual clip for negative advantages.")
+    loss_ratio: Literal["token", "sequence", "step"] = Field(
+        "token", description="What shares one ratio: each token, a sequence (GSPO) or a step."
+    )
+    loss_proximal: Literal["forward", "behaviour", "interpolated"] = Field(
+        "forward",
+        description="Proximal policy: a forward pass before the update, the behaviour policy (not decoupled), or a "
+        "guess between behaviour and current by their versions.",
+    )
+    loss_weight: Literal["tis", "icepop", "kpop", "m2po", "none"] = Field(
+        "tis", description="Importance weight of stale tokens, as docs/losses.md has them."
+    )
+    loss_weight_level: Literal["token", "sequence", "step"] = Field(
+        "token", description="What shares one importance weight, as the geometric mean of its tokens' weights."
+    )
+    loss_clip: Literal["ppo", "cispo", "sapo", "m2po"] = Field(
+        "ppo", description="What bounds a token's gain, as docs/losses.md has them."
+    )
+    loss_masks: list[Literal["opsm", "veto"]] = Field(
+        [], description="Which sequences are left out: gone off-policy (opsm), unlikely token (veto); comma-separated."
+    )
+    weight_low: float = Field(0.5, gt=0, description="icepop rejects weights below this; at most 1.")
+    weight_high: float = Field(5.0, ge=1, description="icepop rejects weights above this.")
+    kpop_bound: float = Field(2.0, gt=0, description="kpop rejects tokens of which the policies differ by more nats.")
+    m2po_budget: float = Field(0.04, gt=0, description="Mean of squared log-ratios that m2po allows, in nats².")
+    cispo_cap: float = Field(5.0, gt=0, description="Cap of the ratio that weighs a token under cispo.")
+    sapo_positive: float = Field(1.0, gt=0, description="Sharpness of sapo's gate for positive advantages.")
+    sapo_negative: float = Field(1.05, gt=0, description="Sharpness of sapo's gate for the others.")
+    opsm_bound: float = Field(0.5, gt=0, description="opsm: nats a token by which the policy may have moved away.")
+    veto_floor: float = Field(1e-4, gt=0, lt=1, description="veto: smallest importance weight in a sequence.")
+    objective: Literal["policy_gradient", "dpo", "kto", "sft"] = Field(
+        "policy_gradient",
+        description="What is learned from groups: advantages times ratios; which attempt was better (dpo); which were "
+        "good (kto); or to imitate those that succeeded (sft). The settings `loss_…` and `advantage` are "
+        "policy_gradient's.",
+    )
+    preference_beta: float = Field(0.1, gt=0, description="β of dpo and kto: how dear distance from the root is.")
+    preference_margin: float = Field(
+        0.0, ge=0, description="dpo: two attempts of a group are a pair if their rewards differ by more than this."
+    )
+    preference_good: float = Field(1.0, gt=0, description="kto: weight λ_D of attempts that succeeded.")
+    preference_bad: float = Field(1.0, gt=0, description="kto: weight λ_U of the others.")
+    kl_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight β of KL(θ‖root of the lineage) in the objective, in reward a nat; above 0 a frozen copy of "
+        "the root is kept in memory, unless there are adapters.",
+    )
+    entropy_bonus: float = Field(0.0, ge=0, description="Weight of the policy's entropy in the objective, per nat.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    lora_rank: int = Field(0, ge=0, description="Rank of the adapters that are trained; 0: all weights are trained.")
+    lora_alpha: float = Field(16.0, gt=0, description="Adapters count this times, divided by their rank.")
+    lora_targets: list[str] = Field(
+        [], description="Names of the layers with adapters, as q_proj; default: every linear layer; comma-separated."
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="Where the model is trained; only on the CPU does the same log give the same bits."
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Precision of the forward pass; weights, their optimizer and log-softmax stay in float32.",
+    )
+    activation_checkpointing: bool = Field(
+        False, description="Keep each layer's input only and compute the rest again: less memory, a third more work."
+    )
+    compile: bool = Field(
+        False,
+        description="Compile the model's layers when they are first used: minutes on a CPU; needs a C++ compiler.",
+    )
+    threads: int = Field(1, ge=1, description="CPU threads of the learner.")
+    seed: int = Field(0, description="Seed of everything random in the learner.")
+
+    @model_validator(mode="after")
+    def _objective_makes_sense(self) -> Self:
+        if contradictions := loss_contradictions(self):
+            raise ValueError("; ".join(contradictions))
+        return self
