@@ -77,7 +77,7 @@ def make_feedback(trajectory_id: str, value: float | None = 1.0, *, number: int 
     values: dict[str, Any] = {
         "event_id": derived_id("test", trajectory_id, "feedback", number),
         "occurred_at_us": T0_US + 60_000_000 + number,
-        "producer": "test/1",
+        "producer": "verdicts/test",  # who writes so is believed as a verifier or test too
         "consent": "train",
         "trajectory_id": trajectory_id,
         "name": "outcome",

@@ -158,6 +158,11 @@ def test_keys(http: httpx.Client, gateway: ServiceProcess, upstream: ScriptedUps
     item = {"trajectory_id": name, "name": "n", "value": 1}
     refused = http.post("/v1/feedback", json=item, headers={"x-stepstream-key": key})
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+    for scopes, producer in ((), "gateway"), (("--scope", "feedback", "--scope", "verdicts"), "verdicts"):
+        other, told = json.loads(keys(gateway, "create", "--tenant", "acme", *scopes, "--json")), str(uuid.uuid4())
+        said = {"json": item | {"trajectory_id": told, "source": "test"}, "headers": {"x-stepstream-key": other["key"]}}
+        until(lambda said=said: http.post("/v1/feedback", **said).status_code == 202)  # type: ignore[misc]
+        assert recorded("feedback", told)[0]["producer"].partition("/")[0] == producer
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         wrong = http.post(path, json={}, headers={"x-api-key": key + "x"})
         assert (wrong.status_code, wrong.json()["type"]) == (401, "error")  # as Anthropic's clients read it

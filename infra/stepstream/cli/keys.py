@@ -9,7 +9,8 @@ import orjson
 from stepstream.config import Settings, load
 
 # As in services/gateway/credentials.py, which the command imports only when it runs.
-_SCOPES = ("calls", "feedback", "otlp")
+_USUAL = ("calls", "feedback", "otlp")
+_SCOPES = (*_USUAL, "verdicts")
 
 
 @click.group()
@@ -19,7 +20,9 @@ def keys() -> None:
 
 @keys.command("create")
 @click.option("--tenant", required=True, help="Tenant that calls with the key belong to.")
-@click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="What it may do; default: all.")
+@click.option(
+    "--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="What it may do; default: all but verdicts."
+)
 @click.option("--note", default="", help="What it is for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> None:
@@ -35,7 +38,7 @@ def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> No
         key_id=key_id,
         digest=digest,
         tenant=tenant,
-        scopes=list(scopes or _SCOPES),
+        scopes=list(scopes or _USUAL),
         note=note,
     )
     with _log() as settings:

@@ -90,6 +90,7 @@ def label(
         flags.append("outcome:missing")
     flags += [f"{'waiting' if name in pending else 'missing'}:{name}" for name in missing]
     flags += [f"wrong_source:{name}" for name in evidence.disputed]
+    flags += [f"unproven_source:{name}" for name in evidence.unproven]
     if first["split"] != "train":
         flags.append(f"split:{first['split']}")
     flags += [f"quality:{reason}" for reason in reasons] + [f"held:{reason}" for reason in holds]

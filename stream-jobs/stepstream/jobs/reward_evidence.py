@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepstream.jobs.reward_spec import Component, RewardSpec
+from stepstream.topics.verdicts import VERDICTS, gives_verdicts, speaks_for
 
 Signal = Mapping[str, Any]
-"""What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `source`, `consent`, `retracts`, `at`
-(occurred_at_us) and `arrived` (log time at which it first came, in milliseconds)."""
+"""What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `source`, `producer` (None: not kept yet when
+it came), `consent`, `retracts`, `at` (occurred_at_us) and `arrived` (log time at which it first came, in
+milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Evidence:
     """Signals that count, by component, in order of time."""
     disputed: tuple[str, ...]
     """Components that somebody else gave than their declared source."""
+    unproven: tuple[str, ...]
+    """Names for which somebody spoke as a source that its producer may not speak for."""
     malformed: Sequence[Signal]
     """Signals that tell of malformed tool calls."""
     signals: Sequence[Signal]
@@ -57,19 +61,24 @@ def gather(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int) -> Evid
     known = sorted(feedback, key=lambda signal: (signal["at"], signal["id"]))
     of: dict[str, list[Signal]] = {}
     wrong: dict[str, list[Signal]] = {}
+    unproven: dict[str, list[Signal]] = {}
     for component in spec.component:
         if component.feedback is None:
             continue
         named = [s for s in _standing(known, component, closed_ms) if s["name"] == component.feedback]
-        of[component.name] = [s for s in named if component.source in (None, s["source"])]
+        right = [s for s in named if component.source in (None, s["source"])]
         wrong[component.name] = [s for s in named if component.source not in (None, s["source"])]
-    malformed = [
-        s for s in _standing(known, None, closed_ms) if s["name"] == spec.malformed_feedback and s["value"] > 0
-    ]
-    used = {signal["id"]: signal for signals in (*of.values(), *wrong.values(), malformed) for signal in signals}
+        of[component.name] = [s for s in right if not component.counts or _proven(s)]
+        unproven[component.name] = [s for s in right if component.counts and not _proven(s)]
+    told = [s for s in _standing(known, None, closed_ms) if s["name"] == spec.malformed_feedback and s["value"] > 0]
+    malformed = [s for s in told if _proven(s)]
+    unproven.setdefault(spec.malformed_feedback, []).extend(s for s in told if not _proven(s))
+    kept = (*of.values(), *wrong.values(), *unproven.values(), malformed)
+    used = {signal["id"]: signal for signals in kept for signal in signals}
     return Evidence(
         of=of,
         disputed=tuple(name for name, signals in wrong.items() if signals),
+        unproven=tuple(name for name, signals in unproven.items() if signals),
         malformed=malformed,
         signals=sorted(used.values(), key=lambda signal: (signal["at"], signal["id"])),
         closed_ms=closed_ms,
@@ -82,6 +91,20 @@ def newest(signals: Iterable[Signal]) -> Signal | None:
     return max(signals, key=lambda signal: (signal["at"], signal["id"]), default=None)
 
 
+def not_taken_back(signals: Sequence[Signal]) -> list[Signal]:
+    """The signals that none of them retracts, in the same order; only who gives verdicts may take one back."""
+    retractions: dict[str, list[Signal]] = {}
+    for signal in signals:
+        if signal["retracts"] is not None:
+            retractions.setdefault(signal["retracts"], []).append(signal)
+
+    def taken_back(signal: Signal) -> bool:
+        about = [r for known_as in {signal["id"], signal["source_id"]} for r in retractions.get(known_as, ())]
+        return any(_may_take_back(retraction, signal) for retraction in about)
+
+    return [signal for signal in signals if not taken_back(signal)]
+
+
 def too_late(spec: RewardSpec, signal: Signal, closed_ms: int) -> bool:
     """Whether a signal is about components of the reward and came after all of them were final."""
     about = [component for component in spec.component if component.feedback == signal["name"]]
@@ -91,10 +114,25 @@ def too_late(spec: RewardSpec, signal: Signal, closed_ms: int) -> bool:
 def _standing(known: Sequence[Signal], component: Component | None, closed_ms: int) -> list[Signal]:
     """Signals with a value that came in time for a component and that nothing in time took back."""
     came = [signal for signal in known if component is None or _in_time(signal, component, closed_ms)]
-    retracted = {signal["retracts"] for signal in came} - {None}
-    return [
-        signal for signal in came if signal["value"] is not None and not retracted & {signal["id"], signal["source_id"]}
-    ]
+    return [signal for signal in not_taken_back(came) if signal["value"] is not None]
+
+
+def _proven(signal: Signal) -> bool:
+    """Whether its producer may speak for its source. What came before producers were kept counts as it did then."""
+    return (
+        signal["source"] not in VERDICTS
+        or signal["producer"] is None
+        or speaks_for(signal["producer"], signal["source"])
+    )
+
+
+def _may_take_back(retraction: Signal, signal: Signal) -> bool:
+    return (
+        signal["source"] not in VERDICTS
+        or not _proven(signal)
+        or retraction["producer"] is None
+        or gives_verdicts(retraction["producer"])
+    )
 
 
 def _in_time(signal: Signal, component: Component, closed_ms: int) -> bool:

@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stepstream.config import SettingsError
+from stepstream.jobs.verifiers.base import SHADOW
 
 Builtin = Literal[
     "errors",
@@ -68,6 +69,10 @@ def _rising(bounds: tuple[float, float]) -> tuple[float, float]:
     if bounds[0] >= bounds[1]:
         raise ValueError("the lower bound must be below the upper one")
     return bounds
+
+
+def _must_not_count(feedback: str | None) -> bool:
+    return feedback is not None and feedback.startswith(SHADOW)
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -121,6 +126,10 @@ class Component(BaseModel):
             (self.name.startswith(CORRECTION), f"names that begin with `{CORRECTION}` are those of corrections"),
             (not fed and self.source is not None, "a builtin has its own source: leave `source` out"),
             (self.outcome and (not fed or step), "an outcome is feedback about the whole trajectory"),
+            (
+                _must_not_count(self.feedback) and (not self.shadow or self.outcome),
+                f"feedback named `{SHADOW}…` must not count: say shadow = true, or leave `{SHADOW}` out",
+            ),
             (self.potential and not fed, "a potential is feedback about the state before a step"),
             (self.potential and not step, 'potentials are of steps: say level = "step"'),
             (self.potential and capped is not None, "a cap would break the sum of its differences: bound the values"),
@@ -152,6 +161,11 @@ class Component(BaseModel):
         """Its weight in the sum."""
         return 0.0 if self.shadow else self.weight
 
+    @property
+    def counts(self) -> bool:
+        """Whether anything follows from it: it is paid, or tells success from failure."""
+        return self.paid_weight != 0 or self.outcome
+
     def bounded(self, value: float) -> float:
         """The value inside the bounds."""
         return min(max(value, self.bounds[0]), self.bounds[1])
@@ -182,6 +196,8 @@ class RewardSpec(BaseModel):
         names = [component.name for component in self.component]
         if len(set(names)) != len(names):
             raise ValueError("two components have the same name")
+        if _must_not_count(self.malformed_feedback):
+            raise ValueError(f"malformed_feedback: feedback named `{SHADOW}…` must not count")
         if self.cap_malformed and self.reward_bounds is None:
             raise ValueError(
                 "cap_malformed needs reward_bounds: their lower one is what an honest failure gets at least"

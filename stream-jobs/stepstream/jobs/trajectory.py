@@ -67,10 +67,11 @@ class Head:
     def unpack(packed: bytes) -> "Head":
         """The reverse of `pack`."""
         head = Head(**orjson.loads(packed))
-        # States of the first release know neither the environment nor when feedback came.
+        # States of earlier releases know neither the environment, nor when feedback came and who wrote it.
         head.first += [""] * (bool(head.first) and len(head.first) < 5)
         for entry in head.feedback.values():
             entry.setdefault("arrived", 0)
+            entry.setdefault("producer", None)
         return head
 
     def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[Noted, list[Any] | None]:
@@ -116,6 +117,7 @@ class Head:
             "value": feedback["value"],
             "step": feedback["step_index"],
             "source": feedback["source"],
+            "producer": feedback["producer"],
             "at": feedback["occurred_at_us"],
             "retracts": feedback["retracts"],
             "consent": feedback["consent"],

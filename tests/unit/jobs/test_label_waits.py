@@ -68,6 +68,16 @@ def verdict(value: float | None = 1.0, number: int = 1, **fields: Any) -> Any:
     return make_feedback("t", value, name="tests", source="test", number=number, **fields)
 
 
+def test_who_may_not_speak_as_a_test_ends_no_wait_and_is_told_in_the_label() -> None:
+    run, _ = waiting_run()
+    ended(run)
+    [(_, _, still)] = told(run, verdict(producer="gateway/1"), after_s=1)
+    assert (still["pending"], still["trainable"], still["reward"]) == (["tests"], False, 1.0)
+    assert still["flags"] == ["waiting:tests", "unproven_source:tests"]
+    [(_, _, whole)] = told(run, verdict(number=2), after_s=2)
+    assert (whole["pending"], whole["reward"], whole["flags"]) == ([], 2.0, ["unproven_source:tests"])
+
+
 def test_a_label_is_partial_at_once_and_whole_when_the_rest_comes() -> None:
     run, _ = waiting_run()
     partial = ended(run)

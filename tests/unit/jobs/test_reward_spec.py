@@ -39,6 +39,9 @@ STEP = PART + "level = 'step'\n"
         (PART + "required = true\nwait_s = 3\nfinal_after_s = 2\n", "would not count"),
         (PART + "source = 'nobody'\n", "component.0.source"),
         (PART + "weight = inf\n", "finite"),
+        ("[[component]]\nname='a'\nfeedback='shadow.a'\nweight=0.0\n", "must not count: say shadow = true"),
+        ("[[component]]\nname='a'\nfeedback='shadow.a'\nshadow=true\noutcome=true\n", "must not count"),
+        ("malformed_feedback = 'shadow.a'\n", "malformed_feedback: feedback named `shadow.…` must not count"),
         (PART + "colour = 1\n", "component.0.colour is unknown: there are name, feedback"),
         ("name = 'a b'\n", "name"),
         ("colour = 1\n", "colour is unknown: there are name, environments"),
@@ -131,8 +134,8 @@ def test_what_is_measured_on_a_step() -> None:
 
 
 def signal(name: str, value: float | None, number: str, **fields: Any) -> dict[str, Any]:
-    who = {"id": number, "source_id": number, "source": "user", "consent": "train", "retracts": None}
-    return {"name": name, "value": value, "step": None, "at": 0, "arrived": 0, **who} | fields
+    who = {"id": number, "source_id": number, "source": "user", "producer": "verify/1", "consent": "train"}
+    return {"name": name, "value": value, "step": None, "at": 0, "arrived": 0, "retracts": None, **who} | fields
 
 
 def test_feedback_counts_until_its_component_is_final() -> None:

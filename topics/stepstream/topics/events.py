@@ -130,7 +130,7 @@ class ApiKey(TypedDict):
     tenant: str
     """Tenant that calls with it belong to."""
     scopes: list[str]
-    """What it may do: `calls`, `feedback`, `otlp`."""
+    """What it may do: `calls`, `feedback`, `otlp`; `verdicts`: its feedback counts as that of a verifier, test or process reward model."""
     note: str
     """What it is for."""
     revoked: bool

@@ -20,7 +20,7 @@ from stepstream.services.gateway.asgi import (
     respond_error,
 )
 from stepstream.services.gateway.calls import Calls
-from stepstream.services.gateway.credentials import presented
+from stepstream.services.gateway.credentials import VERDICTS, presented
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
 from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.keys import Keys
@@ -120,7 +120,9 @@ class GatewayApp:
             identity = identify(scope["headers"], self._settings.gateway, tenant=tenant)
             items, several = feedback.parse(await read_body(receive))
             at = now_us()
-            events = [feedback.event_of(item, identity, at, self._producer, tenant) for item in items]
+            # The label job believes a verdict by its producer, which no caller can choose.
+            producer = f"{VERDICTS}/{shown.key_id}" if self._keys.has(shown, VERDICTS) else self._producer
+            events = [feedback.event_of(item, identity, at, producer, tenant) for item in items]
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
             kept = [self._publisher.publish(Event("feedback", e["trajectory_id"], e, headers)) for e in events]
             if not all(kept):

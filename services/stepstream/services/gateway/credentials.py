@@ -12,9 +12,10 @@ from hmac import compare_digest
 
 from stepstream.services.gateway.errors import Forbidden, Unauthorized
 from stepstream.topics.events import ApiKey
+from stepstream.topics.verdicts import SCOPE as VERDICTS
 
 PREFIX = b"sk-stepstream-"
-SCOPES = ("calls", "feedback", "otlp")
+SCOPES = ("calls", "feedback", "otlp", VERDICTS)
 _HEADERS = frozenset({b"authorization", b"x-api-key", b"x-stepstream-key"})
 _ASK = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `stepstream keys create` makes keys"
 

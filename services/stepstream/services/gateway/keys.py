@@ -32,6 +32,11 @@ class Keys:
             raise KeysUnknown("API keys are not known yet, since Kafka has not been reached: try again")
         return allow(shown, record, scope)
 
+    def has(self, shown: Presented, scope: str) -> bool:
+        """Whether a call that `tenant` has let in shows a key with a scope; without a key it has none."""
+        record = self._table.get(shown.key_id) if shown.key_id else None
+        return record is not None and scope in record["scopes"]
+
     def close(self) -> None:
         """Stops following."""
         self._table.close()
