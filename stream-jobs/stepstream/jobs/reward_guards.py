@@ -2,6 +2,13 @@
 
 A cap changes no term: it adds one, of kind `guard` and named `cap:…`, so that the label still shows what was measured
 and a step's reward stays the weighted sum of its terms. Shaping is never capped, since its sum must stay what it is.
+
+A cap corrects at the step where something passes it, never later. So it holds for discounted returns as well: with
+C_t = Σ_{k≤t} r_k, summation by parts gives
+
+    G_0 = Σ_t γ^t·r_t = Σ_{t<T} (γ^t - γ^(t+1))·C_t + γ^T·C_T
+
+with weights that are at least 0 and add up to 1, and what bounds all running sums bounds G_0 for any γ in [0, 1].
 """
 
 import math
@@ -27,8 +34,12 @@ def corrected(spec: RewardSpec, steps: Sequence[Step], terms: Terms, told_malfor
         if component.trajectory_bounds is not None and component.paid_weight:
             _cap_sum(component, component.trajectory_bounds, terms)
     if spec.reward_bounds is not None:
-        malformed = spec.cap_malformed and (any(told_malformed) or any(map(malformed_calls, steps)))
-        _cap_reward(spec.reward_bounds, malformed, terms)
+        broken = [place for place, step in enumerate(steps) if told_malformed[place] or malformed_calls(step)]
+        rewards = [_reward(of_step) for of_step in terms]
+        if spec.cap_malformed and broken:
+            _correct("malformed", terms, _taken_back(rewards, spec.reward_bounds[0], broken[-1]))
+        else:
+            _correct("reward", terms, _kept_inside(rewards, spec.reward_bounds))
     return terms
 
 
@@ -41,33 +52,62 @@ def _cap_sum(component: Component, bounds: tuple[float, float], terms: Terms) ->
             now_paid = min(max(total, bounds[0]), bounds[1])
             correction = (now_paid - paid) - term["value"]
             if correction:
-                of_step.append(_correction(component.name, correction, term["weight"], "step", term["final"]))
+                of_step.append(_correction(component.name, correction, term["weight"], term["final"]))
             paid = now_paid
 
 
-def _cap_reward(bounds: tuple[float, float], malformed: bool, terms: Terms) -> None:
-    """Brings the whole reward, shaping aside, into its bounds; with a malformed tool call, to the lower one.
+def _kept_inside(rewards: Sequence[float], bounds: tuple[float, float]) -> list[float]:
+    """What to add to each step's reward so that their running sum stays inside the bounds.
 
-    An honest trajectory gets at least the lower bound, one with a malformed call at most that: whatever the components
-    say, a malformed call never scores above an honest failure.
+    On the way 0 is inside too: a lower bound above 0, or an upper one below it, is reached at the last step.
     """
-    counted = [term for of_step in terms for term in of_step if term["kind"] != "shaping"]
-    reward = math.fsum(term["value"] * term["weight"] for term in counted)
-    allowed = min(reward, bounds[0]) if malformed else min(max(reward, bounds[0]), bounds[1])
-    if allowed != reward:
-        name = "malformed" if malformed else "reward"
-        final = all(term["final"] for term in counted)
-        terms[-1].append(_correction(name, allowed - reward, 1.0, "trajectory", final))
+    low, high = bounds
+    total = paid = 0.0
+    corrections = []
+    for place, reward in enumerate(rewards):
+        before, total = total, total + reward
+        last = place == len(rewards) - 1
+        now_paid = min(max(total, low if last else min(low, 0.0)), high if last else max(high, 0.0))
+        inside = (paid, now_paid) == (before, total)  # told apart, for a difference of sums has rounding in it
+        corrections.append(0.0 if inside else (now_paid - paid) - reward)
+        paid = now_paid
+    return corrections
 
 
-def _correction(name: str, value: float, weight: float, level: str, final: bool) -> RewardComponent:
+def _taken_back(rewards: Sequence[float], low: float, broken: int) -> list[float]:
+    """What to add to each step's reward where a tool call was malformed.
+
+    What a step was paid is taken back at that step, and what is missing to the lower bound at the last malformed call.
+    Then no step is paid more than 0 and all together at most the lower bound, an honest trajectory at least that. And
+    for any γ in (0, 1], with P_t paid before step t of T + 1: G_t ≤ γ^(T-t)·(low - P_t). So from no step on is it worth
+    more than a failure of the same length that lost as much before and is paid the rest of the lower bound at its end.
+    """
+    corrections = [-max(reward, 0.0) for reward in rewards]
+    lost = math.fsum(min(reward, 0.0) for reward in rewards)
+    corrections[broken] += min(low - lost, 0.0)
+    return corrections
+
+
+def _correct(name: str, terms: Terms, corrections: Sequence[float]) -> None:
+    final = all(term["final"] for of_step in terms for term in of_step if term["kind"] != "shaping")
+    for of_step, correction in zip(terms, corrections, strict=True):
+        if correction:
+            of_step.append(_correction(name, correction, 1.0, final))
+
+
+def _reward(of_step: Sequence[RewardComponent]) -> float:
+    """A step's reward, shaping aside."""
+    return math.fsum(term["value"] * term["weight"] for term in of_step if term["kind"] != "shaping")
+
+
+def _correction(name: str, value: float, weight: float, final: bool) -> RewardComponent:
     return new_reward_component(
         name=f"{CORRECTION}{name}",
         value=value,
         weight=weight,
         source="format" if name == "malformed" else "policy",
         kind="guard",
-        level=level,
+        level="step",
         final=final,
         raw_value=value,
     )

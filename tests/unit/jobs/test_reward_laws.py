@@ -1,6 +1,10 @@
-"""Laws of the reward: shaping leaves the order of returns, broken calls never pay, caps hold, terms add up."""
+"""Laws of the reward: shaping leaves the order of returns, broken calls never pay, caps hold, terms add up.
+
+What a guard promises holds for the sum and for returns at any discount, since step rules learn from these.
+"""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from stepstream.topics.events import new_message, new_tool_call
 
 NUMBERS = st.floats(-5, 5)
 GAMMAS = st.floats(0, 1)
+POSITIVE_GAMMAS = st.one_of(st.sampled_from([1.0, 0.95, 0.5]), st.floats(0.01, 1))
 
 
 def given_signal(name: str, value: float, step: int | None, source: str = "environment") -> dict[str, Any]:
@@ -23,13 +28,14 @@ def given_signal(name: str, value: float, step: int | None, source: str = "envir
     return {"name": name, "value": value, "step": step, "at": 0, "arrived": 0, **who}
 
 
-def laid(spec: RewardSpec, values: dict[str, list[float]], outcome: float, broken: bool = False) -> Terms:
-    """Terms of a trajectory whose components have these values at its steps."""
-    count = max([1, *map(len, values.values())])
-    steps = make_steps("t", count)
-    if broken:
+def laid(
+    spec: RewardSpec, values: dict[str, list[float]], outcome: float, broken: Collection[int] = (), count: int = 1
+) -> Terms:
+    """Terms of a trajectory whose components have these values at its steps, at least `count`; some call malformed."""
+    steps = make_steps("t", max([count, *map(len, values.values())]))
+    for place in broken:
         call = new_tool_call(call_id="c", name="get", arguments='{"input": ')
-        steps[-1]["response"] = new_message(role="assistant", tool_calls=[call])
+        steps[place]["response"] = new_message(role="assistant", tool_calls=[call])
     signals = [given_signal(name, value, index) for name, of in values.items() for index, value in enumerate(of)]
     signals.append(given_signal("outcome", outcome, None))
     return components(spec, steps, gather(spec, signals, 0), complete=True)
@@ -120,12 +126,57 @@ def test_a_malformed_call_never_scores_above_an_honest_failure(
     spec, names = declared
     values = st.fixed_dictionaries({name: st.lists(NUMBERS, min_size=1, max_size=4) for name in names})
     honest = laid(spec, data.draw(values), 0.0)
-    broken = laid(spec, data.draw(values), data.draw(st.floats(0, 1)), broken=True)
+    broken = laid(spec, data.draw(values), data.draw(st.floats(0, 1)), broken=[-1])
     assert sum(rewards_of(broken)) <= sum(rewards_of(honest)) + 1e-9
     assert spec.reward_bounds is not None
     low, high = spec.reward_bounds
     assert low - 1e-9 <= sum(rewards_of(honest)) <= high + 1e-9
     assert all(term["weight"] == 0 for step in honest for term in step if term["kind"] == "shadow")
+
+
+@given(guarded(), POSITIVE_GAMMAS, st.data())
+def test_nor_does_it_at_any_discount_from_any_step_on(
+    declared: tuple[RewardSpec, list[str]], gamma: float, data: st.DataObject
+) -> None:
+    """Not above a failure of the same length that lost as much before and is paid the lower bound at its end."""
+    spec, names = declared
+    values = st.fixed_dictionaries({name: st.lists(NUMBERS, min_size=1, max_size=5) for name in names})
+    drawn = data.draw(values)
+    places = st.sets(st.integers(0, max([1, *map(len, drawn.values())]) - 1), min_size=1)
+    broken = rewards_of(laid(spec, drawn, data.draw(st.floats(0, 1)), data.draw(places)))
+    assert spec.reward_bounds is not None
+    low, high = spec.reward_bounds
+    last = len(broken) - 1
+    for place, gain in enumerate(returns_to_go(broken, gamma)):
+        assert gain <= min(0.0, gamma ** (last - place) * (low - sum(broken[:place]))) + 1e-9
+    failure = rewards_of(laid(spec, {}, 0.0, count=len(broken)))
+    assert discounted(broken, gamma) <= discounted(failure, gamma) + 1e-9
+    # What bounds honest trajectories bounds them at any discount too.
+    honest = rewards_of(laid(spec, data.draw(values), 0.0))
+    assert min(low, 0.0) - 1e-9 <= discounted(honest, gamma) <= max(high, 0.0) + 1e-9
+
+
+def bounded(low: float, high: float) -> RewardSpec:
+    part = {"name": "c", "feedback": "c", "level": "step", "bounds": (-5, 5)}
+    return RewardSpec.model_validate({"reward_bounds": (low, high), "cap_malformed": True, "component": [part]})
+
+
+def test_what_a_step_was_paid_is_taken_back_there_and_the_rest_where_the_call_was_malformed() -> None:
+    """Booked at the end, five steps with a malformed first one that was paid 1 would be worth 1 - 0.95^4 at 0.95."""
+    paid = {"c": [1.0, 0.0, 0.0, 0.0, 0.0]}
+    assert rewards_of(laid(bounded(0.0, 1.0), paid, 0.0, [0])) == [0.0] * 5
+    paid = {"c": [1.0, 0.5, -0.25, 2.0]}
+    assert rewards_of(laid(bounded(-1.0, 1.0), paid, 0.0, [0, 1])) == [0.0, -0.75, -0.25, 0.0]
+    assert rewards_of(laid(bounded(-1.0, 1.0), {"c": [-3.0, 4.0]}, 0.0, [1])) == [-3.0, 0.0]
+    terms = laid(bounded(-1.0, 1.0), {"c": [0.0, 0.0]}, 0.0, [0])
+    assert [[term["name"] for term in step] for step in terms] == [["c", "cap:malformed"], ["c"]]
+
+
+def test_the_bounds_of_the_whole_reward_hold_where_they_are_passed() -> None:
+    paid = {"c": [0.75, 0.75, 0.75, -2.0]}
+    assert rewards_of(laid(bounded(-1.0, 1.0), paid, 0.0)) == [0.75, 0.25, 0.0, -0.75]
+    assert rewards_of(laid(bounded(0.5, 1.0), {"c": [0.0, 0.0]}, 0.0)) == [0.0, 0.5]
+    assert rewards_of(laid(bounded(-1.0, -0.5), {"c": [0.0, 0.0]}, 0.0)) == [0.0, -0.5]
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=8))
