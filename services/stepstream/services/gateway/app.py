@@ -20,7 +20,7 @@ from stepstream.services.gateway.asgi import (
     respond_error,
 )
 from stepstream.services.gateway.calls import Calls
-from stepstream.services.gateway.credentials import VERDICTS, presented
+from stepstream.services.gateway.credentials import presented
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
 from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.keys import Keys
@@ -36,6 +36,7 @@ from stepstream.services.gateway.protocols.responses import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
+from stepstream.topics.verdicts import SCOPE as VERDICTS
 
 log = logging.getLogger(__name__)
 
