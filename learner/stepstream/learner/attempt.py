@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.credit import positions, trajectory_of
+from stepstream.learner.shaping import Sums, held, misshaped
 
 Place = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
@@ -30,6 +31,8 @@ class Limits:
     """Token ids are below this."""
     max_length: int
     """Longest sequence in tokens."""
+    sums: Sums = field(default_factory=Sums)
+    """What the learner adds up; by default nothing, so that any shaping will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
     """
     if not all(map(math.isfinite, (record["reward"], *(step["reward"] for step in record["steps"])))):
         raise Invalid("reward is not finite")
-    barred, by_index = _barred(record, limits), positions(record)
+    barred, by_index = _barred(record, limits) or _unsuited(record, limits), positions(record)
     sequences = () if barred else tuple(_tokens(s, limits, by_index) for s in record["sequences"])
     sequences = tuple(tokens for tokens in sequences if tokens.trained.size)
     if not barred and not sequences:
@@ -99,7 +102,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         sequences=sequences,
         version_min=oldest,
         barred=barred,
-        credit=Trajectory((), record["reward"]) if barred else trajectory_of(record),
+        credit=Trajectory((), record["reward"]) if barred else trajectory_of(held(record, limits.sums)),
         tenant=record["tenant"],
         signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
     )
@@ -121,6 +124,11 @@ def _barred(record: Mapping[str, Any], limits: Limits) -> str:
     if any(span["model"] != limits.model for sequence in record["sequences"] for span in sequence["spans"]):
         return "other_model"
     return ""
+
+
+def _unsuited(record: Mapping[str, Any], limits: Limits) -> str:
+    """Why what the learner does with rewards bars it."""
+    return "shaping_discount" if misshaped(record, limits.sums) else ""
 
 
 def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int]) -> Tokens:

@@ -15,6 +15,8 @@ REASONS = {
     "fidelity": "its tokens and behaviour log-probabilities are not known (capture fidelity below `token`)",
     "not_trainable": "its label says that it may not be trained on: its flags say why",
     "no_outcome": "its outcome, or a component that its reward requires, had not come when its group ended",
+    "shaping_discount": "its reward is shaped by potentials for another discount than the learner adds it up with, and "
+    "would move the optimum",
     "no_trained_tokens": "none of its tokens may be trained on",
     "too_long": "it is longer than the model's context",
     "other_lineage": "it was sampled before the lineage's root was published",
@@ -40,6 +42,8 @@ REMEDIES = {
     "fidelity": "nothing for this one: serve the agent through the gateway from a worker that returns token ids",
     "not_trainable": "what its flags name; `stepstream quarantine release` lets in what is held",
     "no_outcome": "feedback with its outcome: its label then gets a new revision, which counts while it is not stale",
+    "shaping_discount": "a reward specification with the `gamma` of the advantage rule: 1, or for rules that credit "
+    "steps `learner.credit_discount` (docs/rewards.md, Shaping); its label then gets a new revision",
     "no_trained_tokens": "nothing for this one",
     "too_long": "a model with a longer context",
     "other_lineage": "nothing: a new lineage learns from what its own versions sampled",

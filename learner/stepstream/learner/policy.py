@@ -25,6 +25,7 @@ from stepstream.learner.parallel import (
     whole,
 )
 from stepstream.learner.pretrained import load_model, stored_dtype
+from stepstream.learner.shaping import sums_of
 from stepstream.learner.snapshot import Snapshot, load_optimizer
 from stepstream.learner.tree_sum import TreeSum
 
@@ -49,6 +50,7 @@ class Policy:
         torch.set_num_threads(how.threads)
         keep_memory()
         self._most_norm = how.max_grad_norm
+        self._sums = sums_of(how)
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, how)
         self._dtype = stored_dtype(folder)
@@ -81,7 +83,7 @@ class Policy:
     def limits(self, name: str) -> Limits:
         """What records must keep to, for the model called `name`."""
         config = self.model.config
-        return Limits(name, config.vocab_size, config.max_position_embeddings)
+        return Limits(name, config.vocab_size, config.max_position_embeddings, sums=self._sums)
 
     def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
         """Indices of the rows of each forward pass, together at most so many tokens (or one row alone)."""

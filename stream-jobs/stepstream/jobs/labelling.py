@@ -128,6 +128,7 @@ def label(
         reward=sum(rewards),
         reward_spec=spec.identity(),
         reward_spec_version=declared.version,
+        gamma=spec.gamma,
         pending=pending,
         steps=[
             _labelled(

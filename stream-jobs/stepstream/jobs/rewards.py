@@ -5,6 +5,11 @@ with Φ = 0 after the last step, and with the γ of the return (Ng, Harada and R
 transformations", ICML 1999, theorem 1). Differences are never clipped. So Σ_t γ^t·F_t = -Φ(s_1) whatever the path: the
 returns of all trajectories from one state differ by one constant, and the optimum does not move. Where a Φ is not
 known it is taken to be that of the step before, at the first step 0.
+
+Φ = 0 after a trajectory that was cut, too: whoever adds up what was paid takes the cut for an end, and a potential
+that stayed would pay for being cut in a promising state. A learner that bootstraps there, with V in place of what would
+have followed, holds the last Φ itself, and one that adds up with another γ does not train on it: see the learner's
+`shaping.py`. Only a learner knows which of these it is, so the label keeps the plain sum, and tells its γ.
 """
 
 from collections.abc import Iterable, Sequence

@@ -136,6 +136,7 @@ def test_a_new_version_labels_what_is_kept_again() -> None:
     run, versions = waiting_run()
     first = ended(run)
     assert (first["reward_spec_version"], first["reward_spec"]) == (1, versions.declared.spec.identity())
+    assert first["gamma"] == 1.0
     versions.put(SPEC.replace("outcome = true", "outcome = true\nweight = 3.0"))
     [(topic, _, second)] = run.tick(NOW_MS + 1_000)
     assert (topic, second["revision"], second["reward"], second["pending"]) == (

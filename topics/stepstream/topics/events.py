@@ -1210,6 +1210,8 @@ class LabeledTrajectory(TypedDict):
     """Name and digest of the reward specification."""
     reward_spec_version: int
     """Version of that specification on `reward-specs`; 0: the one of the settings, or the built-in one."""
+    gamma: float | None
+    """Discount γ of that specification, from step to step: of the steps' returns and of the differences that shaping pays; null: made before labels told it."""
     pending: list[str]
     """Required reward components that are still waited for: until they come, or the wait is given up, the label is partial and not trainable."""
     steps: list[LabeledStep]
@@ -1274,6 +1276,7 @@ def new_labeled_trajectory(
     end: TrajectoryEnd = "open",
     success: bool | None = None,
     reward_spec_version: int = 0,
+    gamma: float | None = None,
     pending: list[str] | None = None,
     steps: list[LabeledStep] | None = None,
     sequences: list[TrainingSequence] | None = None,
@@ -1316,6 +1319,7 @@ def new_labeled_trajectory(
         "reward": reward,
         "reward_spec": reward_spec,
         "reward_spec_version": reward_spec_version,
+        "gamma": gamma,
         "pending": pending if pending is not None else [],
         "steps": steps if steps is not None else [],
         "sequences": sequences if sequences is not None else [],

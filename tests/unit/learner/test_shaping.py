@@ -1,0 +1,139 @@
+"""Potentials leave what a learner finds best alone: by their discount, and where a limit cut the trajectory."""
+
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from labelled_records import LIMITS, labelled
+
+from stepstream.config.sections import Learner
+from stepstream.jobs.rewards import differences
+from stepstream.learner.advantages import PpoGae, Rule, Step, StepGae, Trajectory, VTrace
+from stepstream.learner.attempt import attempt_of
+from stepstream.learner.credit import rule_of
+from stepstream.learner.shaping import Sums, held, misshaped, sums_of
+from stepstream.topics.events import LabeledTrajectory, new_labeled_step, new_reward_component
+
+ADVANTAGES = get_args(Learner.model_fields["advantage"].annotation)
+WHOLE = {"rloo", "grpo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "stratified", "salt", "tree_grpo"}
+CRITICS = {"ppo_gae", "step_ppo", "vtrace"}
+NUMBERS = st.floats(-2, 2)
+PHI = {"s0": 0.5, "a": -0.25, "b": 1.0, "c": 0.75}
+PATHS = (("s0", "a", "b"), ("s0", "b"), ("s0", "c", "a", "b"), ("s0", "a"))
+OUTCOMES = (1.0, 0.0, 0.5, 0.25)
+
+
+def shaped(rewards: list[float], potentials: list[float], gamma: float | None, **fields: Any) -> LabeledTrajectory:
+    """A label with these rewards by step, and what potentials pay beside them."""
+    paid = differences(potentials, 1.0 if gamma is None else gamma)
+    steps = [
+        new_labeled_step(
+            step_index=index,
+            event_id=f"s{index}",
+            reward=reward + extra,
+            return_to_go=0.0,
+            components=[new_reward_component(name="phi", value=extra, weight=1.0, source="prm", kind="shaping")],
+        )
+        for index, (reward, extra) in enumerate(zip(rewards, paid, strict=True))
+    ]
+    whole = sum(rewards) + sum(paid)
+    return labelled("g", 0, whole, versions=(0,) * len(rewards), steps=steps, gamma=gamma, **fields)
+
+
+def group(gamma: float, *, with_potentials: bool) -> list[Trajectory]:
+    """Attempts from one state, paid at their ends."""
+    made = []
+    for path, outcome in zip(PATHS, OUTCOMES, strict=True):
+        extra = differences([PHI[state] for state in path], gamma) if with_potentials else [0.0] * len(path)
+        rewards = [more + outcome * (place == len(path) - 1) for place, more in enumerate(extra)]
+        steps = tuple(
+            Step(reward, observation=state, action=state) for reward, state in zip(rewards, path, strict=True)
+        )
+        made.append(Trajectory(steps, sum(rewards), final_observation=("end", outcome)))
+    return made
+
+
+def advantages(rule: Rule, attempts: list[Trajectory]) -> list[float]:
+    [credits] = rule([attempts]).groups
+    return [advantage for credit in credits for advantage in credit.steps]
+
+
+@pytest.mark.parametrize("advantage", ADVANTAGES)
+def test_every_rule_has_its_discounts(advantage: str) -> None:
+    how: dict[str, Any] = {"advantage": advantage, "credit_discount": 0.9, "loss_weight": "none"}
+    told = sums_of(Learner(**how))
+    expected = {1.0} if advantage in WHOLE | {"ppo_gae"} else {0.9, 1.0} if advantage in {"gigpo", "hcapo"} else {0.9}
+    assert told.discounts == expected
+    assert told.bootstraps == (advantage in CRITICS | {"step_gae", "shadow"})
+
+
+def test_an_objective_without_advantages_adds_up_whole_rewards_or_nothing() -> None:
+    assert sums_of(Learner(objective="dpo", advantage="step_ppo", kl_weight=0.0)) == Sums(frozenset({1.0}))
+    assert [sums_of(Learner(objective=one)) for one in ("kto", "sft")] == [Sums(), Sums()]
+
+
+@pytest.mark.parametrize(
+    "advantage", sorted(set(ADVANTAGES) - CRITICS - {"reinforce_pp", "reinforce_pp_baseline", "hcapo"})
+)
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+def test_what_fits_changes_no_advantage_and_what_does_not_changes_some(advantage: str, discount: float) -> None:
+    """Where V̂ and baselines are the group's own, -Φ(s) is in both and nothing is left of it."""
+    how = Learner(advantage=advantage, credit_discount=discount)  # type: ignore[arg-type]
+    rule, sums = rule_of(how), sums_of(how)
+    for gamma in (1.0, 0.9, 0.5):
+        fits = not misshaped(shaped([0.0, 1.0], [0.5, 0.5], gamma), sums)
+        assert fits == (sums.discounts == {gamma})
+        plain = advantages(rule, group(gamma, with_potentials=False))
+        same = advantages(rule, group(gamma, with_potentials=True)) == pytest.approx(plain, abs=1e-9)
+        assert same == fits
+
+
+def test_a_label_that_does_not_fit_is_barred_and_the_others_are_not() -> None:
+    record = shaped([0.0, 1.0], [0.5, 0.5], 0.95)
+    limits = replace(LIMITS, sums=Sums(frozenset({1.0})))
+    assert attempt_of(record, (0, 0), limits).barred == "shaping_discount"
+    assert attempt_of(record, (0, 0), LIMITS).barred == ""
+    assert attempt_of({**record, "gamma": 1.0}, (0, 0), limits).barred == ""
+    assert attempt_of({**record, "gamma": None}, (0, 0), limits).barred == ""  # from before labels told it
+    for kind, weight in (("shadow", 0.0), ("shaping", 0.0), ("raw", 1.0)):
+        record["steps"][1]["components"][0] |= {"kind": kind, "weight": weight}
+        record["steps"][0]["components"] = []
+        assert attempt_of(record, (0, 0), limits).barred == ""
+    # What would bar it anyway says so.
+    assert attempt_of({**record, "split": "eval"}, (0, 0), limits).barred == "split"
+
+
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=5), NUMBERS, st.floats(0, 1), st.floats(0, 1)
+)
+def test_a_critic_s_advantages_are_the_same_with_potentials_where_a_limit_cut(
+    steps: list[tuple[float, float, float]], after: float, gamma: float, trace: float
+) -> None:
+    """With V - Φ in place of V, and the last potential held behind the cut."""
+    rewards, potentials, values = (list(column) for column in zip(*steps, strict=True))
+    record = held(shaped(rewards, potentials, gamma, end="truncated"), Sums(frozenset({gamma}), bootstraps=True))
+    paid = [step["reward"] for step in record["steps"]]
+
+    def attempt(rewards: list[float], values: list[float], after: float) -> list[Trajectory]:
+        of = zip(rewards, values, strict=True)
+        made = [Step(reward, value=value, token_values=(value,), log_ratio=-0.5) for reward, value in of]
+        return [Trajectory(tuple(made), 0.0, truncated=True, final_value=after)]
+
+    less = [value - potential for value, potential in zip(values, potentials, strict=True)]
+    rules = [StepGae(gamma, trace, whiten=False), VTrace(gamma), PpoGae(gamma, trace, whiten=False)]
+    for rule in rules:
+        with_potentials = advantages(rule, attempt(paid, less, after - potentials[-1]))
+        assert with_potentials == pytest.approx(advantages(rule, attempt(rewards, values, after)), abs=1e-9)
+
+
+def test_nothing_is_held_where_nothing_was_cut_or_nobody_goes_on() -> None:
+    bootstraps = Sums(frozenset({0.9}), bootstraps=True)
+    record = shaped([0.0, 1.0], [0.5, 0.25], 0.9, end="truncated")
+    credit = attempt_of(record, (0, 0), replace(LIMITS, sums=bootstraps)).credit
+    assert [step.reward for step in credit.steps] == pytest.approx([0.9 * 0.25 - 0.5, 1.0 + 0.9 * 0.25 - 0.25])
+    assert credit.outcome == record["reward"]
+    for other in (record | {"end": "terminated"}, record | {"gamma": None}, record | {"steps": []}):
+        assert held(other, bootstraps) is other
+    assert held(record, Sums(frozenset({0.9}))) is record
