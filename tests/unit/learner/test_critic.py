@@ -14,6 +14,7 @@ from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import sha256_of, write_root, write_version
 from stepstream.learner.critic import CRITIC, Critic
 from stepstream.learner.pretrained import load_model
+from stepstream.learner.shaping import Sums
 from stepstream.learner.update import Trainer
 
 FILES = ("model.safetensors", "optimizer.safetensors", CRITIC)
@@ -77,6 +78,7 @@ def test_what_rules_are_told_is_what_the_model_says_token_by_token(folder: Path,
 
 def test_figures_are_those_of_the_critic_before_the_update(folder: Path) -> None:
     trainer = Trainer(folder, how(advantage="step_ppo", minibatches=1, credit_trace=1.0, credit_discount=1.0))
+    assert trainer.limits("demo").sums == Sums(frozenset({1.0}), bootstraps=True)
     critic, model = opinionated(trainer), load_model(folder)
     given = groups()
     values = np.concatenate(
