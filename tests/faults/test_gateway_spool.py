@@ -39,7 +39,7 @@ async def agent(settings: Settings) -> AsyncIterator[Any]:
             return await client.chat.completions.create(
                 model="demo",
                 messages=[{"role": "user", "content": text}],
-                extra_headers={"x-stepstream-trajectory": trajectory} | more.pop("headers", {}),
+                extra_headers={"x-stepstream-trajectory": trajectory},
                 **more,
             )
 
@@ -71,7 +71,7 @@ async def test_without_kafka_calls_go_on_and_kill_9_loses_nothing(worker: Script
                 await call(trajectory, str(number))
             gateway.kill()
             await asyncio.to_thread(gateway.start)
-            await call(trajectory, "4", headers={"x-stepstream-step": "4"})
+            await call(trajectory, "4")
             with broker(settings, tmp_path / "broker.log") as kafka, later:
                 await asyncio.to_thread(admin.apply, settings)
                 arrived = await asyncio.to_thread(steps, settings, trajectory, 5)
@@ -81,7 +81,7 @@ async def test_without_kafka_calls_go_on_and_kill_9_loses_nothing(worker: Script
                     await call(trajectory, str(number))
                 gateway.kill()
                 await asyncio.to_thread(gateway.start)
-                await call(trajectory, "8", headers={"x-stepstream-step": "8"})
+                await call(trajectory, "8")
                 assert gateway.stop() == 0  # Kafka is still away: what waits stays on disk
                 assert "events wait on disk" in gateway.said
                 await asyncio.to_thread(kafka.start)
@@ -99,17 +99,17 @@ async def test_kill_9_in_mid_stream_costs_the_event_in_flight_and_shows(
     trajectory = str(uuid.uuid4())
     with gateway:
         async with agent(settings) as call:
-            await call(trajectory, "0", headers={"x-stepstream-step": "0"})
+            await call(trajectory, "0")
             worker.hold()
             before = len(worker.requests)
-            stream = asyncio.create_task(call(trajectory, "1", stream=True, headers={"x-stepstream-step": "1"}))
+            stream = asyncio.create_task(call(trajectory, "1", stream=True))
             await asyncio.to_thread(until, lambda: len(worker.requests) > before)
             gateway.kill()
             with pytest.raises(openai.APIError):
                 await stream
             worker.release()
             await asyncio.to_thread(gateway.start)
-            await call(trajectory, "2", headers={"x-stepstream-step": "2"})
+            await call(trajectory, "1")  # made again
         arrived = await asyncio.to_thread(steps, settings, trajectory, 2)
     assert [step["step_index"] for step in arrived] == [0, 2]
 

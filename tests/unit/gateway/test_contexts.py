@@ -1,22 +1,26 @@
 """Trajectories are trees: a call finds its place by name, by a response's id, or by what it repeats."""
 
+from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.contexts import EQUAL_ENDINGS, Contexts, Place, Prompt, prompt_of
+from stepstream.services.gateway.contexts import EQUAL_ENDINGS, Contexts
+from stepstream.services.gateway.next_indices import NextIndices
 from stepstream.services.gateway.tokens import pack
+from stepstream.services.gateway.trees import Place, Prompt, prompt_of
 from stepstream.topics.events import Message, new_message, new_tool_call
 
 SCOPE = ("acme", "", "agent")
 
 
-def remembering(limit: int = 100, limit_bytes: int = 1 << 20) -> Contexts:
+def remembering(limit: int = 100, limit_bytes: int = 1 << 20, indices: NextIndices | None = None) -> Contexts:
     names = count()
-    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}")
+    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}", indices or NextIndices())
 
 
 def user(text: str) -> Message:
@@ -143,7 +147,40 @@ def test_other_tenants_keys_and_agents_are_never_joined() -> None:
     assert contexts.place("else", "new-0", None, prompt_of([])).step_index == 0
 
 
-def test_after_a_restart_no_index_is_used_again() -> None:
+@pytest.fixture
+def indices(tmp_path: Path) -> Iterator[NextIndices]:
+    made = NextIndices(tmp_path)
+    yield made
+    made.close()
+
+
+def test_after_a_restart_or_once_forgotten_a_named_trajectory_goes_on_counting(indices: NextIndices) -> None:
+    """A failed call, a branch, another agent's call and a compaction leave fewer responses in the prompt than steps."""
+    contexts = remembering(limit=1, indices=indices)
+    ask(contexts, [user("a")], "r0", "t")
+    ask(contexts, [user("a"), assistant("r0"), user("b")], trajectory="t")  # it failed
+    ask(contexts, [user("a"), assistant("r0"), user("b")], "r2", "t")
+    compacted = [user("summary")]
+    assert (
+        ask(remembering(indices=indices), compacted, trajectory="t")[0].step_index == 3
+    )  # in flight when it was killed
+    assert ask(remembering(indices=indices), compacted, trajectory="t")[0].step_index == 4  # made again: a gap
+    ask(contexts, [user("a")], "r", "other")
+    assert len(contexts) == 1
+    assert ask(contexts, compacted, trajectory="t")[0].step_index == 5
+    assert ask(contexts, compacted, trajectory="t", step=9)[0].step_index == 9
+    assert ask(remembering(indices=indices), compacted, trajectory="t")[0].step_index == 10
+    assert remembering(indices=indices).place("else", "t", None, prompt_of(compacted)).step_index == 0
+
+
+def test_a_conversation_that_is_named_later_is_kept_from_then_on(indices: NextIndices) -> None:
+    contexts = remembering(indices=indices)
+    ask(contexts, [user("a")], "r0")
+    ask(contexts, [user("a"), assistant("r0"), user("b")], "r1", "new-0")
+    assert ask(remembering(indices=indices), [user("c")], trajectory="new-0")[0].step_index == 2
+
+
+def test_where_nothing_was_kept_the_responses_in_the_prompt_are_counted() -> None:
     said = [user("a"), assistant("r0"), user("b"), assistant("r1"), user("c")]
     assert ask(remembering(), said, trajectory="t")[0].step_index == 2
     assert ask(remembering(), said)[0].step_index == 0  # a new trajectory

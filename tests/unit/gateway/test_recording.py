@@ -8,21 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.config.sections import Gateway
-from stepstream.services.gateway.contexts import Contexts, prompt_of
+from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.identity import Identity, identify
+from stepstream.services.gateway.next_indices import NextIndices
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.failures import failed
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.recording import Call, Timing
 from stepstream.services.gateway.recording import record as record_call
+from stepstream.services.gateway.trees import prompt_of
 from stepstream.topics.events import Step, new_message, new_tool_call
 from stepstream.topics.ids import token_digest
 
 
 def remembering(limit: int = 10, limit_bytes: int = 1 << 20) -> Contexts:
     names = count()
-    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}")
+    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}", NextIndices())
 
 
 def record(

@@ -25,6 +25,7 @@ from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, N
 from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.next_indices import NextIndices
 from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver
 from stepstream.services.gateway.passthrough import PassThrough
@@ -33,7 +34,7 @@ from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.responses import RESPONSES
-from stepstream.services.gateway.publisher import Event, Publisher
+from stepstream.services.gateway.publisher import Event, Publisher, spool_folder
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
 from stepstream.topics.verdicts import SCOPE as VERDICTS
@@ -91,7 +92,10 @@ class GatewayApp:
         gateway = self._settings.gateway
         self._upstreams = Upstreams(gateway, self.metrics)
         self._keys = Keys(self._settings)
-        self._calls = Calls(gateway, self._upstreams, self._publisher, self._keys, self.metrics, self._producer)
+        indices = NextIndices(spool_folder(self._settings))
+        self._calls = Calls(
+            gateway, self._upstreams, self._publisher, self._keys, self.metrics, self._producer, indices
+        )
         self._pass_through = PassThrough(self._upstreams, self._keys)
         otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_tenant)
         otlp.start()
@@ -101,6 +105,7 @@ class GatewayApp:
         await otlp.close()
         await self._upstreams.close()
         self._keys.close()
+        indices.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _otlp_tenant(self, scope: Scope) -> str | None:

@@ -46,6 +46,7 @@ from stepstream.services.gateway.streams import (
     error_message,
     json_object,
 )
+from stepstream.services.gateway.trees import Indices
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
 
@@ -63,13 +64,14 @@ class Calls:
         keys: Keys,
         metrics: Metrics,
         producer: str,
+        indices: Indices,
     ) -> None:
         self._settings = settings
         self._publisher = publisher
         self._keys = keys
         self._metrics = metrics
         self._producer = producer
-        self._contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()))
+        self._contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
         self._histories = Histories(settings.history_bytes)
         self._planner = Planner(upstreams, self._contexts, self._histories)
 

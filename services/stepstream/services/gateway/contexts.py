@@ -7,10 +7,19 @@ not say whose it is is placed by them too: it goes on where its messages repeat 
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from stepstream.services.gateway import tokens
-from stepstream.services.gateway.links import Link, chain, link
+from stepstream.services.gateway.links import Link, link
+from stepstream.services.gateway.trees import (
+    NOTHING,
+    TRAJECTORY_BYTES,
+    Indices,
+    Node,
+    Place,
+    Prompt,
+    Scope,
+    Shared,
+    Trajectory,
+)
 from stepstream.topics.events import Message
 
 PACKED_STEPS = 2
@@ -19,109 +28,17 @@ EQUAL_ENDINGS = 256
 """Conversations without a name that are equal so far, and are told apart by which was gone on from: the newest ones."""
 _LARGEST_SHARE = 4
 # What they take in memory, roughly, in bytes: to keep a bound, not to account.
-_TRAJECTORY, _STEP, _LINK = 800, 500, 150
-
-Scope = tuple[str, ...]
-"""Whose calls without a session are compared with one another: tenant, key, agent."""
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """A recorded step, as the ones after it see it."""
-
-    trajectory: "Trajectory"
-    step_index: int
-    messages: int
-    """Messages of its prompt and response together."""
-    first: Link | None
-    """Link of its first message alone."""
-    end: Link
-    """Link of its response."""
-    prompt_tokens: int
-    tokens: bytes
-    """Packed ids of prompt and response; empty below fidelity `token`, and once they were let go."""
-    continued: bool = False
-    _digests: dict[int, str] = field(default_factory=dict)
-
-    def shared_tokens(self, prompt: bytes) -> int:
-        """How many leading tokens of a packed prompt are this step's: exact, or one of the lengths still known."""
-        if self.tokens:
-            return tokens.shared_tokens(prompt, self.tokens)
-        for length in sorted(self._digests, reverse=True):
-            if len(prompt) >= length * tokens.WIDTH and tokens.digest(prompt, length) == self._digests[length]:
-                return length
-        return 0
-
-    def let_go(self) -> int:
-        """Keeps digests in place of the tokens; returns the bytes that this frees."""
-        freed = len(self.tokens)
-        if freed:
-            prompt, whole = tokens.two_digests(self.tokens, self.prompt_tokens)
-            self._digests = {self.prompt_tokens: prompt, freed // tokens.WIDTH: whole}
-            self.tokens = b""
-        return freed
-
-
-@dataclass(slots=True, eq=False)
-class Trajectory:
-    """One trajectory."""
-
-    tenant: str
-    id: str
-    next_index: int = 0
-    scope: Scope | None = None
-    """Set where its calls are placed by their content."""
-    links: dict[Link, Node] = field(default_factory=dict)
-    """The step that first asked, or last answered, each conversation."""
-    nodes: list[Node] = field(default_factory=list)
-    packed: deque[Node] = field(default_factory=deque)
-    """The newest steps that hold tokens."""
-    response_ids: list[str] = field(default_factory=list)
-    size: int = _TRAJECTORY
-
-
-@dataclass(slots=True)
-class Prompt:
-    """A call's messages with their links."""
-
-    messages: list[Message]
-    links: list[Link]
-    before: Node | None = None
-    """The step whose prompt and response come before `messages`, where a call names it and repeats nothing."""
-
-
-@dataclass(slots=True)
-class Place:
-    """Where a call belongs."""
-
-    trajectory: Trajectory
-    step_index: int
-    continues: Node | None = None
-    """The step after whose response its content placed it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What of a prompt an earlier step holds already."""
-
-    step: int | None = None
-    """Index of that step; None: the step before, or nothing is shared."""
-    messages: int = 0
-    tokens: int = 0
-    repeated: int = 0
-    """How many of the messages that the call itself sent these are."""
-
-
-NOTHING = Shared()
+_STEP, _LINK = 500, 150
 
 
 class Contexts:
     """The most recently used trajectories, up to a limit; one that was forgotten stores its next prompt whole."""
 
-    def __init__(self, limit: int, limit_bytes: int, new_id: Callable[[], str]) -> None:
+    def __init__(self, limit: int, limit_bytes: int, new_id: Callable[[], str], indices: Indices) -> None:
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._new_id = new_id
+        self._indices = indices
         self._size = 0
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
         self._endings: dict[tuple[Scope, Link], deque[Node]] = {}
@@ -152,17 +69,14 @@ class Contexts:
         Args:
             tenant: whose names these are.
             trajectory_id: empty: the step before's where the prompt names one, else told by the content.
-            step_index: the caller's; None: the next one of the trajectory. A trajectory that is not remembered begins
-                at the number of responses in the prompt, so that no index of before a restart is used again.
+            step_index: the caller's; None: the next one of the trajectory. A trajectory that is not remembered goes
+                on from the index that was kept of it; where none was, from the number of responses in the prompt.
             prompt: what is asked.
             scope: of a call without a trajectory.
         """
         continues = None
         if trajectory_id:
-            trajectory = self._trajectories.get((tenant, trajectory_id))
-            if trajectory is None:
-                answers = sum([message["role"] == "assistant" for message in prompt.messages])
-                trajectory = self._add(Trajectory(tenant, trajectory_id, answers))
+            trajectory = self._trajectories.get((tenant, trajectory_id)) or self._begin(tenant, trajectory_id, prompt)
         elif prompt.before is not None and self._knows(prompt.before.trajectory):
             trajectory = prompt.before.trajectory
         else:
@@ -175,6 +89,10 @@ class Contexts:
         self._trajectories.move_to_end((tenant, trajectory.id))
         index = trajectory.next_index if step_index is None else step_index
         trajectory.next_index = max(trajectory.next_index, index + 1)
+        if trajectory_id:  # no later call can mean one without a name, once it is forgotten
+            if trajectory.kept is None:
+                trajectory.kept = self._indices.of(tenant, trajectory_id)
+            trajectory.kept.note(trajectory.next_index)
         return Place(trajectory, index, continues)
 
     def give_back(self, place: Place) -> None:
@@ -239,6 +157,13 @@ class Contexts:
     def _knows(self, trajectory: Trajectory) -> bool:
         return self._trajectories.get((trajectory.tenant, trajectory.id)) is trajectory
 
+    def _begin(self, tenant: str, trajectory_id: str, prompt: Prompt) -> Trajectory:
+        kept = self._indices.of(tenant, trajectory_id)
+        first = kept.value
+        if first is None:
+            first = sum([message["role"] == "assistant" for message in prompt.messages])
+        return self._add(Trajectory(tenant, trajectory_id, first, kept))
+
     def _add(self, trajectory: Trajectory) -> Trajectory:
         self._trajectories[trajectory.tenant, trajectory.id] = trajectory
         self._size += trajectory.size
@@ -301,14 +226,5 @@ class Contexts:
                         del self._endings[key]
         for kept in (trajectory.response_ids, trajectory.nodes, trajectory.packed, trajectory.links):
             kept.clear()
-        self._size -= trajectory.size - _TRAJECTORY
-        trajectory.size = _TRAJECTORY
-
-
-def prompt_of(messages: list[Message], before: Node | None = None) -> Prompt:
-    """A prompt with its links; instructions that the step before had too, as its first message, are not new."""
-    if before is None:
-        return Prompt(messages, chain(messages))
-    if messages and messages[0]["role"] in ("system", "developer") and link(b"", messages[0]) == before.first:
-        messages = messages[1:]
-    return Prompt(messages, chain(messages, before.end), before)
+        self._size -= trajectory.size - TRAJECTORY_BYTES
+        trajectory.size = TRAJECTORY_BYTES

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from stepstream.services.gateway.contexts import Contexts, prompt_of
+from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.histories import Histories
@@ -15,6 +15,7 @@ from stepstream.services.gateway.protocols.base import Asked, ChatTranslation, C
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.recording import Call
 from stepstream.services.gateway.routing import native
+from stepstream.services.gateway.trees import prompt_of
 from stepstream.services.gateway.upstreams import Target, Upstreams
 from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id

@@ -1,6 +1,7 @@
 """Publishes events without ever delaying or failing a call: on disk first, then to Kafka; see `topics.delivery`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from stepstream.config import Settings
 from stepstream.services.gateway.metrics import Metrics
@@ -9,7 +10,7 @@ from stepstream.topics.codec import codec_of
 from stepstream.topics.confirmed import Confirmed, Event, NotDelivered
 from stepstream.topics.delivery import Delivery, Left
 
-__all__ = ["Event", "Left", "NotDelivered", "Publisher"]
+__all__ = ["Event", "Left", "NotDelivered", "Publisher", "spool_folder"]
 
 MB = 1024 * 1024
 
@@ -26,7 +27,7 @@ class Publisher:
             source,
             _Counting(metrics),
             Room(
-                gateway.spool or settings.paths.data / "spool" / "gateway",
+                spool_folder(settings),
                 spool_bytes=gateway.spool_mb * MB,
                 memory_bytes=gateway.backlog_mb * MB,
             ),
@@ -53,6 +54,11 @@ class Publisher:
         """Delivers what it can within `timeout_s` seconds; what is left on disk goes out with the next gateway."""
         self._confirmed.close()
         return self._delivery.close(timeout_s)
+
+
+def spool_folder(settings: Settings) -> Path:
+    """Where events wait, and where step indices are kept."""
+    return settings.gateway.spool or settings.paths.data / "spool" / "gateway"
 
 
 class _Counting:

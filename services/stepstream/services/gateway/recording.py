@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from stepstream.services.gateway import tokens
 from stepstream.services.gateway.capture import captured
-from stepstream.services.gateway.contexts import Contexts, Place, Prompt
+from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.protocols.base import Answer, Conversation
 from stepstream.services.gateway.tool_calls import checked
+from stepstream.services.gateway.trees import Place, Prompt
 from stepstream.topics.events import Step, new_step
 
 
