@@ -40,8 +40,8 @@ def check_step(step: Mapping[str, Any]) -> None:
     """
     _require(step["step_index"] >= 0, "step_index is negative")
     _require(
-        (step["parent_trajectory_id"] is None) == (step["parent_step_index"] is None),
-        "parent_trajectory_id and parent_step_index must be set together",
+        step["parent_step_index"] is None or step["parent_trajectory_id"] is not None,
+        "parent_step_index is set without parent_trajectory_id",
     )
     shared = step["prompt_shared_tokens"]
     _require(shared >= 0 and step["prompt_shared_messages"] >= 0, "a shared prefix has a negative length")

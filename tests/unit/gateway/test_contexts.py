@@ -173,6 +173,14 @@ def test_after_a_restart_or_once_forgotten_a_named_trajectory_goes_on_counting(i
     assert remembering(indices=indices).place("else", "t", None, prompt_of(compacted)).step_index == 0
 
 
+def test_the_newest_step_of_a_trajectory_is_known_after_a_restart(indices: NextIndices) -> None:
+    contexts = remembering(indices=indices)
+    for text in ("a", "b"):
+        ask(contexts, [user(text)], "r", "t")
+    after = remembering(indices=indices)
+    assert [after.newest("acme", "t"), after.newest("acme", "other"), after.newest("else", "t")] == [1, None, None]
+
+
 def test_a_conversation_that_is_named_later_is_kept_from_then_on(indices: NextIndices) -> None:
     contexts = remembering(indices=indices)
     ask(contexts, [user("a")], "r0")

@@ -21,6 +21,7 @@ def test_sound_events_pass() -> None:
         check_envelope(step, b"t", T0_US + 10_000_000, 0)
     check_feedback(make_feedback("t", end="terminated", last_step_index=2))
     check_step(make_steps("t", prompt_tokens=0, response_tokens=0, policy_spans=[])[0])
+    check_step(make_steps("t", parent_trajectory_id="p")[0])  # the parent's step may be unknown
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_sound_events_pass() -> None:
         ({"prompt_shared_tokens": -3}, "negative"),
         ({"prompt_shared_digest": "0" * 64}, "prompt_shared_digest"),
         ({"fidelity": "text"}, "no tokens"),
-        ({"parent_trajectory_id": "p"}, "parent"),
+        ({"parent_step_index": 1}, "parent"),
     ],
 )
 def test_a_broken_step_is_refused(fields: dict[str, Any], reason: str) -> None:

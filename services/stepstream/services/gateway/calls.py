@@ -73,7 +73,7 @@ class Calls:
         self._producer = producer
         self._contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
         self._histories = Histories(settings.history_bytes)
-        self._planner = Planner(upstreams, self._contexts, self._histories)
+        self._planner = Planner(upstreams, self._contexts, self._histories, metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
         """One call, from request to recorded step; `session`: the key in its path, or empty."""

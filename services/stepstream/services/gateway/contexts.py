@@ -57,9 +57,10 @@ class Contexts:
         return self._responses.get((tenant, response_id))
 
     def newest(self, tenant: str, trajectory_id: str) -> int | None:
-        """Index of a trajectory's newest step, as far as it is remembered."""
+        """Index of a trajectory's newest step; None: nothing is remembered or kept of it."""
         trajectory = self._trajectories.get((tenant, trajectory_id))
-        return trajectory.next_index - 1 if trajectory is not None and trajectory.next_index else None
+        following = self._indices.of(tenant, trajectory_id).value if trajectory is None else trajectory.next_index
+        return following - 1 if following else None
 
     def place(
         self, tenant: str, trajectory_id: str, step_index: int | None, prompt: Prompt, scope: Scope = ()

@@ -30,6 +30,11 @@ class Metrics:
             "Alternatives beyond the first (n > 1), which no step holds.",
             registry=self.registry,
         )
+        self.parents_unknown = Counter(
+            "stepstream_gateway_parents_unknown",
+            "Calls that name a parent trajectory of which nothing is known: recorded without the parent's step.",
+            registry=self.registry,
+        )
         events = Counter(
             "stepstream_gateway_events", "Events by what became of them.", ["result"], registry=self.registry
         )

@@ -1,6 +1,7 @@
 """What is to be done with a call: where it belongs, who gets it, in which protocol, and with which body."""
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.identity import Identity
+from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Asked, ChatTranslation, Conversation, ModelProtocol
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.recording import Call
@@ -21,6 +23,8 @@ from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id
 
 log = logging.getLogger(__name__)
+
+WARN_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
@@ -47,10 +51,12 @@ class Plan:
 class Planner:
     """Makes plans."""
 
-    def __init__(self, upstreams: Upstreams, contexts: Contexts, histories: Histories) -> None:
+    def __init__(self, upstreams: Upstreams, contexts: Contexts, histories: Histories, metrics: Metrics) -> None:
         self._upstreams = upstreams
         self._contexts = contexts
         self._histories = histories
+        self._metrics = metrics
+        self._warned_at = -WARN_EVERY_S
 
     def plan(
         self,
@@ -64,8 +70,8 @@ class Planner:
         """The plan for one call, which takes its place in its trajectory now.
 
         Raises:
-            BadRequest: its upstream speaks no protocol that it can be told in, or what it goes on from or which step
-                called it is not known.
+            BadRequest: its upstream speaks no protocol that it can be told in, what it goes on from is not known, or
+                it names a step of a parent that it does not name.
         """
         self._name_parent(identity)
         said = _read(protocol, request)
@@ -106,14 +112,25 @@ class Planner:
         )
 
     def _name_parent(self, identity: Identity) -> None:
-        """Fills in which step called a sub-agent that names its parent alone: the parent's newest."""
+        """Fills in which step called a sub-agent that names its parent alone: the parent's newest, if it is known."""
         parent = identity.parent_trajectory_id
-        if parent is not None and identity.parent_step_index is None:
+        if parent is None:
+            if identity.parent_step_index is not None:
+                raise BadRequest("x-stepstream-parent-step says nothing without x-stepstream-parent: name both")
+        elif identity.parent_step_index is None:
             identity.parent_step_index = self._contexts.newest(identity.tenant, parent)
-        if (parent is None) != (identity.parent_step_index is None):
-            raise BadRequest(
-                "x-stepstream-parent and x-stepstream-parent-step go together: the parent's step may be left out only "
-                "while the gateway remembers the parent's calls"
+            if identity.parent_step_index is None:
+                self._orphan(parent)
+
+    def _orphan(self, parent: str) -> None:
+        self._metrics.parents_unknown.inc()
+        now = time.monotonic()
+        if now - self._warned_at >= WARN_EVERY_S:
+            self._warned_at = now
+            log.warning(
+                "a sub-agent's parent %r is not known here: its calls are recorded without the step that made them; "
+                "name it in x-stepstream-parent-step",
+                parent,
             )
 
 
