@@ -67,6 +67,7 @@ class ScriptedUpstream:
         self.hang_up = False
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.queries: list[str] = []
         self.cancelled = 0
         self._free: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
@@ -144,6 +145,7 @@ class ScriptedUpstream:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
+        self.queries.append(request.query_string)
         try:
             await self._free.wait()
         except asyncio.CancelledError:

@@ -99,9 +99,10 @@ def test_a_workers_answer_is_a_message_and_a_step_with_tokens(
     assert step["sampling"]["temperature"] == 0.5
 
 
-def test_a_workers_stream_is_anthropics(http: httpx.Client, recorded: Recorded) -> None:
+def test_a_workers_stream_is_anthropics(http: httpx.Client, upstream: ScriptedUpstream, recorded: Recorded) -> None:
     headers = named()
-    answer = http.post("/v1/messages", json=body(stream=True), headers=headers)
+    answer = http.post("/v1/messages?beta=true", json=body(stream=True), headers=headers)
+    assert upstream.queries[-1] == ""  # it is said in another protocol's words
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = told(answer.content)
     assert [event["type"] for event in events[:2]] == ["message_start", "content_block_start"]
@@ -180,8 +181,8 @@ def test_a_provider_gets_and_gives_its_own_bytes(
     ]
     headers = named() | {"anthropic-beta": "some-beta"}
     asked = json.dumps(body(model="claude-x", stream=stream, unknown={"a": 1}, tools=[GET]), indent=2).encode()
-    answer = http.post("/v1/messages", content=asked, headers=headers)
-    assert provider.bodies[-1] == asked
+    answer = http.post("/v1/messages?beta=true&x=a%20b", content=asked, headers=headers)
+    assert (provider.bodies[-1], provider.queries[-1]) == (asked, "beta=true&x=a%20b")
     got = {name.lower(): value for name, value in provider.headers[-1].items()}
     assert (got["x-api-key"], got["anthropic-version"], got["anthropic-beta"]) == ("k", "2023-06-01", "some-beta")
     assert (answer.status_code, answer.content, answer.headers["request-id"]) == (200, provider.sent, REQUEST_ID)

@@ -85,6 +85,8 @@ class Calls:
             identity = identify(scope["headers"], self._settings, session or shown.session, tenant)
             body = await read_body(receive)
             plan = self._planner.plan(protocol, parse_request(body), body, identity, shown, started_us)
+            if scope["query_string"] and plan.translation is None:
+                plan.path += "?" + scope["query_string"].decode("latin-1")
         except Disconnected:
             self._metrics.calls_disconnected.inc()
             return
@@ -116,7 +118,7 @@ class Calls:
         ours: Headers = [(b"x-stepstream-trajectory", place.trajectory.id.encode())]
         step = (b"x-stepstream-step", b"%d" % place.step_index)  # only where a step is recorded
         try:
-            reply = await plan.target.send("POST", plan.spoken.path, plan.body, headers)
+            reply = await plan.target.send("POST", plan.path, plan.body, headers)
         except (UpstreamDied, UpstreamSilent) as error:
             hangup.stop()
             try:

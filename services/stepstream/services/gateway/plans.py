@@ -37,6 +37,8 @@ class Plan:
     spoken: ModelProtocol
     """The one in which the upstream is called: the caller's own, or chat."""
     target: Target
+    path: str
+    """Where the upstream is called; with the caller's query where it gets the caller's own call."""
     request: dict[str, Any]
     """As the upstream gets it, but for additions."""
     body: bytes
@@ -103,6 +105,7 @@ class Planner:
             protocol=protocol,
             spoken=spoken,
             target=target,
+            path=spoken.path,
             request=request,
             body=spoken.with_additions(body, request) if target.gives_tokens else body,
             asked=spoken.asked(request),
