@@ -1167,7 +1167,7 @@ class LabeledTrajectory(TypedDict):
     parent_trajectory_id: str | None
     """The trajectory that called this one."""
     parent_step_index: int | None
-    """The step that called it."""
+    """The step that called it; null where it is not known."""
     task_id: str
     """What was attempted."""
     group_id: str | None
@@ -1651,7 +1651,7 @@ class Step(TypedDict):
     parent_trajectory_id: str | None
     """For a sub-agent or hand-off: the trajectory that called it."""
     parent_step_index: int | None
-    """The step of the parent that called it."""
+    """The step of the parent that called it; null where there is no parent, or its step is not known."""
     task_id: str
     """What was attempted."""
     group_id: str | None
