@@ -187,7 +187,7 @@ async def test_a_worker_that_is_starting_is_waited_for(client: Any, upstream: Sc
     assert (await call).choices[0].message.content == "hello"
 
 
-async def test_with_no_worker_the_call_fails_and_no_step_happened(
+async def test_with_no_worker_the_call_fails_and_is_recorded(
     client: Any, upstream: ScriptedUpstream, recorded: Recorded, registry_settings: Settings, tmp_path: Path
 ) -> None:
     dead = ScriptedUpstream()
@@ -199,7 +199,7 @@ async def test_with_no_worker_the_call_fails_and_no_step_happened(
                 await ask(other, QUESTION, headers)
             assert caught.value.status_code == 503
             assert dead.url in str(caught.value)
-            assert "x-stepstream-step" not in caught.value.response.headers
+            assert caught.value.response.headers["x-stepstream-step"] == "0"
             dead.start()
             try:
                 raw = await other.chat.completions.with_raw_response.create(
@@ -207,9 +207,10 @@ async def test_with_no_worker_the_call_fails_and_no_step_happened(
                 )
             finally:
                 dead.die()
-    assert raw.headers["x-stepstream-step"] == "0"
-    (step,) = recorded("steps", headers["x-stepstream-trajectory"])
-    assert step["error"] is None
+    assert raw.headers["x-stepstream-step"] == "1"
+    steps = recorded("steps", headers["x-stepstream-trajectory"], 2)
+    assert [(s["step_index"], s["error"]) for s in steps] == [(0, "upstream_unavailable"), (1, None)]
+    assert steps[0]["messages"] == steps[1]["messages"]
 
 
 async def test_a_second_worker_takes_over(
@@ -235,7 +236,7 @@ async def test_a_stream_that_breaks_is_told_and_recorded(
     assert (step["error"], step["fidelity"], step["response"]["content"]) == ("upstream_disconnected", "text", "hel")
 
 
-async def test_a_caller_that_leaves_frees_the_worker(
+async def test_a_caller_that_leaves_frees_the_worker_and_leaves_no_gap(
     client: Any, http: aiohttp.ClientSession, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:
     upstream.hold()
@@ -249,8 +250,9 @@ async def test_a_caller_that_leaves_frees_the_worker(
     await asyncio.to_thread(until, lambda: upstream.cancelled > cancelled)
     upstream.release()
     raw = await client.chat.completions.with_raw_response.create(model="demo", messages=QUESTION, extra_headers=headers)
-    assert raw.headers["x-stepstream-step"] == "0"
-    assert len(recorded("steps", headers["x-stepstream-trajectory"])) == 1
+    assert raw.headers["x-stepstream-step"] == "1"
+    steps = recorded("steps", headers["x-stepstream-trajectory"], 2)
+    assert [(s["step_index"], s["error"]) for s in steps] == [(0, "client_disconnected"), (1, None)]
 
 
 async def test_feedback(http: aiohttp.ClientSession, gateway: ServiceProcess, recorded: Recorded) -> None:

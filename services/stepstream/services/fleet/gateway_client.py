@@ -18,6 +18,7 @@ from stepstream.config.sections import Fleet
 
 PAUSE_S = 0.25
 STEP_HEADER = "x-stepstream-step"
+NOBODY_THERE = "upstream_unavailable"
 
 
 class Lost(Exception):
@@ -87,9 +88,12 @@ class GatewayClient:
                 if time.monotonic() >= give_up:
                     raise Lost(f"no gateway answers at {self._settings.gateway_url}: {error.__cause__}") from error
             except APIStatusError as error:
-                if STEP_HEADER in error.response.headers:
+                may_again = error.status_code >= 500 and time.monotonic() < give_up
+                recorded = STEP_HEADER in error.response.headers
+                # Where no worker was there, the call made again takes the failed one's place: the agent names the step.
+                if recorded and not (may_again and error.type == NOBODY_THERE):
                     raise (Refused if error.status_code < 500 else RecordedFault)(str(error)) from error
-                if error.status_code < 500 or time.monotonic() >= give_up:
+                if not (recorded or may_again):
                     raise Lost(str(error)) from error
             await asyncio.sleep(PAUSE_S)
 

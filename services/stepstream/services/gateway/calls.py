@@ -26,7 +26,7 @@ from stepstream.services.gateway.asgi import (
 )
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import presented
-from stepstream.services.gateway.errors import GatewayError, NoUpstream, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.http_client import Reply, StreamBroke
 from stepstream.services.gateway.identity import identify
@@ -106,7 +106,6 @@ class Calls:
                 plan, started, plan.target.headers(scope["headers"], shown, plan.spoken.name), send, hangup
             )
         except asyncio.CancelledError:
-            self._metrics.calls_disconnected.inc()
             if not hangup.gone:
                 raise
         finally:
@@ -115,27 +114,23 @@ class Calls:
 
     async def _pass_on(self, plan: Plan, started: float, headers: Any, send: Send, hangup: Hangup) -> None:
         place = plan.call.place
-        ours: Headers = [(b"x-stepstream-trajectory", place.trajectory.id.encode())]
-        step = (b"x-stepstream-step", b"%d" % place.step_index)  # only where a step is recorded
+        ours: Headers = [
+            (b"x-stepstream-trajectory", place.trajectory.id.encode()),
+            (b"x-stepstream-step", b"%d" % place.step_index),
+        ]
         try:
             reply = await plan.target.send("POST", plan.path, plan.body, headers)
-        except (UpstreamDied, UpstreamSilent) as error:
+        except GatewayError as error:
             hangup.stop()
             try:
-                await self._refuse(plan, error, [*ours, step], send)
+                await respond_error(send, error, plan.protocol.error_body(str(error), error.type), ours)
             finally:
                 self._record(plan, failed(error.type), Timing(_ms_since(started)))
             return
         except BaseException as error:
-            # Nobody answered, so no step happened: the next call of this trajectory gets the index.
-            self._contexts.give_back(place)
-            if not isinstance(error, NoUpstream):
-                raise
-            self._metrics.calls_unanswered.inc()
-            hangup.stop()
-            await self._refuse(plan, error, ours, send)
-            return
-        ours.append(step)
+            # Its index is taken, maybe with later ones beside it: without a step it would be a gap.
+            self._record(plan, failed(_broken_off(error, hangup)), Timing(_ms_since(started)))
+            raise
         if reply.streaming:
             await self._stream(plan, started, reply, ours, send, hangup)
             return
@@ -145,9 +140,6 @@ class Calls:
             await respond(send, reply.status, out, (reply.headers or [JSON]) + ours)
         finally:
             self._record(plan, answer, Timing(_ms_since(started)))
-
-    async def _refuse(self, plan: Plan, error: GatewayError, headers: Headers, send: Send) -> None:
-        await respond_error(send, error, plan.protocol.error_body(str(error), error.type), headers)
 
     async def _stream(
         self, plan: Plan, started: float, reply: Reply, ours: Headers, send: Send, hangup: Hangup
@@ -168,8 +160,8 @@ class Calls:
                 chunk = await reply.more()
             hangup.stop()
             await send({"type": "http.response.body", "body": passage.end(), "more_body": False})
-        except asyncio.CancelledError:
-            error = "client_disconnected"
+        except asyncio.CancelledError as fault:
+            error = _broken_off(fault, hangup)
             raise
         except StreamBroke as fault:
             error = "upstream_disconnected"
@@ -199,7 +191,7 @@ class Calls:
         else:
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
             self._publisher.publish(Event("steps", place.trajectory.id, step, headers))
-        (self._metrics.calls_ok if answer.error is None else self._metrics.calls_error).inc()
+        self._metrics.ended(answer.error)
         if answer.choices > 1:
             self._metrics.choices_unrecorded.inc(answer.choices - 1)
 
@@ -228,6 +220,13 @@ def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:
         return failed("malformed_response"), plan.protocol.error_body(
             "the upstream's answer cannot be read", "malformed_response"
         )
+
+
+def _broken_off(error: BaseException, hangup: Hangup) -> str:
+    """The class of the error that ended a call before its answer."""
+    if not isinstance(error, asyncio.CancelledError):
+        return GatewayError.type
+    return "client_disconnected" if hangup.gone else "gateway_stopped"
 
 
 def _ms_since(started: float) -> float:

@@ -96,12 +96,6 @@ class Contexts:
             trajectory.kept.note(trajectory.next_index)
         return Place(trajectory, index, continues)
 
-    def give_back(self, place: Place) -> None:
-        """Frees the index of a step that came to nothing, so that the next call gets it."""
-        if place.trajectory.next_index == place.step_index + 1:
-            place.trajectory.next_index = place.step_index
-        self.fail(place)
-
     @staticmethod
     def fail(place: Place) -> None:
         """Notes that a call got no answer: it may be made again, and then belongs to the same place."""

@@ -14,11 +14,14 @@ class Metrics:
         calls = Counter(
             "stepstream_gateway_calls", "Model calls by how they ended.", ["result"], registry=self.registry
         )
-        self.calls_ok = calls.labels("ok")
-        self.calls_error = calls.labels("error")
         self.calls_refused = calls.labels("refused")
-        self.calls_unanswered = calls.labels("unanswered")
         self.calls_disconnected = calls.labels("disconnected")
+        self._calls_error = calls.labels("error")
+        self._calls_ended = {
+            None: calls.labels("ok"),
+            "upstream_unavailable": calls.labels("unanswered"),
+            "client_disconnected": self.calls_disconnected,
+        }
         self.call_seconds = Histogram(
             "stepstream_gateway_call_seconds", "Time of whole calls.", buckets=BUCKETS, registry=self.registry
         )
@@ -51,3 +54,7 @@ class Metrics:
         self.in_flight = Gauge(
             "stepstream_gateway_upstream_in_flight", "Calls in flight by worker.", ["upstream"], registry=self.registry
         )
+
+    def ended(self, error: str | None) -> None:
+        """Counts a call that is recorded, by the error of its step."""
+        self._calls_ended.get(error, self._calls_error).inc()
