@@ -39,7 +39,7 @@ class ScriptedAnthropic(ScriptedUpstream):
         body = json.loads(self.bodies[-1])
         self.requests.append(body)
         self.headers.append(dict(request.headers))
-        self.queries.append(request.query_string)
+        self.queries.append(request.rel_url.raw_query_string)
         named = {"request-id": REQUEST_ID}
         if self._failure is not None:
             status, kind, headers = self._failure

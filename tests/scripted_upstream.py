@@ -145,7 +145,7 @@ class ScriptedUpstream:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
-        self.queries.append(request.query_string)
+        self.queries.append(request.rel_url.raw_query_string)
         try:
             await self._free.wait()
         except asyncio.CancelledError:
