@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -122,6 +123,7 @@ async def test_a_trajectory_stores_each_token_and_message_once(
     assert before + second["prompt_token_ids"] == prompt_ids(messages[:3])
     assert second["prompt_shared_messages"] == 2
     assert [message["content"] for message in second["messages"]] == ["4"]
+    assert (json.loads(first["tool_definitions"]), second["tool_definitions"]) == ([GET], None)
 
 
 async def test_traceparent_goes_with_the_event(client: Any, gateway: ServiceProcess, recorded: Recorded) -> None:

@@ -194,6 +194,7 @@ def test_a_provider_gets_and_gives_its_own_bytes(
         ("toolu_2", '{"input":"c"}'),
     ]
     assert (step["usage_prompt_tokens"], step["usage_response_tokens"]) == (7, 3)
+    assert json.loads(step["tool_definitions"]) == [GET]
 
 
 def test_a_conversation_with_a_provider_stores_each_message_once(

@@ -9,7 +9,7 @@ too: somebody who knows all of the prefix but a card number could try card numbe
 from collections import Counter
 
 from stepstream.jobs.redaction import Redactor
-from stepstream.jobs.redaction.fields import redact_feedback, redact_ids, redact_messages
+from stepstream.jobs.redaction.fields import redact_feedback, redact_ids, redact_messages, redact_tools
 from stepstream.topics.events import Feedback, Governance, Step, new_governance
 from stepstream.topics.ids import derived_id
 
@@ -33,6 +33,7 @@ def govern_step(
     counts = [in_prompt] * len(step["messages"]) + [in_response]
     *messages, response = redact_messages([*step["messages"], step["response"]], redactor, counts)
     governed["messages"], governed["response"] = messages, response
+    redact_tools(governed, redactor, in_prompt)
     if step["error"] is not None:
         governed["error"] = redactor.redact(step["error"], in_response)
     in_ids: Counter[str] = Counter()  # of these no token tells

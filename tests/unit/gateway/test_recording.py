@@ -3,6 +3,7 @@
 from itertools import count
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +76,28 @@ def test_calls_are_not_doubted_where_the_offer_cannot_be_told(tools: Any) -> Non
     message = new_message(role="assistant", tool_calls=[call])
     step = record(remembering(), [], answered([1], [2], message=message), whose(), tools=tools)
     assert step["response"]["tool_calls"][0]["error"] == ("unknown_tool" if tools == [] else None)
+
+
+def test_the_tools_on_offer_are_stored_where_they_are_others_than_before() -> None:
+    contexts = remembering()
+    get, put = ([{"type": "function", "function": {"name": name}}] for name in ("get", "put"))
+    messages: list[dict[str, Any]] = []
+    stored = []
+    for tools in (get, get, put, None, None, get):
+        messages.append({"role": "user", "content": "q"})
+        stored.append(record(contexts, messages, answered([1], [2]), whose(), tools=tools)["tool_definitions"])
+        messages.append({"role": "assistant", "content": "x"})
+    assert [text if text is None else orjson.loads(text) for text in stored] == [get, None, put, [], None, get]
+    assert record(contexts, messages[:3], failed("busy"), whose(), tools=get)["tool_definitions"] is None  # a branch
+    # What shares nothing tells them again: nothing else would say what its tokens hold.
+    fresh = record(contexts, [{"role": "user", "content": "other"}], answered([1], [2]), whose(), tools=get)
+    assert orjson.loads(fresh["tool_definitions"] or "") == get
+
+
+@pytest.mark.parametrize("field", ["documents", "functions", "chat_template"])
+def test_tokens_of_a_prompt_with_text_that_is_recorded_nowhere_are_left_out(field: str) -> None:
+    step = record(remembering(), [], answered([1], [2]), whose(), **{field: ["secret"]})
+    assert (step["fidelity"], step["prompt_token_ids"]) == ("text", [])
 
 
 IDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)

@@ -107,6 +107,19 @@ def test_the_digest_of_a_redacted_prefix_goes_with_all_later_steps() -> None:
     assert [event["governed"]["trainable"] for event in outputs] == [True, False, False, False]
 
 
+def test_what_is_found_in_a_tools_definition_takes_the_tokens_that_it_is_rendered_into() -> None:
+    run = fold_run()
+    steps = make_steps("t", 3)
+    tool = {"type": "function", "function": {"name": "write", "description": f"Writes to {MAIL}."}}
+    steps[0]["tool_definitions"] = json.dumps([tool])
+    outputs = [event for step in steps for _, _, event in run.feed([run.record("steps", step)])]
+    assert MAIL not in json.dumps(outputs)
+    (kept,) = json.loads(outputs[0]["tool_definitions"])
+    assert kept["function"]["description"].startswith("Writes to <EMAIL:")
+    assert [event["governed"]["flags"] for event in outputs] == [["redacted:email"], *[["redacted:prefix"]] * 2]
+    assert not any(event["prompt_token_ids"] or event["response_token_ids"] for event in outputs)
+
+
 def test_a_step_that_shares_nothing_after_a_redaction_is_free_of_it() -> None:
     run = fold_run()
     dirty, fresh = make_steps("t", 2)

@@ -1682,6 +1682,8 @@ class Step(TypedDict):
     """Messages of the prompt after the shared ones."""
     prompt_token_ids: list[int]
     """Tokens of the prompt after the shared ones; empty below fidelity `token`."""
+    tool_definitions: str | None
+    """Tools that the model was offered, as JSON in the upstream's own form; null: those of the step whose messages or tokens are shared, and where nothing is shared, none that are known."""
     response: Message
     """What the agent answered, whole."""
     response_token_ids: list[int]
@@ -1747,6 +1749,7 @@ def new_step(
     prompt_shared_digest: str | None = None,
     messages: list[Message] | None = None,
     prompt_token_ids: list[int] | None = None,
+    tool_definitions: str | None = None,
     response_token_ids: list[int] | None = None,
     response_logprobs: list[float] | None = None,
     loss_mask: list[bool] | None = None,
@@ -1790,6 +1793,7 @@ def new_step(
         "prompt_shared_digest": prompt_shared_digest,
         "messages": messages if messages is not None else [],
         "prompt_token_ids": prompt_token_ids if prompt_token_ids is not None else [],
+        "tool_definitions": tool_definitions,
         "response": response,
         "response_token_ids": response_token_ids if response_token_ids is not None else [],
         "response_logprobs": response_logprobs if response_logprobs is not None else [],

@@ -24,6 +24,7 @@ FORMAT = 1
 _NONCE_BYTES = 12
 _ERASED = "erased"
 
+# What is new comes last: earlier releases read a blob up to there.
 _STEP = (
     "user",
     "messages",
@@ -35,6 +36,7 @@ _STEP = (
     "loss_mask",
     "policy_spans",
     "error",
+    "tool_definitions",
 )
 _FEEDBACK = ("user", "category", "comment", "demonstration")
 _TRAJECTORY = ("user", "sequences", "signature")

@@ -108,10 +108,17 @@ class Contexts:
         if node is None:
             return NOTHING
         step = None if node.step_index == place.step_index - 1 else node.step_index
-        return Shared(step, messages, node.shared_tokens(packed) if packed else 0, repeated)
+        return Shared(step, messages, node.shared_tokens(packed) if packed else 0, repeated, node.offer)
 
     def remember(
-        self, place: Place, prompt: Prompt, response: Message, packed: bytes, prompt_tokens: int, response_id: str = ""
+        self,
+        place: Place,
+        prompt: Prompt,
+        response: Message,
+        packed: bytes,
+        prompt_tokens: int,
+        response_id: str = "",
+        offer: bytes = b"",
     ) -> None:
         """Keeps a recorded step.
 
@@ -122,6 +129,7 @@ class Contexts:
             packed: token ids of prompt and response; empty below fidelity `token`.
             prompt_tokens: how many of them are the prompt's.
             response_id: the upstream's name of the response, where later calls may go on from it.
+            offer: digest of the tools on offer.
         """
         trajectory = place.trajectory
         if not self._knows(trajectory):
@@ -132,7 +140,7 @@ class Contexts:
         end = link(links[-1] if links else before.end if before is not None else b"", response)
         first = before.first if before is not None else links[0] if links else None
         messages = (before.messages if before is not None else 0) + len(links) + 1
-        node = Node(trajectory, place.step_index, messages, first, end, prompt_tokens, packed)
+        node = Node(trajectory, place.step_index, messages, first, end, prompt_tokens, packed, offer)
         trajectory.nodes.append(node)
         size = _STEP + _LINK + len(packed) + self._add_links(node, links)
         if packed:

@@ -7,7 +7,7 @@ from stepstream.services.gateway.capture import captured
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.protocols.base import Answer, Conversation
-from stepstream.services.gateway.tool_calls import checked
+from stepstream.services.gateway.tool_calls import checked, definitions
 from stepstream.services.gateway.trees import Place, Prompt
 from stepstream.topics.events import Step, new_step
 
@@ -45,9 +45,10 @@ def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, produ
     """
     identity, place, prompt, conversation = call.identity, call.place, call.prompt, call.conversation
     model = conversation.model or answer.model
-    sampled = captured(answer, answer.model or model)
+    sampled = None if conversation.hidden else captured(answer, answer.model or model)
     packed = sampled.prompt if sampled is not None else b""
     shared = contexts.shared(place, prompt, packed)
+    tools, offer = definitions(conversation.tools)
     step = new_step(
         event_id=call.event_id,
         occurred_at_us=call.started_us,
@@ -73,6 +74,7 @@ def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, produ
         prompt_shared_digest=tokens.digest(packed, shared.tokens) if shared.tokens else None,
         messages=prompt.messages[shared.repeated :],
         prompt_token_ids=None if sampled is None else sampled.prompt_ids[shared.tokens :],
+        tool_definitions=None if offer == shared.offer else tools or "[]",
         response=checked(answer.message, conversation.tools),
         response_token_ids=None if sampled is None else sampled.response_ids,
         response_logprobs=None if sampled is None else sampled.logprobs,
@@ -90,5 +92,5 @@ def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, produ
         return step
     both = packed if sampled is None else packed + sampled.response
     prompt_tokens = 0 if sampled is None else len(sampled.prompt_ids)
-    contexts.remember(place, prompt, answer.message, both, prompt_tokens, answer.response_id)
+    contexts.remember(place, prompt, answer.message, both, prompt_tokens, answer.response_id, offer)
     return step

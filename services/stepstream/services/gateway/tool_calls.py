@@ -1,6 +1,9 @@
-"""Tells calls of tools that the agent was not offered, while the request that offered them is at hand. Pure."""
+"""The tools that an agent was offered: their definitions, and calls of others. Pure."""
 
+from hashlib import blake2b
 from typing import Any
+
+import orjson
 
 from stepstream.topics.events import Message
 
@@ -13,7 +16,7 @@ def checked(message: Message, tools: Any) -> Message:
 
     Args:
         message: what the model answered.
-        tools: `tools` of a chat completion request; None: not known.
+        tools: on offer, as a chat completion request tells them; None: not known.
     """
     if not message["tool_calls"] or not isinstance(tools, list):
         return message
@@ -25,6 +28,14 @@ def checked(message: Message, tools: Any) -> Message:
         if call["name"] not in offered:
             call["error"] = UNKNOWN_TOOL
     return {**message, "tool_calls": calls}
+
+
+def definitions(tools: Any) -> tuple[str | None, bytes]:
+    """The tools on offer as JSON, and its digest; None and empty where there are none."""
+    if not tools:
+        return None, b""
+    text = orjson.dumps(tools)
+    return text.decode(), blake2b(text, digest_size=16).digest()
 
 
 def _name(tool: Any) -> str | None:

@@ -1,6 +1,7 @@
 """Which fields of a record are redacted, and how.
 
-Texts, with every rule: what messages say, think and call, what tools answered, errors, comments, demonstrations.
+Texts, with every rule: what messages say, think and call, what tools are on offer and what they answered, errors,
+comments, demonstrations.
 Ids, with the e-mail rule alone, since other rules would take a long id for a secret and reward specifications, groups
 and tasks are found by them: a pseudonym is the same each time, so that records still meet. `trajectory_id` and its
 parent are the records' keys and `user` is who may ask for erasure: they stay.
@@ -92,6 +93,13 @@ def _redact_message(
         for at, call in zip(range(4, 4 + 5 * len(message["tool_calls"]), 5), message["tool_calls"], strict=True)
     ]
     return result
+
+
+def redact_tools(step: Step, redactor: Redacts, found: "Counter[str]") -> None:
+    """Redacts, in place, the definitions of the tools on offer: they are part of the prompt."""
+    text = step["tool_definitions"]
+    if text and redactor.suspects([text]):
+        step["tool_definitions"] = redactor.redact(text, found)
 
 
 def redact_ids(record: Step | Feedback, redactor: Redacts, found: "Counter[str]") -> None:

@@ -29,6 +29,7 @@ class Anthropic:
             sampling=_sampling(request),
             stream=request.get("stream") is True,
             user=optional_text(metadata.get("user_id")) if isinstance(metadata, dict) else None,
+            tools=request.get("tools") or None,
         )
 
     def asked(self, request: dict[str, Any]) -> Asked:

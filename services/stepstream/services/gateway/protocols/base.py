@@ -30,7 +30,9 @@ class Conversation:
     """How many leading messages are `instructions` of this call alone: a call that goes on from its response has its
     own, so they are no part of the conversation, and the conversation so far goes between them and what is new."""
     tools: Any = None
-    """Tools on offer, as a chat completion request tells them; None: not known."""
+    """Tools on offer, as the upstream is told them; None: none, or not known."""
+    hidden: bool = False
+    """Whether it holds more text for the model than messages and tools, which is not recorded."""
 
 
 @dataclass(slots=True)

@@ -17,6 +17,8 @@ from stepstream.services.gateway.protocols.chat_stream import ChatStream, token_
 from stepstream.services.gateway.protocols.messages import count, number, record_message
 from stepstream.topics.events import Sampling, new_message, new_sampling
 
+_HIDDEN = {"documents", "functions", "chat_template"}
+"""Fields that servers of token ids put into the prompt, and no step has a place for."""
 ADDITIONS = ("logprobs", "return_token_ids")
 _ADDED = {
     (): b"",
@@ -43,6 +45,7 @@ class ChatCompletions:
             stream=request.get("stream") is True,
             user=user if isinstance(user, str) else None,
             tools=request.get("tools"),
+            hidden=not _HIDDEN.isdisjoint(request),
         )
 
     def asked(self, request: dict[str, Any]) -> Asked:

@@ -53,6 +53,7 @@ class ResponsesProtocol:
             user=user if isinstance(user, str) else None,
             previous_response_id=previous if isinstance(previous, str) else None,
             instructions=len(instructions),
+            tools=request.get("tools") or None,
         )
 
     def asked(self, request: dict[str, Any]) -> Asked:
