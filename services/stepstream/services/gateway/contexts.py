@@ -118,7 +118,7 @@ class Contexts:
         packed: bytes,
         prompt_tokens: int,
         response_id: str = "",
-        offer: bytes = b"",
+        offer: int = 0,
     ) -> None:
         """Keeps a recorded step.
 
@@ -129,7 +129,7 @@ class Contexts:
             packed: token ids of prompt and response; empty below fidelity `token`.
             prompt_tokens: how many of them are the prompt's.
             response_id: the upstream's name of the response, where later calls may go on from it.
-            offer: digest of the tools on offer.
+            offer: hash of the tools on offer.
         """
         trajectory = place.trajectory
         if not self._knows(trajectory):

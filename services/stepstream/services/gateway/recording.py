@@ -74,7 +74,7 @@ def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, produ
         prompt_shared_digest=tokens.digest(packed, shared.tokens) if shared.tokens else None,
         messages=prompt.messages[shared.repeated :],
         prompt_token_ids=None if sampled is None else sampled.prompt_ids[shared.tokens :],
-        tool_definitions=None if offer == shared.offer else tools or "[]",
+        tool_definitions=None if offer == shared.offer else tools.decode() or "[]",
         response=checked(answer.message, conversation.tools),
         response_token_ids=None if sampled is None else sampled.response_ids,
         response_logprobs=None if sampled is None else sampled.logprobs,

@@ -1,6 +1,5 @@
 """The tools that an agent was offered: their definitions, and calls of others. Pure."""
 
-from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -30,12 +29,15 @@ def checked(message: Message, tools: Any) -> Message:
     return {**message, "tool_calls": calls}
 
 
-def definitions(tools: Any) -> tuple[str | None, bytes]:
-    """The tools on offer as JSON, and its digest; None and empty where there are none."""
+def definitions(tools: Any) -> tuple[bytes, int]:
+    """The tools on offer as JSON, and its hash, to compare them by in this process; empty and 0 where there are none.
+
+    Python's own hash is keyed, and costs a quarter of a cryptographic digest: this is done for each call.
+    """
     if not tools:
-        return None, b""
+        return b"", 0
     text = orjson.dumps(tools)
-    return text.decode(), blake2b(text, digest_size=16).digest()
+    return text, hash(text) or 1
 
 
 def _name(tool: Any) -> str | None:

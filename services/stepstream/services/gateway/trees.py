@@ -50,8 +50,8 @@ class Node:
     prompt_tokens: int
     tokens: bytes
     """Packed ids of prompt and response; empty below fidelity `token`, and once they were let go."""
-    offer: bytes = b""
-    """Digest of the tools that were on offer; empty: none."""
+    offer: int = 0
+    """Hash of the tools that were on offer; 0: none."""
     continued: bool = False
     _digests: dict[int, str] = field(default_factory=dict)
 
@@ -124,8 +124,8 @@ class Shared:
     tokens: int = 0
     repeated: int = 0
     """How many of the messages that the call itself sent these are."""
-    offer: bytes = b""
-    """Digest of the tools that step was offered."""
+    offer: int = 0
+    """Hash of the tools that step was offered."""
 
 
 NOTHING = Shared()
