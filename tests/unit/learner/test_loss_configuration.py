@@ -95,6 +95,7 @@ def test_figures_of_staleness(folder: Path) -> None:
         ({"weight_low": 1.5}, "rejects fresh data"),
         ({"advantage": "vtrace"}, "set loss_weight=none and loss_proximal=forward"),
         ({"advantage": "vtrace", **COUPLED}, "set loss_weight=none and loss_proximal=forward"),
+        ({"group_size": 1}, "set group_size=2 or more"),
     ],
 )
 def test_contradictions_are_refused(choice: dict[str, Any], advice: str) -> None:

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stepstream.config.sections import Learner
 
+JUDGE_ALONE = frozenset({"reinforce_pp", "ppo_gae", "step_ppo", "vtrace"})
+"""Advantage rules that need no group: an attempt is compared with the batch, or with what a critic expected."""
+
 
 def loss_contradictions(how: "Learner") -> list[str]:
     """One sentence for each contradiction; none where the choices make sense."""
@@ -35,6 +38,10 @@ def loss_contradictions(how: "Learner") -> list[str]:
             "advantage=vtrace has the ratio to the behaviour policy in its advantages: set loss_weight=none and "
             "loss_proximal=forward"
         )
+    compares = "dpo" if how.objective == "dpo" else how.advantage
+    alone = how.objective in ("kto", "sft") or compares in JUDGE_ALONE
+    if how.group_size < 2 and not alone:
+        found.append(f"group_size=1 leaves {compares} nothing to compare an attempt with: set group_size=2 or more")
     if how.weight_low > 1:
         found.append("weight_low above 1 rejects fresh data, whose weight is 1")
     return found

@@ -14,7 +14,9 @@ class Learner(Section):
     model: str = Field("demo", description="Name of the model to train, as on the checkpoints topic.")
     checkpoints: str = Field("", description="Folder for checkpoints; default: DATA/checkpoints.")
     groups_per_update: int = Field(16, ge=1, description="Groups consumed by one update.")
-    group_size: int = Field(8, ge=2, description="Attempts in one group.")
+    group_size: int = Field(
+        8, ge=1, description="Attempts in one group; 1 only where each attempt is judged by itself."
+    )
     group_wait_s: float = Field(30.0, gt=0, description="Seconds after which an incomplete group is given up.")
     updates_per_checkpoint: int = Field(2, ge=1, description="Updates between two published versions.")
     staleness_bound: int = Field(4, ge=0, description="Largest staleness, in versions, of a trajectory trained on.")
@@ -73,6 +75,16 @@ class Learner(Section):
     credit_history: int = Field(2, ge=0, description="Most earlier observations K that hgpo's groups have in common.")
     credit_blend: float = Field(
         0.8, ge=0, le=1, description="Share α of the own stratum in stratified; the rest compares the whole group."
+    )
+    credit_stratum: Literal["tools", "steps", "tokens"] = Field(
+        "tools",
+        description="What stratified compares like with like by: the number of tool calls, the number of steps, or the "
+        "trained tokens, in bands that double.",
+    )
+    credit_hindsight: str = Field(
+        "policy",
+        description="Who tells hcapo in hindsight how likely each step was: the policy itself, or a critic of an "
+        "installed package, by its name.",
     )
     critic_rate: float = Field(
         0.2,
