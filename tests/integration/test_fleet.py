@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from gateway_fixtures import codec
+from sample_records import training_decision
 from scripted_upstream import ScriptedUpstream, solve
 from service_process import ServiceProcess, until
 from stack_fixtures import changed
@@ -18,7 +19,7 @@ from stepstream.embedded.ready import HttpReady
 from stepstream.services.fleet.evaluate import evaluate
 from stepstream.services.fleet.ledger import Attempt, read_ledger
 from stepstream.topics.consumer import EventConsumer
-from stepstream.topics.events import new_checkpoint
+from stepstream.topics.events import new_checkpoint, new_reward_specification
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
@@ -221,6 +222,53 @@ def test_groups_wait_for_the_learner(start_fleet: StartFleet, upstream: Scripted
         producer.flush(10)
         assert len(ledger(fleet)) == allowed or version == 4
     until(lambda: len(ledger(fleet)) > allowed, timeout=30)
+    assert fleet.stop() == 0
+
+
+SLOW = """
+[[component]]
+name = "outcome"
+feedback = "outcome"
+outcome = true
+[[component]]
+name = "slow"
+builtin = "seconds"
+weight = -0.01
+"""
+
+
+def test_where_outcomes_are_not_the_whole_reward_equal_ones_wait_for_the_learner_s_word(
+    start_fleet: StartFleet, gateway: ServiceProcess
+) -> None:
+    agent, model = f"a-{uuid.uuid4()}", f"m-{uuid.uuid4()}"
+    spec = new_reward_specification(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        name=agent,
+        version=1,
+        digest="",
+        document=f'name = "{agent}"\nagents = ["{agent}"]' + SLOW,
+    )
+    settings = gateway.settings
+    producer = EventProducer(settings.kafka, codec(settings.schema_registry.url), "test")
+    producer.send("reward-specs", agent, spec)
+    producer.flush(10)
+    fleet = start_fleet(model=model, agent=agent, max_ahead=0, concurrency=1)
+    until(lambda: len(ledger(fleet)) >= GROUP, timeout=60)
+    decided = now_us()
+    first = ledger(fleet)[:GROUP]
+    for reason in ("superseded", "no_variance"):
+        for attempt in first:
+            name = attempt.trajectory_id
+            decision = training_decision(
+                name, event_id=f"{name}/{reason}", group_id=attempt.group_id, model=model, outcome="dropped",
+                reason=reason, update=None,
+            )  # fmt: skip
+            producer.send("training-decisions", name, decision)
+    producer.flush(10)
+    until(lambda: len(ledger(fleet)) > GROUP, timeout=60)
+    assert {attempt.outcome for attempt in first} == {1.0}
+    assert ledger(fleet)[GROUP].started_at_us >= decided
     assert fleet.stop() == 0
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from stepstream.config.sections import Learner
+from stepstream.learner.advantages import Trajectory
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
 
@@ -25,6 +26,23 @@ def lesson_of(how: Learner) -> Lesson:
         return "group_too_small" if reason == "too_small" else reason
 
     return lesson
+
+
+def equal_rewards_teach(how: Learner) -> bool:
+    """Whether a group whose attempts were all paid the same may teach anything."""
+    return not _nothing_in(how, attempts=2)
+
+
+def needs_group(how: Learner) -> bool:
+    """Whether an attempt teaches nothing without others of its group."""
+    return _nothing_in(how, attempts=1)
+
+
+def _nothing_in(how: Learner, attempts: int) -> bool:
+    """Whether attempts that were paid the same teach nothing, for certain."""
+    if how.objective != "policy_gradient":
+        return how.objective == "dpo"
+    return bool(rule_of(how).nothing_to_learn([Trajectory((), 0.0)] * attempts))
 
 
 def differing_rewards(attempts: Sequence[Attempt], margin: float = 0.0) -> str:

@@ -1,8 +1,15 @@
 """Agents keep pace with the learner, and can never stand still for ever."""
 
+from typing import Any, get_args
+
+import pytest
+from credit_cases import LOSS_OF
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepstream.config import Settings
+from stepstream.config.sections import Learner
+from stepstream.services.fleet.__main__ import admission_of
 from stepstream.services.fleet.admission import STALL_S, Admission, capacity
 from stepstream.services.fleet.versions import Lineage
 
@@ -73,11 +80,82 @@ def test_a_group_that_the_learner_let_go_of_leaves_the_count_once() -> None:
         for outcome in (1.0, 1.0 if group == "equal" else 0.0):
             admission.ended(group, outcome)
     assert admitted(admission) == 1  # equal
-    for group, trained in (("stale", False), ("used", True), ("used", False), ("unheard", False)) * 2:
-        admission.decided(group, trained=trained)
-    for _ in range(2):
-        admission.decided("equal", trained=False)
+    for attempt in "ab":
+        for group, trained in (("stale", False), ("used", True), ("used", False), ("unheard", False)):
+            admission.decided(group, attempt, trained=trained)
+    for attempt in "ab":
+        admission.decided("equal", attempt, trained=False)
     assert admitted(admission) == 1
+
+
+def test_a_decision_that_is_told_again_counts_once() -> None:
+    admission = Admission(per_version=8, max_ahead=0, group_size=2)
+    admitted(admission)
+    for outcome in (1.0, 0.0):
+        admission.ended("g", outcome)
+    for _ in range(2):
+        admission.decided("g", "a", trained=False)
+    assert admitted(admission) == 0
+    admission.decided("g", "b", trained=False)
+    assert admitted(admission) == 1
+
+
+def test_the_learner_has_the_last_word_about_equal_outcomes() -> None:
+    admission = Admission(per_version=8, max_ahead=0, group_size=2)
+    admitted(admission)
+    for _ in range(2):
+        admission.ended("g", 1.0)
+    admission.decided("g", "a", trained=True)  # it was paid for more than the outcome
+    admission.decided("g", "b", trained=True)
+    assert admitted(admission) == 0
+
+
+def test_equal_outcomes_count_where_the_reward_is_made_of_more() -> None:
+    admission = Admission(per_version=8, max_ahead=0, group_size=2)
+    admission.outcome_alone = False
+    admitted(admission)
+    for group in ("same", "trained"):
+        for _ in range(2):
+            admission.ended(group, 1.0)
+    assert admitted(admission) == 0
+    for attempt in "ab":
+        admission.decided("same", attempt, trained=False)
+        admission.decided("trained", attempt, trained=True)
+    assert admitted(admission) == 1
+
+
+LEARN_FROM_EQUALS = {"reinforce_pp", "ppo_gae", "step_ppo", "vtrace"}
+
+
+def settings_of(**learner: Any) -> Settings:
+    fleet = {"group_size": 2, "max_ahead": 0}
+    how = {"groups_per_update": 4, "updates_per_checkpoint": 1, **learner}
+    return Settings.model_validate({"fleet": fleet, "learner": how})
+
+
+def admitted_after_equals(settings: Settings) -> int:
+    """Groups that may start in the place of one whose outcomes were all the same."""
+    admission = admission_of(settings)
+    assert admission is not None
+    assert admitted(admission) == 4
+    for _ in range(2):
+        admission.ended("same", 1.0)
+    return admitted(admission)
+
+
+@pytest.mark.parametrize("name", get_args(Learner.model_fields["advantage"].annotation))
+def test_equal_outcomes_leave_the_count_where_the_rule_learns_nothing_from_them(name: str) -> None:
+    expected = 0 if name in LEARN_FROM_EQUALS else 1
+    assert admitted_after_equals(settings_of(advantage=name, **LOSS_OF.get(name, {}))) == expected
+
+
+@pytest.mark.parametrize(("objective", "expected"), [("dpo", 1), ("kto", 0), ("sft", 0)])
+def test_equal_outcomes_leave_the_count_where_the_objective_compares(objective: str, expected: int) -> None:
+    assert admitted_after_equals(settings_of(objective=objective)) == expected
+
+
+def test_no_limit_no_admission() -> None:
+    assert admission_of(Settings.model_validate({"fleet": {"max_ahead": -1}})) is None
 
 
 def test_relief_grows_until_a_version_comes() -> None:

@@ -4,12 +4,15 @@ import asyncio
 import logging
 import signal
 
-from stepstream.config import Settings
+from stepstream.config import Settings, SettingsError
+from stepstream.jobs.reward_spec import load_spec
+from stepstream.learner.lessons import equal_rewards_teach
 from stepstream.services.fleet.admission import Admission
-from stepstream.services.fleet.environment import UnknownEnvironmentError
+from stepstream.services.fleet.environment import UnknownEnvironmentError, load_environment
 from stepstream.services.fleet.fleet import Fleet
 from stepstream.services.fleet.ledger import Ledger, ledger_path
 from stepstream.services.fleet.metrics import Metrics
+from stepstream.services.fleet.paid import Paid
 from stepstream.services.fleet.versions import VersionFollower
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.process import Fatal, Stop, run, serve_metrics
@@ -54,10 +57,14 @@ async def work(settings: Settings) -> None:
         loop.add_signal_handler(number, stop)
     follower: VersionFollower | None = None
     if settings.fleet.max_ahead >= 0:
+        paid = paid_of(settings)
+        fleet.outcome_alone(paid.outcome_alone)
         follower = VersionFollower(
             settings,
+            paid,
             lambda depth: loop.call_soon_threadsafe(fleet.advance, depth),
-            lambda group_id, trained: loop.call_soon_threadsafe(fleet.decided, group_id, trained),
+            lambda *decision: loop.call_soon_threadsafe(fleet.decided, *decision),
+            lambda alone: loop.call_soon_threadsafe(fleet.outcome_alone, alone),
             lambda: loop.call_soon_threadsafe(ready.set),
             lambda error: loop.call_soon_threadsafe(fail, error),
         )
@@ -81,11 +88,18 @@ def admission_of(settings: Settings) -> Admission | None:
         return None
     learner = settings.learner
     per_version = learner.groups_per_update * learner.updates_per_checkpoint * settings.fleet.group_size
-    if learner.objective == "policy_gradient":
-        compares = learner.advantage != "reinforce_pp"
-    else:
-        compares = learner.objective == "dpo"
+    compares = not equal_rewards_teach(learner)
     return Admission(per_version, settings.fleet.max_ahead, settings.fleet.group_size, compares=compares)
+
+
+def paid_of(settings: Settings) -> Paid:
+    """What the fleet's agent is paid for, before any specification is known from the topic."""
+    environment = load_environment(settings.fleet.environment).name
+    try:
+        default = load_spec(settings.label.reward_spec)
+    except SettingsError:
+        default = None  # the label job's file, on another machine
+    return Paid(environment, settings.fleet.agent, default)
 
 
 if __name__ == "__main__":

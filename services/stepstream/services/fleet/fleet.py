@@ -55,11 +55,16 @@ class Fleet:
             self._admission.advance(version, time.monotonic())
             self._changed.set()
 
-    def decided(self, group_id: str, trained: bool) -> None:
+    def decided(self, group_id: str, trajectory_id: str, trained: bool) -> None:
         """The learner trained on an attempt of a group, or let go of it."""
         if self._admission is not None:
-            self._admission.decided(group_id, trained=trained)
+            self._admission.decided(group_id, trajectory_id, trained=trained)
             self._changed.set()
+
+    def outcome_alone(self, alone: bool) -> None:
+        """Whether equal outcomes are equal rewards from now on."""
+        if self._admission is not None:
+            self._admission.outcome_alone = alone
 
     async def run(self) -> None:
         """Works until `stop`, or until `fleet.max_trajectories` have been started and ended."""

@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.jobs.specifications import REWARD_SPECS
+from stepstream.services.fleet.paid import Paid
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.consumer import Event, EventConsumer
 
 log = logging.getLogger(__name__)
 
 TOPIC = "checkpoints"
 DECISIONS = "training-decisions"
+_REPLACED = ("superseded", "trained_on_older_revision")
+"""Reasons that tell of one label of an attempt, not of the attempt."""
 
 
 class Lineage:
@@ -35,22 +39,27 @@ class Lineage:
 class VersionFollower:
     """A thread that tells the depth of the newest version of the fleet's model, and of each that follows.
 
-    It also tells what its learner decides about groups from now on.
+    It also tells what its learner decides about groups from now on, and whether outcomes are whole rewards.
     """
 
     def __init__(
         self,
         settings: Settings,
+        paid: Paid,
         advance: Callable[[int], object],
-        decided: Callable[[str, bool], object],
+        decided: Callable[[str, str, bool], object],
+        outcome_alone: Callable[[bool], object],
         ready: Callable[[], object],
         fail: Callable[[Exception], object],
     ) -> None:
         """All are called from the thread: `ready` after the versions that were there, `fail` before it ends early.
 
-        `decided` gets the group of an attempt and whether it was trained on.
+        `decided` gets the group of an attempt, the attempt, and whether it was trained on; `outcome_alone` what `paid`
+        says after each change of a reward specification.
         """
         self._settings = settings
+        self._paid = paid
+        self._outcome_alone = outcome_alone
         self._advance = advance
         self._decided = decided
         self._ready = ready
@@ -69,22 +78,33 @@ class VersionFollower:
         try:
             with EventConsumer(self._settings.kafka, Codec(self._settings.schema_registry)) as consumer:
                 ends = consumer.end_offsets(DECISIONS)
-                consumer.follow([TOPIC, DECISIONS], {(DECISIONS, partition): end for partition, end in ends.items()})
+                consumer.follow(
+                    [TOPIC, DECISIONS, REWARD_SPECS],
+                    {(DECISIONS, partition): end for partition, end in ends.items()},
+                )
                 told = False
                 while not self._stopping.is_set():
                     if not told and consumer.caught_up():
                         self._ready()
                         told = True
                     for event in consumer.poll(100, 0.2):
-                        if event.record is None:
+                        if event.topic == REWARD_SPECS:
+                            self._outcome_alone(self._specification(event))
+                        elif event.record is None:
                             continue
-                        if event.topic == DECISIONS:
+                        elif event.topic == DECISIONS:
                             self._tell(event.record)
                         elif (depth := lineage.add(event.record)) is not None:
                             self._advance(depth)
         except Exception as error:  # the fleet's own loop ends the process with it
             self._fail(error)
 
+    def _specification(self, event: Event) -> bool:
+        if event.error is not None:
+            return self._paid.unreadable(event.key)
+        return self._paid.note(event.key, event.record)
+
     def _tell(self, decision: Mapping[str, Any]) -> None:
-        if decision["model"] == self._settings.fleet.model and decision["group_id"] is not None:
-            self._decided(decision["group_id"], decision["outcome"] == "trained")
+        ours = decision["model"] == self._settings.fleet.model and decision["group_id"] is not None
+        if ours and decision["reason"] not in _REPLACED:
+            self._decided(decision["group_id"], decision["trajectory_id"], decision["outcome"] == "trained")
