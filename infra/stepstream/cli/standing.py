@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from stepstream.config.sections import Label, Learner
 from stepstream.learner.fates import REASONS, REMEDIES
+from stepstream.learner.lessons import needs_group
 
 Row = Mapping[str, Any]
 
@@ -72,7 +73,8 @@ def standing_of(facts: Facts, label: Label, learner: Learner) -> Standing:
         reason = newest[-1]["reason"]
         return Standing("dropped", reason, _because(newest[-1]), REMEDIES.get(reason, ""))
     barred = bar_of(facts.label)
-    if barred:
+    alone = barred == "no_group" and not needs_group(learner)
+    if barred and not alone:
         flags = ", ".join(facts.label["flags"]) or "none"
         return Standing("not_trainable", barred, f"{REASONS[barred]} (flags: {flags})", REMEDIES[barred])
     return _waiting(facts, learner)
@@ -141,7 +143,8 @@ def _because(decision: Row) -> str:
 def _waiting(facts: Facts, learner: Learner) -> Standing:
     assert facts.label is not None
     labelled, still_open = facts.group["labelled"], facts.group["open"]
-    if labelled < learner.group_size:
+    whose = "its group is whole and" if facts.label["group_id"] else "it has no group, and"
+    if facts.label["group_id"] and labelled < learner.group_size:
         return Standing(
             "waiting",
             "",
@@ -152,7 +155,7 @@ def _waiting(facts: Facts, learner: Learner) -> Standing:
     return Standing(
         "waiting",
         "",
-        f"its group is whole and waits for an update of the learner of {facts.label['model']}",
+        f"{whose} waits for an update of the learner of {facts.label['model']}",
         f"an update: it takes `learner.groups_per_update` groups ({learner.groups_per_update}); if versions do not "
         "rise, see whether the learner runs",
     )

@@ -33,6 +33,8 @@ class Limits:
     """Longest sequence in tokens."""
     sums: Sums = field(default_factory=Sums)
     """What the learner adds up; by default nothing, so that any shaping will do."""
+    alone: bool = False
+    """Whether attempts without a group are taken, each by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Attempt:
     trajectory_id: str
     revision: int
     group_id: str
+    """Empty: it has none, and is judged by itself."""
     reward: float
     sequences: tuple[Tokens, ...]
     version_min: int
@@ -113,7 +116,7 @@ def _barred(record: Mapping[str, Any], limits: Limits) -> str:
         return "split"
     if record["model"] != limits.model:
         return "other_model"
-    if not record["group_id"]:
+    if not record["group_id"] and not limits.alone:
         return "no_group"
     if record["consent"] != "train":
         return "consent"

@@ -1,8 +1,9 @@
 """The replay buffer: folds labelled trajectories into groups that an update can learn from.
 
 A pure fold: time and versions are passed in. Redelivered and superseded records change nothing, so the same records
-in any order across groups give the same groups. What was trained on is written down in the checkpoint's inputs, and a
-group that is given up in `training-decisions`; neither is decided again after a restart.
+in any order across groups give the same groups. An attempt without a group is a group of one. What was trained on is
+written down in the checkpoint's inputs, and a group that is given up in `training-decisions`; neither is decided again
+after a restart.
 """
 
 from collections import Counter
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from stepstream.learner.attempt import Attempt, Place
 from stepstream.learner.choice import Candidate, Choice, union
 from stepstream.learner.fates import Fate
-from stepstream.learner.groups import GivenUp, Group, Past
+from stepstream.learner.groups import ALONE, GivenUp, Group, Past, key_of
 from stepstream.learner.lessons import Lesson, differing_rewards
 
 _MOST_OVER = 50_000
@@ -85,13 +86,18 @@ class Buffer:
 
     def add(self, attempt: Attempt, now_s: float) -> None:
         """Folds one attempt in; `now_s` is any steady clock, in seconds."""
+        key = key_of(attempt)
         times = self._was_trained.pop(attempt.place, 0)
         if times:
-            self._past.pop(attempt.group_id, None)
-            self._group(attempt.group_id, now_s).train(attempt, times)
+            self._past.pop(key, None)
+            self._group(key, now_s).train(attempt, times)
+        past = self._past.get(key)
+        if past is not None and past.reopened_by(attempt):
+            del self._past[key]
+            past = None
         if attempt.barred in _NOT_OURS:
             self._drop(attempt, attempt.barred)
-        elif (past := self._past.get(attempt.group_id)) is not None:
+        elif past is not None:
             self._late(attempt, past)
         else:
             self._join(attempt, now_s)
@@ -193,7 +199,8 @@ class Buffer:
         return group
 
     def _join(self, attempt: Attempt, now_s: float) -> None:
-        group = self._group(attempt.group_id, now_s)
+        key = key_of(attempt)
+        group = self._group(key, now_s)
         known = group.attempts.get(attempt.trajectory_id)
         if known is not None:
             older, newer = sorted((known, attempt), key=_rank)
@@ -205,7 +212,7 @@ class Buffer:
                 return
         group.attempts[attempt.trajectory_id] = attempt
         if not self._recalling:
-            self._settle(attempt.group_id, group)
+            self._settle(key, group)
 
     def _late(self, attempt: Attempt, past: Past) -> None:
         """An attempt of a group that is done with."""
@@ -223,7 +230,8 @@ class Buffer:
             self._close(group_id, group, "reuse_bound")
             return
         if group_id in self._open:
-            if sum(not each.provisional for each in group.attempts.values()) < self._size:
+            size = 1 if group_id.startswith(ALONE) else self._size
+            if sum(not each.provisional for each in group.attempts.values()) < size:
                 return
             self._ready[group_id] = self._open.pop(group_id)
         usable = self._usable(group)

@@ -10,7 +10,7 @@ from stepstream.learner.attempt import Attempt
 REASONS = {
     "split": "it is not of the split `train`: evaluations are never trained on",
     "other_model": "its tokens were sampled by another model than the learner's",
-    "no_group": "it has no group_id, so there is nothing to compare it with",
+    "no_group": "it has no group_id, so `learner.advantage` has nothing to compare it with",
     "consent": "the consent that holds for it does not allow training",
     "fidelity": "its tokens and behaviour log-probabilities are not known (capture fidelity below `token`)",
     "not_trainable": "its label says that it may not be trained on: its flags say why",
@@ -37,7 +37,8 @@ REASONS = {
 REMEDIES = {
     "split": "nothing: send attempts that may be learned from without `x-stepstream-split: eval`",
     "other_model": "a learner of the model that sampled it (`learner.model`)",
-    "no_group": "nothing for this one: send the attempts at one task with the same `x-stepstream-group`",
+    "no_group": "nothing for this one: send the attempts at one task with the same `x-stepstream-group`, or choose an "
+    "advantage rule that needs no group",
     "consent": "`stepstream consent set`: its label then gets a new revision, which counts while it is not stale",
     "fidelity": "nothing for this one: serve the agent through the gateway from a worker that returns token ids",
     "not_trainable": "what its flags name; `stepstream quarantine release` lets in what is held",

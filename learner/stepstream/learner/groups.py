@@ -6,6 +6,14 @@ from typing import NamedTuple
 
 from stepstream.learner.attempt import Attempt, Place
 
+ALONE = "\0"
+"""How the key of an attempt without a group begins; no group's id begins so."""
+
+
+def key_of(attempt: Attempt) -> str:
+    """Names the group of an attempt: one without a group is a group of one."""
+    return attempt.group_id or ALONE + attempt.trajectory_id
+
 
 class GivenUp(NamedTuple):
     """An attempt of a group that an earlier run of the learner gave up."""
@@ -61,3 +69,8 @@ class Past:
     """Newest revision that was trained on, by trajectory."""
     seen: dict[str, int] = field(default_factory=dict)
     """Newest revision that was there at the end, by trajectory."""
+
+    def reopened_by(self, attempt: Attempt) -> bool:
+        """Whether an attempt may be trained on after all: no other's credit hangs on one without a group."""
+        newer = attempt.revision > self.seen.get(attempt.trajectory_id, 0)
+        return not attempt.group_id and not self.trained and newer

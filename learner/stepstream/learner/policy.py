@@ -15,6 +15,7 @@ from stepstream.learner import lora
 from stepstream.learner.allocator import keep_memory
 from stepstream.learner.attempt import Limits, Tokens
 from stepstream.learner.forward import Scores, way_for
+from stepstream.learner.lessons import needs_group
 from stepstream.learner.parallel import (
     current_ranks,
     from_shard,
@@ -51,6 +52,7 @@ class Policy:
         keep_memory()
         self._most_norm = how.max_grad_norm
         self._sums = sums_of(how)
+        self._alone = not needs_group(how)
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, how)
         self._dtype = stored_dtype(folder)
@@ -83,7 +85,8 @@ class Policy:
     def limits(self, name: str) -> Limits:
         """What records must keep to, for the model called `name`."""
         config = self.model.config
-        return Limits(name, config.vocab_size, config.max_position_embeddings, sums=self._sums)
+        longest = config.max_position_embeddings
+        return Limits(name, config.vocab_size, longest, sums=self._sums, alone=self._alone)
 
     def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
         """Indices of the rows of each forward pass, together at most so many tokens (or one row alone)."""

@@ -22,6 +22,7 @@ from stepstream.config import Settings
 from stepstream.config.sections import Kafka, Learner
 from stepstream.learner.attempt import Attempt, Limits, Place, attempt_of
 from stepstream.learner.checkpoint import CheckpointFault, folder_of, sha256_of, verify
+from stepstream.learner.groups import key_of
 from stepstream.learner.lineage import Versions, read_versions, trained_places
 from stepstream.learner.pretrained import WEIGHTS
 from stepstream.learner.provenance import arithmetic, recorded
@@ -128,7 +129,7 @@ def _redo(checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path, 
     for update in checkpoint["inputs"]:
         places = zip(update["partitions"], update["offsets"], strict=True)
         attempts = [_attempt(records, place, limits) for place in places]
-        groups = [list(group) for _, group in groupby(attempts, key=lambda attempt: attempt.group_id)]
+        groups = [list(group) for _, group in groupby(attempts, key=key_of)]
         trainer.update(update["update"], groups, checkpoint["version"] - 1)
     target.mkdir()
     trainer.snapshot().write(target)

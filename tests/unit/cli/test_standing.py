@@ -42,3 +42,12 @@ def test_the_label_alone_may_say_why(fields: dict[str, Any], reason: str) -> Non
     record = label(**fields)
     assert bar_of(record) == reason
     assert attempt_of(record, (0, 0), LIMITS).barred == reason
+
+
+def test_what_has_no_group_waits_for_an_update_where_none_is_needed() -> None:
+    facts = Facts(steps={"count": 1}, label=label(group_id=None))
+    compared = standing_of(facts, Settings().label, Settings().learner)
+    assert (compared.state, compared.reason) == ("not_trainable", "no_group")
+    alone = standing_of(facts, Settings().label, Settings().learner.model_copy(update={"advantage": "reinforce_pp"}))
+    assert alone.state == "waiting"
+    assert alone.why == "it has no group, and waits for an update of the learner of demo"

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ def test_what_may_not_be_trained_on_says_why(fields: dict[str, Any], reason: str
     result = attempt(labelled("g", 0, 1.0, **fields))
     assert result.barred == reason
     assert result.sequences == ()
+
+
+def test_an_attempt_without_a_group_is_taken_where_each_is_judged_by_itself() -> None:
+    taken = attempt_of(labelled("g", 0, 1.0, group_id=None), (0, 0), replace(LIMITS, alone=True))
+    assert (taken.barred, taken.group_id) == ("", "")
+    assert taken.sequences
 
 
 def test_a_span_of_another_model_bars_the_whole() -> None:

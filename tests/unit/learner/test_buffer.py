@@ -1,12 +1,18 @@
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, places
+from credit_cases import LOSS_OF
 from hypothesis import given
 from hypothesis import strategies as st
-from labelled_records import group_of, labelled
+from labelled_records import LIMITS, group_of, labelled
 
-from stepstream.learner.attempt import Place
+from stepstream.config.objectives import JUDGE_ALONE
+from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Attempt, Place, attempt_of
 from stepstream.learner.buffer import Buffer
+from stepstream.learner.lessons import lesson_of
 
 
 def test_a_group_is_ready_when_all_attempts_have_come() -> None:
@@ -125,6 +131,56 @@ def test_nothing_is_trained_before_the_lineage_s_own_records_came_again() -> Non
     assert fold(here, log[3:5]).take(1) is None
     assert fold(here, log[5:]).take(2) is None
     assert places(here.take(1)) == [(0, 6), (0, 7), (0, 8)]
+
+
+# --- attempts without a group
+
+
+def lone(number: int, reward: float = 1.0, **fields: Any) -> Attempt:
+    """An attempt without a group, where those are taken."""
+    record = labelled("alone", number, reward, group_id=None, **fields)
+    return attempt_of(record, (0, number), replace(LIMITS, alone=True))
+
+
+def alone_buffer(name: str, **changes: Any) -> Buffer:
+    how = Learner.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
+    return buffer(lesson=lesson_of(how), **changes)
+
+
+@pytest.mark.parametrize("name", sorted(JUDGE_ALONE))
+def test_an_attempt_without_a_group_is_a_group_of_one(name: str) -> None:
+    here = fold(alone_buffer(name), [lone(0), lone(1), lone(1)])
+    assert here.ready() == 2
+    assert [places([group]) for group in here.take(2) or ()] == [[(0, 0)], [(0, 1)]]
+    assert here.dropped == {"duplicate": 1}
+    fold(here, [lone(0, revision=2)])
+    assert here.take(1) is None
+    assert here.dropped["trained_on_older_revision"] == 1
+
+
+def test_where_attempts_are_compared_one_without_a_group_is_left() -> None:
+    record = labelled("alone", 0, 1.0, group_id=None)
+    here = fold(alone_buffer("dr_grpo"), log_of(record))
+    assert here.ready() == here.waiting() == 0
+    assert here.dropped == {"no_group": 1}
+
+
+def test_an_attempt_without_a_group_stands_and_falls_by_its_own_label() -> None:
+    here = fold(alone_buffer("reinforce_pp"), [lone(0, consent="none"), lone(1, success=None, trainable=False)])
+    assert (here.ready(), here.waiting()) == (0, 1)
+    here.give_up(10.0)
+    assert here.waiting() == 0
+    assert here.dropped == {"consent": 1, "no_outcome": 1}
+    fold(here, [lone(0, consent="none"), lone(0, revision=2), lone(1, revision=2)], now_s=99.0)
+    assert here.ready() == 2  # nobody else's credit hangs on them
+    here.advance(3)
+    assert here.dropped["stale"] == 2
+
+
+def test_what_was_trained_on_without_a_group_is_known_again_after_a_crash() -> None:
+    here = fold(alone_buffer("reinforce_pp", trained=[(0, 0)]), [lone(0), lone(1), lone(0, revision=2)])
+    assert places(here.take(1)) == [(0, 1)]
+    assert here.take(1) is None
 
 
 # --- laws

@@ -1,14 +1,16 @@
 import shutil
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from labelled_records import attempt, group_of, tiny_model
+from labelled_records import group_of, tiny_model
 
 from stepstream.config.sections import Learner
-from stepstream.learner.attempt import Attempt, Place
+from stepstream.learner.attempt import Place, attempt_of
 from stepstream.learner.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
+from stepstream.learner.groups import key_of
 from stepstream.learner.lineage import Versions
 from stepstream.learner.provenance import arithmetic, code_version, configuration_of, recorded
 from stepstream.learner.rebuild import CannotRebuild, rebuild_from
@@ -21,11 +23,11 @@ HOW = Learner(warmup_updates=2, checkpoints="/somewhere/else")
 class World:
     """A log in memory and three versions that were trained from it: 0 (root), 1 and 2."""
 
-    def __init__(self, data: Path, how: Learner = HOW) -> None:
+    def __init__(self, data: Path, how: Learner = HOW, **fields: Any) -> None:
         self.how = how
         self.log: dict[Place, Any] = {}
         for number in range(8):
-            for record in group_of(f"g{number}", 3):
+            for record in group_of(f"g{number}", 3, **fields):
                 self.log[number % 2, len(self.log)] = record
         self.versions = Versions()
         root = tiny_model(data / "given")
@@ -37,11 +39,13 @@ class World:
             self._publish(data, version, version - 1, files, inputs)
 
     def _train(self, trainer: Trainer, number: int) -> events.UpdateInput:
-        wanted = (f"g{2 * number - 2}", f"g{2 * number - 1}")
-        taken: list[list[Attempt]] = [
-            [attempt(record, *place) for place, record in self.log.items() if record["group_id"] == group]
-            for group in wanted
+        wanted = (f"g{2 * number - 2}/", f"g{2 * number - 1}/")
+        read = [
+            attempt_of(record, place, trainer.limits("demo"))
+            for place, record in self.log.items()
+            if record["trajectory_id"].startswith(wanted)
         ]
+        taken = [list(group) for _, group in groupby(sorted(read, key=key_of), key=key_of)]
         trainer.update(number, taken, 0)
         places = [each.place for group in taken for each in group]
         return events.new_update_input(
@@ -124,6 +128,11 @@ def test_weights_come_out_bit_for_bit(world: World) -> None:
         assert result.trajectories == 12
         assert result.differences == ()
         assert result.apart == 0.0
+
+
+def test_attempts_without_a_group_come_out_bit_for_bit_too(tmp_path: Path) -> None:
+    alone = World(tmp_path, HOW.model_copy(update={"advantage": "reinforce_pp", "group_size": 1}), group_id=None)
+    assert alone.rebuild(1).equal
 
 
 def test_an_ancestor_that_is_gone_or_damaged_is_rebuilt_too(world: World) -> None:
