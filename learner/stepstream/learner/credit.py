@@ -63,7 +63,8 @@ def trajectory_of(record: Mapping[str, Any]) -> Trajectory:
 
     An observation is known by the tokens between the response before it in its training sequence and the step's own
     response: what was new to the agent, or its whole prompt where a sequence begins. An action is known by its tool
-    calls, or by its sampled tokens where it called none. An end is known by the reward that came with it.
+    calls, or by its sampled tokens where it called none. An end is known by the reward that came with it. A trajectory
+    that names a step of another one goes on behind it.
 
     Args:
         record: whose spans name steps that it has.
@@ -85,7 +86,6 @@ def trajectory_of(record: Mapping[str, Any]) -> Trajectory:
             tokens=len(sampled.get(position, ())),
             observation=observations.get(position),
             action=_action(step, sampled.get(position)),
-            parent=_parent(place.get(step["prompt_shared_step"]), position),
         )
         for position, step in enumerate(record["steps"])
     )
@@ -95,8 +95,10 @@ def trajectory_of(record: Mapping[str, Any]) -> Trajectory:
         outcome=record["reward"],
         truncated=truncated,
         final_observation=None if truncated or not steps else ("end", steps[-1].reward),
-        stratum=sum(len(step["tool_calls"]) for step in record["steps"]),
         succeeded=bool(record["success"]),
+        tool_calls=sum(len(step["tool_calls"]) for step in record["steps"]),
+        name=record["trajectory_id"],
+        branch=_branch(record),
     )
 
 
@@ -106,9 +108,10 @@ def _action(step: Mapping[str, Any], sampled: list[int] | None) -> Hashable:
     return _digest(sampled) if sampled else None
 
 
-def _parent(named: int | None, position: int) -> int | None:
-    """The step that it branches from; a conversation that begins anew follows, in time, the step before."""
-    return None if named is None or named >= position - 1 else named
+def _branch(record: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Behind which step of which attempt it goes on."""
+    parent, step = record["parent_trajectory_id"], record["parent_step_index"]
+    return None if parent is None or step is None else (parent, step)
 
 
 def _digest(ids: list[int]) -> bytes:

@@ -80,13 +80,15 @@ def attempts(draw: st.DrawFn) -> Trajectory:
         truncated=draw(st.booleans()),
         final_observation=draw(st.sampled_from(["s0", "e"])),
         final_value=draw(rewards),
-        stratum=draw(st.integers(0, 1)),
-        tree=draw(st.sampled_from([None, "x", "y"])),
         succeeded=draw(st.booleans()),
+        tool_calls=draw(st.integers(0, 1)),
+        branch=draw(st.none() | st.tuples(st.sampled_from(["0", "1", "elsewhere"]), st.integers(0, 4))),
     )
 
 
-groups = st.lists(attempts(), min_size=2, max_size=5)
+groups = st.lists(attempts(), min_size=2, max_size=5).map(
+    lambda group: [replace(trajectory, name=str(i)) for i, trajectory in enumerate(group)]
+)
 outcomes = st.lists(rewards, min_size=2, max_size=8)
 any_rule = st.sampled_from(GROUP_RULES + BATCH_RULES)
 
@@ -176,7 +178,7 @@ def paid_at_the_end(group: Group, change: Callable[[float], float]) -> list[Traj
 @pytest.mark.parametrize("rule", [Rloo(), Grpo(), DrGrpo(), Stratified(), Salt(), TreeGrpo(), ReinforcePlusPlus()])
 @given(shift=rewards)
 def test_what_everyone_is_paid_does_not_count(rule: Rule, shift: float) -> None:
-    group = four_attempts(stratum=(1, 1, 2, 2))
+    group = four_attempts(tool_calls=(1, 1, 2, 2))
     close(advantages(rule, paid_at_the_end(group, lambda r: r + shift)), advantages(rule, group))
 
 
@@ -227,7 +229,7 @@ def test_one_stratum_one_tree_and_no_shared_edge_are_grpo(outcomes: list[float])
     close(advantages(Stratified(), group), advantages(Grpo(), group))
     assert advantages(Salt(), group) == advantages(Grpo(), group)
     assert advantages(TreeGrpo(), group) == advantages(Grpo(), group)  # every attempt a tree of one leaf
-    one_tree = [replace(trajectory, tree="x") for trajectory in group]
+    one_tree = [replace(trajectory, branch=("x", 0)) for trajectory in group]
     close(advantages(TreeGrpo(), one_tree), [[2 * a for a in steps] for steps in advantages(Grpo(), group)])
 
 
@@ -320,13 +322,6 @@ def test_shadow_parts_what_one_action_leads_apart() -> None:
     ]
     assert advantages(GroupStepGae(1.0, 1.0), group)[0][0] == 0.5
     assert advantages(Shadow(1.0, 1.0), group)[0][0] == 0.0  # two doors: nobody to be compared with
-
-
-def test_branches_of_one_attempt_are_a_tree() -> None:
-    steps = (Step(), Step(reward=1.0), Step(reward=0.0, parent=0))
-    root, good, bad = advantages(TreeGrpo(), [Trajectory(steps, 1.0)])[0]
-    assert root == pytest.approx(0.0)
-    assert good == -bad == pytest.approx(math.sqrt(2), abs=1e-5)  # of its tree, and of all leaves
 
 
 def test_hindsight_never_holds_a_step_against_a_success() -> None:

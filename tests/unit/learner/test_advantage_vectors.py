@@ -44,7 +44,7 @@ HALF_A_DIGIT = 6e-7
     ],
 )
 def test_rules_of_outcomes(rule: Rule, expected: tuple[float, ...]) -> None:
-    result = advantages(rule, four_attempts(stratum=(1, 1, 2, 2), tree=("x", "x", "y", "y")))
+    result = advantages(rule, four_attempts(tool_calls=(1, 1, 2, 2), branch=(("x", 0), ("x", 0), ("y", 0), ("y", 0))))
     for steps, advantage in zip(result, expected, strict=True):
         assert steps == pytest.approx([advantage] * len(steps), abs=HALF_A_DIGIT)
 

@@ -56,11 +56,6 @@ def record(*steps: tuple[list[int], list[int], float], **fields: Any) -> events.
     return events.new_labeled_trajectory(**values)
 
 
-def branched(step: int, parent: int | None, made: events.LabeledTrajectory) -> events.LabeledTrajectory:
-    made["steps"][step]["prompt_shared_step"] = parent
-    return made
-
-
 NAMES = get_args(Learner.model_fields["advantage"].annotation)
 THREE = (([1, 2], [3, 4], 0.0), ([5], [6], 0.0), ([5], [7, 8, 9], 1.0))
 
@@ -73,13 +68,13 @@ def test_observations_are_what_was_new_and_actions_what_was_said() -> None:
     assert len({first.action, second.action, third.action}) == 3
 
 
-def test_tool_calls_are_the_action_and_their_number_the_stratum() -> None:
+def test_tool_calls_are_the_action_and_are_counted() -> None:
     made = [record(*THREE), record(([1, 2], [9, 9], 0.0), *THREE[1:])]
     for each in made:
         each["steps"][0]["tool_calls"] = [events.new_tool_call(call_id="c", name="get", arguments='{"k":1}')]
     one, other = (trajectory_of(each) for each in made)
     assert one.steps[0].action == other.steps[0].action
-    assert (one.stratum, trajectory_of(record(*THREE)).stratum) == (1, 0)
+    assert (one.tool_calls, trajectory_of(record(*THREE)).tool_calls) == (1, 0)
 
 
 def test_ends_and_branches() -> None:
@@ -87,10 +82,10 @@ def test_ends_and_branches() -> None:
     assert (ended.truncated, cut.truncated) == (False, True)
     assert ended.final_observation is not None
     assert cut.final_observation is None
-    parents = {
-        shared: trajectory_of(branched(2, shared, record(*THREE))).steps[2].parent for shared in (None, 0, 1, 2, 7)
-    }
-    assert parents == {None: None, 0: 0, 1: None, 2: None, 7: None}
+    branch = trajectory_of(record(*THREE, parent_trajectory_id="t", parent_step_index=1))
+    assert (branch.name, branch.branch) == ("g/0", ("t", 1))
+    assert trajectory_of(record(*THREE)).branch is None
+    assert trajectory_of(record(*THREE, parent_trajectory_id="t")).branch is None  # called by it, nobody knows where
 
 
 def test_what_a_span_belongs_to_must_be_there() -> None:
@@ -160,11 +155,6 @@ def test_anchors_and_edges_are_found_in_tokens() -> None:
     assert gigpo[0][0] > grpo[0][0]  # met at the start, and more was still to come
     assert salt[0][:2] == salt[1][:2] == [0.0, 0.0]  # both did the same here
     assert salt[0][2] == grpo[0][2]
-
-
-def test_tree_of_a_recorded_attempt() -> None:
-    root, lost, won = advantages_of(TreeGrpo(), branched(2, 0, record(*THREE)), record(*THREE[:2]))[0]
-    assert lost < root < won
 
 
 def test_tokens_of_a_step_may_differ_and_must_be_as_many_as_told() -> None:

@@ -37,8 +37,6 @@ class Step:
     """Key of the state in which it acted (GiGPO's anchor); None: like no other."""
     action: Hashable = None
     """Key of what it did; None: like no other."""
-    parent: int | None = None
-    """Index of the step from which it branches; None: it follows the step before (or is the first)."""
     value: float | None = None
     """V of the state in which it acted, from a critic."""
     hindsight: float | None = None
@@ -64,12 +62,15 @@ class Trajectory:
     """Key of the state after the last step; None: like no other."""
     final_value: float | None = None
     """V of that state, from a critic; used where truncated."""
-    stratum: Hashable = None
-    """Stratum in which it is compared, as the number of its tool calls."""
-    tree: Hashable = None
-    """Tree of which it is a branch; None: a tree of its own."""
     succeeded: bool = False
     """Whether it reached its goal."""
+    tool_calls: int = 0
+    """Over all steps."""
+    name: str = ""
+    """Its id, by which branches name it; empty: none names it."""
+    branch: tuple[str, int] | None = None
+    """The attempt, and the place of its step, behind which it goes on; None: it begins by itself. (What may be trained
+    on has all its steps, so that a step's index is its place.)"""
 
 
 Group = Sequence[Trajectory]

@@ -27,7 +27,7 @@ class Stratified(GroupRule):
         outcomes = [trajectory.outcome for trajectory in group]
         strata: dict[Hashable, list[int]] = defaultdict(list)
         for i, trajectory in enumerate(group):
-            strata[trajectory.stratum].append(i)
+            strata[trajectory.tool_calls].append(i)
         inside = [0.0] * len(group)
         for members in strata.values():
             for i, advantage in zip(members, standardised([outcomes[i] for i in members]), strict=True):
