@@ -23,7 +23,6 @@ from stepstream.learner.advantages import (
     StepGae,
     Stratified,
     Trajectory,
-    TreeGrpo,
     VTrace,
     expand,
     expand_targets,

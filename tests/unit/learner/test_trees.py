@@ -27,8 +27,8 @@ def labels(*attempts: tuple[str, int, float, tuple[str, int] | None]) -> list[An
     told = []
     for name, count, outcome, branch in attempts:
         parent, after = branch or (None, None)
-        for step in make_steps(name, count, group_id="g", parent_trajectory_id=parent, parent_step_index=after):
-            told.append(run.record("governed-steps", as_governed(step)))
+        steps = make_steps(name, count, group_id="g", parent_trajectory_id=parent, parent_step_index=after)
+        told += [run.record("governed-steps", as_governed(step)) for step in steps]
         told.append(run.record("governed-feedback", as_governed(make_ending(name, count, outcome))))
     return [label for _, _, label in run.feed(told)]
 

@@ -48,8 +48,8 @@ class TreeGrpo(GroupRule):
 def _way(group: Group, named: Mapping[str, int], leaf: int) -> tuple[Hashable, list[Place]]:
     """The root of a leaf's tree, and the steps of the group on the way from there.
 
-    Where an attempt on the way is not here (stale, say, or barred), its name stands for the root: its branches are still
-    compared with each other.
+    Where an attempt on the way is not here (stale, say, or barred), its name stands for the root: its branches are
+    still compared with each other.
     """
     i, places, passed = leaf, [(leaf, t) for t in range(len(group[leaf].steps))], {leaf}
     while (branch := group[i].branch) is not None:
