@@ -37,7 +37,7 @@ _RULES: dict[str, Callable[[Learner], Rule]] = {
     "step_gae": lambda how: GroupStepGae(how.credit_discount, how.credit_trace),
     "gigpo": lambda how: GiGpo(how.credit_step_weight, how.credit_discount),
     "hgpo": lambda how: Hgpo(how.credit_discount, how.credit_history),
-    "stratified": lambda how: Stratified(how.credit_blend),
+    "stratified": lambda how: Stratified(how.credit_blend, how.credit_stratum),
     "salt": lambda how: Salt(),
     "tree_grpo": lambda how: TreeGrpo(),
     "shadow": lambda how: Shadow(how.credit_discount, how.credit_trace),

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from credit_cases import advantages, attempt_at, bandits, flat, four_attempts
@@ -322,6 +323,26 @@ def test_shadow_parts_what_one_action_leads_apart() -> None:
     ]
     assert advantages(GroupStepGae(1.0, 1.0), group)[0][0] == 0.5
     assert advantages(Shadow(1.0, 1.0), group)[0][0] == 0.0  # two doors: nobody to be compared with
+
+
+@pytest.mark.parametrize("by", ["tools", "steps", "tokens"])
+def test_a_stratum_is_what_was_chosen(by: Literal["tools", "steps", "tokens"]) -> None:
+    """One pair differs in the outcome within its stratum, by whichever of the three."""
+    short, long = (("s", "a"),), (("s", "a"), ("t", "a"))
+    few = [attempt_at(outcome, *short, tokens=3) for outcome in (1.0, 0.0)]  # 3 tokens, 1 step
+    many = [attempt_at(0.5, *long, tokens=4) for _ in range(2)]  # 8 tokens, 2 steps
+    group = [*few, *(replace(each, tool_calls=1) for each in many)]
+    mixed = [replace(each, tool_calls=0) for each in group]
+    found = [steps[0] for steps in advantages(Stratified(1.0, by), group)]
+    assert found == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5), 0.0, 0.0], abs=2e-6)
+    assert (advantages(Stratified(1.0, by), mixed) == advantages(Grpo(), group)) is (by == "tools")
+
+
+def test_bands_of_tokens_double() -> None:
+    lengths = (1, 2, 3, 4, 7, 8)
+    group = [attempt_at(float(n % 2), ("s", "a"), tokens=length) for n, length in enumerate(lengths)]
+    found = [bool(steps[0]) for steps in advantages(Stratified(1.0, "tokens"), group)]
+    assert found == [False, True, True, True, True, False]  # 2 with 3, and 4 with 7
 
 
 def test_hindsight_never_holds_a_step_against_a_success() -> None:

@@ -126,7 +126,13 @@ def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
 
 
 def test_settings_reach_their_rule() -> None:
-    given = {"credit_discount": 0.5, "credit_trace": 0.6, "credit_step_weight": 0.7, "credit_history": 3}
+    given = {
+        "credit_discount": 0.5,
+        "credit_trace": 0.6,
+        "credit_step_weight": 0.7,
+        "credit_history": 3,
+        "credit_stratum": "steps",
+    }
     how = {
         name: Learner.model_validate({"advantage": name, "credit_blend": 0.1, **given, **LOSS_OF.get(name, {})})
         for name in NAMES
@@ -139,7 +145,7 @@ def test_settings_reach_their_rule() -> None:
     assert rule_of(how["step_ppo"]) == StepGae(discount=0.5, trace=0.6)
     assert rule_of(how["vtrace"]) == VTrace(discount=0.5)
     assert rule_of(how["hcapo"]) == Hcapo(weight=0.7, discount=0.5)
-    assert rule_of(how["stratified"]) == Stratified(blend=0.1)
+    assert rule_of(how["stratified"]) == Stratified(blend=0.1, by="steps")
     assert rule_of(how["reinforce_pp_baseline"]) == ReinforcePlusPlus(baseline=True)
 
 

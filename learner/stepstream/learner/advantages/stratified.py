@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from stepstream.learner.advantages.base import Aggregation, Group, GroupRule
+from stepstream.learner.advantages.base import Aggregation, Group, GroupRule, Trajectory
 from stepstream.learner.advantages.figures import standardised
 
 
@@ -21,13 +21,16 @@ class Stratified(GroupRule):
     aggregation: ClassVar[Aggregation] = "grpo"
     blend: float = 0.8
     """α, from 0 (GRPO) to 1 (strata alone)."""
+    by: Literal["tools", "steps", "tokens"] = "tools"
+    """What attempts of one stratum have in common: the number of tool calls or of steps, or the band of their trained
+    tokens (1, 2 to 3, 4 to 7, … : equal numbers are rare)."""
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """The blend, at every step of the attempt."""
         outcomes = [trajectory.outcome for trajectory in group]
         strata: dict[Hashable, list[int]] = defaultdict(list)
         for i, trajectory in enumerate(group):
-            strata[trajectory.tool_calls].append(i)
+            strata[self._stratum(trajectory)].append(i)
         inside = [0.0] * len(group)
         for members in strata.values():
             for i, advantage in zip(members, standardised([outcomes[i] for i in members]), strict=True):
@@ -36,3 +39,10 @@ class Stratified(GroupRule):
             [self.blend * own + (1 - self.blend) * whole] * len(trajectory.steps)
             for own, whole, trajectory in zip(inside, standardised(outcomes), group, strict=True)
         ]
+
+    def _stratum(self, trajectory: Trajectory) -> int:
+        if self.by == "tools":
+            return trajectory.tool_calls
+        if self.by == "steps":
+            return len(trajectory.steps)
+        return sum(step.tokens for step in trajectory.steps).bit_length()
