@@ -27,6 +27,7 @@ from stepstream.learner.advantages import (
     TreeGrpo,
     VTrace,
 )
+from stepstream.learner.hindsight_critics import critic_of
 
 _RULES: dict[str, Callable[[Learner], Rule]] = {
     "rloo": lambda how: Rloo(),
@@ -44,12 +45,16 @@ _RULES: dict[str, Callable[[Learner], Rule]] = {
     "ppo_gae": lambda how: PpoGae(trace=how.credit_trace),
     "step_ppo": lambda how: StepGae(how.credit_discount, how.credit_trace),
     "vtrace": lambda how: VTrace(how.credit_discount),
-    "hcapo": lambda how: Hcapo(how.credit_step_weight, how.credit_discount),
+    "hcapo": lambda how: Hcapo(how.credit_step_weight, how.credit_discount, critic=critic_of(how)),
 }
 
 
 def rule_of(how: Learner) -> Rule:
-    """The rule that `learner.advantage` names, with its settings."""
+    """The rule that `learner.advantage` names, with its settings.
+
+    Raises:
+        SettingsError: a critic that is not installed.
+    """
     return _RULES[how.advantage](how)
 
 
@@ -86,6 +91,7 @@ def trajectory_of(record: Mapping[str, Any]) -> Trajectory:
             tokens=len(sampled.get(position, ())),
             observation=observations.get(position),
             action=_action(step, sampled.get(position)),
+            scores={component["name"]: component["raw_value"] for component in step["components"]},
         )
         for position, step in enumerate(record["steps"])
     )

@@ -6,6 +6,7 @@ from stepstream.config.sections import Learner
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
+from stepstream.learner.hindsight_critics import POLICY
 
 Lesson = Callable[[Sequence[Attempt]], str]
 """Why attempts of one group (one or more) teach nothing, as one of `fates.REASONS`; empty where they do."""
@@ -42,7 +43,9 @@ def _nothing_in(how: Learner, attempts: int) -> bool:
     """Whether attempts that were paid the same teach nothing, for certain."""
     if how.objective != "policy_gradient":
         return how.objective == "dpo"
-    return bool(rule_of(how).nothing_to_learn([Trajectory((), 0.0)] * attempts))
+    # No critic has a say in this, and who asks may not have it installed.
+    rule = rule_of(how.model_copy(update={"credit_hindsight": POLICY}))
+    return bool(rule.nothing_to_learn([Trajectory((), 0.0)] * attempts))
 
 
 def differing_rewards(attempts: Sequence[Attempt], margin: float = 0.0) -> str:

@@ -9,11 +9,17 @@ import pytest
 import torch
 from labelled_records import attempt, group_of, labelled, tiny_model
 
+from stepstream.config import SettingsError
 from stepstream.config.sections import Learner
 from stepstream.learner.advantages import Hcapo
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.credit import rule_of
 from stepstream.learner.hindsight import final_observation, hindsight_rows, with_hindsight
+from stepstream.learner.hindsight_critics import GROUP
+from stepstream.learner.lessons import needs_group
 from stepstream.learner.pretrained import load_model
 from stepstream.learner.update import Trainer
+from stepstream.topics.events import new_reward_component
 
 THREE = attempt(labelled("g", 0, 1.0, versions=(0, 0, 0)))
 
@@ -90,3 +96,53 @@ def test_the_policy_s_scores_are_those_of_its_own_forward_pass(tmp_path: Path) -
             at = torch.from_numpy(tokens.trained[tokens.steps == number] + ending.size)
             expected = math.exp(float(said[at - 1, ids[at]].mean()) / 5)
             assert step.hindsight == pytest.approx(expected, rel=1e-4)
+
+
+PLUG = """
+class Critic:
+    def __init__(self, how):
+        self.how = how
+    def __call__(self, trajectory):
+        return [step.scores.get("usefulness", 0.5) + self.how.credit_discount for step in trajectory.steps]
+"""
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Learner:
+    """A package with a critic that reads a shadow component, as a process reward model's feedback gives one."""
+    (tmp_path / "hindsight_plug.py").write_text(PLUG)
+    info = tmp_path / "hindsight_plug-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hindsight-plug\nVersion: 1\n")
+    entry = f"[{GROUP}]\nprm = hindsight_plug:Critic\n"
+    (info / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path)
+    return Learner(advantage="hcapo", credit_hindsight="prm", credit_discount=1.0, warmup_updates=0)
+
+
+def scored(number: int, *useful: float) -> Attempt:
+    record = labelled("g", number, float(number == 0), versions=(0,) * len(useful))
+    for step, value in zip(record["steps"], useful, strict=True):
+        shadow = {"weight": 0.0, "kind": "shadow", "level": "step", "raw_value": value}
+        step["components"].append(new_reward_component(name="usefulness", value=value, source="prm", **shadow))  # type: ignore[arg-type]
+    return attempt(record)
+
+
+def test_another_critic_is_chosen_by_its_name_and_the_policy_is_not_asked(plugged: Learner, tmp_path: Path) -> None:
+    group = [scored(0, 0.2, 1.0, 0.6), scored(1, 0.4, 0.4, 0.4)]
+    rule = rule_of(plugged)
+    assert rule.needs == frozenset()
+    assert rule_of(Learner(advantage="hcapo")).needs == {"hindsight"}
+    assert isinstance(rule, Hcapo)
+    assert rule.ratios(group[0].credit) == pytest.approx([0.8, 1.2, 1.0])  # (1.2, 2, 1.6) over 1.6, clipped
+    dull, useful, plain = rule([[each.credit for each in group]]).groups[0][0].steps
+    assert useful > plain > dull
+    trainer = Trainer(tiny_model(tmp_path / "model"), plugged)
+    assert trainer._evidence([group]).groups[0][0].steps[0].hindsight is None
+    assert trainer.update(1, [group], 0)["credited_share"] == 1.0
+
+
+def test_a_critic_that_nobody_has_is_named(plugged: Learner) -> None:
+    with pytest.raises(SettingsError, match=r"no critic 'other' .*; there are policy, prm"):
+        rule_of(plugged.model_copy(update={"credit_hindsight": "other"}))
+    assert needs_group(plugged.model_copy(update={"credit_hindsight": "other"}))  # asked where it is not installed

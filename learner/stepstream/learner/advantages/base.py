@@ -5,7 +5,7 @@ Pure and in float64. Sums are exact (`math.fsum`), so that the order of a group'
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -45,6 +45,8 @@ class Step:
     """log q = Σ over its tokens of log θ - log μ, current against behaviour policy (V-trace)."""
     token_values: tuple[float, ...] = ()
     """V before each trained token, from a critic; of length `tokens`."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """What was said of it, by reward component and before bounds and weight; those that are not paid too."""
     token_rewards: tuple[float, ...] = ()
     """What each trained token is rewarded beside the step's reward, as -β·(log θ - log ref); empty: nothing."""
 
@@ -104,7 +106,11 @@ class Rule(ABC):
     """Turns the rewards of a batch of groups into advantages. Instances are values: the same input, the same bits."""
 
     aggregation: ClassVar[Aggregation] = "rloo"
-    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What it must be told of every step."""
+        return frozenset()
 
     @abstractmethod
     def __call__(self, groups: Sequence[Group]) -> Result:

@@ -4,17 +4,20 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Need, Trajectory, needed
 from stepstream.learner.advantages.figures import standardised, total
 
 
 class HindsightCritic(Protocol):
-    """Says how likely each of an attempt's actions looks once the final state is known."""
+    """Says how likely each of an attempt's actions looks once the final state is known.
+
+    It has to say the same of the same attempt always, or a version cannot be rebuilt.
+    """
 
     def __call__(self, trajectory: Trajectory) -> Sequence[float]:
-        """h_t > 0 by step."""
+        """h_t > 0 by step; only their proportion counts."""
 
 
 def hindsight_of(logprobs: Sequence[float], temperature: float = 5.0) -> float:
@@ -36,7 +39,6 @@ class Hcapo(GroupRule):
     stays). The paper itself was not read.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"hindsight"})
     weight: float = 1.0
     """ω."""
     discount: float = 0.95
@@ -46,6 +48,11 @@ class Hcapo(GroupRule):
     """Bounds of ρ."""
     smooth: bool = False
     critic: HindsightCritic = recorded
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The policy's own scores, unless another critic gives them."""
+        return frozenset({"hindsight"}) if self.critic is recorded else frozenset()
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """GRPO's advantage with the hindsight term added."""

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stepstream.learner.advantages.base import Group, MissingInput, Need, Result, Rule, Trajectory, needed
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
@@ -19,12 +18,16 @@ class PpoGae(Rule):
     target is A + V from before whitening. An attempt cut by a limit goes on with `final_value`.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"values"})
     discount: float = 1.0
     """γ, by token."""
     trace: float = 0.95
     """λ, by token."""
     whiten: bool = True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """A critic's values."""
+        return frozenset({"values"})
 
     def __call__(self, groups: Sequence[Group]) -> Result:
         """Advantages and value targets of every token; needs `token_values`, and `final_value` where truncated."""

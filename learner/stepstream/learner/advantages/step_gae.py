@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stepstream.learner.advantages.anchors import group_returns
 from stepstream.learner.advantages.base import (
@@ -29,12 +28,16 @@ class StepGae(Rule):
     their own (`values_of`).
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"values"})
     discount: float = 1.0
     """γ, by step."""
     trace: float = 1.0
     """λ, by step."""
     whiten: bool = True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """A critic's values."""
+        return frozenset({"values"})
 
     def __call__(self, groups: Sequence[Group]) -> Result:
         """Advantages and value targets of every step; needs `value`, and `final_value` where truncated."""

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stepstream.learner.advantages.base import Credit, Group, Need, Result, Rule, Step, Trajectory, needed, values_of
 
@@ -21,7 +20,6 @@ class VTrace(Rule):
     1 where its ratio is not known, and no V of its own (`values_of`).
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"values", "log_ratios"})
     discount: float = 1.0
     """γ, by step."""
     rho_cap: float = 1.0
@@ -32,6 +30,11 @@ class VTrace(Rule):
     def __post_init__(self) -> None:
         if self.trace_cap > self.rho_cap:
             raise ValueError(f"V-trace needs trace_cap {self.trace_cap} to be at most rho_cap {self.rho_cap}")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """A critic's values and the ratios."""
+        return frozenset({"values", "log_ratios"})
 
     def __call__(self, groups: Sequence[Group]) -> Result:
         """Advantages and targets of every step; needs `value`, `log_ratio`, and `final_value` where truncated."""
