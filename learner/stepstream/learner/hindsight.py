@@ -1,7 +1,8 @@
 """How likely an agent's own responses look once it is known where they led: HCAPO's critic, which is the policy itself.
 
-h_t = exp(mean_j log θ(y_j | s_t, s_final) / 5) (arXiv 2603.08754, eq. 5, second hand). What the agent saw last stands
-for s_final; its tokens are put before the step's context.
+h_t = exp(mean_j log θ(y_j | s_t, s_final) / 5) (arXiv 2603.08754, eq. 6, with the temperature of its appendix C). The
+paper puts the successful outcome into the prompt, and does not say where; here what the agent saw last stands for
+s_final, and its tokens are put before the step's context.
 """
 
 from collections import defaultdict

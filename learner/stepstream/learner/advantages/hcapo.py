@@ -21,7 +21,7 @@ class HindsightCritic(Protocol):
 
 
 def hindsight_of(logprobs: Sequence[float], temperature: float = 5.0) -> float:
-    """h_t = exp(mean_j log θ(y_j | s_t, s_final) / temperature) (HCAPO, eq. 5), from a step's log-probabilities."""
+    """h_t = exp(mean_j log θ(y_j | s_t, s_final) / temperature) (HCAPO, eq. 6), from a step's log-probabilities."""
     return math.exp(total(logprobs) / len(logprobs) / temperature) if logprobs else 1.0
 
 
@@ -32,11 +32,12 @@ def recorded(trajectory: Trajectory) -> Sequence[float]:
 
 @dataclass(frozen=True, slots=True)
 class Hcapo(GroupRule):
-    """A = A^GRPO + ω·(Q_t - mean)/(std + ε) over all steps of the group (HCAPO, arXiv 2603.08754, eq. 5 to 8).
+    """A = A^GRPO + ω·(Q_t - μ)/(σ + ε), μ and σ over all steps of the group (HCAPO, arXiv 2603.08754, eq. 3 and 8).
 
-    ρ_t = clip(h_t / mean of the attempt's h, low, high); Q_t = ρ_t·γ^(T-t)·R. As in the second-hand account that we
-    have, a success's negative hindsight terms become 0, and Q may first be smoothed to (Q_t + Q_{t+1})/2 (the last
-    stays). The paper itself was not read.
+    ρ_t = clip(h_t / mean of the attempt's h, low, high) (eq. 7); Q_t = ρ_t·γ^(T-t)·R (eq. 5, where only the end is
+    paid). A success's negative hindsight terms become 0 (section 4.3). With `smooth` Q_t is first (Q_t + Q_{t+1})/2
+    (appendix A, α = 0.5); the last stays, of which the paper says nothing. Beside eq. 8 the paper has μ and σ "at time
+    step t"; its algorithm 1 (line 16) and section 5.2 take them over all states, and so do we.
     """
 
     weight: float = 1.0

@@ -14,9 +14,9 @@ from stepstream.learner.advantages.grpo import Grpo
 class Salt(GroupRule):
     """A step's advantage is the mean A_i of the attempts that share its edge (s, a, s') (SALT, arXiv 2510.20022).
 
-    A_i comes from an outcome rule, GRPO's or RLOO's. Edges of one attempt alone keep its own A_i; an attempt that
-    passes an edge twice counts once. Whether the paper also asks for equal histories before it merges was not
-    verified; here it is not asked for.
+    A_i comes from an outcome rule, GRPO's or RLOO's, both of which the paper refines. Edges of one attempt alone keep
+    its own A_i; an attempt that passes an edge twice counts once. When the paper merges edges beyond equal (s, a, s')
+    was not found, nor code of its authors; equal histories are not asked for here.
     """
 
     base: OutcomeRule = field(default_factory=Grpo)

@@ -68,8 +68,9 @@ def promise_loss(values: Tensor, targets: Tensor) -> Tensor:
 def progress_loss(values: Tensor, advantages: Tensor) -> Tensor:
     """Mean of ½(M_t - M_{t-1} - Â_t)² over the steps after the first (L_A); 0 with fewer than two. Scalar.
 
-    The paper's own form was not found: this is the nearest reading of its description, that the change of the value
-    should be the advantage of the step.
+    That L_Q + β·L_A is trained, on Q̂ and Â from temporal differences with GAE, is the paper's; its formula of L_A was
+    not found. This is the nearest reading of its description, that the change of the value should be the advantage of
+    the step.
     """
     changes = values[1:] - values[:-1]
     return 0.5 * (changes - advantages.detach()[1:]).square().sum() / max(1, len(changes))
