@@ -14,9 +14,10 @@ class Shadow(GroupRule):
     """Local GAE over states grouped by what they look like and how they behave (SHADOW, AAAI-26, v40i28.39570).
 
     Neither the paper's formulas nor code of its authors were found; its abstract names a grouping of states by
-    consistent dynamics and a local GAE. Our reading: where one action in one observation led to different next observations, the observation hides
-    different states, and these visits are grouped by where they led; all others by their observation. V̂ is the mean
-    return of such a group and A is GAE against it. In a group without contradictions this is critic-free step GAE.
+    consistent dynamics and a local GAE. Our reading: where one action in one observation led to different next
+    observations, the observation hides different states, and these visits are grouped by where they led; all others by
+    their observation. V̂ is the mean return of such a group and A is GAE against it. In a group without contradictions
+    this is critic-free step GAE.
     """
 
     discount: float = 0.95

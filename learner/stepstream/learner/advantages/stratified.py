@@ -13,9 +13,9 @@ from stepstream.learner.advantages.figures import standardised
 class Stratified(GroupRule):
     """A = α·A^S + (1 - α)·A^GRPO (Stratified GRPO's SAN, arXiv 2510.06214).
 
-    A^S = (R - mean_k)/(std_k + ε) inside stratum k, such as the attempts with the same number of tool calls (the paper's
-    own: of searches); 0 for a stratum of one. The blend with the global estimator is the paper's, its α was not found: a
-    public reimplementation takes 1, we take 0.8, so that strata of one still learn something.
+    A^S = (R - mean_k)/(std_k + ε) inside stratum k, such as the attempts with the same number of tool calls (of
+    searches, in the paper); 0 for a stratum of one. The blend with the global estimator is the paper's; its α was not
+    found: a public reimplementation takes 1, we take 0.8, so that strata of one still learn something.
     """
 
     aggregation: ClassVar[Aggregation] = "grpo"
