@@ -14,7 +14,7 @@ def test_every_event_has_its_own_id_and_time(moments: list[int]) -> None:
     codec: Any = None
     producer = EventProducer(Kafka(bootstrap="127.0.0.1:9"), codec, "gateway/0")
     for at in moments:
-        headers = dict(producer._envelope("steps", {"occurred_at_us": at, "event_id": f"e{at}"}))
+        headers = dict(producer._envelope("steps", f"e{at}", at))
         time = headers.pop("ce_time")
         assert isinstance(time, bytes)
         assert datetime.fromisoformat(time.decode()) == datetime.fromtimestamp(at / 1e6, UTC)
