@@ -63,11 +63,18 @@ def labelled(
     return trajectory(f"{group}/{number}", **(values | fields))
 
 
+def shown(record: events.LabeledTrajectory, step: int, text: str) -> events.LabeledTrajectory:
+    """The record with a demonstration in place of a step's response."""
+    record["steps"][step]["demonstration"] = text
+    record["steps"][step]["prompt_tokens"] = record["sequences"][0]["spans"][step]["start"]
+    return record
+
+
 def group_of(group: str, size: int, **fields: Any) -> list[events.LabeledTrajectory]:
     """A whole group whose first attempt alone succeeded."""
     return [labelled(group, number, float(number == 0), **fields) for number in range(size)]
 
 
-def attempt(record: events.LabeledTrajectory, partition: int = 0, offset: int = 0) -> Attempt:
+def attempt(record: events.LabeledTrajectory, partition: int = 0, offset: int = 0, limits: Limits = LIMITS) -> Attempt:
     """The record as the learner sees it, read from a place of the log."""
-    return attempt_of(record, (partition, offset), LIMITS)
+    return attempt_of(record, (partition, offset), limits)

@@ -73,12 +73,18 @@ def test_what_governance_withheld_is_told(client: Client, ask: Ask) -> None:
 def test_an_open_trajectory_says_how_it_would_close(client: Client, ask: Ask) -> None:
     put(client, "governed-steps", step(), step(index=1, event_id="t-1"))
     put(client, "governed-feedback", feedback(), feedback("r", retracts="f"))
+    put(client, "governed-feedback", feedback("s", value=None, demonstration="so", step_index=1))
     found = answer(ask)
     assert found["state"] == "open"
     assert "600 s without a step" in found["would_change_it"]
     assert found["steps"]["count"] == 2
-    assert [row["retracted"] for row in found["feedback"]] == [True, False]
+    assert [(row["retracted"], row["demonstrates"]) for row in found["feedback"]] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
     assert "feedback     outcome 1.0 from environment, taken back" in ask("t").output
+    assert "feedback     outcome from environment, demonstrates the response of step 1" in ask("t").output
 
 
 def test_a_label_that_no_learner_may_use_says_why(client: Client, ask: Ask) -> None:

@@ -12,7 +12,7 @@ from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 if TYPE_CHECKING:
-    from stepstream.cli.standing import Facts, Standing
+    from stepstream.cli.standing import Facts, Row, Standing
 
 UNKNOWN = 1
 
@@ -67,7 +67,8 @@ def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[st
         yield f"governance   {row['action']} {row['records']} of {row['source_topic']} {_counts(row['finds'])}".rstrip()
     for row in facts.feedback:
         gone = ", taken back" if row["retracted"] else ""
-        yield f"feedback     {row['name']} {row['value']} from {row['source']}{gone}"
+        value = "" if row["value"] is None else f" {row['value']}"
+        yield f"feedback     {row['name']}{value} from {row['source']}{_shown(row)}{gone}"
     for row in facts.curation:
         yield f"curation     {row['action']} by {row['by']}: {row['reason']}"
     if label is not None:
@@ -97,6 +98,14 @@ def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[st
                 f"learner      revision {row['revision']} dropped by {row['model']} at version "
                 f"{row['learner_version']}: {row['reason']}"
             )
+
+
+def _shown(feedback: "Row") -> str:
+    """What a signal demonstrates."""
+    if not feedback["demonstrates"]:
+        return ""
+    step = feedback["step_index"]
+    return f", demonstrates {'the last response' if step is None else f'the response of step {step}'}"
 
 
 def _counts(found: dict[str, int]) -> str:

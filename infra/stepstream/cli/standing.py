@@ -20,7 +20,7 @@ class Facts:
     steps: Row
     """Of its governed steps: `count`, `first_at`, `last_at`, `ended`, `flags`, `group_id`."""
     feedback: Sequence[Row] = ()
-    """Its signals: `name`, `value`, `source`, `retracted`, `occurred_at`."""
+    """Its signals: `name`, `value`, `source`, `step_index`, `demonstrates`, `retracted`, `occurred_at`."""
     audit: Sequence[Row] = ()
     """What governance did: `action`, `source_topic`, `records`, `finds` by rule."""
     label: Row | None = None

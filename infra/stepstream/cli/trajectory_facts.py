@@ -17,7 +17,7 @@ FROM
 ) AS s
 """
 _FEEDBACK = """
-SELECT name, value, category, source, step_index, occurred_at,
+SELECT name, value, category, source, step_index, occurred_at, ifNull(demonstration, '') != '' AS demonstrates,
     event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
     OR source_event_id IN (SELECT retracts FROM feedback WHERE trajectory_id = {id:String} AND retracts IS NOT NULL)
     AS retracted

@@ -1,7 +1,7 @@
 """What the learner needs of a labelled trajectory: its tokens as arrays, or why it may not be trained on."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,9 @@ class Limits:
     """What the learner adds up; by default nothing, so that any shaping will do."""
     alone: bool = False
     """Whether attempts without a group are taken, each by itself."""
+    speech: Callable[[str], Sequence[int]] | None = None
+    """Tokens of a response that somebody wrote, none where it cannot be written (`speech.py`); None: what feedback
+    demonstrates is not imitated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,9 @@ class Tokens:
     trained: npt.NDArray[np.int64]
     """Positions of the sampled tokens, rising, each at least 1. Shape [trained]."""
     logprobs: npt.NDArray[np.float32]
-    """Behaviour log-probability of each of them. Shape [trained]."""
+    """Behaviour log-probability of each of them; NaN: it was demonstrated, not sampled. Shape [trained]."""
     versions: npt.NDArray[np.int64]
-    """Policy version that sampled each of them. Shape [trained]."""
+    """Policy version that sampled each of them, or what was answered in its place. Shape [trained]."""
     steps: npt.NDArray[np.int64]
     """Step of the attempt's credit that each of them belongs to. Shape [trained]."""
 
@@ -64,6 +67,7 @@ class Attempt:
     """Empty: it has none, and is judged by itself."""
     reward: float
     sequences: tuple[Tokens, ...]
+    """Of its own responses, but those in whose place others were demonstrated."""
     version_min: int
     """Oldest policy version among its trained tokens; where nothing may be trained on, as its record says, or 0."""
     barred: str = ""
@@ -73,6 +77,8 @@ class Attempt:
     tenant: str = "default"
     signature: npt.NDArray[np.int64] | None = None
     """MinHash of its text, where its label has one. Shape [permutations]."""
+    demonstrations: tuple[Tokens, ...] = ()
+    """One for each response that somebody demonstrated: the step's exact prompt and, trained, what was demonstrated."""
 
     @property
     def provisional(self) -> bool:
@@ -95,7 +101,12 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         barred = "no_trained_tokens"
     elif any(tokens.ids.size > limits.max_length for tokens in sequences):
         barred, sequences = "too_long", ()
+    demonstrations: tuple[Tokens, ...] = ()
     oldest = min((int(tokens.versions.min()) for tokens in sequences), default=record["version_min"] or 0)
+    if limits.speech is not None and not barred:
+        sequences, demonstrations, fault = _imitated(record, sequences, limits)
+        if fault and not demonstrations and not (sequences and record["success"]):
+            barred, sequences = fault, ()
     return Attempt(
         place=place,
         trajectory_id=record["trajectory_id"],
@@ -108,6 +119,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         credit=Trajectory((), record["reward"]) if barred else trajectory_of(held(record, limits.sums)),
         tenant=record["tenant"],
         signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
+        demonstrations=demonstrations,
     )
 
 
@@ -156,3 +168,58 @@ def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int
     versions = np.repeat(np.asarray([span["version"] for span in spans], dtype=np.int64), sizes)
     steps = np.repeat(np.asarray([place[span["step_index"]] for span in spans], dtype=np.int64), sizes)
     return Tokens(ids[:last] if spans else ids[:0], trained, logprobs, versions, steps)
+
+
+def _imitated(
+    record: Mapping[str, Any], sequences: tuple[Tokens, ...], limits: Limits
+) -> tuple[tuple[Tokens, ...], tuple[Tokens, ...], str]:
+    """Its sequences without the responses that were demonstrated, the demonstrations, and why one cannot be used."""
+    own, shown, fault = list(sequences), [], ""
+    for position, step in enumerate(record["steps"]):
+        if step["demonstration"] is None:
+            continue
+        made = _demonstration(step, position, sequences, limits)
+        if isinstance(made, Tokens):
+            shown.append(made)
+        else:
+            fault = made
+        own = [_chosen(tokens, tokens.steps != position) for tokens in own]
+    return tuple(tokens for tokens in own if tokens.trained.size), tuple(shown), fault
+
+
+def _demonstration(step: Mapping[str, Any], position: int, sequences: Sequence[Tokens], limits: Limits) -> Tokens | str:
+    """What was demonstrated behind its step's prompt; or why that cannot be, as one of `fates.REASONS`.
+
+    The prompt is never tokenised again: it is the beginning of the sequence that holds the step's own response.
+    """
+    assert limits.speech is not None
+    said = np.asarray(limits.speech(step["demonstration"]), dtype=np.int64)
+    if not said.size or int(said.max()) >= limits.vocabulary:
+        return "demonstration_form"
+    prompt = step["prompt_tokens"]
+    for tokens in sequences:
+        here = tokens.steps == position
+        if not here.any() or not 1 <= prompt <= int(tokens.trained[here][0]):
+            continue
+        if prompt + said.size > limits.max_length:
+            return "too_long"
+        return Tokens(
+            ids=np.concatenate([tokens.ids[:prompt], said]),
+            trained=np.arange(prompt, prompt + said.size, dtype=np.int64),
+            logprobs=np.full(said.size, np.nan, np.float32),
+            versions=np.full(said.size, tokens.versions[here].min()),
+            steps=np.full(said.size, position),
+        )
+    return "no_prompt"
+
+
+def _chosen(tokens: Tokens, kept: npt.NDArray[np.bool_]) -> Tokens:
+    """The sequence with some of its trained tokens only."""
+    trained = tokens.trained[kept]
+    return Tokens(
+        ids=tokens.ids[: int(trained[-1]) + 1 if trained.size else 0],
+        trained=trained,
+        logprobs=tokens.logprobs[kept],
+        versions=tokens.versions[kept],
+        steps=tokens.steps[kept],
+    )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from stepstream.learner.attempt import Attempt, Place
 from stepstream.learner.choice import Candidate, Choice, union
 from stepstream.learner.fates import Fate
-from stepstream.learner.groups import ALONE, GivenUp, Group, Past, key_of
+from stepstream.learner.groups import ALONE, GivenUp, Group, Past, key_of, rank
 from stepstream.learner.lessons import Lesson, differing_rewards
 
 _MOST_OVER = 50_000
@@ -98,7 +98,7 @@ class Buffer:
         if attempt.barred in _NOT_OURS:
             self._drop(attempt, attempt.barred)
         elif past is not None:
-            self._late(attempt, past)
+            self._late(attempt, past, now_s)
         else:
             self._join(attempt, now_s)
         self.see(attempt.place)
@@ -203,7 +203,7 @@ class Buffer:
         group = self._group(key, now_s)
         known = group.attempts.get(attempt.trajectory_id)
         if known is not None:
-            older, newer = sorted((known, attempt), key=_rank)
+            older, newer = sorted((known, attempt), key=rank)
             if older.revision == newer.revision:
                 self.dropped["duplicate"] += 1
             else:
@@ -214,7 +214,7 @@ class Buffer:
         if not self._recalling:
             self._settle(key, group)
 
-    def _late(self, attempt: Attempt, past: Past) -> None:
+    def _late(self, attempt: Attempt, past: Past, now_s: float) -> None:
         """An attempt of a group that is done with."""
         trained = past.trained.get(attempt.trajectory_id)
         seen = max(trained or 0, past.seen.get(attempt.trajectory_id, 0))
@@ -222,7 +222,22 @@ class Buffer:
             self.dropped["duplicate"] += 1
             return
         past.seen[attempt.trajectory_id] = attempt.revision
-        self._drop(attempt, "reuse_bound" if past.used_up else "group_over", unless=past.trained)
+        if not self._opens_again(attempt, past, now_s):
+            self._drop(attempt, "reuse_bound" if past.used_up else "group_over", unless=past.trained)
+
+    def _opens_again(self, attempt: Attempt, past: Past, now_s: float) -> bool:
+        """Lets in an attempt of a group that is done with, if it has a demonstration: that teaches by itself.
+
+        Also its newer revisions while it waits: they may take the demonstration back.
+        """
+        key, name = key_of(attempt), attempt.trajectory_id
+        group = self._ready.get(key) or self._open.get(key)
+        if group is None or name not in group.attempts:
+            if not attempt.demonstrations or name in past.trained or self._bar(attempt) or self._lesson([attempt]):
+                return False
+            self._group(key, now_s).alone = True
+        self._join(attempt, now_s)
+        return True
 
     def _settle(self, group_id: str, group: Group) -> None:
         """Moves a group on: from waiting to ready when it is whole, and out when it has nothing to teach (any more)."""
@@ -230,7 +245,7 @@ class Buffer:
             self._close(group_id, group, "reuse_bound")
             return
         if group_id in self._open:
-            size = 1 if group_id.startswith(ALONE) else self._size
+            size = 1 if group.alone or group_id.startswith(ALONE) else self._size
             if sum(not each.provisional for each in group.attempts.values()) < size:
                 return
             self._ready[group_id] = self._open.pop(group_id)
@@ -252,11 +267,12 @@ class Buffer:
         self._ready.pop(group_id, None)
         attempts = group.attempts
         # Until a copy would be stale for certain; an attempt without versions counts as sampled now.
-        freshest = max((a.version_min if a.sequences else self._version for a in attempts.values()), default=0)
-        revisions = {name: attempt.revision for name, attempt in attempts.items()}
-        self._past[group_id] = Past(freshest, group.first, group.used >= self._reuse, group.trained, revisions)
+        freshest = max((self._version if a.barred else a.version_min for a in attempts.values()), default=0)
+        past = Past.of(group, freshest, group.used >= self._reuse, self._past.get(group_id))
+        self._past[group_id] = past
         for attempt in attempts.values():
-            if group.trained.get(attempt.trajectory_id) != attempt.revision:
+            trained = group.trained.get(attempt.trajectory_id) == attempt.revision
+            if not trained and not self._opens_again(attempt, past, group.since_s):
                 bar = self._bar(attempt)
                 cap = group.passed_over if bar == "stale" else ""
                 self._drop(attempt, cap or bar or reason, unless=group.trained)
@@ -284,9 +300,3 @@ class Buffer:
 
     def _is_stale(self, version: int) -> bool:
         return self._version - version > self._bound
-
-
-def _rank(attempt: Attempt) -> tuple[int, int, int]:
-    """Newest revision highest; of copies of one revision the first in the log."""
-    partition, offset = attempt.place
-    return (attempt.revision, -partition, -offset)

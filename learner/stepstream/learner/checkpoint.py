@@ -62,9 +62,14 @@ def write_root(source: Path, target: Path) -> list[CheckpointFile]:
 def write_version(snapshot: Snapshot, parent: Path, target: Path) -> list[CheckpointFile]:
     """Writes what a trainer holds, with the parent's other files (tokenizer, templates)."""
     with _whole(target) as scratch:
-        snapshot.write(scratch)
-        _copy(parent, scratch, skip=[*TRAINING, *(path.name for path in scratch.iterdir())])
+        fill(snapshot, parent, scratch)
     return describe(target)
+
+
+def fill(snapshot: Snapshot, parent: Path, folder: Path) -> None:
+    """Writes what a trainer holds into an existing folder, with the parent's other files."""
+    snapshot.write(folder)
+    _copy(parent, folder, skip=[*TRAINING, *(path.name for path in folder.iterdir())])
 
 
 def describe(folder: Path) -> list[CheckpointFile]:

@@ -103,7 +103,7 @@ class Decider:
             root=self.root,
             outcome=outcome,
             learner_version=version,
-            staleness=version - attempt.version_min if attempt.sequences else None,
+            staleness=None if attempt.barred else version - attempt.version_min,
             partition=partition,
             offset=offset,
             job=JOB,

@@ -111,6 +111,12 @@ def lag_figures(steps: Sequence[Step]) -> list[Bucket]:
     return by_lag(lags, weights, (clipped.bool(), rejected.bool()))
 
 
+def demonstrated_share(rows: Sequence[Row]) -> float:
+    """Share of the imitated tokens that nobody sampled: somebody demonstrated them."""
+    imitated = sum(int(np.count_nonzero(row.advantages)) for row in rows)
+    return sum(int(np.isnan(row.tokens.logprobs).sum()) for row in rows) / max(1, imitated)
+
+
 def data_figures(rows: Sequence[Row], groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
     """What was trained on, by a learner that trains from `version`."""
     versions = np.concatenate([row.tokens.versions for row in rows])

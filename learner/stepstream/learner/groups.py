@@ -1,8 +1,9 @@
 """The groups that the replay buffer keeps: those that wait, and what is left of those that are done with. Pure."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from stepstream.learner.attempt import Attempt, Place
 
@@ -39,6 +40,8 @@ class Group:
     """Newest revision of each that was trained on."""
     first: Place | None = None
     """First place in the log that was trained on."""
+    alone: bool = False
+    """Whether it waits for no other attempts: what was demonstrated late teaches by itself."""
     passed_over: str = ""
     """The cap that kept it out of an update."""
 
@@ -74,3 +77,27 @@ class Past:
         """Whether an attempt may be trained on after all: no other's credit hangs on one without a group."""
         newer = attempt.revision > self.seen.get(attempt.trajectory_id, 0)
         return not attempt.group_id and not self.trained and newer
+
+    @classmethod
+    def of(cls, group: Group, freshest: int, used_up: bool, before: "Past | None") -> Self:
+        """What is left of a group; `before` is what was left of it when it was opened again."""
+        seen = {name: attempt.revision for name, attempt in group.attempts.items()}
+        if before is None:
+            return cls(freshest, group.first, used_up, group.trained, seen)
+        return cls(
+            freshest=max(freshest, before.freshest),
+            first=min((first for first in (group.first, before.first) if first is not None), default=None),
+            used_up=used_up or before.used_up,
+            trained=_newest(group.trained, before.trained),
+            seen=_newest(seen, before.seen),
+        )
+
+
+def _newest(revisions: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(revisions.get(name, 0), others.get(name, 0)) for name in {**others, **revisions}}
+
+
+def rank(attempt: Attempt) -> tuple[int, int, int]:
+    """Newest revision highest; of copies of one revision the first in the log."""
+    partition, offset = attempt.place
+    return (attempt.revision, -partition, -offset)

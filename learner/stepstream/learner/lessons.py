@@ -19,7 +19,7 @@ def lesson_of(how: Learner) -> Lesson:
     if how.objective == "kto":
         return lambda attempts: ""
     if how.objective == "sft":
-        return lambda attempts: "" if any(attempt.credit.succeeded for attempt in attempts) else "no_success"
+        return to_imitate
     rule = rule_of(how)
 
     def lesson(attempts: Sequence[Attempt]) -> str:
@@ -46,6 +46,11 @@ def _nothing_in(how: Learner, attempts: int) -> bool:
     # No critic has a say in this, and who asks may not have it installed.
     rule = rule_of(how.model_copy(update={"credit_hindsight": POLICY}))
     return bool(rule.nothing_to_learn([Trajectory((), 0.0)] * attempts))
+
+
+def to_imitate(attempts: Sequence[Attempt]) -> str:
+    """The lesson of imitation: an attempt succeeded, or somebody demonstrated how one should have answered."""
+    return "" if any(attempt.credit.succeeded or attempt.demonstrations for attempt in attempts) else "no_success"
 
 
 def differing_rewards(attempts: Sequence[Attempt], margin: float = 0.0) -> str:

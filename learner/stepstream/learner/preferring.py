@@ -1,7 +1,7 @@
 """Learning from which answers were better, without advantages: pairs (DPO), single judgements (KTO), imitation (SFT).
 
-A preference loss is a function of sums: log θ of whole attempts, and log ref of the same. Its gradient by an attempt's
-sum is one number, which then weighs all of the attempt's tokens: so the sums are worked out first, without gradient,
+A preference loss is a function of sums: log θ of whole answers, and log ref of the same. Its gradient by an answer's
+sum is one number, which then weighs all of the answer's tokens: so the sums are worked out first, without gradient,
 and the pass with gradient can be cut into as many forward passes as memory asks for. The gradient is the same.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stepstream.config.sections import Learner
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.attempt import Attempt, Tokens
 from stepstream.learner.losses import Batch, Terms
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.losses.ratios import log_ratio
@@ -25,8 +25,25 @@ Loss = Callable[["Answers"], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What is judged as one: the own responses of an attempt, or what somebody demonstrated in their place."""
+
+    sequences: tuple[Tokens, ...]
+    reward: float
+    good: bool
+    """Whether it reached its goal."""
+
+
+def answers_of(attempt: Attempt) -> list[Answer]:
+    """The answers of an attempt; what was demonstrated is good whatever became of the attempt."""
+    own = Answer(attempt.sequences, attempt.reward, attempt.credit.succeeded)
+    shown = Answer(attempt.demonstrations, attempt.reward, good=True)
+    return [answer for answer in (own, shown) if answer.sequences]
+
+
+@dataclass(frozen=True, slots=True)
 class Answers:
-    """The attempts of one gradient step. Tensors have the shape [attempts]."""
+    """The answers of one gradient step. Tensors have the shape [answers]."""
 
     current: Tensor
     """log θ of all trained tokens together."""
@@ -66,7 +83,7 @@ def pairs(answers: Answers, margin: float) -> tuple[Tensor, Tensor]:
 
 
 def loss_of(how: Learner) -> Loss:
-    """The loss that `learner.objective` names, as a mean: over pairs (dpo), attempts (kto) or tokens (sft)."""
+    """The loss that `learner.objective` names, as a mean: over pairs (dpo), answers (kto) or tokens (sft)."""
 
     def pairwise(answers: Answers) -> Tensor:
         better, worse = pairs(answers, how.preference_margin)
@@ -94,7 +111,7 @@ class Preference:
     def __init__(self, how: Learner) -> None:
         self._how, self._loss = how, loss_of(how)
 
-    def parts(self, groups: Sequence[Sequence[Attempt]], number: int) -> list[list[int]]:
+    def parts(self, groups: Sequence[Sequence[object]], number: int) -> list[list[int]]:
         """Numbers of the groups of each gradient step of update `number`: what is compared stays together."""
         order = list(range(len(groups)))
         random.Random(self._how.seed * 1_000_003 + number).shuffle(order)
@@ -102,34 +119,34 @@ class Preference:
 
     def judge(
         self,
-        groups: Sequence[Sequence[Attempt]],
+        groups: Sequence[Sequence[Answer]],
         rows: Sequence[Sequence[int]],
         current: Mapping[int, Tensor],
         reference: Mapping[int, Tensor],
     ) -> tuple[list[float], float, float]:
-        """Weighs the attempts of some groups.
+        """Weighs the answers of some groups.
 
         Args:
-            groups: attempts by group.
-            rows: numbers of the rows of each attempt, in the order of the attempts.
+            groups: answers by group.
+            rows: numbers of the rows of each answer, in the order of the answers.
             current: log θ of the tokens of each row, by its number.
             reference: log ref of the same; empty where the loss needs none.
 
         Returns:
-            The weight of each attempt's log θ in what is maximised; the loss; and the share of the pairs (dpo), or of
-            the attempts (kto), that the policy has in order, relative to the reference: for sft, the share that is
+            The weight of each answer's log θ in what is maximised; the loss; and the share of the pairs (dpo), or of
+            the answers (kto), that the policy has in order, relative to the reference: for sft, the share that is
             imitated.
         """
-        attempts = [(number, attempt) for number, group in enumerate(groups) for attempt in group]
+        judged = [(number, answer) for number, group in enumerate(groups) for answer in group]
         sums = torch.stack([_sum(current, own) for own in rows]).requires_grad_()
         before = [_sum(reference, own) for own in rows] if reference else []
         answers = Answers(
             current=sums,
             reference=torch.stack(before) if before else torch.zeros_like(sums),
             tokens=torch.tensor([sum(current[row].numel() for row in own) for own in rows], dtype=torch.float64),
-            rewards=torch.tensor([attempt.reward for _, attempt in attempts], dtype=torch.float64),
-            good=torch.tensor([attempt.credit.succeeded for _, attempt in attempts]),
-            groups=torch.tensor([number for number, _ in attempts]),
+            rewards=torch.tensor([answer.reward for _, answer in judged], dtype=torch.float64),
+            good=torch.tensor([answer.good for _, answer in judged]),
+            groups=torch.tensor([number for number, _ in judged]),
         )
         loss = self._loss(answers)
         (gradient,) = torch.autograd.grad(loss, sums)
@@ -147,9 +164,9 @@ class Preference:
         return float(right.double().mean()) if right.numel() else 0.0
 
 
-def weighed_rows(attempt: Attempt, weight: float) -> list[Row]:
-    """The attempt's training sequences with the same weight on every token."""
-    return [weighed(Row(tokens, np.empty(0, np.float32)), weight) for tokens in attempt.sequences]
+def weighed_rows(answer: Answer, weight: float) -> list[Row]:
+    """The answer's training sequences with the same weight on every token."""
+    return [weighed(Row(tokens, np.empty(0, np.float32)), weight) for tokens in answer.sequences]
 
 
 def weighed(row: Row, weight: float) -> Row:

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from stepstream.config import Settings
 from stepstream.config.sections import Kafka, Learner
 from stepstream.learner.attempt import Attempt, Limits, Place, attempt_of
-from stepstream.learner.checkpoint import CheckpointFault, folder_of, sha256_of, verify
+from stepstream.learner.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
 from stepstream.learner.groups import key_of
 from stepstream.learner.lineage import Versions, read_versions, trained_places
 from stepstream.learner.pretrained import WEIGHTS
@@ -132,7 +132,7 @@ def _redo(checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path, 
         groups = [list(group) for _, group in groupby(attempts, key=key_of)]
         trainer.update(update["update"], groups, checkpoint["version"] - 1)
     target.mkdir()
-    trainer.snapshot().write(target)
+    fill(trainer.snapshot(), parent, target)
 
 
 def _apart(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:

@@ -22,16 +22,17 @@ from stepstream.learner.attempt import Attempt, Limits, Tokens
 from stepstream.learner.credit import rule_of
 from stepstream.learner.critic import Critic, Surprise
 from stepstream.learner.evidence import Evidence, evidence_of, probes_of
-from stepstream.learner.figures import Step, critic_figures, data_figures, lag_figures, step_figures
+from stepstream.learner.figures import Step, critic_figures, data_figures, demonstrated_share, lag_figures, step_figures
 from stepstream.learner.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.losses import Bucket, token_scales
 from stepstream.learner.losses.configured import objective_of
 from stepstream.learner.parallel import current_ranks
 from stepstream.learner.policy import Policy
-from stepstream.learner.preferring import Likelihood, Preference, weighed, weighed_rows
+from stepstream.learner.preferring import Likelihood, Preference, answers_of, weighed, weighed_rows
 from stepstream.learner.reference import reference_of
 from stepstream.learner.rows import Row, critic_targets, loss_batch, rows_of, tokens_of, trained_sizes
 from stepstream.learner.snapshot import Snapshot
+from stepstream.learner.speech import Speech
 
 Score = Callable[[Sequence[Tokens]], Tensor]
 """Says something of every trained token, row after row. Shape [trained tokens, …]."""
@@ -59,6 +60,7 @@ class Trainer:
         self._objective = Likelihood() if self._preference else objective_of(how)
         self._aggregation = "sum" if self._preference else self._rule.aggregation
         self.policy = Policy(folder, how)
+        self._speech = Speech(folder) if how.objective == "sft" else None
         self._reference = reference_of(self.policy, root, how)
         self._critic: Critic | None = None
         if "values" in self._rule.needs and not self._preference:
@@ -73,8 +75,8 @@ class Trainer:
         return self.policy.model
 
     def limits(self, name: str) -> Limits:
-        """What records must keep to, for the model called `name`."""
-        return self.policy.limits(name)
+        """What records must keep to, for the model called `name`; who imitates can also write demonstrations."""
+        return replace(self.policy.limits(name), speech=self._speech)
 
     def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
         """Trains on the groups, each with at least two attempts whose rewards differ.
@@ -94,7 +96,8 @@ class Trainer:
             (those of a staleness of at most N versions, and more than the N before). With a critic also `value_loss`
             (mean over its targets, in reward squared, halved) and `explained_variance` (the share of its targets'
             variance that it had foreseen); where preferences are learned from, `preferred_share` (of the pairs or
-            attempts, those that the policy has in order).
+            answers, those that the policy has in order); where responses are imitated, `demonstrated_share` (of the
+            imitated tokens, those that somebody demonstrated).
         """
         rate = learning_rate(self._how, number)
         if self._preference is not None:
@@ -157,17 +160,17 @@ class Trainer:
         self, preference: Preference, number: int, groups: Sequence[Sequence[Attempt]], version: int, rate: float
     ) -> dict[str, float]:
         """An update by preferences, in place of advantages."""
-        attempts = [[weighed_rows(attempt, 0.0) for attempt in group] for group in groups]
-        rows = [row for group in attempts for own in group for row in own]
+        answers = [[answer for attempt in group for answer in answers_of(attempt)] for group in groups]
+        rows = [row for group in answers for answer in group for row in weighed_rows(answer, 0.0)]
         numbers = iter(range(len(rows)))
-        rows_by_group = [[[next(numbers) for _ in own] for own in group] for group in attempts]
+        rows_by_group = [[[next(numbers) for _ in answer.sequences] for answer in group] for group in answers]
         reference = self._measured(tokens_of(rows), range(len(rows)), self._reference) if self._reference else {}
         steps, in_order = [], []
         for part in preference.parts(groups, number):
             owned = [own for index in part for own in rows_by_group[index]]
             asked = [row for own in owned for row in own]
             current = self._measured(tokens_of(rows), asked, self.policy.logprobs)
-            weights, loss, share = preference.judge([groups[index] for index in part], owned, current, reference)
+            weights, loss, share = preference.judge([answers[index] for index in part], owned, current, reference)
             for own, weight in zip(owned, weights, strict=True):
                 for row in own:
                     rows[row] = weighed(rows[row], weight)
@@ -179,6 +182,8 @@ class Trainer:
             in_order.append(share)
         self.lags = lag_figures(steps)
         figures = step_figures(steps) | data_figures(rows, groups, version)
+        if self._how.objective == "sft":
+            figures["demonstrated_share"] = demonstrated_share(rows)
         return figures | {"learning_rate": rate, "preferred_share": sum(in_order) / len(in_order)}
 
     @torch.no_grad()

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.label_fold import CLOSURES, CURATION, FEEDBACK, LABELS, NAME, VERSION, LabelFold
-from stepstream.jobs.label_store import STEPS
+from stepstream.jobs.label_fold import CLOSURES, CURATION, LABELS, NAME, VERSION, LabelFold
+from stepstream.jobs.label_store import FEEDBACK, STEPS
 from stepstream.jobs.reward_spec import load_spec
 from stepstream.jobs.rules import TableRules
 from stepstream.jobs.runner import Processor, run_job

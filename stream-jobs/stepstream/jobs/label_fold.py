@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from stepstream.jobs import metrics
 from stepstream.jobs.deadlines import Deadlines
-from stepstream.jobs.label_store import DAY_MS, STEPS, LabelStore, name_of
+from stepstream.jobs.demonstrations import standing_demonstrations
+from stepstream.jobs.label_store import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
 from stepstream.jobs.labelling import label, without_content
 from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record, Refused
@@ -18,7 +19,7 @@ from stepstream.jobs.reward_spec import Declared
 from stepstream.jobs.specifications import Specifications
 from stepstream.jobs.standing import NoRules, Rules, Standing
 from stepstream.jobs.state import Changes, PartitionState
-from stepstream.jobs.trajectory import Head
+from stepstream.jobs.trajectory import Head, source_of
 from stepstream.jobs.waiting import Decoder
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, new_trajectory_closed
 from stepstream.topics.ids import derived_id
@@ -29,8 +30,7 @@ log = logging.getLogger(__name__)
 NAME = "label"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
-FEEDBACK, CLOSURES, LABELS = "governed-feedback", "closures", "labeled-trajectories"
-CURATION = "curation"
+CLOSURES, LABELS, CURATION = "closures", "labeled-trajectories", "curation"
 
 _SETTLED = b"r"
 _LOOKED_AT = 500
@@ -75,7 +75,7 @@ class LabelFold:
         if record.topic == STEPS:
             self._add_step(name, head, cast(Step, event), record, changes, out)
         elif record.topic == FEEDBACK:
-            self._add_feedback(head, cast(Feedback, event), record, out)
+            self._add_feedback(name, head, cast(Feedback, event), record, changes, out)
         elif record.topic == CURATION:
             head.curate(cast(Curation, event), record.timestamp_ms)
         else:
@@ -159,10 +159,20 @@ class LabelFold:
         assert record.value is not None
         self._store.put_step(name, step, record.value, changes)
 
-    def _add_feedback(self, head: Head, feedback: Feedback, record: Record, out: Outputs) -> None:
+    def _add_feedback(
+        self, name: bytes, head: Head, feedback: Feedback, record: Record, changes: Changes, out: Outputs
+    ) -> None:
+        source = source_of(feedback)
+        known = head.feedback.get(source)
         if not head.add_feedback(feedback, record.timestamp_ms):
             out.count(metrics.DUPLICATES.labels(record.topic))
-        elif head.closed:
+            return
+        if feedback["demonstration"]:
+            assert record.value is not None
+            self._store.put_demonstration(name, source, record.value, changes)
+        elif known is not None and known["demonstrates"]:
+            self._store.drop_demonstration(name, source, changes)
+        if head.closed:
             signal = {"name": feedback["name"], "arrived": record.timestamp_ms}
             if too_late(self._declared(head).spec, signal, head.closed_ms):
                 out.count(metrics.LATE.labels(feedback["name"]))
@@ -179,7 +189,13 @@ class LabelFold:
             self._erase(name, head, changes, out)
             return
         declared, evidence = self._declared(head), self._evidence(head)
-        decided = {"held": head.held, "released": bool(head.released), "given_up": self._given_up(head, evidence)}
+        shown = standing_demonstrations(head.feedback.values())
+        decided = {
+            "held": head.held,
+            "released": bool(head.released),
+            "given_up": self._given_up(head, evidence),
+            "demonstrations": [signal["id"] for signal in shown],
+        }
         rules = standing.inputs() | {kind: value for kind, value in decided.items() if value}
         digest = head.inputs_digest(declared.identity, evidence.signals, rules)
         if head.revision and head.label_event_id(JOB, head.revision, digest) == head.label_id:
@@ -188,7 +204,8 @@ class LabelFold:
         if any(map(is_erased, steps)):
             self._erase(name, head, changes, out)
             return
-        self._emit(head, steps, digest, declared, evidence, standing, out)
+        given = self._store.demonstrations(name, (signal["source_id"] for signal in shown), changes)
+        self._emit(head, steps, given, digest, declared, evidence, standing, out)
         self._store.release_steps(name, head)
 
     def _declared(self, head: Head) -> Declared:
@@ -211,6 +228,7 @@ class LabelFold:
         self,
         head: Head,
         steps: list[Step],
+        demonstrations: list[Feedback],
         digest: str,
         declared: Declared,
         evidence: Evidence,
@@ -222,6 +240,7 @@ class LabelFold:
         labelled = label(
             steps,
             evidence,
+            demonstrations,
             declared=declared,
             standing=standing,
             held=head.held,
@@ -235,6 +254,7 @@ class LabelFold:
                 head.newest_us,
                 head.closure[2] if head.closure is not None else 0,
                 *(signal["at"] for signal in evidence.signals),
+                *(feedback["occurred_at_us"] for feedback in demonstrations),
                 *(at for at, *_ in [*head.holds.values(), head.released or [0]]),
                 *(head.given_up[component][0] for component in given_up),
             ),
@@ -249,13 +269,13 @@ class LabelFold:
     def _erase(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
         """Drops what is kept of a trajectory, and publishes its last revision: that it was."""
         steps = self._store.steps(name, head, changes)
-        self._store.drop_steps(name, head, changes)
+        self._store.drop_content(name, head, changes)
         head.erase()
         digest = head.inputs_digest("", [], {"erased": True})
         if not head.revision or head.label_event_id(JOB, head.revision, digest) != head.label_id:
             declared = self._declared(head)
             evidence = gather(declared.spec, [], head.closed_ms)
-            self._emit(head, steps, digest, declared, evidence, Standing(consent="none"), out)
+            self._emit(head, steps, [], digest, declared, evidence, Standing(consent="none"), out)
 
     def _look_again(self, changes: Changes, out: Outputs) -> None:
         """After a change of consent, of a specification or an erasure: some of those kept, until all were looked at."""

@@ -1,23 +1,24 @@
-"""What `label` keeps of the trajectories of one partition, by a short name of each: its head and its steps.
+"""What `label` keeps of the trajectories of one partition, by a short name of each: its head, steps, demonstrations.
 
-The records of the steps are kept as they came: what is sealed stays sealed. Beside them stands which trajectories wait
-for a decision in time, and which were closed on which day.
+The records of steps, and of feedback with a demonstration, are kept as they came: what is sealed stays sealed. Beside
+them stands which trajectories wait for a decision in time, and which were closed on which day.
 """
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from stepstream.jobs.state import Changes, PartitionState
 from stepstream.jobs.trajectory import Head
 from stepstream.jobs.waiting import Decoder
-from stepstream.topics.events import Step
+from stepstream.topics.events import Feedback, Step
+from stepstream.topics.seal import is_erased
 
-STEPS = "governed-steps"
+STEPS, FEEDBACK = "governed-steps", "governed-feedback"
 DAY_MS = 24 * 3600 * 1000
 
-_HEAD, _STEP, _WAITING, _EXPIRY = b"h", b"s", b"o", b"x"
+_HEAD, _STEP, _SHOWN, _WAITING, _EXPIRY = b"h", b"s", b"d", b"o", b"x"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 _CACHED_STEPS = 500
@@ -71,12 +72,29 @@ class LabelStore:
         changes.put(key, record)
         self._steps[key] = step
 
-    def drop_steps(self, name: bytes, head: Head, changes: Changes) -> None:
-        """Forgets the steps of a trajectory."""
+    def put_demonstration(self, name: bytes, source_id: str, record: bytes, changes: Changes) -> None:
+        """Keeps feedback that demonstrates something, in place of what its source said before."""
+        changes.put(_shown_key(name, source_id), record)
+
+    def drop_demonstration(self, name: bytes, source_id: str, changes: Changes) -> None:
+        """Forgets what a source demonstrated."""
+        changes.delete(_shown_key(name, source_id))
+
+    def demonstrations(self, name: bytes, source_ids: Iterable[str], changes: Changes) -> list[Feedback]:
+        """The feedback of these sources, which was kept for what it demonstrates; not that of who was erased."""
+        records = (changes.get(_shown_key(name, source_id)) for source_id in source_ids)
+        decoded = (self._codec.decode(FEEDBACK, record) for record in records)
+        return [cast(Feedback, feedback) for feedback in decoded if not is_erased(feedback)]
+
+    def drop_content(self, name: bytes, head: Head, changes: Changes) -> None:
+        """Forgets the steps of a trajectory, and what was demonstrated."""
         for index in map(int, head.steps):
             key = _step_key(name, index)
             changes.delete(key)
             self._steps.pop(key, None)
+        for source_id, entry in head.feedback.items():
+            if entry["demonstrates"]:
+                self.drop_demonstration(name, source_id, changes)
 
     def release_steps(self, name: bytes, head: Head) -> None:
         """Holds the steps of a trajectory in memory no longer."""
@@ -122,16 +140,20 @@ class LabelStore:
             if _DAY.unpack_from(entry)[0] >= day:
                 break
             name = entry[_DAY.size :]
-            self.drop_steps(name, self.head(name, "", changes), changes)
+            self.drop_content(name, self.head(name, "", changes), changes)
             for key in (_EXPIRY + entry, _HEAD + name, _WAITING + name):
                 changes.delete(key)
             del self._heads[name]
 
 
-def name_of(trajectory_id: str) -> bytes:
-    """A short name of fixed length for a trajectory."""
-    return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def name_of(identity: str) -> bytes:
+    """A short name of fixed length for a trajectory, or an event."""
+    return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _step_key(name: bytes, index: int) -> bytes:
     return _STEP + name + _INDEX.pack(index)
+
+
+def _shown_key(name: bytes, source_id: str) -> bytes:
+    return _SHOWN + name + name_of(source_id)

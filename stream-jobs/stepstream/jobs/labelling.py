@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+from stepstream.jobs.demonstrations import demonstrated
 from stepstream.jobs.joining import failed, join, shared_step
 from stepstream.jobs.quality import kept_out, quality
 from stepstream.jobs.reward_evidence import Evidence
@@ -12,6 +13,7 @@ from stepstream.jobs.standing import Standing
 from stepstream.jobs.toolcalls import attach
 from stepstream.topics.events import (
     Consent,
+    Feedback,
     Fidelity,
     LabeledStep,
     LabeledTrajectory,
@@ -32,6 +34,7 @@ _FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")
 def label(
     steps: Sequence[Step],
     evidence: Evidence,
+    demonstrations: Sequence[Feedback],
     *,
     declared: Declared,
     standing: Standing,
@@ -50,7 +53,8 @@ def label(
 
     Args:
         steps: governed steps in order of their index, at least one.
-        evidence: the feedback that counts.
+        evidence: the feedback that counts for the reward.
+        demonstrations: the feedback that demonstrates responses, but what was taken back.
         declared: the reward specification.
         standing: consent, and what the tenant's policy asks.
         held: reasons for which somebody decided to keep it out of training.
@@ -73,6 +77,8 @@ def label(
     outcome = success(spec, terms)
     joined = join(steps)
     calls = attach(steps)
+    user = next((step["user"] for step in steps if step["user"] is not None), None)
+    shown = demonstrated(steps, demonstrations, user)
     given = [
         standing.consent,
         *(step["consent"] for step in steps),
@@ -91,6 +97,7 @@ def label(
     flags += [f"{'waiting' if name in pending else 'missing'}:{name}" for name in missing]
     flags += [f"wrong_source:{name}" for name in evidence.disputed]
     flags += [f"unproven_source:{name}" for name in evidence.unproven]
+    flags += [f"demonstration:{fault}" for fault in shown.faults]
     if first["split"] != "train":
         flags.append(f"split:{first['split']}")
     flags += [f"quality:{reason}" for reason in reasons] + [f"held:{reason}" for reason in holds]
@@ -110,7 +117,7 @@ def label(
         task_id=first["task_id"],
         group_id=first["group_id"],
         tenant=first["tenant"],
-        user=next((step["user"] for step in steps if step["user"] is not None), None),
+        user=user,
         consent=consent,
         agent=first["agent"],
         environment=first["environment"],
@@ -137,6 +144,7 @@ def label(
                 returns[place],
                 terms[place],
                 calls[place] if consent != "none" else [],
+                shown.of.get(step["step_index"]) if trainable else None,
                 trainable and joined.trainable[place],
             )
             for place, step in enumerate(steps)
@@ -158,7 +166,14 @@ def label(
 def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
     """What is left of a label when somebody in it was erased: that it was, without who and without what was said."""
     steps: list[LabeledStep] = [
-        {**step, "tool_calls": [], "error": step["error"] and "erased", "trainable": False}
+        {
+            **step,
+            "tool_calls": [],
+            "error": step["error"] and "erased",
+            "demonstration": None,
+            "demonstration_event_id": None,
+            "trainable": False,
+        }
         for step in labelled["steps"]
     ]
     return {
@@ -180,6 +195,7 @@ def _labelled(
     return_to_go: float,
     terms: list[RewardComponent],
     calls: list[ToolCall],
+    shown: Feedback | None,
     trainable: bool,
 ) -> LabeledStep:
     versions = [span["version"] for span in step["policy_spans"]]
@@ -197,6 +213,8 @@ def _labelled(
         error=step["error"],
         prompt_shared_step=shared_step(step),
         tool_calls=calls,
+        demonstration=shown and shown["demonstration"],
+        demonstration_event_id=shown and shown["event_id"],
         trainable=trainable,
     )
 

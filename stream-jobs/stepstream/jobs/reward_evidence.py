@@ -13,8 +13,8 @@ from stepstream.topics.verdicts import VERDICTS, gives_verdicts, speaks_for
 
 Signal = Mapping[str, Any]
 """What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `source`, `producer` (None: not kept yet when
-it came), `consent`, `retracts`, `at` (occurred_at_us) and `arrived` (log time at which it first came, in
-milliseconds)."""
+it came), `consent`, `retracts`, `at` (occurred_at_us), `arrived` (log time at which it first came, in milliseconds) and
+whether it `demonstrates` a response."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,11 +67,13 @@ class Head:
     def unpack(packed: bytes) -> "Head":
         """The reverse of `pack`."""
         head = Head(**orjson.loads(packed))
-        # States of earlier releases know neither the environment, nor when feedback came and who wrote it.
+        # States of earlier releases know neither the environment, nor of feedback when it came, who wrote it and whether
+        # it demonstrates a response.
         head.first += [""] * (bool(head.first) and len(head.first) < 5)
         for entry in head.feedback.values():
             entry.setdefault("arrived", 0)
             entry.setdefault("producer", None)
+            entry.setdefault("demonstrates", False)
         return head
 
     def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[Noted, list[Any] | None]:
@@ -122,6 +124,7 @@ class Head:
             "retracts": feedback["retracts"],
             "consent": feedback["consent"],
             "arrived": first_ms,
+            "demonstrates": bool(feedback["demonstration"]),
         }
         self._arrived(0, arrived_ms)
         if feedback["end"] != "open":
@@ -232,6 +235,11 @@ class Head:
         self.ends[event_id] = [end, last]
         earliest = min(self.end_arrived_ms or arrived_ms, arrived_ms)
         self.end_arrived_ms = max(1, earliest)
+
+
+def source_of(event: Step | Feedback) -> str:
+    """The id of the event that was governed."""
+    return _origin(event)[0]
 
 
 def _origin(event: Step | Feedback) -> tuple[str, int, str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from labelled_records import group_of, tiny_model
+from labelled_records import group_of, shown, tiny_model
 
 from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Place, attempt_of
@@ -28,6 +28,8 @@ class World:
         self.log: dict[Place, Any] = {}
         for number in range(8):
             for record in group_of(f"g{number}", 3, **fields):
+                if how.objective == "sft":
+                    shown(record, number % 2, f"ans({number})")
                 self.log[number % 2, len(self.log)] = record
         self.versions = Versions()
         root = tiny_model(data / "given")
@@ -106,6 +108,16 @@ def test_what_asks_a_critic_is_rebuilt_with_the_one_that_its_ancestors_taught(
     assert world.rebuild(2).equal
     published = {file["path"] for file in world.versions.get("demo", 2)["files"]}
     assert "critic.safetensors" in published
+
+
+def test_what_was_demonstrated_is_rebuilt_to_the_same_bits(tmp_path: Path) -> None:
+    world = World(tmp_path, HOW.model_copy(update={"objective": "sft"}))
+    assert world.rebuild(2).equal
+    shutil.rmtree(world.folder(1))  # the ancestor that is rebuilt needs its tokenizer too
+    assert world.rebuild(2).equal
+    place = next(place for place, record in world.log.items() if record["group_id"] == "g7")
+    world.log[place]["steps"][1]["demonstration"] = "ans(8)"
+    assert not world.rebuild(2).equal
 
 
 @pytest.fixture

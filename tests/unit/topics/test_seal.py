@@ -88,11 +88,18 @@ labels = st.builds(
     ),
     st.lists(
         st.builds(
-            lambda index, tools, error: new_labeled_step(
-                step_index=index, event_id="e", reward=0.5, return_to_go=0.5, tool_calls=tools, error=error
+            lambda index, tools, error, shown: new_labeled_step(
+                step_index=index,
+                event_id="e",
+                reward=0.5,
+                return_to_go=0.5,
+                tool_calls=tools,
+                error=error,
+                demonstration=shown,
             ),
             st.integers(0, 9),
             st.lists(calls, max_size=2),
+            st.none() | texts,
             st.none() | texts,
         ),
         max_size=3,
@@ -178,6 +185,7 @@ def test_nothing_personal_is_left_in_the_clear() -> None:
                     reward=0.0,
                     return_to_go=0.0,
                     error=SECRET,
+                    demonstration=SECRET,
                     tool_calls=[new_tool_call(call_id="1", name="get", arguments=SECRET)],
                 )
             ],

@@ -1026,6 +1026,10 @@ class LabeledStep(TypedDict):
     """Step whose context this one continues; null: none, it begins a conversation of its own."""
     tool_calls: list[ToolCall]
     """Tools that its response called, with the results that came back in later prompts."""
+    demonstration: str | None
+    """What the agent should have answered here: the newest that feedback demonstrates and that may be trained on, text or a JSON message in OpenAI's form; null: nobody showed it, or nothing of the trajectory may be trained on."""
+    demonstration_event_id: str | None
+    """Feedback that demonstrates it."""
     trainable: bool
     """Whether its response is in a training sequence."""
 
@@ -1045,6 +1049,8 @@ def new_labeled_step(
     error: str | None = None,
     prompt_shared_step: int | None = None,
     tool_calls: list[ToolCall] | None = None,
+    demonstration: str | None = None,
+    demonstration_event_id: str | None = None,
     trainable: bool = False,
 ) -> LabeledStep:
     """A LabeledStep with the schema's defaults."""
@@ -1062,6 +1068,8 @@ def new_labeled_step(
         "error": error,
         "prompt_shared_step": prompt_shared_step,
         "tool_calls": tool_calls if tool_calls is not None else [],
+        "demonstration": demonstration,
+        "demonstration_event_id": demonstration_event_id,
         "trainable": trainable,
     }
 
@@ -1590,8 +1598,8 @@ def new_reward_specification(
         "version": version,
         "digest": digest,
         "document": document,
-        "environments": environments if environments is not None else ['*'],
-        "agents": agents if agents is not None else ['*'],
+        "environments": environments if environments is not None else ["*"],
+        "agents": agents if agents is not None else ["*"],
         "author": author,
     }
 

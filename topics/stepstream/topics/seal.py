@@ -40,7 +40,7 @@ _STEP = (
 )
 _FEEDBACK = ("user", "category", "comment", "demonstration")
 _TRAJECTORY = ("user", "sequences", "signature")
-_INSIDE_STEPS = ("tool_calls", "error")
+_INSIDE_STEPS = ("tool_calls", "error", "demonstration")
 """Personal fields of each entry of `steps`, where a record has that."""
 _PERSONAL = {"Step": _STEP, "Feedback": _FEEDBACK, "LabeledTrajectory": _TRAJECTORY}
 

@@ -1,0 +1,140 @@
+"""From feedback with a demonstration to a policy that says it: govern, label and learner as processes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from labelled_records import tiny_model
+from service_process import until
+from stream_records import make_ending, make_feedback, make_steps
+
+from stepstream.cli.models import rebuild
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.stack import Stack
+from stepstream.learner.checkpoint import folder_of
+from stepstream.learner.lineage import read_versions
+from stepstream.learner.speech import Speech
+from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.events import Checkpoint, new_policy_span
+from stepstream.topics.producer import EventProducer
+
+PATIENCE_S = 90.0
+SIZE, GROUPS = 2, 24
+ANSWER = "the moon"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class World:
+    """A fleet that always answers wrongly, and somebody who knows better."""
+
+    def __init__(self, settings: Settings, base: Path) -> None:
+        self.settings, self.model = settings, settings.learner.model
+        self.codec: Codec = codec_of(settings)
+        self._producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
+        self.prompt = ChatTokenizer(base).prompt_ids([{"role": "user", "content": "what shines?"}], [])
+        self.answer = Speech(base)(ANSWER)
+        self._wrong = Speech(base)("the sun")
+
+    def attempt(self, group: str, number: int) -> None:
+        [step] = make_steps(
+            f"{group}/{number}", 1,
+            group_id=group,
+            model=self.model,
+            prompt_token_ids=self.prompt,
+            response_token_ids=self._wrong,
+            response_logprobs=[-4.5] * len(self._wrong),
+            policy_spans=[new_policy_span(start=0, end=len(self._wrong), model=self.model, version=0)],
+        )  # fmt: skip
+        self._producer.send("steps", step["trajectory_id"], step)
+        self._producer.send("feedback", step["trajectory_id"], make_ending(step["trajectory_id"], 1, value=0.0))
+
+    def demonstrate(self, name: str) -> None:
+        self._producer.send(
+            "feedback", name, make_feedback(name, None, number=1, name="correction", demonstration=ANSWER)
+        )
+
+    def flush(self) -> None:
+        self._producer.flush()
+
+    def read(self, topic: str) -> list[Any]:
+        found = []
+        with EventConsumer(self.settings.kafka, self.codec) as consumer:
+            consumer.follow([topic])
+            while not consumer.caught_up():
+                found += [event.record for event in consumer.poll(500, 0.2)]
+        return found
+
+    def fates(self) -> set[tuple[str, int, str]]:
+        return {
+            (one["trajectory_id"], one["revision"], one["reason"] or one["outcome"])
+            for one in self.read("training-decisions")
+        }
+
+    def newest(self) -> Checkpoint:
+        found = read_versions(self.settings.kafka, self.codec).newest(self.model)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def world(stack_factory: Callable[..., Stack], tmp_path: Path) -> Iterator[World]:
+    base = tiny_model(tmp_path / "base")
+    learner = {
+        "objective": "sft",
+        "group_size": SIZE,
+        "groups_per_update": 1,
+        "updates_per_checkpoint": 1,
+        "minibatches": 1,
+        "warmup_updates": 0,
+        "learning_rate": 3e-3,
+        "staleness_bound": 1000,
+    }
+    processes = ["broker", "registry", "govern", "label", "learner"]
+    stack = stack_factory(processes, stack={"base_model": str(base), "start_deadline_s": 240.0}, learner=learner)
+    opened = World(stack.settings, base)
+    with closing(opened.codec):
+        yield opened
+
+
+def test_what_was_demonstrated_late_is_labelled_learned_and_rebuilt(world: World) -> None:
+    for number in range(SIZE):
+        world.attempt("late", number)
+    world.flush()
+    until(lambda: len(world.fates()) == SIZE, PATIENCE_S, 0.2)
+    assert world.fates() == {(f"late/{number}", 1, "no_success") for number in range(SIZE)}
+
+    world.demonstrate("late/1")
+    world.flush()
+    until(lambda: ("late/1", 2, "trained") in world.fates(), PATIENCE_S, 0.2)
+    label = next(one for one in world.read("labeled-trajectories") if one["revision"] == 2)
+    assert label["steps"][0]["demonstration"] == ANSWER
+    assert world.newest()["metrics"]["demonstrated_share"] == 1.0
+
+    for group in range(GROUPS):
+        for number in range(SIZE):
+            world.attempt(f"g{group}", number)
+            world.demonstrate(f"g{group}/{number}")
+    world.flush()
+    until(lambda: world.newest()["version"] >= GROUPS + 1, PATIENCE_S, 0.2)
+    assert said(world) == world.answer
+    answer = CliRunner().invoke(rebuild, [f"{world.model}@latest"], env=environment_of(world.settings))
+    assert answer.exit_code == 0, answer.output
+
+
+def said(world: World) -> list[int]:
+    """What the newest version answers, most likely token by most likely token."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder_of(world.newest()["uri"]))
+    ids = list(world.prompt)
+    for _ in world.answer:
+        with torch.no_grad():
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(world.prompt) :]
