@@ -28,7 +28,7 @@ PATIENCE_S = 90.0
 SIZE, GROUPS = 2, 24
 ANSWER = "the moon"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 class World:
