@@ -26,7 +26,7 @@ from stepstream.topics.producer import EventProducer
 
 PATIENCE_S = 90.0
 SIZE, GROUPS = 2, 24
-ANSWER = "the moon"
+ANSWER, USER = "the moon", "ann"  # of a person, so that everything is sealed
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -46,6 +46,7 @@ class World:
         [step] = make_steps(
             f"{group}/{number}", 1,
             group_id=group,
+            user=USER,
             model=self.model,
             prompt_token_ids=self.prompt,
             response_token_ids=self._wrong,
@@ -57,7 +58,7 @@ class World:
 
     def demonstrate(self, name: str) -> None:
         self._producer.send(
-            "feedback", name, make_feedback(name, None, number=1, name="correction", demonstration=ANSWER)
+            "feedback", name, make_feedback(name, None, number=1, name="correction", demonstration=ANSWER, user=USER)
         )
 
     def flush(self) -> None:
