@@ -67,8 +67,8 @@ class Head:
     def unpack(packed: bytes) -> "Head":
         """The reverse of `pack`."""
         head = Head(**orjson.loads(packed))
-        # States of earlier releases know neither the environment, nor of feedback when it came, who wrote it and whether
-        # it demonstrates a response.
+        # States of earlier releases know neither the environment, nor of feedback when it came, who wrote it, and
+        # whether it demonstrates a response.
         head.first += [""] * (bool(head.first) and len(head.first) < 5)
         for entry in head.feedback.values():
             entry.setdefault("arrived", 0)

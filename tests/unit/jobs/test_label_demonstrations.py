@@ -80,7 +80,7 @@ def test_what_is_governed_anew_takes_the_place_of_what_was() -> None:
     [
         ({"consent": "analyse"}, {"trainable": False}, "consent"),
         ({}, {"trainable": False, "flags": ["redacted:email"]}, "redacted"),
-        ({"source": "verifier"}, {}, "unproven"),
+        ({"source": "verifier", "producer": "agent/1"}, {}, "unproven"),
         ({"tool_call_id": "c1"}, {}, "tool_call"),
         ({"user": "bob"}, {}, "person"),
         ({"step_index": 7}, {}, "no_step"),
