@@ -226,10 +226,8 @@ class Buffer:
             self._drop(attempt, "reuse_bound" if past.used_up else "group_over", unless=past.trained)
 
     def _opens_again(self, attempt: Attempt, past: Past, now_s: float) -> bool:
-        """Lets in an attempt of a group that is done with, if it has a demonstration: that teaches by itself.
-
-        Also its newer revisions while it waits: they may take the demonstration back.
-        """
+        """Lets in an attempt of a group that is done with, if it has a demonstration: that teaches by itself."""
+        # Also its newer revisions while it waits: they may take the demonstration back.
         key, name = key_of(attempt), attempt.trajectory_id
         group = self._ready.get(key) or self._open.get(key)
         if group is None or name not in group.attempts:
@@ -268,8 +266,7 @@ class Buffer:
         attempts = group.attempts
         # Until a copy would be stale for certain; an attempt without versions counts as sampled now.
         freshest = max((self._version if a.barred else a.version_min for a in attempts.values()), default=0)
-        past = Past.of(group, freshest, group.used >= self._reuse, self._past.get(group_id))
-        self._past[group_id] = past
+        past = self._past[group_id] = Past.of(group, freshest, group.used >= self._reuse, self._past.get(group_id))
         for attempt in attempts.values():
             trained = group.trained.get(attempt.trajectory_id) == attempt.revision
             if not trained and not self._opens_again(attempt, past, group.since_s):
