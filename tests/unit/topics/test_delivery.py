@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from stepstream.config.sections import Kafka, SchemaRegistry
 from stepstream.schemas import schema_text
 from stepstream.topics import delivery as module
 from stepstream.topics.backlog import Room
-from stepstream.topics.codec import Codec, NotRegistered, RegistryUnavailable
+from stepstream.topics.codec import Codec, KeysUnavailable, NotRegistered, RegistryUnavailable, Sealing
 from stepstream.topics.delivery import KEYS, Delivery, Left
-from stepstream.topics.events import new_subject_key
+from stepstream.topics.events import SubjectKey, new_subject_key
 from stepstream.topics.segment import Record
 from stepstream.topics.spool import Spool
 
@@ -87,8 +88,8 @@ class Broker:
 class Registry(Codec):
     """A codec whose registry is a flag."""
 
-    def __init__(self) -> None:
-        super().__init__(SchemaRegistry())
+    def __init__(self, sealing: Sealing | None = None) -> None:
+        super().__init__(SchemaRegistry(), sealing)
         self.up = True
         self.unknown: set[str] = set()
 
@@ -355,7 +356,7 @@ def test_a_persons_key_is_there_before_what_is_sealed_with_it(broker: Broker, st
     assert broker.log.index((KEYS, "k")) == 3
     assert not delivery.keys_waiting()
     broker.up = False
-    delivery._keep_key(key | {"event_id": "k2"})  # type: ignore[arg-type]
+    delivery._keep_key(key | {"event_id": "k2"})
     push(delivery, range(6, 8))
     kill(delivery)
     broker.queue.clear()
@@ -391,3 +392,90 @@ def test_a_schema_that_was_never_registered_is_translated(
     start()
     until(lambda: broker.ids("feedback") == ["f"])
     assert broker.values["f"] == b"\0\0\0\0\1" + registry.body("feedback", feedback("f"))
+
+
+class SlowKeys:
+    """Seals nothing; opening waits until `go`, and sealing takes a lock that the maker of a new key holds."""
+
+    def __init__(self) -> None:
+        self.keep_key: Callable[[SubjectKey], bool] = lambda _: True
+        self.ring = threading.RLock()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def seal(self, topic: str, record: Any) -> Any:
+        if not self.ring.acquire(timeout=10):
+            raise KeysUnavailable("the ring is held")
+        try:
+            of = {"occurred_at_us": 1, "key_id": "k", "tenant": "t", "subject": "s", "wrapped_key": b"w"}
+            self.keep_key(new_subject_key(event_id=f"key-{record['event_id']}", **of))  # type: ignore[arg-type]
+        finally:
+            self.ring.release()
+        return record
+
+    def open(self, topic: str, writer: Any, record: Any) -> Any:
+        self.asked.set()
+        if not self.go.wait(10):
+            raise KeysUnavailable("no key in time")
+        return record
+
+    def close(self) -> None:
+        pass
+
+
+def in_time(call: Callable[[], object]) -> None:
+    """Calls it in another thread; it must return long before the waits of `SlowKeys` end."""
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    caller.join(5)
+    assert not caller.is_alive(), "delivery keeps its caller waiting for a key"
+
+
+def test_what_waits_for_a_persons_key_keeps_no_caller_waiting(broker: Broker, tmp_path: Path) -> None:
+    keys = SlowKeys()
+    registry = Registry(keys)
+    old = schema_text("Feedback") + " "
+    registry.unknown.add(old)
+    sealed = registry.body("feedback", feedback("f", user="ada", seal_key="k", sealed=b"s"))
+    spool = Spool(tmp_path / "spool", MB, lambda _: None)
+    spool.append(Record("feedback", "t", "f", 1, None, old, sealed))
+    spool.close()
+
+    def make_codec(keep_key: Callable[[SubjectKey], bool]) -> Codec:
+        keys.keep_key = keep_key
+        return registry
+
+    delivery = Delivery(Kafka(), make_codec, "test/1", Counts(), Room(tmp_path / "spool", MB, MB))
+
+    def meet() -> None:
+        with keys.ring:  # as one who makes a key does; what waits is translated meanwhile and wants the ring too
+            keys.go.set()
+            delivery.send("steps", "t", step(event_id="1", user="bob"))
+
+    try:
+        assert keys.asked.wait(10)
+        in_time(lambda: delivery.send("steps", "t", step(event_id="0")))
+        in_time(meet)
+        assert delivery.flush(10) == 0
+    finally:
+        keys.go.set()
+        in_time(lambda: delivery.close(2))
+    assert broker.ids("feedback") == ["f"]
+    assert broker.log.index((KEYS, "key-f")) < broker.log.index(("feedback", "f"))
+    assert broker.log.index((KEYS, "key-1")) < broker.log.index(("steps", "1"))
+    assert broker.ids() == ["0", "1"]
+
+
+def test_what_cannot_be_translated_is_counted_and_passed_over(
+    broker: Broker, registry: Registry, start: Any, tmp_path: Path
+) -> None:
+    old = schema_text("Feedback") + " "
+    registry.unknown.add(old)
+    spool = Spool(tmp_path / "spool", MB, lambda _: None)
+    for number, body in enumerate((b"\xff", registry.body("feedback", feedback("1")))):
+        spool.append(Record("feedback", "t", str(number), 1, None, old, body))
+    spool.close()
+    delivery, counts = start()
+    until(lambda: broker.ids("feedback") == ["1"])
+    assert delivery.flush(10) == 0
+    assert counts.counted["refused"] == 1
+    assert delivery.close(5) == Left(0, 0)

@@ -109,7 +109,7 @@ class Delivery:
         self._lock = threading.Lock()
         self._window: deque[_Sent] = deque()
         self._window_bytes = 0
-        self._ahead: deque[tuple[Record, Place | None]] = deque()
+        self._ahead: deque[tuple[Record | None, Place | None]] = deque()
         self._keys: dict[str, tuple[Record, _Sent | None]] = {}
         self._sent_keys: set[str] = set()
         self._letters: deque[DeadLetter] = deque()
@@ -203,13 +203,15 @@ class Delivery:
 
     # With the lock held.
 
-    def _produce(self, record: Record, place: Place | None) -> bool:
-        """Hands one event to Kafka's client; False: not now."""
-        size = len(record.body)
+    def _produce(self, record: Record | None, place: Place | None) -> bool:
+        """Hands one event to Kafka's client, or passes one over that was refused (None); False: not now."""
+        size = len(record.body) if record is not None else 0
         if self._failed or len(self._window) >= WINDOW_EVENTS or self._window_bytes + size > max(WINDOW_BYTES, size):
             return False
         sent = _Sent(record if place is None else None, place, size)
-        if record.topic == KEYS:  # it has gone first, see `_send_keys`
+        if record is None:
+            sent.state = _DONE
+        elif record.topic == KEYS:  # it has gone first, see `_send_keys`
             self._sent_keys.discard(record.event_id)
             sent.state = _DONE
         elif not self._hand_over(record, sent):
@@ -295,10 +297,14 @@ class Delivery:
                 if not self._ahead and not self._keys and not self._failed:
                     self._behind = False
         for record, _ in self._ahead:
-            if record.topic == KEYS and record.event_id not in self._sent_keys:
+            if record is not None and record.topic == KEYS and record.event_id not in self._sent_keys:
                 self._keys.setdefault(record.event_id, (record, None))
+        # What is sealed opens only once Kafka has its key; translating may make another key, which goes first too.
         if not self._look_up() or not self._send_keys():
             return False
+        self._translate()
+        if self._keys:
+            return True
         moved = False
         with self._lock:
             for _ in range(CHUNK_EVENTS):
@@ -309,18 +315,51 @@ class Delivery:
         return moved
 
     def _look_up(self) -> bool:
-        records = [record for record, _ in self._ahead] + [record for record, _ in list(self._keys.values())]
+        records = [record for record, _ in self._ahead if record is not None]
+        records += [record for record, _ in list(self._keys.values())]
         known = self._headers.look_up(records)
         if not known:
             self._retry_at = time.monotonic() + RETRY_S
         return known
 
+    def _translate(self) -> None:
+        """Puts what waits into schemas that the registry holds, as far as the keys of persons can be had.
+
+        Without the lock: it may wait for a key, whose tables want locks that a caller of `send` may hold.
+        """
+        for at, (record, place) in enumerate(list(self._ahead)):
+            if record is None:
+                continue
+            try:
+                ours = self._ours(record)
+            except RegistryUnavailable as error:
+                self._warn("events wait: %s", error)
+                self._retry_at = time.monotonic() + RETRY_S
+                return
+            if ours is not record:
+                with self._lock:
+                    if self._stopping.is_set():  # it has been left to the next process
+                        return
+                    self._ahead[at] = ours, place
+
+    def _ours(self, record: Record) -> Record | None:
+        """A record in a schema that the registry holds; None: it is refused. Raises KeysUnavailable."""
+        try:
+            return self._headers.ours(record)
+        except RegistryUnavailable:
+            raise
+        except Exception as error:  # whatever is wrong with it, the others' way goes on
+            self._refuse(record.topic, record.event_id, str(error))
+            return None
+
     def _send_keys(self) -> bool:
         """Sends the keys that were met, ahead of everything else; True once Kafka has them all."""
         for event_id, (record, sent) in list(self._keys.items()):
             if sent is None or sent.state == _FAILED:
-                again = _Sent(None, None, 0)
-                if self._hand_over(record, again):
+                again, ours = _Sent(None, None, 0), self._ours(record)
+                if ours is None:
+                    again.state = _DONE
+                if ours is None or self._hand_over(ours, again):
                     self._keys[event_id] = record, again
         if self._keys:
             with contextlib.suppress(DeliveryFailed):
@@ -354,13 +393,16 @@ class Delivery:
             if topic != LETTERS:
                 self._letters.append(_letter(self._source, error, topic, key, event_id, value))
             return
-        now = time.monotonic()
-        if now - self._warned_at >= WARN_EVERY_S:
-            self._warned_at = now
-            log.warning("Kafka does not take events for %s: %s; they are sent again", topic, error.str())
+        self._warn("Kafka does not take events for %s: %s; they are sent again", topic, error.str())
         sent.state = _FAILED
         self._failed, self._behind = True, True
         self._fatal = self._fatal or error.fatal()
+
+    def _warn(self, line: str, *about: object) -> None:
+        now = time.monotonic()
+        if now - self._warned_at >= WARN_EVERY_S:
+            self._warned_at = now
+            log.warning(line, *about)
 
     def _report(self) -> None:
         delivered, self._acknowledged = self._acknowledged, 0
