@@ -12,27 +12,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
-
-from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config.sections import Kafka
 from stepstream.topics.backlog import Backlog, Room, Watch
+from stepstream.topics.carrier import LETTERS, Carrier
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
-from stepstream.topics.events import DeadLetter, SubjectKey, new_dead_letter
-from stepstream.topics.headers import Headers
-from stepstream.topics.ids import derived_id, now_us
-from stepstream.topics.producer import DeliveryFailed, EventProducer
+from stepstream.topics.events import SubjectKey
+from stepstream.topics.producer import DeliveryFailed
 from stepstream.topics.segment import Record
 from stepstream.topics.spool import Place
+from stepstream.topics.window import DONE, FAILED, Sent, Window
 
 log = logging.getLogger(__name__)
 
-WINDOW_EVENTS = 20_000
-WINDOW_BYTES = 32 * 1024 * 1024
 RETRY_S = 0.5
-WARN_EVERY_S = 10.0
 # Each batch costs a request to the broker, and each look at the reports a switch of threads: a few of them per
 # second and partition take a fraction of the processor time of one per event, and nobody waits for either.
 LINGER_MS = 50.0
@@ -42,20 +36,6 @@ CHUNK_EVENTS = 64
 YIELD_S = 0.0005
 
 KEYS = "subject-keys"
-LETTERS = "dead-letters"
-_LARGEST_LETTER = 512 * 1024
-_PERMANENT = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_MSG_SIZE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.POLICY_VIOLATION,
-    }
-)
-"""What is wrong with the event itself; anything else may mend, so the event waits."""
-_IN_FLIGHT, _DONE, _FAILED = range(3)
 
 
 class Left(NamedTuple):
@@ -63,18 +43,6 @@ class Left(NamedTuple):
 
     kept: int
     lost: int
-
-
-class _Sent:
-    """An event that Kafka's client has; `record` only where the disk has it not."""
-
-    __slots__ = ("place", "record", "size", "state")
-
-    def __init__(self, record: Record | None, place: Place | None, size: int, state: int = _IN_FLIGHT) -> None:
-        self.record = record
-        self.place = place
-        self.size = size
-        self.state = state
 
 
 class Delivery:
@@ -101,24 +69,16 @@ class Delivery:
             linger_ms: longest wait to fill a batch.
         """
         self._watch = watch
-        self._source = source
         self.codec = make_codec(self._keep_key)
-        self._connect = partial(EventProducer, kafka, self.codec, source, linger_ms=linger_ms)
-        self._producer = self._connect()
-        self._headers = Headers(self.codec)
+        self._carrier = Carrier(kafka, self.codec, source, watch, linger_ms)
+        self._schemas = self._carrier.headers.schemas
         self._lock = threading.Lock()
-        self._window: deque[_Sent] = deque()
-        self._window_bytes = 0
+        self._window = Window()
         self._ahead: deque[tuple[Record | None, Place | None]] = deque()
-        self._keys: dict[str, tuple[Record, _Sent | None]] = {}
+        self._keys: dict[str, tuple[Record, Sent | None]] = {}
         self._sent_keys: set[str] = set()
-        self._letters: deque[DeadLetter] = deque()
-        self._acknowledged = 0
         self._behind = True
-        self._failed = False
-        self._fatal = False
         self._retry_at = 0.0
-        self._warned_at = -WARN_EVERY_S
         self._backlog = Backlog(room, watch)
         self._backlog.spool = self._backlog.open()
         self._stopping = threading.Event()
@@ -131,18 +91,18 @@ class Delivery:
         try:
             body = self.codec.body(topic, record)
         except (CodecError, RegistryUnavailable) as error:
-            self._refuse(topic, event_id, str(error))
+            self._carrier.refuse(topic, event_id, str(error))
             return True
-        waiting = Record(topic, key, event_id, record["occurred_at_us"], headers, self._headers.schemas[topic], body)
+        waiting = Record(topic, key, event_id, record["occurred_at_us"], headers, self._schemas[topic], body)
         with self._lock:
             if topic == KEYS:
                 self._behind = True
                 self._keys[event_id] = waiting, None
-            direct = not self._behind
+            direct = not (self._behind or self._carrier.failed)
             try:
                 place = self._backlog.keep(waiting, read=direct)
             except Exception as error:  # a key or header that is no text: the caller's work goes on
-                self._refuse(topic, event_id, str(error))
+                self._carrier.refuse(topic, event_id, str(error))
                 return True
             if direct:
                 if self._produce(waiting, place):
@@ -174,7 +134,7 @@ class Delivery:
         # The thread may be inside a call to a registry that hangs: it is a daemon, so don't wait for that.
         self._thread.join(1.0)
         with self._lock:
-            self._producer.poll(0)
+            self._carrier.producer.poll(0)
             self._settle()
             left = self._left()
             self._backlog.close()
@@ -188,7 +148,7 @@ class Delivery:
 
     def _left(self) -> Left:
         spool = self._backlog.spool
-        places = [sent.place for sent in self._window if sent.state != _DONE] + [place for _, place in self._ahead]
+        places = self._window.undelivered() + [place for _, place in self._ahead]
         kept = sum(1 for place in places if place is not None and spool is not None and spool.holds(place))
         unread = spool.unread if spool is not None else 0
         return Left(kept + unread, len(places) - kept + len(self._backlog) - unread)
@@ -197,72 +157,41 @@ class Delivery:
         """Takes on the key of a person: nothing that is sent after this is on its way before Kafka has the key."""
         return self.send(KEYS, key["key_id"], key)
 
-    def _refuse(self, topic: str, event_id: str, why: str) -> None:
-        self._watch.refused(1)
-        log.error("event %s for %s cannot be published: %s", event_id, topic, why)
-
     # With the lock held.
 
     def _produce(self, record: Record | None, place: Place | None) -> bool:
         """Hands one event to Kafka's client, or passes one over that was refused (None); False: not now."""
         size = len(record.body) if record is not None else 0
-        if self._failed or len(self._window) >= WINDOW_EVENTS or self._window_bytes + size > max(WINDOW_BYTES, size):
+        if self._carrier.failed or not self._window.has_room(size):
             return False
-        sent = _Sent(record if place is None else None, place, size)
+        sent = Sent(record.key if record is not None else "", record if place is None else None, place, size)
         if record is None:
-            sent.state = _DONE
+            sent.state = DONE
         elif record.topic == KEYS:  # it has gone first, see `_send_keys`
             self._sent_keys.discard(record.event_id)
-            sent.state = _DONE
-        elif not self._hand_over(record, sent):
+            sent.state = DONE
+        elif not self._carrier.hand_over(record, sent):
             return False
-        self._window.append(sent)
-        self._window_bytes += size
-        return True
-
-    def _hand_over(self, record: Record, sent: _Sent) -> bool:
-        envelope = {"event_id": record.event_id, "occurred_at_us": record.occurred_at_us}
-        try:
-            value = self._headers.value(record)
-            if value is None:
-                return False
-            self._producer.send_encoded(
-                record.topic, record.key, value, envelope, record.headers, partial(self._answered, sent)
-            )
-        except (BufferError, RegistryUnavailable):
-            return False
-        except KafkaException as error:
-            key = record.key.encode(errors="replace")
-            self._failure(sent, error.args[0], record.topic, key, record.event_id, record.body)
-        except Exception as error:  # whatever is wrong with it, the caller's work goes on
-            self._refuse(record.topic, record.event_id, str(error))
-            sent.state = _DONE
+        self._window.add(sent)
         return True
 
     def _settle(self) -> None:
         """Takes what has been acknowledged out of the window."""
-        place = None
-        while self._window and self._window[0].state == _DONE:
-            sent = self._window.popleft()
-            self._window_bytes -= sent.size
-            place = sent.place or place
+        place = self._window.settle()
         if place is not None and self._backlog.spool is not None:
             self._backlog.spool.delivered(place)
-        if self._failed and all(sent.state != _IN_FLIGHT for sent in self._window):
+        if self._carrier.failed and self._window.is_answered():
             self._go_back()
 
     def _go_back(self) -> None:
-        """Sends again from the first event that failed on."""
-        again = [(sent.record, sent.place) for sent in self._window if sent.place or sent.state == _FAILED]
+        """Sends again what has failed, and what came after it of the same keys."""
+        again = self._window.again()
         self._backlog.give_back(again + [(None if place else record, place) for record, place in self._ahead])
         self._window.clear()
-        self._window_bytes = 0
         self._ahead.clear()
-        self._failed, self._behind = False, True
+        self._behind = True
         self._retry_at = time.monotonic() + RETRY_S
-        if self._fatal:
-            self._producer = self._connect()
-            self._fatal = False
+        self._carrier.renew()
 
     # In the thread, without the lock.
 
@@ -276,11 +205,11 @@ class Delivery:
             self._stopping.wait(YIELD_S if moved else POLL_S)
 
     def _turn(self) -> bool:
-        self._producer.poll(0)
+        self._carrier.producer.poll(0)
         with self._lock:
             self._settle()
-        while self._letters:
-            letter = self._letters.popleft()
+        while self._carrier.letters:
+            letter = self._carrier.letters.popleft()
             self.send(LETTERS, (letter["key"] or b"").decode(errors="replace"), letter)
         spool = self._backlog.open()
         if spool is not None:
@@ -294,7 +223,7 @@ class Delivery:
         if not self._ahead:
             with self._lock:
                 self._ahead.extend(self._backlog.take())
-                if not self._ahead and not self._keys and not self._failed:
+                if not self._ahead and not self._keys and not self._carrier.failed:
                     self._behind = False
         for record, _ in self._ahead:
             if record is not None and record.topic == KEYS and record.event_id not in self._sent_keys:
@@ -317,7 +246,7 @@ class Delivery:
     def _look_up(self) -> bool:
         records = [record for record, _ in self._ahead if record is not None]
         records += [record for record, _ in list(self._keys.values())]
-        known = self._headers.look_up(records)
+        known = self._carrier.headers.look_up(records)
         if not known:
             self._retry_at = time.monotonic() + RETRY_S
         return known
@@ -331,9 +260,9 @@ class Delivery:
             if record is None:
                 continue
             try:
-                ours = self._ours(record)
+                ours = self._carrier.ours(record)
             except RegistryUnavailable as error:
-                self._warn("events wait: %s", error)
+                self._carrier.warn("events wait: %s", error)
                 self._retry_at = time.monotonic() + RETRY_S
                 return
             if ours is not record:
@@ -342,88 +271,27 @@ class Delivery:
                         return
                     self._ahead[at] = ours, place
 
-    def _ours(self, record: Record) -> Record | None:
-        """A record in a schema that the registry holds; None: it is refused. Raises KeysUnavailable."""
-        try:
-            return self._headers.ours(record)
-        except RegistryUnavailable:
-            raise
-        except Exception as error:  # whatever is wrong with it, the others' way goes on
-            self._refuse(record.topic, record.event_id, str(error))
-            return None
-
     def _send_keys(self) -> bool:
         """Sends the keys that were met, ahead of everything else; True once Kafka has them all."""
         for event_id, (record, sent) in list(self._keys.items()):
-            if sent is None or sent.state == _FAILED:
-                again, ours = _Sent(None, None, 0), self._ours(record)
+            if sent is None or sent.state == FAILED:
+                again, ours = Sent(record.key, None, None, 0), self._carrier.ours(record)
                 if ours is None:
-                    again.state = _DONE
-                if ours is None or self._hand_over(ours, again):
+                    again.state = DONE
+                if ours is None or self._carrier.hand_over(ours, again):
                     self._keys[event_id] = record, again
         if self._keys:
             with contextlib.suppress(DeliveryFailed):
-                self._producer.flush(POLL_S)
+                self._carrier.producer.flush(POLL_S)
         for event_id, (_, sent) in list(self._keys.items()):
-            if sent is not None and sent.state == _DONE:
+            if sent is not None and sent.state == DONE:
                 self._sent_keys.add(event_id)
                 del self._keys[event_id]
         return not self._keys
 
-    def _answered(self, sent: _Sent, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            sent.state = _DONE
-            self._acknowledged += 1
-            return
-        event_id = dict(message.headers() or []).get("ce_id")
-        self._failure(
-            sent,
-            error,
-            message.topic() or "",
-            message.key() or b"",
-            event_id.decode() if isinstance(event_id, bytes) else "",
-            message.value() or b"",
-        )
-
-    def _failure(self, sent: _Sent, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes) -> None:
-        """Gives up an event that Kafka will never take, and keeps any other for another try."""
-        if error.code() in _PERMANENT:
-            sent.state = _DONE
-            self._refuse(topic, event_id, f"Kafka refuses it: {error.str()}")
-            if topic != LETTERS:
-                self._letters.append(_letter(self._source, error, topic, key, event_id, value))
-            return
-        self._warn("Kafka does not take events for %s: %s; they are sent again", topic, error.str())
-        sent.state = _FAILED
-        self._failed, self._behind = True, True
-        self._fatal = self._fatal or error.fatal()
-
-    def _warn(self, line: str, *about: object) -> None:
-        now = time.monotonic()
-        if now - self._warned_at >= WARN_EVERY_S:
-            self._warned_at = now
-            log.warning(line, *about)
-
     def _report(self) -> None:
-        delivered, self._acknowledged = self._acknowledged, 0
+        delivered, self._carrier.acknowledged = self._carrier.acknowledged, 0
         if delivered:
             self._watch.delivered(delivered)
         self._watch.backlog(self.waiting(), self._backlog.spool_bytes)
         self._backlog.tell_lost(at_once=self._stopping.is_set())
-
-
-def _letter(source: str, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes) -> DeadLetter:
-    job = source.partition("/")[0]
-    return new_dead_letter(
-        event_id=derived_id(job, "refused", event_id),
-        occurred_at_us=now_us(),
-        job=job,
-        topic=topic,
-        partition=-1,
-        offset=-1,
-        key=key,
-        value=value[:_LARGEST_LETTER],
-        value_bytes=len(value),
-        error="oversized" if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else "invalid",
-        reason=f"Kafka refused it: {error.str()}",
-    )
