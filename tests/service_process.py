@@ -78,6 +78,16 @@ class ServiceProcess:
         self._process.kill()
         self._process.wait()
 
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on where `pause` stopped it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self, timeout: float = 20.0) -> int:
         """SIGTERM; the exit status."""
         assert self._process is not None

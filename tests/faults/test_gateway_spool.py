@@ -4,7 +4,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,25 @@ async def agent(settings: Settings) -> AsyncIterator[Any]:
         async def call(trajectory: str, text: str, **more: Any) -> Any:
             return await client.chat.completions.create(
                 model="demo",
+                timeout=20,
                 messages=[{"role": "user", "content": text}],
                 extra_headers={"x-stepstream-trajectory": trajectory},
                 **more,
             )
 
         yield call
+
+
+@contextmanager
+def silent(*services: ServiceProcess) -> Iterator[None]:
+    """Within it they are stopped, not gone: who asks them waits."""
+    for service in services:
+        service.pause()
+    try:
+        yield
+    finally:
+        for service in services:
+            service.resume()
 
 
 def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
@@ -59,7 +72,9 @@ def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
     return list(found.values())
 
 
-async def test_without_kafka_calls_go_on_and_kill_9_loses_nothing(worker: ScriptedUpstream, tmp_path: Path) -> None:
+async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_nothing(
+    worker: ScriptedUpstream, tmp_path: Path
+) -> None:
     settings = isolated(load({}), tmp_path)
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, worker)
@@ -82,12 +97,22 @@ async def test_without_kafka_calls_go_on_and_kill_9_loses_nothing(worker: Script
                 gateway.kill()
                 await asyncio.to_thread(gateway.start)
                 await call(trajectory, "8")
-                assert gateway.stop() == 0  # Kafka is still away: what waits stays on disk
+                assert gateway.stop(60) == 0  # Kafka is still away: what waits stays on disk
                 assert "events wait on disk" in gateway.said
                 await asyncio.to_thread(kafka.start)
-                await asyncio.to_thread(gateway.start)
-                arrived = await asyncio.to_thread(steps, settings, trajectory, 9)
-                assert [step["step_index"] for step in arrived] == list(range(9))
+                with silent(kafka, later):  # both take connections, and answer nothing
+                    await asyncio.to_thread(gateway.start)
+                    await call(trajectory, "9")
+                    await call(trajectory, "10")
+                arrived = await asyncio.to_thread(steps, settings, trajectory, 11)
+                assert [step["step_index"] for step in arrived] == list(range(11))
+                with silent(kafka, later):
+                    for number in range(11, 14):
+                        await call(trajectory, str(number))
+                arrived = await asyncio.to_thread(steps, settings, trajectory, 14)
+                assert [step["step_index"] for step in arrived] == list(range(14))
+                again = await asyncio.to_thread(read_topic, settings, "steps", trajectory, 14)
+                assert [step["step_index"] for step in again if step["step_index"] > 8] == list(range(9, 14))  # once
     assert not list((tmp_path / "spool").rglob("*.spool"))
 
 
