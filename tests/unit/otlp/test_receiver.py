@@ -187,6 +187,22 @@ async def test_a_log_record_without_its_span_is_rejected() -> None:
     assert ExportLogsServiceResponse.FromString(b"").partial_success.rejected_log_records == 0
 
 
+async def test_an_evaluation_of_nothing_that_is_known_is_rejected() -> None:
+    kafka = Kafka()
+
+    def log(**about: str) -> dict[str, Any]:
+        attributes = [{"key": name.replace("__", "."), "value": {"stringValue": said}} for name, said in about.items()]
+        return {"eventName": "gen_ai.evaluation.result", "attributes": attributes}
+
+    logs = [log(gen_ai__response__id="of another process"), log(gen_ai__conversation__id="chat-7"), log()]
+    export = {"resourceLogs": [{"scopeLogs": [{"logRecords": logs}]}]}
+    reply = await post(receiver(kafka), "/v1/logs", {"content-type": "application/json"}, orjson.dumps(export))
+    told = orjson.loads(reply.body)["partialSuccess"]
+    assert told["rejectedLogRecords"] == "2"
+    assert "gen_ai.response.id" in told["errorMessage"]
+    assert [record.key for record in kafka.records] == ["chat-7"]
+
+
 async def test_an_api_key_decides_the_tenant() -> None:
     kafka = Kafka()
     request = recorded_requests("openinference")[0]

@@ -1,51 +1,16 @@
 """Agents inside agents, tools, evaluations, conversations: what the tree of a trace comes to."""
 
 import random
-from typing import Any
 
 import pytest
+from hand_made_traces import AGENT, CHAT, DEFAULTS, TOOL, TRACE, answer, span, told
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.gateway.otlp.assembly import Assembler
-from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.places import Places
-from stepstream.services.gateway.otlp.spans import Event, Log, Resource, Span, role_of
+from stepstream.services.gateway.otlp.spans import Event, Span
 from stepstream.services.gateway.otlp.trace import Trace
-from stepstream.topics.events import Feedback, Step
-
-TRACE = "ab" * 16
-DEFAULTS = Defaults("default", "train", "agent")
-CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "demo"}
-AGENT = {"gen_ai.operation.name": "invoke_agent"}
-TOOL = {"gen_ai.operation.name": "execute_tool"}
-RESOURCE = Resource({"service.name": "shop"})
-
-
-def span(span_id: str, parent: str, at: int, until: int | None = None, name: str = "", **attributes: Any) -> Span:
-    """A span from second `at` on; underscores of names of attributes stand for dots where doubled."""
-    a = attributes.pop("a", {}) | {key.replace("__", "."): value for key, value in attributes.items()}
-    end = at + 1 if until is None else until
-    return Span(TRACE, span_id, parent, role_of(a, name), at * 10**9, end * 10**9, a, RESOURCE, name=name)
-
-
-def answer(content: str, *calls: tuple[str, str]) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = [{"type": "text", "content": content}]
-    parts += [{"type": "tool_call", "id": call_id, "name": name, "arguments": {}} for call_id, name in calls]
-    return [{"role": "assistant", "parts": parts}]
-
-
-def told(
-    *spans: Span, logs: tuple[Log, ...] = (), assembler: Assembler | None = None
-) -> tuple[list[Step], list[Feedback]]:
-    trace = Trace(TRACE)
-    for each in spans:
-        trace.add(each)
-    for log in logs:
-        trace.add_log(log)
-    records = (assembler or Assembler("test/1", Places(100))).records(trace, DEFAULTS)
-    steps = [r.record for r in records if r.topic == "steps"]
-    return steps, [r.record for r in records if r.topic == "feedback"]
 
 
 def test_an_agent_that_is_a_tool_is_a_child_of_the_step_that_called_it() -> None:
@@ -146,25 +111,6 @@ def test_an_error_has_its_class() -> None:
     failed.events = [Event("exception", 1, {"exception.type": "RateLimitError"})]
     (step,), _ = told(failed)
     assert (step["error"], step["finish_reason"]) == ("RateLimitError", "error")
-
-
-def test_evaluations_are_feedback_on_the_step_also_when_they_come_alone_and_later() -> None:
-    assembler = Assembler("test/1", Places(100))
-    about = {
-        "gen_ai.evaluation.name": "relevance",
-        "gen_ai.evaluation.score.value": 0.8,
-        "gen_ai.evaluation.score.label": "relevant",
-        "gen_ai.evaluation.explanation": "to the point",
-    }
-    call = span("c", "", 1, a=CHAT, gen_ai__response__id="resp-1")
-    call.events = [Event("gen_ai.evaluation.result", 2 * 10**9, about)]
-    _, (feedback,) = told(call, assembler=assembler)
-    assert (feedback["trajectory_id"], feedback["step_index"], feedback["name"]) == (TRACE, 0, "relevance")
-    assert (feedback["value"], feedback["category"], feedback["comment"]) == (0.8, "relevant", "to the point")
-    later = Log("", "", "gen_ai.evaluation.result", 9, {**about, "gen_ai.response.id": "resp-1"}, None, RESOURCE)
-    _, (late,) = told(logs=(later,), assembler=assembler)
-    assert (late["trajectory_id"], late["step_index"]) == (TRACE, 0)
-    assert late["event_id"] != feedback["event_id"]
 
 
 def test_a_conversation_goes_on_over_traces_and_over_a_restart() -> None:

@@ -4,23 +4,22 @@ Pure but for what it remembers (`Places`): no clock, no I/O. A record's id is de
 span that is sent twice folds to one event.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast, get_args
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from stepstream.services.gateway.otlp.calls import Call, call_of
-from stepstream.services.gateway.otlp.evaluations import evaluations
+from stepstream.services.gateway.otlp.evaluations import Told, feedback_of, whose
 from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
 from stepstream.services.gateway.otlp.messages import encoded, shared
 from stepstream.services.gateway.otlp.places import Places, Trajectory
-from stepstream.services.gateway.otlp.spans import TOOL, Span
+from stepstream.services.gateway.otlp.spans import AGENT, TOOL, Span
 from stepstream.services.gateway.otlp.tools import attach
 from stepstream.services.gateway.otlp.trace import Run, Trace, name_of, runs_of
-from stepstream.services.gateway.otlp.values import number, text, whole
-from stepstream.topics.events import Consent, Message, Step, new_feedback, new_message, new_sampling, new_step
+from stepstream.services.gateway.otlp.values import text, whole
+from stepstream.topics.events import Message, Step, new_message, new_sampling, new_step
 from stepstream.topics.ids import derived_id
 
 JOB = "otlp@1"
-CONSENTS = frozenset(get_args(Consent))
 EMPTY = new_step(
     event_id="",
     occurred_at_us=0,
@@ -82,10 +81,15 @@ class Assembler:
                 steps[span.span_id] = step
                 context = {"traceparent": f"00-{span.trace_id}-{span.span_id}-01"}
                 found.append(Record("steps", step["trajectory_id"], step, context))
+        tools: dict[str, tuple[Step, str]] = {}
         if len(trace.spans) > len(calls):
-            attach(trace, runs, steps)
+            tools = attach(trace, runs, steps)
             self._end(trace, runs, steps)
-        found += self._feedback(trace, defaults)
+        told = Told(trace, runs, steps, tools)
+        self._remember(trace, told)
+        for feedback in feedback_of(trace, told, self._places, defaults, JOB):
+            feedback["producer"] = self._producer
+            found.append(Record("feedback", feedback["trajectory_id"], feedback))
         return found
 
     def _name(self, trace: Trace, run: Run, base: str) -> str:
@@ -137,11 +141,10 @@ class Assembler:
             old = shared(said, trajectory.said)
             trajectory.said = [*said, encoded(call.response)] if error is None else ()
         attributes = span.attributes
-        self._places.put(
-            span.trace_id, span.span_id, (trajectory_id, index), text(attributes.get("gen_ai.response.id"))
-        )
         step = EMPTY.copy()
         step.update(identity.fields)  # type: ignore[typeddict-item]
+        response_id = text(attributes.get("gen_ai.response.id"))
+        self._places.put(span.trace_id, span.span_id, (trajectory_id, index, whose(step)), response_id)
         step["event_id"] = derived_id(JOB, span.trace_id, span.span_id, "step")
         step["occurred_at_us"] = span.start_ns // 1000
         step["producer"] = self._producer
@@ -201,31 +204,15 @@ class Assembler:
                 if known is not None:
                     known.said = ()  # hardly anything follows
 
-    def _feedback(self, trace: Trace, defaults: Defaults) -> Iterator[Record]:
-        for span_id, place_number, a, resource, time_ns in evaluations(trace):
-            response_id = text(a.get("gen_ai.response.id"))
-            place = self._places.of_span(trace.trace_id, span_id) or self._places.of_response(response_id)
-            conversation = text(a.get("gen_ai.conversation.id") or a.get("session.id"))
-            name = text(a.get("gen_ai.evaluation.name")) or "evaluation"
-            trajectory_id = place[0] if place else conversation or trace.trace_id
-            yield Record(
-                "feedback",
-                trajectory_id,
-                new_feedback(
-                    event_id=derived_id(JOB, trace.trace_id, span_id, "evaluation", name, place_number),
-                    occurred_at_us=time_ns // 1000,
-                    producer=self._producer,
-                    tenant=defaults.tenant,
-                    consent=cast(Consent, resource.attributes.get("stepstream.consent") or defaults.consent),
-                    trajectory_id=trajectory_id,
-                    step_index=place[1] if place else None,
-                    name=name,
-                    value=number(a.get("gen_ai.evaluation.score.value")),
-                    category=text(a.get("gen_ai.evaluation.score.label")) or None,
-                    comment=text(a.get("gen_ai.evaluation.explanation")) or None,
-                    source=text(a.get("stepstream.source")) or "judge",
-                ),
-            )
+    def _remember(self, trace: Trace, told: Told) -> None:
+        """What spans that are no steps stand for, since evaluations may come later and without them."""
+        if told.whole is None:
+            return
+        self._places.note(trace.trace_id, "", told.whole)
+        for span in trace.spans.values():
+            about = told.about(span) if span.role is AGENT or span.role is TOOL else None
+            if about is not None:
+                self._places.note(trace.trace_id, span.span_id, about)
 
 
 def _answers(prompt: list[Message]) -> int:

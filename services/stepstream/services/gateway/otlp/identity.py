@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from stepstream.services.gateway.otlp.spans import Span
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.values import Attributes, text
 from stepstream.topics.events import Consent
 
+CONSENTS = frozenset(get_args(Consent))
+_PERSONS = "stepstream.user", "user.id", "enduser.id"
 NAMES = frozenset(
     {
         "gen_ai.conversation.id",
@@ -79,12 +81,11 @@ def identity_of(sources: Iterable[Attributes], defaults: Defaults) -> Identity:
         for name in NAMES.intersection(attributes):
             if attributes[name] not in (None, ""):
                 said[name] = attributes[name]
-    user = said.get("stepstream.user") or said.get("user.id") or said.get("enduser.id")
     return Identity(
         {
             "tenant": defaults.tenant,
             "consent": said.get("stepstream.consent") or defaults.consent,
-            "user": text(user) or None,
+            "user": user_of(said),
             "task_id": text(said.get("stepstream.task_id")),
             "group_id": text(said.get("stepstream.group_id")) or None,
             "environment": text(said.get("stepstream.environment")),
@@ -95,3 +96,8 @@ def identity_of(sources: Iterable[Attributes], defaults: Defaults) -> Identity:
         text(said.get("stepstream.parent_trajectory_id")),
         text(said.get("gen_ai.conversation.id") or said.get("session.id")),
     )
+
+
+def user_of(said: Attributes) -> str | None:
+    """The person that attributes name."""
+    return text(next((said[name] for name in _PERSONS if said.get(name)), None)) or None

@@ -8,9 +8,9 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.otlp.assembly import CONSENTS, Assembler, Record
+from stepstream.services.gateway.otlp.assembly import Assembler, Record
 from stepstream.services.gateway.otlp.calls import EVALUATION
-from stepstream.services.gateway.otlp.identity import Defaults
+from stepstream.services.gateway.otlp.identity import CONSENTS, Defaults
 from stepstream.services.gateway.otlp.plain import Gathered
 from stepstream.services.gateway.otlp.plain_steps import PlainSteps
 from stepstream.services.gateway.otlp.spans import CALL, Resource, logs_of, span_of
@@ -24,6 +24,10 @@ from stepstream.topics.ids import new_event_id
 
 TOPIC = "open-traces"
 _CONSENT = "stepstream.consent"
+_ASTRAY = (
+    "an evaluation does not tell what it is about: record it while the span of its call is active, or give "
+    "stepstream.trajectory_id, gen_ai.conversation.id or the gen_ai.response.id of a call that this gateway was told of"
+)
 
 
 @dataclass(slots=True)
@@ -98,7 +102,10 @@ class Intake:
             elif log.name == EVALUATION:
                 loose = Trace(log.trace_id)
                 loose.add_log(log)
-                taken.records += self._assembler.records(loose, defaults)
+                records = self._assembler.records(loose, defaults)
+                taken.records += records
+                if not records:
+                    taken.reject(_ASTRAY)
             else:
                 taken.reject(f"{log.name} has no trace and span: record it while the span of its call is active")
         if kept:

@@ -1,16 +1,18 @@
 """The steps of plain calls: what `assembly` makes of the same spans, to the byte."""
 
 from functools import lru_cache
+from typing import cast
 
 from stepstream.services.gateway.otlp.assembly import EMPTY, JOB
 from stepstream.services.gateway.otlp.identity import Defaults, identity_of
 from stepstream.services.gateway.otlp.messages import STEP, shared
-from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.places import About, Places, Whose
 from stepstream.services.gateway.otlp.plain import Gathered, text_of
 from stepstream.services.gateway.otlp.trace import name_of
 from stepstream.services.gateway.otlp.values import Attributes, text
 from stepstream.topics.avro_writer import HALF, SIZES, around, zigzag
 from stepstream.topics.encoded import Encoded
+from stepstream.topics.events import Consent
 from stepstream.topics.ids import derived_id
 
 _around = around(
@@ -62,6 +64,10 @@ class PlainSteps:
         key, trajectory = text_of(trace_id.encode()), places.trajectory(tenant, trace_id)
         if trajectory is None:
             trajectory = places.begin(tenant, trace_id, 0)
+        whose = Whose(tenant, None, cast(Consent, fields[1]))
+        places.note(trace_id, "", About(trace_id, whose=whose))
+        if trace.agent is not None:
+            places.note(trace_id, trace.agent.span_id, About(trace_id, whose=whose))
         found: list[Encoded] = []
         last = calls[-1]
         for call in calls:
@@ -79,7 +85,7 @@ class PlainSteps:
             if not again:
                 old = shared(prompt, trajectory.said)
                 trajectory.said = [*prompt, call.response]
-            places.put(trace_id, span_id, (trace_id, index), call.response_id)
+            places.put(trace_id, span_id, (trace_id, index, whose), call.response_id)
             new = prompt[old:] if old else prompt
             event_id = derived_id(JOB, trace_id, span_id, "step")
             at = call.start_ns // 1000

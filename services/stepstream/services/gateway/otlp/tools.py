@@ -13,52 +13,57 @@ _ARGUMENTS = ("gen_ai.tool.call.arguments", "tool.parameters", "input.value", "t
 _RESULTS = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output")
 
 
-def attach(trace: Trace, runs: Sequence[Run], steps: Mapping[str, Step]) -> None:
-    """Puts each tool span on the step that called the tool.
+def attach(trace: Trace, runs: Sequence[Run], steps: Mapping[str, Step]) -> dict[str, tuple[Step, str]]:
+    """Puts each tool span on the step that called the tool; returns that step and the call's id, by tool span.
 
     That is the step with the call's id; else the last step of the same run before it, by the first call of that name
     there without a result. A step whose content was not captured gets the call from the span.
     """
     tools = trace.tools()
     if not tools:
-        return
+        return {}
     for step in steps.values():
         # The response is also what the next prompt is compared with, where no results stand beside the calls.
         step["response"] = {**step["response"], "tool_calls": [call.copy() for call in step["response"]["tool_calls"]]}
-    by_id = {call["call_id"]: call for step in steps.values() for call in step["response"]["tool_calls"]}
+    by_id = {call["call_id"]: (step, call) for step in steps.values() for call in step["response"]["tool_calls"]}
     taken: set[int] = set()
+    found: dict[str, tuple[Step, str]] = {}
     for tool in tools:
-        call = by_id.get(_attribute(tool, _IDS))
-        if call is None or id(call) in taken:
-            call = _by_order(trace, tool, runs, steps, taken)
-        if call is None:
+        called = by_id.get(_attribute(tool, _IDS))
+        if called is None or id(called[1]) in taken:
+            called = _by_order(trace, tool, runs, steps, taken)
+        if called is None:
             continue
+        step, call = called
         taken.add(id(call))
+        found[tool.span_id] = step, call["call_id"]
         result = _attribute(tool, _RESULTS)
         call["result"] = result if result or any(name in tool.attributes for name in _RESULTS) else None
         call["error"] = tool.error
         call["duration_ms"] = tool.duration_ms
+    return found
 
 
 def _by_order(
     trace: Trace, tool: Span, runs: Sequence[Run], steps: Mapping[str, Step], taken: set[int]
-) -> ToolCall | None:
+) -> tuple[Step, ToolCall] | None:
     around = {span.span_id for span in trace.above(tool)}
     run = next((r for r in reversed(runs) if r.agent is not None and r.agent.span_id in around), None)
     run = run or next((r for r in runs if r.agent is None), None) or runs[0] if runs else None
     before = [span for span in run.calls if span.start_ns <= tool.start_ns] if run is not None else []
     if not before:
         return None
-    calls = steps[before[-1].span_id]["response"]["tool_calls"]
+    step = steps[before[-1].span_id]
+    calls = step["response"]["tool_calls"]
     name = _attribute(tool, _NAMES) or tool.name
     for call in calls:
         if call["name"] == name and id(call) not in taken and not _attribute(tool, _IDS):
-            return call
+            return step, call
     made = new_tool_call(
         call_id=_attribute(tool, _IDS) or tool.span_id, name=name, arguments=_attribute(tool, _ARGUMENTS)
     )
     calls.append(made)
-    return made
+    return step, made
 
 
 def _attribute(span: Span, names: Sequence[str]) -> str:
