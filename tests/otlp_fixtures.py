@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,20 @@ def trace_id(generation: str) -> str:
 
 def steps_of(settings: Settings, trajectory_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
     """The steps of a trajectory in order, once there are that many; those of a person are opened."""
-    found: dict[int, Any] = {}
+    found = _steps(settings, lambda key: key == trajectory_id, count, timeout_s)
+    return [found[key, index] for key, index in sorted(found)]
+
+
+def children_of(settings: Settings, trace_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
+    """The steps of a trace that are in children of its own trajectory, by when they began, once there are `count`."""
+    found = _steps(settings, lambda key: key.startswith(f"{trace_id}-"), count, timeout_s)
+    return sorted(found.values(), key=lambda step: int(step["occurred_at_us"]))
+
+
+def _steps(
+    settings: Settings, wanted: Callable[[str], bool], count: int, timeout_s: float
+) -> dict[tuple[str, int], Any]:
+    found: dict[tuple[str, int], Any] = {}
     codec = codec_of(settings)
     try:
         with EventConsumer(settings.kafka, codec) as consumer:
@@ -57,14 +71,14 @@ def steps_of(settings: Settings, trajectory_id: str, count: int, timeout_s: floa
 
             def arrived() -> bool:
                 for event in consumer.poll(1000, 0.1):
-                    if event.key == trajectory_id:
-                        found[event.record["step_index"]] = event.record
+                    if wanted(event.key):
+                        found[event.key, event.record["step_index"]] = event.record
                 return len(found) >= count
 
             until(arrived, timeout_s)
     finally:
         codec.close()
-    return [found[index] for index in sorted(found)]
+    return found
 
 
 def _read(generation: str) -> Any:

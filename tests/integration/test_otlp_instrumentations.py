@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 from gateway_fixtures import gateway_process, gateway_settings
-from otlp_fixtures import steps_of
+from otlp_fixtures import children_of, steps_of
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
 from stack_fixtures import changed
 
 from stepstream.config import Settings
 
-AGENT = Path(__file__).parents[1] / "agents" / "otel_agent.py"
+AGENTS = Path(__file__).parents[1] / "agents"
 CURRENT = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental"}
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 class OrderModel(BaseHTTPRequestHandler):
-    """A chat model that looks two orders up, refunds one, and answers."""
+    """A chat model that looks two orders up, refunds one, and answers; without tools it answers at once."""
 
     protocol_version = "HTTP/1.1"
 
@@ -33,10 +33,12 @@ class OrderModel(BaseHTTPRequestHandler):
         asked = {0: [("call_a", "lookup", 4711), ("call_b", "lookup", 4712)], 2: [("call_c", "refund", 4712)]}
         calls = [
             {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps({"order": order})}}
-            for call_id, name, order in asked.get(results, [])
+            for call_id, name, order in (asked.get(results, []) if "tools" in request else [])
         ]
         said = "Let me refund." if results == 2 else "4711 was sent; 4712 is refunded."
-        message = {"role": "assistant", "content": said if results else None} | ({"tool_calls": calls} if calls else {})
+        message = {"role": "assistant", "content": None if calls and not results else said} | (
+            {"tool_calls": calls} if calls else {}
+        )
         reply = {
             "id": f"chatcmpl-{results}",
             "object": "chat.completion",
@@ -78,6 +80,28 @@ def otlp_gateway(
         yield process
 
 
+def run(
+    python: Path, command: list[str], gateway: ServiceProcess, model_url: str, environment: dict[str, str] | None = None
+) -> str:
+    """Runs an agent to its end; the id of its trace."""
+    ended = subprocess.run(
+        [python, AGENTS / command[0], *command[1:]],
+        env={
+            "PATH": os.environ["PATH"],
+            "OPENAI_API_KEY": "none",
+            "OTEL_SERVICE_NAME": "order-agent",
+            "OPENAI_BASE_URL": model_url,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{gateway.settings.gateway.port}",
+            **(environment or {}),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
 @pytest.mark.parametrize(
     ("instrumentation", "environment"),
     [
@@ -94,23 +118,8 @@ def test_an_instrumented_agent_arrives_whole(
     otlp_gateway: ServiceProcess,
     model_url: str,
 ) -> None:
-    url = f"http://127.0.0.1:{otlp_gateway.settings.gateway.port}"
-    run = subprocess.run(
-        [agents_python, AGENT, instrumentation],
-        env={
-            "PATH": os.environ["PATH"],
-            "OPENAI_API_KEY": "none",
-            "OTEL_SERVICE_NAME": "order-agent",
-            "OPENAI_BASE_URL": model_url,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert run.returncode == 0, run.stderr
-    first, second, last = steps_of(otlp_gateway.settings, run.stdout.strip(), 3)
+    trace_id = run(agents_python, ["otel_agent.py", instrumentation], otlp_gateway, model_url, environment)
+    first, second, last = steps_of(otlp_gateway.settings, trace_id, 3)
     assert [step["step_index"] for step in (first, second, last)] == [0, 1, 2]
     assert [(m["role"], m["content"]) for m in first["messages"]] == [
         ("system", "Help with orders."),
@@ -126,3 +135,33 @@ def test_an_instrumented_agent_arrives_whole(
         "maria",
         20,
     )
+
+
+def test_tools_behind_mcp_are_tool_calls(agents_python: Path, otlp_gateway: ServiceProcess, model_url: str) -> None:
+    """The package names the tool and what it gave back, but no id; its server is a process that exports as well."""
+    trace_id = run(agents_python, ["otel_protocols.py", "mcp"], otlp_gateway, model_url)
+    steps = steps_of(otlp_gateway.settings, trace_id, 3)
+    calls = [call for step in steps for call in step["response"]["tool_calls"]]
+    assert [(call["call_id"], call["name"], call["error"]) for call in calls] == [
+        ("call_a", "lookup", None),
+        ("call_b", "lookup", None),
+        ("call_c", "refund", None),
+    ]
+    said = ["lookup of 4711: sent", "lookup of 4712: sent", "refund of 4712: done"]
+    assert [json.loads(call["result"])["result"] for call in calls] == said
+    assert all(call["duration_ms"] > 0 for call in calls)
+
+
+def test_agents_behind_a2a_are_children(agents_python: Path, otlp_gateway: ServiceProcess, model_url: str) -> None:
+    """The SDK makes a span of each of its methods, on both sides: of each request comes one child."""
+    trace_id = run(agents_python, ["otel_protocols.py", "a2a"], otlp_gateway, model_url)
+    children = children_of(otlp_gateway.settings, trace_id, 3)
+    assert [(step["parent_trajectory_id"], step["parent_step_index"], step["step_index"]) for step in children] == [
+        (trace_id, 0, 0),
+        (trace_id, 0, 0),
+        (trace_id, 1, 0),
+    ]
+    assert len({step["trajectory_id"] for step in children}) == 3
+    assert {step["response"]["content"] for step in children} == {"4711 was sent; 4712 is refunded."}
+    assert {(step["user"], step["end"]) for step in children} == {("maria", "terminated")}
+    assert len(steps_of(otlp_gateway.settings, trace_id, 3)) == 3
