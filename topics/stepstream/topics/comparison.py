@@ -1,6 +1,7 @@
 """What others' records carry of what ours do: the section of `docs/protocol.md` that `comparison.toml` holds."""
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +17,22 @@ class Row(NamedTuple):
     """Name of the field by other record, of those that have one."""
 
 
+class Theirs(NamedTuple):
+    """What others have fields for."""
+
+    what: str
+    ours: str
+    """Where ours carry it, or that they do not."""
+    elsewhere: dict[str, str]
+
+
 class Comparison(NamedTuple):
     """The whole table."""
 
     others: dict[str, dict[str, str]]
     """Title, and what was read, by other record."""
     rows: tuple[Row, ...]
+    theirs: tuple[Theirs, ...]
     plumbing: dict[str, list[str]]
     """By record of ours, the fields that are not compared."""
 
@@ -35,12 +46,15 @@ def comparison() -> Comparison:
         Row(row["record"], tuple(row["fields"]), row["what"], {name: row[name] for name in others if name in row})
         for row in data["row"]
     )
-    return Comparison(others, rows, data["plumbing"])
+    theirs = tuple(
+        Theirs(row["what"], row["ours"], {name: row[name] for name in others if name in row}) for row in data["theirs"]
+    )
+    return Comparison(others, rows, theirs, data["plumbing"])
 
 
 def section() -> list[str]:
     """Lines of Markdown."""
-    others, rows, plumbing = comparison()
+    others, rows, theirs, plumbing = comparison()
     titles = [other["title"] for other in others.values()]
     lines = [
         "## Beside other records",
@@ -55,13 +69,27 @@ def section() -> list[str]:
         for row in rows:
             if row.record == record:
                 names = ", ".join(f"`{field}`" for field in row.fields)
-                cells = [row.elsewhere.get(name, "–") for name in others]
-                lines.append(f"| {names} | {row.what} | {' | '.join(cells)} |")
+                lines.append(f"| {names} | {row.what} | {_cells(others, row.elsewhere)} |")
         left = ", ".join(f"`{field}`" for field in plumbing[record])
-        lines += ["", f"Not compared, since they serve the log or repeat what is said above: {left}."]
+        if left:
+            lines += ["", f"Not compared, since they serve the log or repeat what is said above: {left}."]
     only = [
         f"- {row.record} {', '.join(f'`{field}`' for field in row.fields)}: {row.what}."
         for row in rows
         if not row.elsewhere
     ]
-    return [*lines, "", "Only ours say:", "", *only]
+    back = [f"| {row.what} | {row.ours} | {_cells(others, row.elsewhere)} |" for row in theirs]
+    head = [f"| what it says | ours | {' | '.join(titles)} |", "|" + "---|" * (len(titles) + 2)]
+    lines += [
+        "",
+        "Only ours say:",
+        "",
+        *only,
+        "",
+        "The other way round, what others have fields for and ours have not,",
+    ]
+    return [*lines, "or have elsewhere:", "", *head, *back]
+
+
+def _cells(others: Iterable[str], elsewhere: dict[str, str]) -> str:
+    return " | ".join(elsewhere.get(name, "–") for name in others)
