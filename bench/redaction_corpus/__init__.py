@@ -5,6 +5,7 @@ written against; the held-out half has phrasings and carriers that were not look
 """
 
 import base64
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,11 +47,12 @@ def corpus(
     share_dirty: float = 1.0,
     values: Mapping[str, Value] | None = None,
     ways: Sequence[carriers.Carrier] | None = None,
+    size: int = 0,
 ) -> Iterator[Sample]:
     """Steps of a half (`development` or `held_out`) until so many items are planted.
 
     `share_dirty`: how many of the texts have an item at all. `values` replaces generators of values by others,
-    `ways` the carriers.
+    `ways` the carriers. A step of less than `size` bytes of text is filled up with prose.
     """
     rng = random.Random(f"{half}/{seed}")
     made = {**KINDS, "url_password": _url_password, "basic": _basic, **(values or {})}
@@ -59,6 +61,7 @@ def corpus(
     planted, number = 0, 0
     while planted < items:
         sample = _sample(f"{half}-{seed}-{number}", rng, made, phrasings, ways, share_dirty)
+        _fill(sample.step, size)
         planted += len(sample.planted)
         number += 1
         yield sample
@@ -103,6 +106,23 @@ def _sample(
     return Sample(step, tuple(planted), tuple(negatives))
 
 
+def texts(step: Step) -> list[str]:
+    """The texts of a step of the corpus."""
+    call = step["response"]["tool_calls"][0]
+    said = [message["content"] for message in step["messages"]]
+    return [call["arguments"], call["result"] or "", *said, step["response"]["content"]]
+
+
+def _fill(step: Step, size: int) -> None:
+    missing = size - sum(len(text.encode()) for text in texts(step))
+    if missing > 0:
+        prose = itertools.cycle(line for line in carriers.PROSE if line.isascii())
+        filling = ""
+        while len(filling) < missing:
+            filling += next(prose) + " "
+        step["messages"].append(new_message(role="user", content=filling[:missing]))
+
+
 def _url_password(rng: random.Random) -> str:
     return mixed(rng, ALNUM + "!*_-", 16)
 
@@ -111,4 +131,4 @@ def _basic(rng: random.Random) -> str:
     return base64.b64encode(f"svc-{rng.randrange(99)}:{mixed(rng, ALNUM, 12)}".encode()).decode()
 
 
-__all__ = ["NAMES", "Planted", "Sample", "corpus"]
+__all__ = ["NAMES", "Planted", "Sample", "corpus", "texts"]

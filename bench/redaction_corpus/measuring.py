@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from redaction_corpus import Sample
+from redaction_corpus import Sample, texts
 from stepstream.topics.events import Step
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
@@ -40,12 +40,6 @@ class Outcome:
     def precision(self) -> float:
         """Share of the redactions that stand for something planted."""
         return 1 - self.wrong.total() / max(1, self.found)
-
-
-def texts(step: Step) -> list[str]:
-    """The texts of a step of the corpus, in the order in which they were made."""
-    call = step["response"]["tool_calls"][0]
-    return [call["arguments"], call["result"] or "", step["messages"][0]["content"], step["response"]["content"]]
 
 
 def unfolded(text: str) -> str:

@@ -1,5 +1,6 @@
 """Each rule: what it finds, and what only looks like it."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -76,7 +77,9 @@ NEGATIVE = [
     "2026-11-21 20:28:58", "2026-11-21T20:28:58.123Z", "1760000000000", "order 0301-2345678", "3.14159265358979",
     "550e8400-e29b-41d4-a716-446655440000", "da39a3ee5e6b4b0d3255bfef95601890afd80709", "max_tokens=4096",
     '"total_tokens": 1532', "token_count: 812", "next_page_token: eyAsd93kfjKKd0sfj3",
-    "password: str", "password = None",
+    "password: str", "password = None", "<password>${DB_PASSWORD}</password>", "x;password=read_it(4, y);",
+    "login?user=x&password=$PASSWORD&y=1", "PASSWORD=$HOME/.pw;", "the secret key at 12345",
+    "contact number of days: 12",
     "password = get_password(user)", "password: ${DB_PASSWORD}", "password is required", "api_key=os.environ['KEY']",
     "Authorization: Bearer $TOKEN", "self._secret = secret", "secret_name = 'db-credentials-2'", "sk-learn, task-force",
     "https://user@host/path", "postgres://user:password@localhost/db", '{"name": "search"}', "bearer authentication",
@@ -116,3 +119,25 @@ def test_left_alone(text: str) -> None:
 def test_one_value_has_one_pseudonym_however_it_is_written(one: str, other: str) -> None:
     first, second = (REDACTOR.redact(text, Counter()) for text in (one, other))
     assert first[first.index("<") :] == second[second.index("<") :]
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after"),
+    [
+        ("<password>", ")2sH*@(wzA", "</password>"),  # an element ends where its end tag begins
+        ("<password>", "&z&XV4wyr9", "</password>"),
+        ("user=sa;password=", "(Q8EaMq))v", ";Encrypt=yes"),  # a field of a connection string, at the semicolon
+        ("user=sa;password=", "ocSd1U_G(4", ";Encrypt=yes"),
+        ("?user=x&password=", ")2&pOyc@*g", "&y=1"),  # a parameter, at an ampersand that begins another one
+        ("?user=x&password=", "58RGLRkb(y", "&y=1"),
+        ("PASSWORD: ", "$5X$(mhywK", " ok"),  # begins like a variable, and is none
+        ("password=", "$pO^m&Pq@9", " ok"),
+        ("--account-key ", "AT1h1yl7kF0oL81H55khcUtadBuA7A9fJWSDyOz1", " ok"),  # begins with a word that ends names
+        ("PAN=", "060456695679", "\ttrue"),
+        ('"contact_number": "', "97 2810-4668", '"'),
+        ("contact no. ", "001-311-891-4521x99947", ","),
+    ],
+)
+def test_a_value_is_found_to_its_end_and_no_further(before: str, value: str, after: str) -> None:
+    redacted = REDACTOR.redact(f"well, {before}{value}{after}", Counter())
+    assert re.fullmatch(re.escape(f"well, {before}") + "<[A-Z_]+:[0-9a-f]+>" + re.escape(after), redacted), redacted

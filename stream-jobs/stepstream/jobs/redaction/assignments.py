@@ -27,10 +27,11 @@ _NOT_SECRET_BEFORE = re.compile(
     r"|input|output|cached|reasoning|public|primary|foreign|sort|partition|cache|idempotency|dedup|group|row|object"
     r"|routing|message|trace|span|event|i18n|translation|hot|host|registry|known|no|is|has|use|show|hide|toggle)[_ -]?$"
 )
+# A long run that goes on with a digit is the value.
 _NOT_SECRET_AFTER = re.compile(
     r"s?[_ -]?(?:id|name|type|count|url|uri|endpoint|limit|expir\w*|len\w*|arn|path|file\w*|hint|policy|ref|version"
     r"|budget|usage|field|label|prompt|input|rotat\w*|strength|min\w*|max\w*|at|ttl|age|algorithm|alg|scopes?|status"
-    r"|valid\w*|required|reset|manager|store|provider|length|format|env|var|iz\w+|is\w+)(?![a-z])"
+    r"|valid\w*|required|reset|manager|store|provider|length|format|env|var|iz\w+|is\w+)(?![a-z]|\d\w{8})"
 )
 _SEPARATOR = re.compile(
     r"[\w.-]{0,24}(?:(?P<quote>\\{0,3}[\"'`])\]?\s{0,4}(?:=>|:=|==?|:|,)|\]?\)?\s{0,4}(?:=>|:=|==?|(?::\s?(?:str|string|String)\s?)=|:(?!=|:)))\s{0,4}"
@@ -38,6 +39,11 @@ _SEPARATOR = re.compile(
 _IS = re.compile(r"\s{1,3}(?:is|was|=|ist|est|es)\s{0,3}:?\s{0,3}")
 _BEFORE_QUOTE = re.compile(r"s?\s{1,3}(?=[\"'`])")
 _XML = re.compile(r"[\w.-]{0,24}>\s{0,4}")
+# Where something else says where the value ends, it may have any sign: an element's end; the next field of a connection
+# string; the next parameter of a query, which is one only with a name and `=`.
+_ELEMENT = re.compile(r"[^\s<>]{4,512}(?=</)")
+_FIELD = re.compile(r"(?![A-Za-z_][\w.]{0,40}[(\[][^;\n]{0,80}[)\]])[^\s\"'`;<>\\]{4,512}(?=;)")
+_PARAMETER = re.compile(r"(?:[^\s\"'`&<>\\]|&(?![\w.-]{1,32}=)){4,512}")
 _FLAG = re.compile(r"(?:^|[^\w-])--[\w-]{0,24}$")
 _SPACE = re.compile(r"[\w-]{0,24}\s{1,4}(?=[^\s-])")
 _QUOTED = re.compile(r"[rbf]?(?P<q>[\"'`])(?P<value>(?:\\.|(?!(?P=q))[^\\\n]){3,512})(?P=q)")
@@ -50,7 +56,7 @@ _WILD = re.compile(
 )
 
 _PLACEHOLDER = re.compile(
-    r"[*•xX.#_?-]+|\$\{?[\w.:-]+\}?.*|\$\(.*|<[^>]*>|\{\{?.*\}?\}|%\(?\w*\)?s|%\w+%|\[[^\]]*\]"
+    r"[*•xX.#_?-]+|\$(?:[{(].*|[A-Za-z_]\w*(?:[$.:/\[-].*)?)|<[^>]*>|\{\{?.*\}?\}|%\(?\w*\)?s|%\w+%|\[[^\]]*\]"
     r"|(?:your|my|the|some|enter|insert|new|old|current)[-_ ].*"
     r"|(?:null|none|nil|true|false|undefined|empty|string|str|text|password|passwd|pwd|secret|token|bearer|redacted"
     r"|hidden|masked|optional|required|changeme|example|placeholder|secretstr|bytes|int|any|object|n/?a|todo|tbd|unset"
@@ -102,6 +108,9 @@ def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, boo
     quoted = _QUOTED.match(text, at)
     if quoted is not None:
         return *quoted.span("value"), True, doubtful
+    bounded = _bounded(text, begin, at, separator is None)
+    if bounded is not None:
+        return *bounded, False, doubtful
     bare = _BARE.match(text, at)
     wild = _WILD.match(text, at)
     if wild and (bare is None or (wild.end() > bare.end() and text[begin - 1 : begin] not in ("?", "&"))):
@@ -114,6 +123,18 @@ def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, boo
     while end > start and text[end - 1] in ".:!?" and text[end : end + 1] in ("", " ", "\n", "\t"):
         end -= 1
     return start, end, False, doubtful
+
+
+def _bounded(text: str, begin: int, at: int, element: bool) -> tuple[int, int] | None:
+    """The value at `at` where what is around it says where it ends: in an element, connection string or query."""
+    before = text[begin - 1 : begin]
+    if element:
+        pattern = _ELEMENT if text[at - 1 : at] == ">" else None
+    else:
+        assigned = text[at - 1 : at] == "="
+        pattern = _FIELD if assigned and before == ";" else _PARAMETER if assigned and before in ("?", "&") else None
+    found = pattern.match(text, at) if pattern is not None and before else None
+    return found.span() if found is not None else None
 
 
 def _assigned(words: tuple[str, ...], accept: Callable[[str, bool, bool], bool]) -> Finder:

@@ -14,7 +14,7 @@ _CARD = (
     r"|(?:1800|2131)\d{11}"
     rf"|3[47]\d\d{_SEP}\d{{6}}{_SEP}\d{{5}}"
     rf"|3(?:0[0-5]|[689]\d)\d{_SEP}\d{{6}}{_SEP}\d{{4}}"
-    r"|4\d{12}(?:\d{6})?|(?:5[06-9]|6\d)\d{10,17})"
+    r"|4\d{12}(?:\d{6})?|(?:5[06-9]|6\d)\d{10,17}|0604\d{8,15})"
     r"(?![A-Za-z0-9]|\.\d)"
 )
 
@@ -48,13 +48,14 @@ _PHONE = re.compile(
 _PHONE_TOLD = re.compile(
     r"(?<![A-Za-z])(?:dial|ring|phones?|tele(?:ph|f)\w{0,8}|tel|t[ée]l(?:[ée]phone)?|mobile?|m[óo]vil"
     r"|cell(?:ular)?|celular|handy|call(?: me)?"
-    r"|fax|whatsapp|sms|text(?: me)?|msisdn|hotline|rufnummer|portable|gsm)"
+    r"|fax|whatsapp|sms|text(?: me)?|msisdn|hotline|rufnummer|portable|gsm|contact[ _-]?n(?=umber|o\b|r\b))"
     r"[^\W\d]{0,12}(?: [^\W\d]{1,12}){0,2}[\"'\]]{0,2}\s{0,2}[:=.,>]{0,2}\s{0,2}\\?[\"']?\s?"
-    r"((?:\+|\(|00)?\d(?:[ .()/-]{0,2}\d){6,13})(?![\w%]|[.:]\d)",
+    r"((?:\+|\(|00)?\d(?:[ .()/-]{0,2}\d){6,13}(?: ?(?:x|ext\.?) ?\d{1,6})?)(?![\w%]|[.:]\d)",
     re.IGNORECASE,
 )
+_EXTENSION = re.compile(r"(?:x|ext).*", re.IGNORECASE)
 _PHONE_MARKS = ("phone", "tel", "tél", "mob", "móvil", "movil", "cel", "handy", "call", "fax", "whatsapp", "sms",
-                "text me", "msisdn", "hotline", "rufnummer", "portable", "gsm", "dial", "ring")  # fmt: skip
+                "text me", "msisdn", "hotline", "rufnummer", "portable", "gsm", "dial", "ring", "contact")  # fmt: skip
 _NO_PHONE = re.compile(
     r"(?:order|invoice|ticket|tracking|serial|isbn|issn|doi|part|version|sku|case|ref|model|build|rev|no\.?|#|id|date"
     r"|account|page|lines?|range|port|batch|at)\W{0,3}\s?$",
@@ -102,7 +103,7 @@ def _phone(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 def _phone_told(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
     for match in _PHONE_TOLD.finditer(text, low, high):
-        value = match.group(1)
+        value = _EXTENSION.sub("", match.group(1))
         if 7 <= sum(character.isdigit() for character in value) <= 15 and not _DATE.match(value):
             yield match.span(1)
 
