@@ -6,6 +6,7 @@ text without a keyword costs nothing and no pattern can run away.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from stepstream.jobs.redaction.checks import entropy
 from stepstream.jobs.redaction.rule import Finder, Rule
@@ -21,6 +22,8 @@ _MEDIUM = (
 )  # fmt: skip
 # What may tell one: only a value that looks drawn at random.
 _WEAK = ("token", "credential", "session", "auth", "jwt", "cookie", "sid=", "_key", "pat=")
+
+_CORES = ("key", "pass", "secret")
 
 _NOT_SECRET_BEFORE = re.compile(
     r"(?:page|next|prev|continuation|continue|sync|cursor|pad|eos|bos|unk|mask|special|max|min|num|total|prompt|completion"
@@ -76,18 +79,32 @@ _RANDOM = re.compile(r"[A-Za-z0-9+/=_.~!@#$%^*:-]{12,512}")
 _RUN = re.compile(r"[A-Za-z0-9+/=_~-]{12,}")
 
 
-def _positions(lowered: str, words: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+def _cored(words: tuple[str, ...]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """The words by a piece that several share, each with its distance from there: few pieces are quickly looked for."""
+    cored: dict[str, tuple[tuple[str, int], ...]] = {}
     for word in words:
-        place = lowered.find(word)
+        core = next((core for core in _CORES if core in word), word)
+        cored[core] = (*cored.get(core, ()), (word, word.index(core)))
+    return cored
+
+
+def _positions(lowered: str, cored: dict[str, tuple[tuple[str, int], ...]]) -> Iterator[tuple[int, int]]:
+    for core, words in cored.items():
+        place = lowered.find(core)
         while place >= 0:
-            yield place, place + len(word)
-            place = lowered.find(word, place + 1)
+            for word, before in words:
+                if lowered.startswith(word, place - before) and place >= before:
+                    yield place - before, place - before + len(word)
+            place = lowered.find(core, place + 1)
 
 
+@lru_cache(4)
 def _lower(text: str) -> str:
-    """Lower case, each character in its place (a few letters become two otherwise)."""
+    """Lower case and `_` for `-`, each character in its place (a few letters become two otherwise)."""
     lowered = text.lower()
-    return lowered if len(lowered) == len(text) else "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+    if len(lowered) != len(text):
+        lowered = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+    return lowered.replace("-", "_")
 
 
 def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, bool] | None:
@@ -140,9 +157,11 @@ def _bounded(text: str, begin: int, at: int, element: bool) -> tuple[int, int] |
 def _assigned(words: tuple[str, ...], accept: Callable[[str, bool, bool], bool]) -> Finder:
     """A rule's `find`: what is assigned to one of the words and accepted (value, whether quoted, whether doubtful)."""
 
+    cored = _cored(words)
+
     def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
-        lowered = _lower(text).replace("-", "_")
-        for begin, place in _positions(lowered, words):
+        lowered = _lower(text)
+        for begin, place in _positions(lowered, cored):
             if _NOT_SECRET_BEFORE.search(lowered, max(0, begin - 16), begin) or _NOT_SECRET_AFTER.match(lowered, place):
                 continue
             found = _value_after(text, place, begin)
