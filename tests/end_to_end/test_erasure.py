@@ -185,7 +185,7 @@ def test_the_command_says_what_it_did(erased: dict[str, Any]) -> None:
     assert set(erased["trajectories"]) == {"a-gateway", "a-plain"}
     assert erased["checkpoints"] == ["demo@1"]
     assert erased["descendants"] == ["demo@2"]
-    assert set(erased["partitions_cut"]) == {"steps", "feedback", "dead-letters"}
+    assert set(erased["partitions_cut"]) == {"steps", "feedback"}
     assert erased["consents_forgotten"] == 1
     assert erased["records_left_in_the_clear"] == 0
 

@@ -32,6 +32,7 @@ from stepstream.topics.producer import EventProducer
 
 RAW = {"steps", "feedback", "open-traces"}
 """Topics before `govern`: what agents told, as they told it."""
+LETTERS = "dead-letters"
 DEADLINE_S = 180.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -125,10 +126,12 @@ def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUp
     settings = stack.settings
     stack.start_process("fleet")  # so that there is something to learn, and checkpoints with provenance
     trajectories = plant(settings, upstream, values)
+    refused = refuse(settings, spoken(values), disguised(values))
     until(lambda: checkpoints(settings) >= 2, "a version that was trained")
     for trajectory in trajectories:
         read_topic(settings, "labeled-trajectories", trajectory, 1, timeout_s=DEADLINE_S)
     until(lambda: stored(settings, trajectories), "rows of what was planted")
+    until(lambda: all(name in records(settings, [LETTERS])[f"topic {LETTERS}"] for name in refused), "dead letters")
     stack.stop_process("fleet")
 
     needles = {form: kind for kind, value in values.items() for form in forms(value)}
@@ -223,6 +226,33 @@ def publish(settings: Settings, text: str, hidden: str) -> str:
         producer.send("steps", trajectory, step)
         producer.flush(30)
     return trajectory
+
+
+def refuse(settings: Settings, text: str, hidden: str) -> list[bytes]:
+    """Two records that `govern` refuses, by a broken promise and by their form; returns their keys."""
+    broken, formless = uuid.uuid4().hex, uuid.uuid4().hex
+    step = new_step(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        producer="test/1",
+        consent="train",
+        trajectory_id=broken,
+        step_index=0,
+        agent="planted",
+        model="other",
+        fidelity="text",
+        messages=[new_message(role="user", content=text, reasoning=hidden)],
+        response=new_message(role="assistant", content=text),
+        loss_mask=[True],
+        sampling=new_sampling(),
+    )
+    with closing(Codec(settings.schema_registry)) as codec:
+        producer = EventProducer(settings.kafka, codec, "test/1")
+        producer.send("steps", broken, step)
+        identity = {"event_id": new_event_id(), "occurred_at_us": now_us()}
+        producer.send_encoded("feedback", formless, f"{text} {hidden}".encode(), identity)
+        producer.flush(30)
+    return [broken.encode(), formless.encode()]
 
 
 def checkpoints(settings: Settings) -> int:

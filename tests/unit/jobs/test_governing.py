@@ -1,5 +1,6 @@
 """Rule 6: where text is redacted, the tokens that spell it go too; and what else `govern` makes of a record."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -188,7 +189,17 @@ def test_what_cannot_be_used_is_a_dead_letter_with_its_place() -> None:
         ("t", "invalid", 1, JOB),
         ("other", "wrong_key", 2, JOB),
     ]
-    assert letters[0][1]["value"] == records[1].value
+    digest = hashlib.sha256(records[1].value or b"").hexdigest()
+    assert (letters[0][1]["value_bytes"], letters[0][1]["value_sha256"]) == (len(records[1].value or b""), digest)
+
+
+def test_a_dead_letter_repeats_nothing_of_what_was_refused() -> None:
+    run = fold_run()
+    [step] = make_steps("t", 1, messages=[new_message(role="user", content=MAIL)], loss_mask=[True])
+    [(topic, _, letter)] = run.feed([run.record("steps", step)])
+    assert topic == "dead-letters"
+    assert letter["value"] is None
+    assert MAIL not in str(letter)
 
 
 def test_an_event_counts_once_within_the_window() -> None:

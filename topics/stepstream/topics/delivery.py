@@ -7,6 +7,7 @@ an event that it may take later, events at the edge arrive twice, with the same 
 """
 
 import contextlib
+import hashlib
 import logging
 import threading
 import time
@@ -43,7 +44,6 @@ YIELD_S = 0.0005
 
 KEYS = "subject-keys"
 LETTERS = "dead-letters"
-_LARGEST_LETTER = 512 * 1024
 _PERMANENT = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -380,8 +380,8 @@ def _letter(source: str, error: KafkaError, topic: str, key: bytes, event_id: st
         partition=-1,
         offset=-1,
         key=key,
-        value=value[:_LARGEST_LETTER],
         value_bytes=len(value),
+        value_sha256=hashlib.sha256(value).hexdigest(),
         error="oversized" if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else "invalid",
         reason=f"Kafka refused it: {error.str()}",
     )
