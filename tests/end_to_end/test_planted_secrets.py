@@ -151,26 +151,28 @@ def plant(settings: Settings, upstream: ScriptedUpstream, values: dict[str, str]
     upstream.reply = lambda request: f"Noted: {spoken(values)}"
     text, hidden = spoken(values), disguised(values)
     chat, responses, anthropic = (uuid.uuid4().hex for _ in range(3))
+    told = {f"x-stepstream-{name}": f"{name} {values['github']}" for name in ("task", "group", "agent", "environment")}
     messages = [{"role": "system", "content": hidden}, {"role": "user", "content": text}]
-    post(settings, "/v1/chat/completions", {"model": "scripted-1", "messages": messages}, chat)
+    post(settings, "/v1/chat/completions", {"model": "scripted-1", "messages": messages}, chat, told)
     post(settings, "/v1/responses", {"model": "scripted-1", "instructions": text, "input": hidden}, responses)
     body = {"model": "scripted-1", "max_tokens": 99, "system": text, "messages": [{"role": "user", "content": hidden}]}
     post(settings, "/v1/messages", body, anthropic)
-    plain = publish(settings, text, hidden)
+    plain = publish(settings, text, hidden, values)
     every = [chat, responses, anthropic, plain, trace(settings, text, hidden)]
     for trajectory in every:
         ending = {"trajectory_id": trajectory, "name": "outcome", "value": 1, "source": "environment"}
         ending |= {"ends_trajectory": "terminated", "last_step_index": 0, "comment": text, "demonstration": hidden}
+        post(settings, "/v1/feedback", ending | {"name": values["openai"], "tool_call_id": values["aws"]}, trajectory)
         post(settings, "/v1/feedback", ending, trajectory)
     return every
 
 
-def post(settings: Settings, path: str, body: Any, trajectory: str) -> None:
+def post(settings: Settings, path: str, body: Any, trajectory: str, more: dict[str, str] | None = None) -> None:
     """One request to the gateway."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{settings.gateway.port}{path}",
         json.dumps(body).encode(),
-        {"content-type": "application/json", "x-stepstream-trajectory": trajectory},
+        {"content-type": "application/json", "x-stepstream-trajectory": trajectory, **(more or {})},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status in (200, 202)
@@ -202,19 +204,25 @@ def trace(settings: Settings, text: str, hidden: str) -> str:
     return trajectory
 
 
-def publish(settings: Settings, text: str, hidden: str) -> str:
-    """A step by a plain Kafka client, with a tool's arguments, result and error full of them."""
+def publish(settings: Settings, text: str, hidden: str, values: dict[str, str]) -> str:
+    """A step by a plain Kafka client, with a tool's arguments, result and error full of them, and its ids too."""
     trajectory = uuid.uuid4().hex
-    call = new_tool_call(call_id="c", name="lookup", arguments=hidden, result=text, error="Denied")
+    call = new_tool_call(call_id=values["github"], name="lookup", arguments=hidden, result=text, error="Denied")
     step = new_step(
         event_id=new_event_id(),
         occurred_at_us=now_us(),
-        producer="test/1",
+        producer=f"test/{values['openai']}",
         consent="train",
         trajectory_id=trajectory,
         step_index=0,
-        agent="planted",
-        model="other",
+        task_id=f"task of {values['email']}",
+        group_id=f"group-{values['card']}",
+        agent=f"planted {values['iban']}",
+        environment=values["jwt"],
+        harness_version=values["github"],
+        split=values["aws"],
+        model=f"other {values['openai']}",
+        finish_reason=text,
         fidelity="text",
         messages=[new_message(role="user", content=hidden, name="x", reasoning=text)],
         response=new_message(role="assistant", content=text, tool_calls=[call], reasoning=hidden),
