@@ -10,6 +10,7 @@ the same each time, so that records still meet. `trajectory_id` and its parent a
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
 from stepstream.topics.events import Feedback, Message, Step
@@ -17,7 +18,11 @@ from stepstream.topics.events import Feedback, Message, Step
 _STEP_IDS = ("producer", "task_id", "group_id", "agent", "environment", "harness_version", "split", "model")
 _FEEDBACK_TEXTS = ("category", "comment", "demonstration")
 _FEEDBACK_IDS = ("producer", "name", "source", "tool_call_id")
+_ids_of_step, _ids_of_feedback = itemgetter(*_STEP_IDS), itemgetter(*_FEEDBACK_IDS)
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+Ids = tuple[str | None, ...]
+"""Ids of one record; None: it has none of that kind."""
 
 
 class Redacts(Protocol):
@@ -33,6 +38,10 @@ class Redacts(Protocol):
 
     def redact_id(self, text: str, found: "Counter[str]") -> str:
         """The id without what must not be kept and is known by its form."""
+        ...
+
+    def redact_ids(self, texts: Ids, found: "Counter[str]") -> Ids:
+        """As `redact_id`, for ids that come together again and again; the same tuple where nothing was found."""
         ...
 
     def redact_word(self, text: str, found: "Counter[str]") -> str:
@@ -112,27 +121,28 @@ def redact_tools(step: Step, redactor: Redacts, found: "Counter[str]") -> None:
 
 def redact_step_fields(step: Step, redactor: Redacts, found: "Counter[str]") -> None:
     """Redacts what a step says beside its messages, in place; of these fields no token tells."""
-    _redact_ids(step, _STEP_IDS, redactor, found)
-    if step["finish_reason"]:
-        step["finish_reason"] = redactor.redact_word(step["finish_reason"], found)
-    models = [redactor.redact_id(span["model"], found) for span in step["policy_spans"]]
-    if any(model != span["model"] for model, span in zip(models, step["policy_spans"], strict=True)):
-        step["policy_spans"] = [
-            {**span, "model": model} for model, span in zip(models, step["policy_spans"], strict=True)
-        ]
+    model = step["model"]
+    _redact_ids(step, _STEP_IDS, _ids_of_step(step), redactor, found)
+    step["finish_reason"] = redactor.redact_word(step["finish_reason"], found)
+    for place, span in enumerate(step["policy_spans"]):
+        clean = step["model"] if span["model"] == model else redactor.redact_id(span["model"], found)
+        if clean != span["model"]:
+            step["policy_spans"] = list(step["policy_spans"])
+            step["policy_spans"][place] = {**span, "model": clean}
 
 
 def redact_feedback_ids(feedback: Feedback, redactor: Redacts, found: "Counter[str]") -> None:
     """Redacts the ids of feedback in place."""
-    _redact_ids(feedback, _FEEDBACK_IDS, redactor, found)
+    _redact_ids(feedback, _FEEDBACK_IDS, _ids_of_feedback(feedback), redactor, found)
 
 
-def _redact_ids(record: Step | Feedback, names: Sequence[str], redactor: Redacts, found: "Counter[str]") -> None:
-    fields: Any = record
-    for name in names:
-        text = fields[name]
-        if text:
-            fields[name] = redactor.redact_id(text, found)
+def _redact_ids(
+    record: Step | Feedback, names: Sequence[str], told: Ids, redactor: Redacts, found: "Counter[str]"
+) -> None:
+    clean = redactor.redact_ids(told, found)
+    if clean is not told:
+        fields: Any = record
+        fields.update(zip(names, clean, strict=True))
 
 
 def redact_feedback(feedback: Feedback, redactor: Redacts, found: "Counter[str]") -> None:

@@ -24,7 +24,7 @@ _BETWEEN = "\n" + "\x00" * 8 + "\n"
 """Between texts that are looked at as one: no rule's context and no container reaches over it."""
 _CUSTOM_RANK, _CONTAINER_RANK = 1, 30
 _WORDS, _LONGEST_WORD = 20_000, 256
-"""Short texts whose redaction is remembered, and characters of the longest."""
+"""Short texts, and tuples of ids, of which what they become is remembered; and characters of the longest text."""
 
 
 class Redactor:
@@ -50,6 +50,7 @@ class Redactor:
         every = (*rules, *custom, *tier_rules(options.tiers))
         self._rules = every if only is None else tuple(rule for rule in rules if rule.name in only)
         self._of_ids = Redactor(key, options, only=ID_RULES) if only is None else self
+        self._clean: set[tuple[str | None, ...]] = set()
         self._words: dict[str, tuple[str, Counter[str]]] = {}
         by_gate: dict[Gate, list[Rule]] = {}
         for rule in self._rules:
@@ -105,6 +106,18 @@ class Redactor:
     def redact_id(self, text: str, found: "Counter[str]") -> str:
         """An id without what is known by its form (`ID_RULES`): the others would take ids for secrets."""
         return self._of_ids.redact_word(text, found)
+
+    def redact_ids(self, texts: tuple[str | None, ...], found: "Counter[str]") -> tuple[str | None, ...]:
+        """As `redact_id`, for ids that come together again and again; the same tuple where nothing was found."""
+        if texts in self._clean:
+            return texts
+        redacted = tuple([text and self.redact_id(text, found) for text in texts])
+        if redacted != texts:
+            return redacted
+        if len(self._clean) >= _WORDS:
+            self._clean.clear()
+        self._clean.add(texts)
+        return texts
 
     def redact_word(self, text: str, found: "Counter[str]") -> str:
         """As `redact`, for a short text that comes again and again: it is looked at once."""
