@@ -64,9 +64,27 @@ class GovernFold:
     clean context (a step may keep the digest of its shared prefix only after one).
     """
 
-    def __init__(self, rulings: Governors, *, dedup_days: int, max_future_s: float, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        rulings: Governors,
+        *,
+        dedup_days: int,
+        max_future_s: float,
+        now_us: Callable[[], int],
+        context_days: int | None = None,
+    ) -> None:
+        """Makes the fold of a partition.
+
+        Args:
+            rulings: how to govern.
+            dedup_days: days for which state is kept.
+            max_future_s: how far ahead of `now_us` an event may be, in seconds.
+            now_us: the time, in microseconds since the Unix epoch.
+            context_days: how many days back a step's context is looked for; None: as far as state is kept.
+        """
         self._rulings = rulings
         self._dedup_days = dedup_days
+        self._context_days = dedup_days if context_days is None else context_days
         self._max_future_us = int(max_future_s * 1e6)
         self._now_us = now_us
         self._newest_day = 0
@@ -173,9 +191,10 @@ class GovernFold:
         out.emit("governance-audit", event["trajectory_id"], entry)
 
     def _prefix_clean(self, step: Step, changes: Changes) -> bool:
-        """Whether the step that it continues is known to be clean; it may have happened on the day before."""
+        """Whether the step that it continues is known to be clean; it may have happened some days before."""
         before = shared_step(step)
-        return before is not None and any(changes.get(_clean_key(step, before, days)) is not None for days in (0, 1))
+        days_back = range(self._context_days + 1)
+        return before is not None and any(changes.get(_clean_key(step, before, days)) is not None for days in days_back)
 
 
 def _bucket(event: Any, days_back: int = 0) -> bytes:
@@ -184,7 +203,9 @@ def _bucket(event: Any, days_back: int = 0) -> bytes:
 
 
 def _clean_key(step: Step, index: int, days_back: int) -> bytes:
-    trajectory = hashlib.blake2b(step["trajectory_id"].encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    # With the tenant: somebody else's clean step of the same name must not vouch for a context.
+    whose = f"{step['tenant']}\x00{step['trajectory_id']}".encode("utf-8", "surrogatepass")
+    trajectory = hashlib.blake2b(whose, digest_size=16).digest()
     return _CLEAN + _bucket(step, days_back) + trajectory + _INDEX.pack(index)
 
 

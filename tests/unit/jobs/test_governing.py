@@ -160,6 +160,29 @@ def test_a_trajectory_over_midnight_keeps_its_prefix() -> None:
     assert outputs[1][2]["governed"]["trainable"]
 
 
+@pytest.mark.parametrize(("days", "trainable"), [(6, True), (7, True), (8, False)])
+def test_a_trajectory_may_rest_for_as_long_as_events_are_remembered(days: int, trainable: bool) -> None:
+    now = [T0_US]
+    run = fold_run(now_us=lambda: now[0])
+    before, after = make_steps("t", 2)
+    run.feed([run.record("steps", before)])
+    now[0] += days * 86_400_000_000
+    run.tick(now[0] // 1000)
+    after["occurred_at_us"] += days * 86_400_000_000
+    [(_, _, governed)] = run.feed([run.record("steps", after)])
+    assert governed["governed"]["trainable"] is trainable
+    assert governed["governed"]["flags"] == ([] if trainable else ["redacted:prefix"])
+
+
+def test_a_clean_step_of_another_tenant_vouches_for_nothing() -> None:
+    run = fold_run()
+    first, second = make_steps("t", 2)
+    first["messages"] = [new_message(role="user", content=MAIL)]
+    [foreign] = make_steps("t", 1, seed=1, tenant="other")
+    outputs = run.feed([run.record("steps", step) for step in (first, foreign, second)])
+    assert [event["governed"]["trainable"] for _, _, event in outputs] == [False, True, False]
+
+
 def test_feedback_is_redacted_in_its_texts() -> None:
     feedback = make_feedback("t", comment=f"ask {MAIL}", demonstration=f"sk-{'a1' * 10}", category="bad")
     governed = govern_feedback(JOB, feedback, REDACTOR)
