@@ -234,7 +234,7 @@ class LabelFold:
         return self._rules.standing(tenant, agent, head.users, started_us)
 
     def _evidence(self, head: Head) -> Evidence:
-        return gather(self._declared(head).spec, head.feedback.values(), head.closed_ms)
+        return gather(self._declared(head).spec, head.signals, head.closed_ms)
 
     def _given_up(self, head: Head, evidence: Evidence) -> list[str]:
         """Reward components that have not come and are waited for no longer."""

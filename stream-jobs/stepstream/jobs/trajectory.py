@@ -22,6 +22,8 @@ Noted = Literal["taken", "known", "older", "retried", "conflict", "foreign"]
 attempt at a step of which another counts; two sources claim one index and this one does not count; or it names another
 tenant than the trajectory's."""
 
+NO_STEP = -1
+
 
 @dataclass
 class Head:
@@ -32,7 +34,7 @@ class Head:
     """Tenant of its first step on the log; None: none came."""
     steps: dict[str, list[Any]] = field(default_factory=dict)
     """The event that counts of each step, by index as text: [event_id, source_event_id, policy_version, job, whether
-    it failed, offset]."""
+    it failed, offset, ids of the tool calls that it made]."""
     ends: dict[str, list[Any]] = field(default_factory=dict)
     """Who told the end: event_id -> [end, last step index or -1]."""
     feedback: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -85,6 +87,9 @@ class Head:
             entry.setdefault("producer", None)
             entry.setdefault("demonstrates", False)
             entry.setdefault("tenant", None)
+            entry.setdefault("call", None)
+        for known in head.steps.values():
+            known += [[]] * (7 - len(known))
         return head
 
     def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[Noted, list[Any] | None]:
@@ -98,7 +103,8 @@ class Head:
         self.owner = step["tenant"]
         index = str(step["step_index"])
         source, version, job = _origin(step)
-        entry = [step["event_id"], source, version, job, step["error"] is not None, offset]
+        calls = [call["call_id"] for call in step["response"]["tool_calls"]]
+        entry = [step["event_id"], source, version, job, step["error"] is not None, offset, calls]
         known = self.steps.get(index)
         self._whose(step)
         self._arrived(step["occurred_at_us"], arrived_ms)
@@ -163,6 +169,7 @@ class Head:
             "name": feedback["name"],
             "value": feedback["value"],
             "step": feedback["step_index"],
+            "call": feedback["tool_call_id"],
             "source": feedback["source"],
             "producer": feedback["producer"],
             "at": feedback["occurred_at_us"],
@@ -203,6 +210,19 @@ class Head:
         self.erased = True
         self.users = []
         self.holds, self.released, self.given_up = {}, [], {}
+
+    @property
+    def signals(self) -> list[dict[str, Any]]:
+        """All feedback, each with the step that it is about: of a tool call the latest step that made it.
+
+        One about a call that no step made has `step` `NO_STEP`: it is about a part of the trajectory, never about all.
+        """
+        return [
+            {**entry, "step": self._caller(entry["call"])}
+            if entry["call"] is not None and entry["step"] is None
+            else entry
+            for entry in self.feedback.values()
+        ]
 
     @property
     def held(self) -> list[str]:
@@ -265,6 +285,9 @@ class Head:
     def label_event_id(self, job: str, revision: int, digest: str) -> str:
         """Identity of a label."""
         return derived_id(job, self.trajectory_id, revision, digest)
+
+    def _caller(self, call_id: str) -> int:
+        return max((int(index) for index, entry in self.steps.items() if call_id in entry[6]), default=NO_STEP)
 
     def _whose(self, step: Step) -> None:
         first = [step["step_index"], step["tenant"], step["agent"], step["occurred_at_us"], step["environment"]]
