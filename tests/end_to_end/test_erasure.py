@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from scripted_upstream import ScriptedUpstream
 from service_process import until
 from stack_fixtures import changed
-from stream_records import make_ending, make_steps
+from stream_records import make_ending, make_feedback, make_steps
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
@@ -36,6 +36,8 @@ from stepstream.topics.seal import is_erased
 PROCESSES = ("broker", "registry", "store", "govern", "label", "store-writer", "gateway")
 PATIENCE_S = 90.0
 ADA, BOB = "patient-ada-4711", "patient-bob-0815"
+UNNAMED = "the customer has churned"
+"""Of a business event about her work, which does not say whose that was."""
 SAID = {ADA: "feverish dreams about Babbage", BOB: "a sprained ankle since Tuesday"}
 
 pytestmark = pytest.mark.timeout(400)
@@ -95,7 +97,7 @@ class World:
                 events += consumer.poll(1000, 0.2)
         return events
 
-    def command(self, *words: str) -> Any:
+    def command(self, *words: str, status: int = 0) -> Any:
         done = subprocess.run(
             [sys.executable, "-m", "stepstream.cli.main", *words, "--json"],
             env={**os.environ, **environment_of(self.settings)},
@@ -103,7 +105,7 @@ class World:
             text=True,
             timeout=180,
         )
-        assert done.returncode == 0, done.stderr + done.stdout
+        assert done.returncode == status, done.stderr + done.stdout
         return json.loads(done.stdout)
 
     def _post(self, path: str, body: Any, headers: dict[str, str]) -> None:
@@ -131,6 +133,7 @@ def erased(world: World) -> dict[str, Any]:
         for step in make_steps(f"{name}-plain", 2, user=user, messages=[told], error=SAID[user], at_us=now_us()):
             world.producer.send("steps", step["trajectory_id"], step)
         world.producer.send("feedback", f"{name}-plain", make_ending(f"{name}-plain", 2, user=user, comment=SAID[user]))
+    world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
     world.producer.send_encoded(
         "steps", "x", f"not Avro: {ADA}".encode(), {"event_id": "x", "occurred_at_us": now_us()}
     )
@@ -141,7 +144,9 @@ def erased(world: World) -> dict[str, Any]:
     trained_on(world, "a-gateway", "demo")
     trained_on(world, "b-gateway", "other")
     assert_sealed(world)
-    return dict(world.command("erase", "--subject", ADA))
+    unnamed = f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'"
+    until(lambda: world.one(unnamed) == 1, PATIENCE_S)
+    return dict(world.command("erase", "--subject", ADA, status=1))
 
 
 def trained_on(world: World, trajectory: str, model: str) -> None:
@@ -187,7 +192,13 @@ def test_the_command_says_what_it_did(erased: dict[str, Any]) -> None:
     assert erased["descendants"] == ["demo@2"]
     assert set(erased["partitions_cut"]) == {"steps", "feedback"}
     assert erased["consents_forgotten"] == 1
-    assert erased["records_left_in_the_clear"] == 0
+    assert erased["left"] == {"governed-feedback": 1}, "what names nobody was never sealed"
+
+
+def test_what_names_nobody_goes_with_her_trajectory(world: World, erased: dict[str, Any]) -> None:
+    assert world.one("SELECT count() FROM feedback WHERE startsWith(trajectory_id, 'a-')") == 0
+    where = [topic for topic in TOPICS for event in world.read(topic, world.plain) if UNNAMED.encode() in event.value]
+    assert where == ["governed-feedback"], "and this one is told"
 
 
 def test_nothing_of_hers_is_in_any_topic(world: World, erased: dict[str, Any]) -> None:
@@ -241,10 +252,10 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
 
 
 def test_erasing_again_finds_nothing_more_to_do_but_what_came_since(world: World, erased: dict[str, Any]) -> None:
-    again = world.command("erase", "--subject", ADA)
+    again = world.command("erase", "--subject", ADA, status=1)
     assert set(again["trajectories"]) == {"a-gateway", "a-plain", "a-again"}
     assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["demo@1"])
-    third = world.command("erase", "--subject", ADA)
+    third = world.command("erase", "--subject", ADA, status=1)
     assert (third["keys_destroyed"], third["rows_deleted"]) == (0, 0)
 
 

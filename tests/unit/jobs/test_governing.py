@@ -302,6 +302,18 @@ def test_what_is_erased_already_goes_no_further() -> None:
     assert run.audit[0]["found"] == {"erased": 1}
 
 
+def test_what_a_spool_delivers_after_an_erasure_goes_no_further_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    run = fold_run(erased=lambda tenant, user, at_us: (tenant, user) == ("default", "ada") and at_us <= T0_US)
+    late, later = make_steps("t", 2, user="ada", prompt_shared_tokens=0, prompt_shared_digest=None)
+    [other] = make_steps("u", 1, user="bob")
+    outputs = run.feed([run.record("steps", step) for step in (late, later, other)])
+    assert [event["trajectory_id"] for _, _, event in outputs] == ["t", "u"]
+    assert outputs[0][2]["step_index"] == 1, "what happened after the erasure is kept"
+    assert [entry["found"] for entry in run.audit] == [{"erased:late": 1}]
+    assert "steps[0]@0" in caplog.text
+    assert "ada" not in caplog.text + str(run.audit)
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_redelivery_and_batching_change_nothing(data: st.DataObject) -> None:
