@@ -133,7 +133,6 @@ def erased(world: World) -> dict[str, Any]:
         for step in make_steps(f"{name}-plain", 2, user=user, messages=[told], error=SAID[user], at_us=now_us()):
             world.producer.send("steps", step["trajectory_id"], step)
         world.producer.send("feedback", f"{name}-plain", make_ending(f"{name}-plain", 2, user=user, comment=SAID[user]))
-    world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
     world.producer.send_encoded(
         "steps", "x", f"not Avro: {ADA}".encode(), {"event_id": "x", "occurred_at_us": now_us()}
     )
@@ -144,9 +143,30 @@ def erased(world: World) -> dict[str, Any]:
     trained_on(world, "a-gateway", "demo")
     trained_on(world, "b-gateway", "other")
     assert_sealed(world)
+    world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
+    world.producer.flush(30)
     unnamed = f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'"
     until(lambda: world.one(unnamed) == 1, PATIENCE_S)
-    return dict(world.command("erase", "--subject", ADA, status=1))
+    load_spool(world)
+    done = dict(world.command("erase", "--subject", ADA, status=1))
+    world.stack.start_process("gateway", PATIENCE_S)
+    until(lambda: "a-spooled" in trajectories_on(world, "steps"), PATIENCE_S)
+    return done
+
+
+def load_spool(world: World) -> None:
+    """Leaves a gateway behind that is down, with a call of hers in its spool, sealed under the key of before."""
+    world.stack.stop_process("broker")
+    world.talk(ADA, "a-spooled")
+    world.stack.stop_process("gateway")
+    spooled = [file.read_bytes() for file in (world.settings.paths.data / "spool").rglob("*") if file.is_file()]
+    assert any(b"a-spooled" in content for content in spooled)
+    assert not any(contains(content, ADA) for content in spooled)
+    world.stack.start_process("broker", PATIENCE_S)
+
+
+def trajectories_on(world: World, topic: str) -> set[str]:
+    return {event.record["trajectory_id"] for event in world.read(topic, world.plain) if event.record is not None}
 
 
 def trained_on(world: World, trajectory: str, model: str) -> None:
@@ -253,10 +273,23 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
 
 def test_erasing_again_finds_nothing_more_to_do_but_what_came_since(world: World, erased: dict[str, Any]) -> None:
     again = world.command("erase", "--subject", ADA, status=1)
-    assert set(again["trajectories"]) == {"a-gateway", "a-plain", "a-again"}
+    assert set(again["trajectories"]) == {"a-gateway", "a-plain", "a-spooled", "a-again"}
     assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["demo@1"])
     third = world.command("erase", "--subject", ADA, status=1)
     assert (third["keys_destroyed"], third["rows_deleted"]) == (0, 0)
+
+
+def test_what_comes_late_in_the_clear_is_told_and_goes_with_the_next_erasure(
+    world: World, erased: dict[str, Any]
+) -> None:
+    [late] = make_steps("a-late", 1, user=ADA, messages=[new_message(role="user", content=SAID[ADA])])
+    world.producer.send("steps", "a-late", late)
+    world.producer.flush(30)
+    told = "SELECT count() FROM governance_audit WHERE trajectory_id = 'a-late' AND mapContains(found, 'erased:late')"
+    until(lambda: world.one(told) == 1, PATIENCE_S)
+    assert "a-late" not in trajectories_on(world, "governed-steps")
+    assert set(world.command("erase", "--subject", ADA, status=1)["partitions_cut"]) == {"steps"}
+    assert "a-late" not in trajectories_on(world, "steps")
 
 
 def test_a_replay_into_the_store_brings_nothing_back(world: World, erased: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from gateway_fixtures import read_topic
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
 
@@ -32,7 +31,7 @@ from stepstream.topics.producer import EventProducer
 
 RAW = {"steps", "feedback", "open-traces"}
 """Topics before `govern`: what agents told, as they told it."""
-LETTERS = "dead-letters"
+LABELS, LETTERS = "labeled-trajectories", "dead-letters"
 DEADLINE_S = 180.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -128,10 +127,9 @@ def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUp
     trajectories = plant(settings, upstream, values)
     refused = refuse(settings, spoken(values), disguised(values))
     until(lambda: checkpoints(settings) >= 2, "a version that was trained")
-    for trajectory in trajectories:
-        read_topic(settings, "labeled-trajectories", trajectory, 1, timeout_s=DEADLINE_S)
+    until(lambda: seen_everywhere(settings, LABELS, trajectories), "labels")
     until(lambda: stored(settings, trajectories), "rows of what was planted")
-    until(lambda: all(name in records(settings, [LETTERS])[f"topic {LETTERS}"] for name in refused), "dead letters")
+    until(lambda: seen_everywhere(settings, LETTERS, refused), "dead letters")
     stack.stop_process("fleet")
 
     needles = {form: kind for kind, value in values.items() for form in forms(value)}
@@ -236,8 +234,14 @@ def publish(settings: Settings, text: str, hidden: str, values: dict[str, str]) 
     return trajectory
 
 
-def refuse(settings: Settings, text: str, hidden: str) -> list[bytes]:
-    """Two records that `govern` refuses, by a broken promise and by their form; returns their keys."""
+def seen_everywhere(settings: Settings, topic: str, trajectories: list[str]) -> bool:
+    """Whether a topic tells of all of them."""
+    text = records(settings, [topic])[f"topic {topic}"]
+    return all(trajectory.encode() in text for trajectory in trajectories)
+
+
+def refuse(settings: Settings, text: str, hidden: str) -> list[str]:
+    """Two records that `govern` refuses, by a broken promise and by their form; returns their trajectories."""
     broken, formless = uuid.uuid4().hex, uuid.uuid4().hex
     step = new_step(
         event_id=new_event_id(),
@@ -260,7 +264,7 @@ def refuse(settings: Settings, text: str, hidden: str) -> list[bytes]:
         identity = {"event_id": new_event_id(), "occurred_at_us": now_us()}
         producer.send_encoded("feedback", formless, f"{text} {hidden}".encode(), identity)
         producer.flush(30)
-    return [broken.encode(), formless.encode()]
+    return [broken, formless]
 
 
 def checkpoints(settings: Settings) -> int:

@@ -62,7 +62,7 @@ def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own
 def rows_left(client: Client, person: Person, own: Iterable[str]) -> int:
     """How many rows name them, or nobody in a trajectory of theirs."""
     tables = ("steps", "feedback", "trajectories", "consents")
-    named = sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
+    named: int = sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
     chunks = list(_chunks(sorted(own)))
     return named + sum(_count(client, table, f"{_IDS} {_NOBODY}", chunk) for table in _UNNAMED for chunk in chunks)
 
