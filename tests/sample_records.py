@@ -120,7 +120,7 @@ def worker_status(event_id: str = "w", at_us: int = T0_US, **fields: Any) -> eve
 
 
 def dead_letter(**fields: Any) -> events.DeadLetter:
-    """A letter of bytes that are no text."""
+    """A letter about bytes that are no Avro."""
     values: dict[str, Any] = {
         "event_id": "d",
         "occurred_at_us": T0_US,
@@ -129,8 +129,8 @@ def dead_letter(**fields: Any) -> events.DeadLetter:
         "partition": 0,
         "offset": 4,
         "key": b"t",
-        "value": b"\x00\xff\xfe",
         "value_bytes": 3,
+        "value_sha256": "ab" * 32,
         "error": "malformed",
         "reason": "not Avro",
     }

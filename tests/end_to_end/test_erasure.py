@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from scripted_upstream import ScriptedUpstream
 from service_process import until
 from stack_fixtures import changed
-from stream_records import make_ending, make_steps
+from stream_records import make_ending, make_feedback, make_steps
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
@@ -36,6 +36,8 @@ from stepstream.topics.seal import is_erased
 PROCESSES = ("broker", "registry", "store", "govern", "label", "store-writer", "gateway")
 PATIENCE_S = 90.0
 ADA, BOB = "patient-ada-4711", "patient-bob-0815"
+UNNAMED = "the customer has churned"
+"""Of a business event about her work, which does not say whose that was."""
 SAID = {ADA: "feverish dreams about Babbage", BOB: "a sprained ankle since Tuesday"}
 
 pytestmark = pytest.mark.timeout(400)
@@ -95,7 +97,7 @@ class World:
                 events += consumer.poll(1000, 0.2)
         return events
 
-    def command(self, *words: str) -> Any:
+    def command(self, *words: str, status: int = 0) -> Any:
         done = subprocess.run(
             [sys.executable, "-m", "stepstream.cli.main", *words, "--json"],
             env={**os.environ, **environment_of(self.settings)},
@@ -103,7 +105,7 @@ class World:
             text=True,
             timeout=180,
         )
-        assert done.returncode == 0, done.stderr + done.stdout
+        assert done.returncode == status, done.stderr + done.stdout
         return json.loads(done.stdout)
 
     def _post(self, path: str, body: Any, headers: dict[str, str]) -> None:
@@ -141,7 +143,30 @@ def erased(world: World) -> dict[str, Any]:
     trained_on(world, "a-gateway", "demo")
     trained_on(world, "b-gateway", "other")
     assert_sealed(world)
-    return dict(world.command("erase", "--subject", ADA))
+    world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
+    world.producer.flush(30)
+    unnamed = f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'"
+    until(lambda: world.one(unnamed) == 1, PATIENCE_S)
+    load_spool(world)
+    done = dict(world.command("erase", "--subject", ADA, status=1))
+    world.stack.start_process("gateway", PATIENCE_S)
+    until(lambda: "a-spooled" in trajectories_on(world, "steps"), PATIENCE_S)
+    return done
+
+
+def load_spool(world: World) -> None:
+    """Leaves a gateway behind that is down, with a call of hers in its spool, sealed under the key of before."""
+    world.stack.stop_process("broker")
+    world.talk(ADA, "a-spooled")
+    world.stack.stop_process("gateway")
+    spooled = [file.read_bytes() for file in (world.settings.paths.data / "spool").rglob("*") if file.is_file()]
+    assert any(b"a-spooled" in content for content in spooled)
+    assert not any(contains(content, ADA) for content in spooled)
+    world.stack.start_process("broker", PATIENCE_S)
+
+
+def trajectories_on(world: World, topic: str) -> set[str]:
+    return {event.record["trajectory_id"] for event in world.read(topic, world.plain) if event.record is not None}
 
 
 def trained_on(world: World, trajectory: str, model: str) -> None:
@@ -185,9 +210,15 @@ def test_the_command_says_what_it_did(erased: dict[str, Any]) -> None:
     assert set(erased["trajectories"]) == {"a-gateway", "a-plain"}
     assert erased["checkpoints"] == ["demo@1"]
     assert erased["descendants"] == ["demo@2"]
-    assert set(erased["partitions_cut"]) == {"steps", "feedback", "dead-letters"}
+    assert set(erased["partitions_cut"]) == {"steps", "feedback"}
     assert erased["consents_forgotten"] == 1
-    assert erased["records_left_in_the_clear"] == 0
+    assert erased["left"] == {"governed-feedback": 1}, "what names nobody was never sealed"
+
+
+def test_what_names_nobody_goes_with_her_trajectory(world: World, erased: dict[str, Any]) -> None:
+    assert world.one("SELECT count() FROM feedback WHERE startsWith(trajectory_id, 'a-')") == 0
+    where = [topic for topic in TOPICS for event in world.read(topic, world.plain) if UNNAMED.encode() in event.value]
+    assert where == ["governed-feedback"], "and this one is told"
 
 
 def test_nothing_of_hers_is_in_any_topic(world: World, erased: dict[str, Any]) -> None:
@@ -230,7 +261,11 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
     for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"):
         records = [event.record for event in world.read(topic, world.opening)]
         assert all(record["user"] == BOB for record in records if record["trajectory_id"].startswith("b-"))
-        hers = [record for record in records if record["trajectory_id"].startswith("a-")]
+        hers = [
+            record
+            for record in records
+            if record["trajectory_id"].startswith("a-") and record.get("comment") != UNNAMED
+        ]
         # A label that says of whom nothing is left has nothing to seal.
         assert all(is_erased(record) or "erased" in record["flags"] for record in hers)
         assert not any(record["user"] for record in hers)
@@ -241,11 +276,24 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
 
 
 def test_erasing_again_finds_nothing_more_to_do_but_what_came_since(world: World, erased: dict[str, Any]) -> None:
-    again = world.command("erase", "--subject", ADA)
-    assert set(again["trajectories"]) == {"a-gateway", "a-plain", "a-again"}
+    again = world.command("erase", "--subject", ADA, status=1)
+    assert set(again["trajectories"]) == {"a-gateway", "a-plain", "a-spooled", "a-again"}
     assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["demo@1"])
-    third = world.command("erase", "--subject", ADA)
+    third = world.command("erase", "--subject", ADA, status=1)
     assert (third["keys_destroyed"], third["rows_deleted"]) == (0, 0)
+
+
+def test_what_comes_late_in_the_clear_is_told_and_goes_with_the_next_erasure(
+    world: World, erased: dict[str, Any]
+) -> None:
+    [late] = make_steps("a-late", 1, user=ADA, messages=[new_message(role="user", content=SAID[ADA])])
+    world.producer.send("steps", "a-late", late)
+    world.producer.flush(30)
+    told = "SELECT count() FROM governance_audit WHERE trajectory_id = 'a-late' AND mapContains(found, 'erased:late')"
+    until(lambda: world.one(told) == 1, PATIENCE_S)
+    assert "a-late" not in trajectories_on(world, "governed-steps")
+    assert set(world.command("erase", "--subject", ADA, status=1)["partitions_cut"]) == {"steps"}
+    assert "a-late" not in trajectories_on(world, "steps")
 
 
 def test_a_replay_into_the_store_brings_nothing_back(world: World, erased: dict[str, Any]) -> None:

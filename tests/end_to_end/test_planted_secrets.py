@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from gateway_fixtures import read_topic
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
 
@@ -32,6 +31,7 @@ from stepstream.topics.producer import EventProducer
 
 RAW = {"steps", "feedback", "open-traces"}
 """Topics before `govern`: what agents told, as they told it."""
+LABELS, LETTERS = "labeled-trajectories", "dead-letters"
 DEADLINE_S = 180.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -125,10 +125,11 @@ def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUp
     settings = stack.settings
     stack.start_process("fleet")  # so that there is something to learn, and checkpoints with provenance
     trajectories = plant(settings, upstream, values)
+    refused = refuse(settings, spoken(values), disguised(values))
     until(lambda: checkpoints(settings) >= 2, "a version that was trained")
-    for trajectory in trajectories:
-        read_topic(settings, "labeled-trajectories", trajectory, 1, timeout_s=DEADLINE_S)
+    until(lambda: seen_everywhere(settings, LABELS, trajectories), "labels")
     until(lambda: stored(settings, trajectories), "rows of what was planted")
+    until(lambda: seen_everywhere(settings, LETTERS, refused), "dead letters")
     stack.stop_process("fleet")
 
     needles = {form: kind for kind, value in values.items() for form in forms(value)}
@@ -148,26 +149,28 @@ def plant(settings: Settings, upstream: ScriptedUpstream, values: dict[str, str]
     upstream.reply = lambda request: f"Noted: {spoken(values)}"
     text, hidden = spoken(values), disguised(values)
     chat, responses, anthropic = (uuid.uuid4().hex for _ in range(3))
+    told = {f"x-stepstream-{name}": f"{name} {values['github']}" for name in ("task", "group", "agent", "environment")}
     messages = [{"role": "system", "content": hidden}, {"role": "user", "content": text}]
-    post(settings, "/v1/chat/completions", {"model": "scripted-1", "messages": messages}, chat)
+    post(settings, "/v1/chat/completions", {"model": "scripted-1", "messages": messages}, chat, told)
     post(settings, "/v1/responses", {"model": "scripted-1", "instructions": text, "input": hidden}, responses)
     body = {"model": "scripted-1", "max_tokens": 99, "system": text, "messages": [{"role": "user", "content": hidden}]}
     post(settings, "/v1/messages", body, anthropic)
-    plain = publish(settings, text, hidden)
+    plain = publish(settings, text, hidden, values)
     every = [chat, responses, anthropic, plain, trace(settings, text, hidden)]
     for trajectory in every:
         ending = {"trajectory_id": trajectory, "name": "outcome", "value": 1, "source": "environment"}
         ending |= {"ends_trajectory": "terminated", "last_step_index": 0, "comment": text, "demonstration": hidden}
+        post(settings, "/v1/feedback", ending | {"name": values["openai"], "tool_call_id": values["aws"]}, trajectory)
         post(settings, "/v1/feedback", ending, trajectory)
     return every
 
 
-def post(settings: Settings, path: str, body: Any, trajectory: str) -> None:
+def post(settings: Settings, path: str, body: Any, trajectory: str, more: dict[str, str] | None = None) -> None:
     """One request to the gateway."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{settings.gateway.port}{path}",
         json.dumps(body).encode(),
-        {"content-type": "application/json", "x-stepstream-trajectory": trajectory},
+        {"content-type": "application/json", "x-stepstream-trajectory": trajectory, **(more or {})},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status in (200, 202)
@@ -199,19 +202,25 @@ def trace(settings: Settings, text: str, hidden: str) -> str:
     return trajectory
 
 
-def publish(settings: Settings, text: str, hidden: str) -> str:
-    """A step by a plain Kafka client, with a tool's arguments, result and error full of them."""
+def publish(settings: Settings, text: str, hidden: str, values: dict[str, str]) -> str:
+    """A step by a plain Kafka client, with a tool's arguments, result and error full of them, and its ids too."""
     trajectory = uuid.uuid4().hex
-    call = new_tool_call(call_id="c", name="lookup", arguments=hidden, result=text, error="Denied")
+    call = new_tool_call(call_id=values["github"], name="lookup", arguments=hidden, result=text, error="Denied")
     step = new_step(
         event_id=new_event_id(),
         occurred_at_us=now_us(),
-        producer="test/1",
+        producer=f"test/{values['openai']}",
         consent="train",
         trajectory_id=trajectory,
         step_index=0,
-        agent="planted",
-        model="other",
+        task_id=f"task of {values['email']}",
+        group_id=f"group-{values['card']}",
+        agent=f"planted {values['iban']}",
+        environment=values["jwt"],
+        harness_version=values["github"],
+        split=values["aws"],
+        model=f"other {values['openai']}",
+        finish_reason=text,
         fidelity="text",
         messages=[new_message(role="user", content=hidden, name="x", reasoning=text)],
         response=new_message(role="assistant", content=text, tool_calls=[call], reasoning=hidden),
@@ -223,6 +232,39 @@ def publish(settings: Settings, text: str, hidden: str) -> str:
         producer.send("steps", trajectory, step)
         producer.flush(30)
     return trajectory
+
+
+def seen_everywhere(settings: Settings, topic: str, trajectories: list[str]) -> bool:
+    """Whether a topic tells of all of them."""
+    text = records(settings, [topic])[f"topic {topic}"]
+    return all(trajectory.encode() in text for trajectory in trajectories)
+
+
+def refuse(settings: Settings, text: str, hidden: str) -> list[str]:
+    """Two records that `govern` refuses, by a broken promise and by their form; returns their trajectories."""
+    broken, formless = uuid.uuid4().hex, uuid.uuid4().hex
+    step = new_step(
+        event_id=new_event_id(),
+        occurred_at_us=now_us(),
+        producer="test/1",
+        consent="train",
+        trajectory_id=broken,
+        step_index=0,
+        agent="planted",
+        model="other",
+        fidelity="text",
+        messages=[new_message(role="user", content=text, reasoning=hidden)],
+        response=new_message(role="assistant", content=text),
+        loss_mask=[True],
+        sampling=new_sampling(),
+    )
+    with closing(Codec(settings.schema_registry)) as codec:
+        producer = EventProducer(settings.kafka, codec, "test/1")
+        producer.send("steps", broken, step)
+        identity = {"event_id": new_event_id(), "occurred_at_us": now_us()}
+        producer.send_encoded("feedback", formless, f"{text} {hidden}".encode(), identity)
+        producer.flush(30)
+    return [broken, formless]
 
 
 def checkpoints(settings: Settings) -> int:

@@ -3,6 +3,8 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +139,31 @@ def test_tokens_come_from_the_log_and_consent_decides_who_gets_what(
     assert run(["export", "--format", "chat", "--where", "no_such_column = 1", "--out", str(tmp_path / "e")]) == 1
     assert not (tmp_path / "e").exists()
     assert orjson.loads((tmp_path / "a").read_bytes())["steps"][-1]["metrics"]["logprobs"]
+
+
+@pytest.mark.parametrize(("user", "agent"), [(None, None), ("ann", None), (None, "withdrawn"), ("ann", "withdrawn")])
+def test_a_consent_that_was_withdrawn_holds_for_labels_that_are_not_revised_any_more(
+    settings: Settings, ask: Callable[[str], Any], tmp_path: Path, user: str | None, agent: str | None
+) -> None:
+    tenant = f"{user}-{agent}"
+    codec = codec_of(settings)
+    producer = EventProducer(settings.kafka, codec, "test", linger_ms=0)
+    for name, person in ((f"{tenant}/1", "ann"), (f"{tenant}/2", "bob")):
+        for step in make_steps(name, 1, agent="withdrawn", tenant=tenant, user=person):
+            producer.send("steps", name, step)
+        producer.send("feedback", name, make_ending(name, 1, tenant=tenant))
+    producer.flush()
+    codec.close()
+    where = f"tenant = '{tenant}'"
+    until(lambda: ask(f"SELECT count() FROM trajectories FINAL WHERE {where} AND success"), (2,))
+    until(lambda: ask(f"SELECT count() FROM steps FINAL WHERE {where}"), (2,))
+    assert len(exported("chat", where, tmp_path / "before")) == 2
+    with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
+        # Not on the topic, so that `label` does not revise them: as if it had forgotten them.
+        row = ["e", tenant, tenant, user, agent, "analyse", datetime.now(UTC)]
+        names = ["event_id", "key", "tenant", "user", "agent", "consent", "occurred_at"]
+        client.insert("consents", [row], column_names=names)
+    by_all = {(None, None), (None, "withdrawn")}
+    left = [] if (user, agent) in by_all else [f"{tenant}/2"]
+    assert [episode.trajectory_id for episode in exported("chat", where, tmp_path / "after")] == left
+    assert len(exported("chat", where, tmp_path / "analyse", "--for", "analyse")) == 2

@@ -1,5 +1,6 @@
 """The learner as a process on a real broker: killed in mid-run, resumed, rebuilt, moved to a new lineage."""
 
+import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -50,8 +51,9 @@ def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(la
     assert len(trained) == len(set(trained)) == len(identities) == len(set(identities))
     assert set(identities) == {f"{name}/{n}" for name in names for n in range(SIZE)}
     letters = [letter for letter in lab.records("dead-letters").values() if letter["key"] == lab.model.encode()]
-    assert [(letter["job"], letter["error"], letter["value"]) for letter in letters] == [
-        ("learner@1", "unknown_schema", b"\x00not a record")
+    digest = hashlib.sha256(b"\x00not a record").hexdigest()
+    assert [(letter["job"], letter["error"], letter["value"], letter["value_sha256"]) for letter in letters] == [
+        ("learner@1", "unknown_schema", None, digest)
     ]
 
     decisions = lab.folded("training-decisions")

@@ -23,8 +23,8 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
 
     Broker, registry, store and the jobs must run. Run it again if it is cut off: it goes on from there.
 
-    Exit status 0: erased; 1: records from before sealing are left, or it cannot be done; 3: something does not answer,
-    or a job did not come far enough in time.
+    Exit status 0: erased; 1: some records are left in the clear, as it says, or it cannot be done; 3: something does
+    not answer, or a job did not come far enough in time.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -65,7 +65,8 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
             "rows_deleted": done.rows_deleted,
             "partitions_cut": done.partitions_cut,
             "consents_forgotten": done.consents_forgotten,
-            "records_left_in_the_clear": done.records_left_in_the_clear,
+            "records_left_in_the_clear": sum(done.left.values()),
+            "left": done.left,
             "trajectories": done.trajectories,
             "checkpoints": direct,
             "descendants": descend,
@@ -75,10 +76,17 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
         click.echo(f"erased: {done.records_unreadable} records unreadable, {done.rows_deleted} rows deleted")
         click.echo(f"checkpoints that trained on the person: {', '.join(direct) or 'none'}")
         click.echo(f"checkpoints that descend from those: {', '.join(descend) or 'none'}")
-    if done.records_left_in_the_clear:
-        click.echo(
-            f"stepstream: {done.records_left_in_the_clear} governed records from before records were sealed are left: "
-            "delete them with kafka-delete-records, or let them go with their topic",
-            err=True,
-        )
+    for topic, records in sorted(done.left.items()):
+        click.echo(f"stepstream: {records} records of theirs are left in the clear on {topic}: {_why(topic)}", err=True)
+    if done.left:
         sys.exit(1)
+
+
+def _why(topic: str) -> str:
+    """Why records were left on a topic, and what to do."""
+    if topic == "open-traces":
+        return "they wait for the rest of their traces; run this again in a minute (they are gone in two days)"
+    return (
+        "they are from before records were sealed, or name nobody in a trajectory of theirs; delete them with "
+        "kafka-delete-records, or let them go with their topic"
+    )

@@ -1,5 +1,6 @@
 """Reads labelled trajectories ahead of the learner, in a thread, and decodes them while it trains."""
 
+import hashlib
 import logging
 import queue
 import threading
@@ -25,8 +26,6 @@ log = logging.getLogger(__name__)
 
 _BATCH = 200
 _BATCHES_AHEAD = 50
-_MOST_BYTES = 500_000
-"""Of a refused record, in its dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +134,8 @@ def _refusal(event: Event, error: str, reason: str) -> DeadLetter:
         partition=event.partition,
         offset=event.offset,
         key=event.key.encode(),
-        value=event.value[:_MOST_BYTES],
         value_bytes=len(event.value),
+        value_sha256=hashlib.sha256(event.value).hexdigest(),
         error=error,
         reason=reason,
     )

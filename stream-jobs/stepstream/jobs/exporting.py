@@ -87,10 +87,29 @@ FROM feedback FINAL
 WHERE trajectory_id IN {{ids:Array(String)}} AND consent IN {{consents:Array(String)}}
 ORDER BY trajectory_id, policy_version, occurred_at_us, event_id
 """
+_NOT_NOW = """
+SELECT DISTINCT trajectory_id
+FROM
+(
+    SELECT trajectory_id, toString(tenant) AS tenant, ifNull(toString(user), '') AS user, toString(agent) AS agent
+    FROM steps WHERE trajectory_id IN {ids:Array(String)}
+    UNION ALL
+    SELECT trajectory_id, toString(tenant), ifNull(toString(user), ''), '' FROM feedback
+    WHERE trajectory_id IN {ids:Array(String)}
+)
+ARRAY JOIN [(tenant, '', ''), (tenant, user, ''), (tenant, '', agent), (tenant, user, agent)] AS whose
+WHERE whose IN
+(
+    SELECT (toString(tenant), ifNull(toString(user), ''), ifNull(toString(agent), ''))
+    FROM consents FINAL WHERE consent NOT IN {consents:Array(String)}
+)
+"""
+"""Trajectories of which somebody has said since that they may not be used so: a tenant, a person or an agent, or a
+person with an agent. `label` revises what it keeps; what is older has the consent of its time."""
 
 
 def matching(client: Client, where: str, purpose: Purpose) -> Iterator[list[str]]:
-    """Ids of the trajectories that fulfil a condition and may be used so, in pages, in order.
+    """Ids of the trajectories that fulfil a condition and may be used so now, in pages, in order.
 
     Args:
         client: of a database with the tables; its answers are read at once.
@@ -111,7 +130,9 @@ def matching(client: Client, where: str, purpose: Purpose) -> Iterator[list[str]
         ids = [row[0] for row in client.query(query, parameters=parameters).result_rows]
         if not ids:
             return
-        yield ids
+        withdrawn = {row[0] for row in client.query(_NOT_NOW, parameters=parameters | {"ids": ids}).result_rows}
+        if len(withdrawn) < len(ids):
+            yield [name for name in ids if name not in withdrawn]
         after = ids[-1]
 
 

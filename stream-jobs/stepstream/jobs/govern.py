@@ -7,6 +7,7 @@ where a policy cannot be applied, events wait.
 """
 
 import hashlib
+import logging
 import struct
 import time
 import uuid
@@ -24,7 +25,7 @@ from stepstream.jobs.outputs import Outputs
 from stepstream.jobs.record import Record
 from stepstream.jobs.ruling import CannotGovern, Ruling, Rulings
 from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.shredding import LateKeys
+from stepstream.jobs.shredding import Erased, LateKeys
 from stepstream.jobs.state import Changes, PartitionState
 from stepstream.jobs.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.waiting import patiently
@@ -32,7 +33,10 @@ from stepstream.topics.events import Consent, Feedback, Step, new_audit_entry
 from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Stop, run
 from stepstream.topics.seal import is_erased
+from stepstream.topics.seal_keys import ERASURES
 from stepstream.topics.table import Table
+
+log = logging.getLogger(__name__)
 
 NAME = "govern"
 VERSION = "1"
@@ -64,9 +68,30 @@ class GovernFold:
     clean context (a step may keep the digest of its shared prefix only after one).
     """
 
-    def __init__(self, rulings: Governors, *, dedup_days: int, max_future_s: float, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        rulings: Governors,
+        *,
+        dedup_days: int,
+        max_future_s: float,
+        now_us: Callable[[], int],
+        context_days: int | None = None,
+        erased: Callable[[str, str, int], bool] = lambda tenant, user, occurred_us: False,
+    ) -> None:
+        """Makes the fold of a partition.
+
+        Args:
+            rulings: how to govern.
+            dedup_days: days for which state is kept.
+            max_future_s: how far ahead of `now_us` an event may be, in seconds.
+            now_us: the time, in microseconds since the Unix epoch.
+            context_days: how many days back a step's context is looked for; None: as far as state is kept.
+            erased: whether a tenant's person was erased after a time, in microseconds since the Unix epoch.
+        """
+        self._erased = erased
         self._rulings = rulings
         self._dedup_days = dedup_days
+        self._context_days = dedup_days if context_days is None else context_days
         self._max_future_us = int(max_future_s * 1e6)
         self._now_us = now_us
         self._newest_day = 0
@@ -82,6 +107,17 @@ class GovernFold:
             check_step(event)
         else:
             check_feedback(event)
+        if event["user"] is not None and self._erased(event["tenant"], event["user"], event["occurred_at_us"]):
+            log.error(
+                "%s[%d]@%d came after the erasure of its person, and may be in the clear: run `stepstream erase` for "
+                "them again",
+                record.topic,
+                record.partition,
+                record.offset,
+            )
+            out.count(metrics.LATE_ERASED.labels(record.topic))
+            self._withhold(record, event, "erased:late", 0, out)
+            return
         seen = _SEEN + _bucket(event) + uuid.UUID(event["event_id"]).bytes
         if changes.get(seen) is not None:
             out.count(metrics.DUPLICATES.labels(record.topic))
@@ -173,9 +209,10 @@ class GovernFold:
         out.emit("governance-audit", event["trajectory_id"], entry)
 
     def _prefix_clean(self, step: Step, changes: Changes) -> bool:
-        """Whether the step that it continues is known to be clean; it may have happened on the day before."""
+        """Whether the step that it continues is known to be clean; it may have happened some days before."""
         before = shared_step(step)
-        return before is not None and any(changes.get(_clean_key(step, before, days)) is not None for days in (0, 1))
+        days_back = range(self._context_days + 1)
+        return before is not None and any(changes.get(_clean_key(step, before, days)) is not None for days in days_back)
 
 
 def _bucket(event: Any, days_back: int = 0) -> bytes:
@@ -184,7 +221,9 @@ def _bucket(event: Any, days_back: int = 0) -> bytes:
 
 
 def _clean_key(step: Step, index: int, days_back: int) -> bytes:
-    trajectory = hashlib.blake2b(step["trajectory_id"].encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    # With the tenant: somebody else's clean step of the same name must not vouch for a context.
+    whose = f"{step['tenant']}\x00{step['trajectory_id']}".encode("utf-8", "surrogatepass")
+    trajectory = hashlib.blake2b(whose, digest_size=16).digest()
     return _CLEAN + _bucket(step, days_back) + trajectory + _INDEX.pack(index)
 
 
@@ -212,11 +251,17 @@ class Govern:
     inputs: ClassVar[tuple[str, ...]] = ("steps", "feedback")
     remembers: ClassVar[str | None] = None
 
-    def __init__(self, settings: Settings, rulings: Governors, ready: Callable[[], None] = lambda: None) -> None:
-        """`ready` blocks until the rulings are known."""
+    def __init__(
+        self,
+        settings: Settings,
+        rulings: Governors,
+        erased: Callable[[str, str, int], bool],
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`erased` as in `GovernFold`; `ready` blocks until the rulings are known."""
         self.max_event_bytes: int | None = settings.govern.max_event_bytes
         self._settings = settings.govern
-        self._rulings, self._ready = rulings, ready
+        self._rulings, self._erased, self._ready = rulings, erased, ready
 
     def fold(self, state: PartitionState) -> GovernFold:
         """One partition; blocks until the rulings are known."""
@@ -226,22 +271,25 @@ class Govern:
             dedup_days=self._settings.dedup_days,
             max_future_s=self._settings.max_future_s,
             now_us=lambda: time.time_ns() // 1000,
+            erased=self._erased,
         )
 
 
 def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop."""
     with ExitStack() as held:
-        tables = [held.enter_context(Table(settings, topic)) for topic in ("policies", "consents")]
+        policies, consents, erasures = tables = [
+            held.enter_context(Table(settings, topic)) for topic in ("policies", "consents", ERASURES)
+        ]
         held.callback(LateKeys(settings).close)
-        rulings = Rulings(pseudonym_key(settings), *tables)
+        rulings = Rulings(pseudonym_key(settings), policies, consents)
 
         def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
             def ready() -> None:
                 for table in tables:
                     patiently(lambda table=table: _known(table), _NotKnown, abandoned)  # type: ignore[misc]
 
-            job = Govern(settings, PatientRulings(rulings, abandoned), ready)
+            job = Govern(settings, PatientRulings(rulings, abandoned), Erased(settings, erasures), ready)
             return FoldProcessor(settings, job, abandoned)
 
         run_job(settings, stop, NAME, Govern.inputs, make)

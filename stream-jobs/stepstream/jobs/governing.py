@@ -9,7 +9,13 @@ too: somebody who knows all of the prefix but a card number could try card numbe
 from collections import Counter
 
 from stepstream.jobs.redaction import Redactor
-from stepstream.jobs.redaction.fields import redact_feedback, redact_ids, redact_messages, redact_tools
+from stepstream.jobs.redaction.fields import (
+    redact_feedback,
+    redact_feedback_ids,
+    redact_messages,
+    redact_step_fields,
+    redact_tools,
+)
 from stepstream.topics.events import Feedback, Governance, Step, new_governance
 from stepstream.topics.ids import derived_id
 
@@ -37,7 +43,7 @@ def govern_step(
     if step["error"] is not None:
         governed["error"] = redactor.redact(step["error"], in_response)
     in_ids: Counter[str] = Counter()  # of these no token tells
-    redact_ids(governed, redactor, in_ids)
+    redact_step_fields(governed, redactor, in_ids)
     inherits = step["prompt_shared_tokens"] > 0 or step["prompt_shared_messages"] > 0
     prefix_dirty = inherits and not prefix_clean
     flags = [f"redacted:{rule}" for rule in sorted(in_prompt.keys() | in_response.keys())]
@@ -67,7 +73,7 @@ def govern_feedback(job: str, feedback: Feedback, redactor: Redactor, policy_ver
     if feedback["consent"] != "train":
         flags.append(f"consent:{feedback['consent']}")
     in_ids: Counter[str] = Counter()
-    redact_ids(governed, redactor, in_ids)
+    redact_feedback_ids(governed, redactor, in_ids)
     _stamp(governed, job, policy_version, found + in_ids, flags, trainable=not flags)
     return governed
 

@@ -13,7 +13,7 @@ from stepstream.jobs.demonstrations import standing_demonstrations
 from stepstream.jobs.label_store import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
 from stepstream.jobs.labelling import label, without_content
 from stepstream.jobs.outputs import Outputs
-from stepstream.jobs.record import Record, Refused
+from stepstream.jobs.record import Origin, Record, Refused
 from stepstream.jobs.reward_evidence import Evidence, gather, too_late
 from stepstream.jobs.reward_spec import Declared
 from stepstream.jobs.specifications import Specifications
@@ -138,12 +138,17 @@ class LabelFold:
 
     def _add_step(self, name: bytes, head: Head, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
         index = step["step_index"]
+        begins = head.owner is None
         noted, replaced = head.add_step(step, record.offset, record.timestamp_ms)
+        if begins:
+            self._disown(name, head, record, changes, out)
         if noted == "known":
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
         if noted == "conflict":
             raise _conflict(index)
+        if noted == "foreign":
+            raise _foreign()
         if noted != "taken":
             out.count(metrics.SUPERSEDED.labels(record.topic, noted))
             return
@@ -162,6 +167,8 @@ class LabelFold:
     def _add_feedback(
         self, name: bytes, head: Head, feedback: Feedback, record: Record, changes: Changes, out: Outputs
     ) -> None:
+        if head.foreign(feedback["tenant"]):
+            raise _foreign()
         source = source_of(feedback)
         known = head.feedback.get(source)
         if not head.add_feedback(feedback, record.timestamp_ms):
@@ -172,10 +179,20 @@ class LabelFold:
             self._store.put_demonstration(name, source, record.value, changes)
         elif known is not None and known["demonstrates"]:
             self._store.drop_demonstration(name, source, changes)
-        if head.closed:
+        if head.owner is None:
+            head.came_early(feedback, Origin.of(record))
+        elif head.closed:
             signal = {"name": feedback["name"], "arrived": record.timestamp_ms}
             if too_late(self._declared(head).spec, signal, head.closed_ms):
                 out.count(metrics.LATE.labels(feedback["name"]))
+
+    def _disown(self, name: bytes, head: Head, first: Record, changes: Changes, out: Outputs) -> None:
+        """Refuses feedback of other tenants that came before the first step told whose the trajectory is."""
+        for source, place in head.disown().items():
+            self._store.drop_demonstration(name, source, changes)
+            if place is not None:
+                offset, at_ms, size, digest = place
+                out.refuse(Origin(FEEDBACK, first.partition, offset, at_ms, first.key, size, digest), _foreign())
 
     def _publish(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
         """Publishes a revision where the inputs are others than those of the last one.
@@ -217,7 +234,7 @@ class LabelFold:
         return self._rules.standing(tenant, agent, head.users, started_us)
 
     def _evidence(self, head: Head) -> Evidence:
-        return gather(self._declared(head).spec, head.feedback.values(), head.closed_ms)
+        return gather(self._declared(head).spec, head.signals, head.closed_ms)
 
     def _given_up(self, head: Head, evidence: Evidence) -> list[str]:
         """Reward components that have not come and are waited for no longer."""
@@ -356,6 +373,10 @@ class LabelFold:
         deadline_ms = self._deadline_of(head)
         if deadline_ms is not None:
             self._deadlines.no_later(deadline_ms, name)
+
+
+def _foreign() -> Refused:
+    return Refused("invalid", "it names another tenant than the first step of this trajectory")
 
 
 def _conflict(index: int) -> Refused:

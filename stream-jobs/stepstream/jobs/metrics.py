@@ -15,6 +15,9 @@ SUPERSEDED = Counter(
 )
 LATE = Counter("stepstream_label_late_feedback", "Feedback that came after its components were final.", ["name"])
 WITHHELD = Counter("stepstream_job_withheld", "Records without consent, whose content was not passed on.", ["topic"])
+LATE_ERASED = Counter(
+    "stepstream_job_late_erased", "Records that came after the erasure of their person: erase them again.", ["topic"]
+)
 REDACTIONS = Counter("stepstream_job_redactions", "Passages redacted.", ["rule"])
 JUDGED = Counter("stepstream_job_judged", "Steps that a user's next message could score.", ["result"])
 VERIFIED = Counter("stepstream_job_verified", "Cases that verifiers looked at.", ["verification", "result"])

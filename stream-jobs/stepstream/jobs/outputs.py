@@ -8,14 +8,14 @@ from typing import Any
 from prometheus_client import Counter
 
 from stepstream.jobs import metrics
-from stepstream.jobs.record import Record, Refused
+from stepstream.jobs.record import Origin, Record, Refused
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Codec, Unencodable
 from stepstream.topics.events import new_dead_letter
 from stepstream.topics.ids import derived_id
 
 DEAD_LETTERS = "dead-letters"
-_DEAD_LETTER_BYTES = 900_000
+_KEY_BYTES = 9_000
 _REASON_CHARACTERS = 500
 _OVERHEAD_BYTES = 2_048
 """What a record's key, headers and framing may add to its value."""
@@ -60,20 +60,21 @@ class Outputs:
             raise Refused("oversized", f"result of {len(value)} bytes is larger than {topic} takes")
         self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
 
-    def refuse(self, record: Record, refused: Refused) -> None:
-        """Queues the dead letter of a record."""
+    def refuse(self, record: Record | Origin, refused: Refused) -> None:
+        """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted."""
+        origin = record if isinstance(record, Origin) else Origin.of(record)
         self.refused += 1
-        self.count(metrics.DEAD_LETTERS.labels(record.topic, refused.error))
+        self.count(metrics.DEAD_LETTERS.labels(origin.topic, refused.error))
         letter = new_dead_letter(
-            event_id=derived_id(self._job, "dead-letter", record.topic, record.partition, record.offset),
-            occurred_at_us=max(0, record.timestamp_ms) * 1000,
+            event_id=derived_id(self._job, "dead-letter", origin.topic, origin.partition, origin.offset),
+            occurred_at_us=max(0, origin.timestamp_ms) * 1000,
             job=self._job,
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key if record.key is None else record.key[: _DEAD_LETTER_BYTES // 100],
-            value=record.value if record.value is None else record.value[:_DEAD_LETTER_BYTES],
-            value_bytes=len(record.value or b""),
+            topic=origin.topic,
+            partition=origin.partition,
+            offset=origin.offset,
+            key=origin.key if origin.key is None else origin.key[:_KEY_BYTES],
+            value_bytes=origin.value_bytes,
+            value_sha256=origin.value_sha256,
             error=refused.error,
             reason=refused.reason[:_REASON_CHARACTERS],
         )

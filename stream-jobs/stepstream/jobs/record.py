@@ -1,5 +1,6 @@
 """A record of the log as the jobs pass it around: raw bytes with their place, and its refusal."""
 
+import hashlib
 from dataclasses import dataclass
 
 TopicPartition = tuple[str, int]
@@ -15,6 +16,28 @@ class Record:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record stands and which one it is, without what it says: what its dead letter tells."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value_bytes: int
+    value_sha256: str | None
+    """Lower-case hexadecimal; None: it has no value."""
+
+    @staticmethod
+    def of(record: Record) -> "Origin":
+        """That of a record at hand."""
+        value = record.value
+        digest = None if value is None else hashlib.sha256(value).hexdigest()
+        place = record.topic, record.partition, record.offset, record.timestamp_ms
+        return Origin(*place, record.key, len(value or b""), digest)
 
 
 class Refused(Exception):

@@ -70,9 +70,16 @@ class Known:
 class Regovern:
     """One partition of a stretch of history. No Kafka; state is in memory."""
 
-    def __init__(self, governors: Governors, known: Known, tally: Tally, now_us: int) -> None:
+    def __init__(self, governors: Governors, known: Known, tally: Tally, now_us: int, context_days: int) -> None:
+        """`context_days` is how far `govern` itself looks back for a step's context."""
         self._known, self._tally = known, tally
-        self._fold = GovernFold(governors, dedup_days=_DEDUP_DAYS, max_future_s=_MAX_FUTURE_S, now_us=lambda: now_us)
+        self._fold = GovernFold(
+            governors,
+            dedup_days=_DEDUP_DAYS,
+            max_future_s=_MAX_FUTURE_S,
+            now_us=lambda: now_us,
+            context_days=context_days,
+        )
         self._changes = Changes(cast(PartitionState, _Nothing()))
 
     def take(self, record: Record, event: dict[str, Any], *, count: bool) -> list[tuple[str, str, Any]]:

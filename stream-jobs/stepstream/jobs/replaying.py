@@ -17,8 +17,7 @@ from stepstream.jobs.waiting import patiently
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable, codec_of
 from stepstream.topics.table import Table
 
-_LEAD_MS = 2 * 24 * 3600 * 1000
-"""How far before the stretch contexts are read: govern itself knows those of a day."""
+_DAY_MS = 24 * 3600 * 1000
 _CURRENT_S = 30.0
 
 
@@ -73,7 +72,8 @@ def replay(
         known = Known()
         for event in ask.events(reader, reader.since(INTO[topic], 0)):
             known.note(event)
-        stretches, first = _stretches(reader, topic, begin, end)
+        context_days = settings.govern.dedup_days
+        stretches, first = _stretches(reader, topic, begin, end, (context_days + 1) * _DAY_MS)
         tally, done, size = Tally(), 0, total(stretches.values())
         publisher = None if dry_run else Publisher(settings, codec, "replay/1", _never)
         partitions: dict[int, Regovern] = {}
@@ -82,7 +82,7 @@ def replay(
             out = Outputs("replay@1", codec, ask.patiently)
             for record in batch:
                 if record.partition not in partitions:
-                    partitions[record.partition] = Regovern(rulings, known, tally, now_us)
+                    partitions[record.partition] = Regovern(rulings, known, tally, now_us, context_days)
                 event = ask.event(record.topic, record.value)
                 if event is None:
                     tally.refused += record.offset >= first[record.partition]
@@ -129,9 +129,9 @@ class _Asker:
 
 
 def _stretches(
-    reader: LogReader, topic: str, begin: Place, end: Place
+    reader: LogReader, topic: str, begin: Place, end: Place, lead_ms: int
 ) -> tuple[dict[tuple[str, int], tuple[int, int]], dict[int, int]]:
-    """What to read, contexts before the stretch included, and the first offset of the stretch by partition."""
+    """What to read, with `lead_ms` before the stretch for contexts, and its first offset by partition."""
     everything = reader.since(topic, 0)
     first = {
         place: (min(max(low, begin.offset), high) if begin.offset is not None else low, high)
@@ -140,7 +140,7 @@ def _stretches(
     read = dict(everything)
     if begin.time_ms is not None:
         first = reader.since(topic, max(1, begin.time_ms))
-        read = reader.since(topic, max(1, begin.time_ms - _LEAD_MS))
+        read = reader.since(topic, max(1, begin.time_ms - lead_ms))
     if end.time_ms is not None:
         read = stretches_between(read, reader.since(topic, max(1, end.time_ms)))
     elif end.offset is not None:

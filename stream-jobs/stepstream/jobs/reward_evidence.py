@@ -6,15 +6,16 @@ the same in every replay, and history that is imported today is not late for hav
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from stepstream.jobs.reward_spec import Component, RewardSpec
 from stepstream.topics.verdicts import VERDICTS, gives_verdicts, speaks_for
 
 Signal = Mapping[str, Any]
-"""What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `source`, `producer` (None: not kept yet when
-it came), `consent`, `retracts`, `at` (occurred_at_us), `arrived` (log time at which it first came, in milliseconds) and
-whether it `demonstrates` a response."""
+"""What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `call` (the tool call of that step, where it
+is about one), `source`, `producer` (None: not kept yet when it came), `consent`, `retracts`, `at` (occurred_at_us),
+`arrived` (log time at which it first came, in milliseconds) and whether it `demonstrates` a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,16 @@ def gather(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int) -> Evid
 def newest(signals: Iterable[Signal]) -> Signal | None:
     """The signal that counts where several were given: the newest, by id among equals."""
     return max(signals, key=lambda signal: (signal["at"], signal["id"]), default=None)
+
+
+def about_step(signals: Iterable[Signal], index: int) -> Signal | None:
+    """What counts about a step: the newest about all of it; else, of its tool calls, the mean of the newest of each."""
+    about = sorted((s for s in signals if s["step"] == index), key=lambda signal: (signal["at"], signal["id"]))
+    whole = [signal for signal in about if signal.get("call") is None]
+    if whole or not about:
+        return newest(whole)
+    of_call = {signal["call"]: signal["value"] for signal in about}
+    return {**about[-1], "value": fmean(of_call.values())}
 
 
 def not_taken_back(signals: Sequence[Signal]) -> list[Signal]:

@@ -15,7 +15,7 @@ have followed, holds the last Φ itself, and one that adds up with another γ do
 from collections.abc import Iterable, Sequence
 
 from stepstream.jobs.reward_builtins import measured, over_steps
-from stepstream.jobs.reward_evidence import Evidence, newest
+from stepstream.jobs.reward_evidence import Evidence, about_step, newest
 from stepstream.jobs.reward_guards import corrected
 from stepstream.jobs.reward_spec import BUILTIN_SOURCES, Builtin, Component, RewardSpec
 from stepstream.topics.events import RewardComponent, Step, new_reward_component
@@ -104,7 +104,7 @@ def _given(component: Component, steps: Sequence[Step], evidence: Evidence) -> l
     if component.level == "trajectory":
         found = [*[None] * (len(steps) - 1), newest(signal for signal in signals if signal["step"] is None)]
     else:
-        found = [newest(signal for signal in signals if signal["step"] == step["step_index"]) for step in steps]
+        found = [about_step(signals, step["step_index"]) for step in steps]
     return [None if signal is None else _Value(signal["value"], signal["source"], signal["id"]) for signal in found]
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from stepstream.config import Settings, SettingsError
+from stepstream.config import Settings
 from stepstream.jobs.consent import stricter, strictest
 from stepstream.jobs.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
+from stepstream.jobs.shredding import Erased
 from stepstream.jobs.standing import Standing
 from stepstream.jobs.tables import FollowedTables, fingerprint_of
-from stepstream.topics.seal_keys import Master, master_of
 
 POLICIES, CONSENTS, ERASURES = "policies", "consents", "erasures"
 _BUILT_IN = QualityPolicy(), NearDuplicatePolicy()
@@ -19,9 +19,8 @@ class TableRules(FollowedTables):
     def __init__(self, settings: Settings) -> None:
         """Begins to follow; ask only after `wait`."""
         super().__init__(settings, POLICIES, CONSENTS, ERASURES)
-        self._settings = settings
         self._policies, self._consents, self._erasures = self._tables
-        self._master: Master | None = None
+        self._erased = Erased(settings, self._erasures)
         self._read: dict[str, tuple[QualityPolicy, NearDuplicatePolicy]] = {}
         self._fingerprint = 0
         self._watch(self._consents, self._erasures)
@@ -59,17 +58,3 @@ class TableRules(FollowedTables):
             parsed = PolicyFile.parse(policy["document"])
             known = self._read[policy["event_id"]] = (parsed.quality, parsed.near_duplicates)
         return known
-
-    def _erased(self, tenant: str, user: str, started_us: int) -> bool:
-        """Whether a person was erased after the trajectory had begun."""
-        if not self._erasures.items():
-            return False
-        if self._master is None:
-            self._master = master_of(self._settings, make=False)
-            if self._master is None:
-                raise SettingsError(
-                    "somebody was erased, and without the master key it cannot be told who: set "
-                    "STEPSTREAM_SEAL_MASTER_KEY as it is for the other jobs"
-                )
-        erasure = self._erasures.get(self._master.subject(tenant, user))
-        return erasure is not None and bool(erasure["occurred_at_us"] >= started_us)

@@ -2,7 +2,8 @@
 
 Steps, feedback and decisions come in any order and more than once. Everything that is decided here (which event is a
 step, is the trajectory closed, by what, what is its identity) is a function of which events came, never of their
-order, so that state can be rebuilt by reading the input topics one after the other.
+order, so that state can be rebuilt by reading the input topics one after the other. Whose it is goes by the order of
+one topic, which is the same in each replay: it belongs to the tenant of the step that stands first on the log.
 """
 
 import hashlib
@@ -12,12 +13,16 @@ from typing import Any, Literal
 
 import orjson
 
+from stepstream.jobs.record import Origin
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
 from stepstream.topics.ids import derived_id
 
-Noted = Literal["taken", "known", "older", "retried", "conflict"]
+Noted = Literal["taken", "known", "older", "retried", "conflict", "foreign"]
 """What became of a step: it counts now; it is known; it is an older result for the source that counts; it is a failed
-attempt at a step of which another counts; or two sources claim one index and this one does not count."""
+attempt at a step of which another counts; two sources claim one index and this one does not count; or it names another
+tenant than the trajectory's."""
+
+NO_STEP = -1
 
 
 @dataclass
@@ -25,13 +30,18 @@ class Head:
     """The summary of one trajectory; its steps are kept beside it."""
 
     trajectory_id: str
+    owner: str | None = None
+    """Tenant of its first step on the log; None: none came."""
     steps: dict[str, list[Any]] = field(default_factory=dict)
     """The event that counts of each step, by index as text: [event_id, source_event_id, policy_version, job, whether
-    it failed, offset]."""
+    it failed, offset, ids of the tool calls that it made]."""
     ends: dict[str, list[Any]] = field(default_factory=dict)
     """Who told the end: event_id -> [end, last step index or -1]."""
     feedback: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Feedback by event_id of its source, as the reward needs it."""
+    early: dict[str, list[Any]] = field(default_factory=dict)
+    """Where feedback stands that came before the first step, by event_id of its source: [offset, log time, bytes of
+    its value, their SHA-256]."""
     closure: list[Any] | None = None
     """The decision that it is over: [event_id, reason, occurred_at_us]."""
     given_up: dict[str, list[Any]] = field(default_factory=dict)
@@ -70,10 +80,16 @@ class Head:
         # States of earlier releases know neither the environment, nor of feedback when it came, who wrote it, and
         # whether it demonstrates a response.
         head.first += [""] * (bool(head.first) and len(head.first) < 5)
+        if head.first and head.owner is None:
+            head.owner = head.first[1]
         for entry in head.feedback.values():
             entry.setdefault("arrived", 0)
             entry.setdefault("producer", None)
             entry.setdefault("demonstrates", False)
+            entry.setdefault("tenant", None)
+            entry.setdefault("call", None)
+        for known in head.steps.values():
+            known += [[]] * (7 - len(known))
         return head
 
     def add_step(self, step: Step, offset: int, arrived_ms: int) -> tuple[Noted, list[Any] | None]:
@@ -82,9 +98,13 @@ class Head:
         Of several results for one source event the one under the highest policy counts. Of several sources for one
         index one that did not fail counts, then the one with the smallest id: the earliest, where ids rise with time.
         """
+        if self.foreign(step["tenant"]):
+            return "foreign", None
+        self.owner = step["tenant"]
         index = str(step["step_index"])
         source, version, job = _origin(step)
-        entry = [step["event_id"], source, version, job, step["error"] is not None, offset]
+        calls = [call["call_id"] for call in step["response"]["tool_calls"]]
+        entry = [step["event_id"], source, version, job, step["error"] is not None, offset, calls]
         known = self.steps.get(index)
         self._whose(step)
         self._arrived(step["occurred_at_us"], arrived_ms)
@@ -101,8 +121,38 @@ class Head:
             self._ended(step["event_id"], step["end"], step["step_index"], arrived_ms)
         return "taken", known
 
+    def foreign(self, tenant: str) -> bool:
+        """Whether an event of a tenant is about somebody else's trajectory, which it must not reach."""
+        return self.owner is not None and tenant != self.owner
+
+    def came_early(self, feedback: Feedback, origin: Origin) -> None:
+        """Notes where feedback stands that was taken before the first step, in case it has to be refused."""
+        place = [origin.offset, origin.timestamp_ms, origin.value_bytes, origin.value_sha256]
+        self.early[_origin(feedback)[0]] = place
+
+    def disown(self) -> dict[str, list[Any] | None]:
+        """Once the first step came: forgets feedback of other tenants that came before it.
+
+        Returns:
+            Where it stands, as in `early`, by event_id of its source; None where that was not noted.
+        """
+        strangers = [
+            source
+            for source, entry in self.feedback.items()
+            if entry["tenant"] is not None and self.foreign(entry["tenant"])
+        ]
+        if strangers:
+            for source in strangers:
+                self.ends.pop(self.feedback.pop(source)["id"], None)
+            told = [entry for entry in self.feedback.values() if entry["id"] in self.ends]
+            self.end_arrived_ms = min((max(1, entry["arrived"]) for entry in told), default=0)
+            self.newest_us = max((entry["at"] for entry in told), default=0)
+        places = {source: self.early.get(source) for source in strangers}
+        self.early = {}
+        return places
+
     def add_feedback(self, feedback: Feedback, arrived_ms: int) -> bool:
-        """Notes feedback; False where it is known, or an older result for its source."""
+        """Notes feedback, which is not `foreign`; False where it is known, or an older result for its source."""
         source, version, job = _origin(feedback)
         known = self.feedback.get(source)
         if known is not None:
@@ -115,9 +165,11 @@ class Head:
             "source_id": source,
             "version": version,
             "job": job,
+            "tenant": feedback["tenant"],
             "name": feedback["name"],
             "value": feedback["value"],
             "step": feedback["step_index"],
+            "call": feedback["tool_call_id"],
             "source": feedback["source"],
             "producer": feedback["producer"],
             "at": feedback["occurred_at_us"],
@@ -158,6 +210,19 @@ class Head:
         self.erased = True
         self.users = []
         self.holds, self.released, self.given_up = {}, [], {}
+
+    @property
+    def signals(self) -> list[dict[str, Any]]:
+        """All feedback, each with the step that it is about: of a tool call the latest step that made it.
+
+        One about a call that no step made has `step` `NO_STEP`: it is about a part of the trajectory, never about all.
+        """
+        return [
+            {**entry, "step": self._caller(entry["call"])}
+            if entry["call"] is not None and entry["step"] is None
+            else entry
+            for entry in self.feedback.values()
+        ]
 
     @property
     def held(self) -> list[str]:
@@ -220,6 +285,9 @@ class Head:
     def label_event_id(self, job: str, revision: int, digest: str) -> str:
         """Identity of a label."""
         return derived_id(job, self.trajectory_id, revision, digest)
+
+    def _caller(self, call_id: str) -> int:
+        return max((int(index) for index, entry in self.steps.items() if call_id in entry[6]), default=NO_STEP)
 
     def _whose(self, step: Step) -> None:
         first = [step["step_index"], step["tenant"], step["agent"], step["occurred_at_us"], step["environment"]]

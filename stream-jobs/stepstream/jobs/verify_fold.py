@@ -87,9 +87,14 @@ class VerifyFold:
         """Notes a step, or that a trajectory is over."""
         name = _name(event["trajectory_id"])
         head = self._head(name, event["trajectory_id"], changes)
+        if record.topic != CLOSURES and head.foreign(event["tenant"]):
+            return  # `label` tells of it
         if record.topic == STEPS:
             step = cast(Step, event)
+            begins = head.owner is None
             noted, _ = head.add_step(step, record.offset, record.timestamp_ms)
+            if begins:
+                head.disown()
             if noted == "taken":
                 assert record.value is not None
                 changes.put(_step_key(name, step["step_index"]), record.value)

@@ -1,5 +1,6 @@
 """Rule 6: where text is redacted, the tokens that spell it go too; and what else `govern` makes of a record."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -159,6 +160,29 @@ def test_a_trajectory_over_midnight_keeps_its_prefix() -> None:
     assert outputs[1][2]["governed"]["trainable"]
 
 
+@pytest.mark.parametrize(("days", "trainable"), [(6, True), (7, True), (8, False)])
+def test_a_trajectory_may_rest_for_as_long_as_events_are_remembered(days: int, trainable: bool) -> None:
+    now = [T0_US]
+    run = fold_run(now_us=lambda: now[0])
+    before, after = make_steps("t", 2)
+    run.feed([run.record("steps", before)])
+    now[0] += days * 86_400_000_000
+    run.tick(now[0] // 1000)
+    after["occurred_at_us"] += days * 86_400_000_000
+    [(_, _, governed)] = run.feed([run.record("steps", after)])
+    assert governed["governed"]["trainable"] is trainable
+    assert governed["governed"]["flags"] == ([] if trainable else ["redacted:prefix"])
+
+
+def test_a_clean_step_of_another_tenant_vouches_for_nothing() -> None:
+    run = fold_run()
+    first, second = make_steps("t", 2)
+    first["messages"] = [new_message(role="user", content=MAIL)]
+    [foreign] = make_steps("t", 1, seed=1, tenant="other")
+    outputs = run.feed([run.record("steps", step) for step in (first, foreign, second)])
+    assert [event["governed"]["trainable"] for _, _, event in outputs] == [False, True, False]
+
+
 def test_feedback_is_redacted_in_its_texts() -> None:
     feedback = make_feedback("t", comment=f"ask {MAIL}", demonstration=f"sk-{'a1' * 10}", category="bad")
     governed = govern_feedback(JOB, feedback, REDACTOR)
@@ -188,7 +212,17 @@ def test_what_cannot_be_used_is_a_dead_letter_with_its_place() -> None:
         ("t", "invalid", 1, JOB),
         ("other", "wrong_key", 2, JOB),
     ]
-    assert letters[0][1]["value"] == records[1].value
+    digest = hashlib.sha256(records[1].value or b"").hexdigest()
+    assert (letters[0][1]["value_bytes"], letters[0][1]["value_sha256"]) == (len(records[1].value or b""), digest)
+
+
+def test_a_dead_letter_repeats_nothing_of_what_was_refused() -> None:
+    run = fold_run()
+    [step] = make_steps("t", 1, messages=[new_message(role="user", content=MAIL)], loss_mask=[True])
+    [(topic, _, letter)] = run.feed([run.record("steps", step)])
+    assert topic == "dead-letters"
+    assert letter["value"] is None
+    assert MAIL not in str(letter)
 
 
 def test_an_event_counts_once_within_the_window() -> None:
@@ -266,6 +300,18 @@ def test_what_is_erased_already_goes_no_further() -> None:
     [step] = make_steps("t", 1)
     assert run.feed([run.record("steps", step | {"seal_key": "gone", "policy_spans": []})]) == []
     assert run.audit[0]["found"] == {"erased": 1}
+
+
+def test_what_a_spool_delivers_after_an_erasure_goes_no_further_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    run = fold_run(erased=lambda tenant, user, at_us: (tenant, user) == ("default", "ada") and at_us <= T0_US)
+    late, later = make_steps("t", 2, user="ada", prompt_shared_tokens=0, prompt_shared_digest=None)
+    [other] = make_steps("u", 1, user="bob")
+    outputs = run.feed([run.record("steps", step) for step in (late, later, other)])
+    assert [event["trajectory_id"] for _, _, event in outputs] == ["t", "u"]
+    assert outputs[0][2]["step_index"] == 1, "what happened after the erasure is kept"
+    assert [entry["found"] for entry in run.audit] == [{"erased:late": 1}]
+    assert "steps[0]@0" in caplog.text
+    assert "ada" not in caplog.text + str(run.audit)
 
 
 @settings(max_examples=40)

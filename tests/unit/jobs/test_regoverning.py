@@ -42,7 +42,7 @@ class World:
         known, tally = Known(), Tally()
         for event in self.governed:
             known.note(event)
-        run = Regovern(self.rulings, known, tally, NOW_US)
+        run = Regovern(self.rulings, known, tally, NOW_US, 7)
         if topic == "steps":
             source = self.raw
         else:
@@ -138,7 +138,7 @@ def test_stretches() -> None:
 
 def test_feedback_is_governed_anew_too() -> None:
     world = World()
-    run = Regovern(world.rulings, Known(), Tally(), NOW_US)
+    run = Regovern(world.rulings, Known(), Tally(), NOW_US, 7)
     feedback = make_feedback("t", comment="write to ann@example.com")
     world.policies["default"] = policy(1, "")
     given = run.take(world.govern.record("feedback", feedback), dict(feedback), count=True)

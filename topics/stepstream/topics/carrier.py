@@ -1,5 +1,6 @@
 """Hands events to Kafka's client one by one, and takes its answers: arrived, to be sent again, or never to be taken."""
 
+import hashlib
 import logging
 import time
 from collections import deque
@@ -21,7 +22,6 @@ log = logging.getLogger(__name__)
 
 WARN_EVERY_S = 10.0
 LETTERS = "dead-letters"
-_LARGEST_LETTER = 512 * 1024
 _PERMANENT = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -145,8 +145,8 @@ def _letter(source: str, error: KafkaError, topic: str, key: bytes, event_id: st
         partition=-1,
         offset=-1,
         key=key,
-        value=value[:_LARGEST_LETTER],
         value_bytes=len(value),
+        value_sha256=hashlib.sha256(value).hexdigest(),
         error="oversized" if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else "invalid",
         reason=f"Kafka refused it: {error.str()}",
     )

@@ -567,7 +567,7 @@ def new_curation(
 
 
 class DeadLetter(TypedDict):
-    """A record that could not be used, with where it came from and why."""
+    """A record that could not be used, with where it came from and why. What it said is not repeated here: nothing ungoverned leaves the topic that it came on."""
 
     event_id: str
     """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of what it was derived from and of the job's name and version. The same id twice is the same event."""
@@ -584,9 +584,11 @@ class DeadLetter(TypedDict):
     key: bytes | None
     """Its key."""
     value: bytes | None
-    """Its value; cut where it was larger than a dead letter may be."""
+    """Null: the value is where it came from. Letters of older versions hold it."""
     value_bytes: int
-    """Its true size in bytes."""
+    """Size of its value in bytes."""
+    value_sha256: str | None
+    """SHA-256 of its value in lower-case hexadecimal: tells whether another record is the one that was refused."""
     error: str
     """Class of the fault: `malformed`, `unknown_schema`, `oversized`, `wrong_key`, `invalid`."""
     reason: str
@@ -606,6 +608,7 @@ def new_dead_letter(
     reason: str,
     key: bytes | None = None,
     value: bytes | None = None,
+    value_sha256: str | None = None,
 ) -> DeadLetter:
     """A DeadLetter with the schema's defaults."""
     return {
@@ -618,6 +621,7 @@ def new_dead_letter(
         "key": key,
         "value": value,
         "value_bytes": value_bytes,
+        "value_sha256": value_sha256,
         "error": error,
         "reason": reason,
     }

@@ -8,11 +8,13 @@ from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
 from stepstream.jobs.erasure import log, tables
-from stepstream.jobs.erasure.finding import DEAD_LETTERS, GOVERNED, INTAKE, Found, Person, Say, find
+from stepstream.jobs.erasure.finding import DEAD_LETTERS, GOVERNED, INTAKE, OPEN_TRACES, Found, Person, Say, find
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.seal_keys import KEYS, Master, WrongMasterKey, master_of
 from stepstream.topics.table import Table
 
+OTLP_GROUP = "otlp"
+"""The gateways' consumer group, which commits the open traces that it has told."""
 _TABLE_S = 30.0
 _ROUNDS = 10
 _QUIET_S = 1.0
@@ -34,8 +36,8 @@ class Erased:
     partitions_cut: dict[str, list[int]] = field(default_factory=dict)
     """Partitions, by topic, whose oldest records were deleted since some were the person's in the clear."""
     consents_forgotten: int = 0
-    records_left_in_the_clear: int = 0
-    """Governed records from before records were sealed; 0 where the erasure is complete."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Records in the clear that are not erased, by topic; empty where the erasure is complete."""
     trajectories: list[str] = field(default_factory=list)
     labels: set[tuple[int, int]] = field(default_factory=set)
 
@@ -66,9 +68,9 @@ def erase(settings: Settings, client: Client, person: Person, *, requested_by: s
     say(f"subject {subject}: {len(key_ids)} keys")
     journal = settings.paths.data / "erasures" / f"{subject}.json"
     earlier = Found.unpack(journal.read_bytes()) if journal.exists() else Found()
-    found = find(settings, person, earlier.key_ids.union(key_ids), say)
+    found = Found(set(key_ids), tables.trajectories_of(client, person), tables.own_of(client, person))
     found.merge(earlier)
-    found.trajectories |= tables.trajectories_of(client, person)
+    find(settings, person, found, say)
     _remember(journal, found)
     log.decide(settings, person.tenant, subject, requested_by)
     log.destroy(settings, key_ids)
@@ -84,7 +86,7 @@ def erase(settings: Settings, client: Client, person: Person, *, requested_by: s
         rows_deleted=rows,
         partitions_cut=cut,
         consents_forgotten=len(consents),
-        records_left_in_the_clear=found.beyond,
+        left=dict(found.left),
         trajectories=sorted(found.trajectories),
         labels=found.labels,
     )
@@ -122,6 +124,7 @@ def _cut_intake(settings: Settings, found: Found, wait_s: float, say: Say) -> di
     if intake:
         say("waiting until govern has read what is in the clear")
         log.wait_until_read(settings, "govern", {place: offset + 1 for place, offset in intake.items()}, wait_s)
+    _keep_untold(settings, found)
     if letters:
         log.wait_until_read(settings, "store", {place: offset + 1 for place, offset in letters.items()}, wait_s)
     log.delete_up_to(settings, found.clear)
@@ -133,13 +136,25 @@ def _cut_intake(settings: Settings, found: Found, wait_s: float, say: Say) -> di
     return cut
 
 
+def _keep_untold(settings: Settings, found: Found) -> None:
+    """Takes from what is to be cut the open traces that wait for their rest: they would be lost for everybody."""
+    open_traces = {place: offset for place, offset in found.clear.items() if place[0] == OPEN_TRACES}
+    told = log.read_by(settings, OTLP_GROUP, open_traces)
+    for place, offset in open_traces.items():
+        if told[place] <= offset:
+            found.left[OPEN_TRACES] += 1
+            found.clear[place] = told[place] - 1
+            if found.clear[place] < 0:
+                del found.clear[place]
+
+
 def _delete_rows(client: Client, person: Person, found: Found, say: Say) -> int:
     """Deletes rows until none come any more: a writer may still have held some when its key was destroyed."""
     deleted = 0
     for _ in range(_ROUNDS):
-        deleted += tables.delete_rows(client, person, found.trajectories)
+        deleted += tables.delete_rows(client, person, found.trajectories, found.own)
         time.sleep(_QUIET_S)
-        if not tables.rows_left(client, person):
+        if not tables.rows_left(client, person, found.own):
             break
     say(f"deleted {deleted} rows")
     return deleted

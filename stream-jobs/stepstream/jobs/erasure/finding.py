@@ -1,6 +1,7 @@
 """Looks through the log for what is a person's, without opening anything that is sealed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +10,13 @@ import orjson
 from stepstream.config import Settings
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
+from stepstream.topics.seal import SEALED_TOPICS
 
 INTAKE = ("steps", "feedback")
 DEAD_LETTERS = "dead-letters"
 LABELS = "labeled-trajectories"
 GOVERNED = ("governed-steps", "governed-feedback", LABELS)
+OPEN_TRACES = "open-traces"
 _BATCH = 2000
 
 Say = Callable[[str], None]
@@ -37,19 +40,24 @@ class Found:
 
     key_ids: set[str] = field(default_factory=set)
     trajectories: set[str] = field(default_factory=set)
+    """Those in which they took part, if only by feedback."""
+    own: set[str] = field(default_factory=set)
+    """Those of which steps name them: what names nobody there is about them too."""
     labels: set[tuple[int, int]] = field(default_factory=set)
     """Partition and offset of their labelled trajectories."""
     sealed: int = 0
     """Records sealed under their keys, which are unreadable once the keys are destroyed."""
     clear: dict[tuple[str, int], int] = field(default_factory=dict)
     """Newest offset of a record in the clear, by topic and partition, where such records can be deleted."""
-    beyond: int = 0
-    """Records in the clear on governed topics, which were written before records were sealed: not erased by this."""
+    left: Counter[str] = field(default_factory=Counter)
+    """Records in the clear, by topic, that this does not erase: on governed topics those from before records were
+    sealed and those that name nobody; open traces that are not told yet."""
 
     def merge(self, earlier: "Found") -> None:
         """Adds what an attempt that was cut off had found."""
         self.key_ids |= earlier.key_ids
         self.trajectories |= earlier.trajectories
+        self.own |= earlier.own
         self.labels |= earlier.labels
 
     def pack(self) -> bytes:
@@ -58,6 +66,7 @@ class Found:
             {
                 "key_ids": sorted(self.key_ids),
                 "trajectories": sorted(self.trajectories),
+                "own": sorted(self.own),
                 "labels": sorted(self.labels),
             }
         )
@@ -67,42 +76,54 @@ class Found:
         """The reverse of `pack`."""
         stored = orjson.loads(packed)
         labels = {(partition, offset) for partition, offset in stored["labels"]}
-        return Found(set(stored["key_ids"]), set(stored["trajectories"]), labels)
+        # An attempt of an earlier version noted no trajectories of their own: all may be.
+        own = set(stored.get("own", stored["trajectories"]))
+        return Found(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
 
 
-def find(settings: Settings, person: Person, key_ids: Iterable[str], say: Say) -> Found:
-    """Reads the topics that hold what people say, up to where they end now.
+def find(settings: Settings, person: Person, found: Found, say: Say) -> None:
+    """Reads the topics that hold what people say, up to where they end now, and adds what is the person's.
+
+    Twice, since what names nobody is theirs by its trajectory, whose steps may come later.
 
     Args:
         settings: where the log is.
         person: whom to look for.
-        key_ids: their keys.
+        found: their keys, and what is known of them already.
         say: told how far it is.
 
     Raises:
         KafkaException: a topic does not exist, or no broker answers.
     """
-    found = Found(key_ids=set(key_ids))
     codec = Codec(settings.schema_registry)  # opens nothing: the key's name tells whose a record is
     try:
-        for topic in (*INTAKE, *GOVERNED, DEAD_LETTERS):
+        for topic in (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES):
             records = 0
-            with EventConsumer(settings.kafka, codec) as consumer:
-                consumer.follow([topic])
-                while not consumer.caught_up():
-                    events = consumer.poll(_BATCH, 0.2)
-                    for event in events:
-                        _note(found, person, event, codec)
-                    records += len(events)
+            for event in _events(settings, codec, topic):
+                note(found, person, event, codec)
+                records += 1
             say(f"looked through {records} records of {topic}")
+        for topic in (*INTAKE, *GOVERNED) if found.own else ():
+            for event in _events(settings, codec, topic):
+                note_unnamed(found, event)
     finally:
         codec.close()
-    return found
 
 
-def _note(found: Found, person: Person, event: Event, codec: Codec) -> None:
+def _events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
+    with EventConsumer(settings.kafka, codec) as consumer:
+        consumer.follow([topic])
+        while not consumer.caught_up():
+            yield from consumer.poll(_BATCH, 0.2)
+
+
+def note(found: Found, person: Person, event: Event, codec: Codec) -> None:
+    """Adds an event to what was found, where it names the person or is sealed under one of their keys."""
     record = event.record
-    if event.topic == DEAD_LETTERS:
+    if event.topic == OPEN_TRACES:
+        if record is not None and record["tenant"] == person.tenant and _mentions(record["payload"], person):
+            _note_clear(found, event)
+    elif event.topic == DEAD_LETTERS:
         if record is not None and _letter_is_theirs(found, person, record, codec):
             _note_clear(found, event)
     elif record is None:
@@ -116,11 +137,32 @@ def _note(found: Found, person: Person, event: Event, codec: Codec) -> None:
         if event.topic in INTAKE:
             _note_clear(found, event)
         else:
-            found.beyond += 1
+            found.left[event.topic] += 1
+
+
+def note_unnamed(found: Found, event: Event) -> None:
+    """Adds an event in the clear that names nobody, where it says something in a trajectory of the person's own."""
+    record = event.record
+    if record is None or record["trajectory_id"] not in found.own:
+        return
+    if record["user"] is None and record["seal_key"] is None and _says_something(event.topic, record):
+        if event.topic in INTAKE:
+            _note_clear(found, event)
+        else:
+            found.left[event.topic] += 1
+
+
+def _says_something(topic: str, record: Any) -> bool:
+    """Whether there is something in it that would be sealed if it named somebody."""
+    if any(step["tool_calls"] for step in record.get("steps", ())):
+        return True
+    return any(record[name] not in (None, []) for name in SEALED_TOPICS[topic])
 
 
 def _note_trajectory(found: Found, event: Event) -> None:
     found.trajectories.add(event.record["trajectory_id"])
+    if not event.topic.endswith("feedback"):
+        found.own.add(event.record["trajectory_id"])
     if event.topic == LABELS:
         found.labels.add((event.partition, event.offset))
 

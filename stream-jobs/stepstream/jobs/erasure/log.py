@@ -70,6 +70,19 @@ def ends(settings: Settings, topics: Iterable[str]) -> dict[tuple[str, int], int
         consumer.close()
 
 
+def read_by(settings: Settings, group_id: str, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Offsets before which a consumer group has committed everything; 0 where it has committed nothing."""
+    asked = [TopicPartition(*place) for place in places]
+    if not asked:
+        return {}
+    consumer = _consumer(settings, group_id)
+    try:
+        committed = consumer.committed(asked, timeout=_CALL_S)
+        return {(entry.topic, entry.partition): max(0, entry.offset) for entry in committed}
+    finally:
+        consumer.close()
+
+
 def wait_until_read(settings: Settings, job: str, until: Places, timeout_s: float) -> None:
     """Blocks until a job has committed all offsets below `until`.
 

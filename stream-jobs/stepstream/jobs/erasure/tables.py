@@ -16,6 +16,9 @@ from stepstream.jobs.erasure.finding import Person
 _CHUNK = 2000
 _BY_EVENT = ("steps", "feedback", "consents")
 """Tables whose rows name a person."""
+_UNNAMED = ("steps", "feedback")
+"""Tables whose rows may name nobody, in a trajectory that is somebody's."""
+_IDS, _NOBODY = "trajectory_id IN {ids:Array(String)}", "AND user IS NULL"
 _BY_TRAJECTORY = ("trajectories", "trajectory_steps", "reward_components")
 """Tables whose rows tell of a trajectory in which a person took part."""
 
@@ -28,8 +31,20 @@ def trajectories_of(client: Client, person: Person) -> set[str]:
     return found
 
 
-def delete_rows(client: Client, person: Person, trajectories: Iterable[str]) -> int:
+def own_of(client: Client, person: Person) -> set[str]:
+    """Ids of the trajectories whose steps name them."""
+    tables = ("steps", "trajectories")
+    return {name for t in tables for name in _column(client, f"SELECT DISTINCT trajectory_id FROM {t}", person)}
+
+
+def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own: Iterable[str]) -> int:
     """Deletes every row of theirs; returns how many there were. When it returns, no query finds them any more.
+
+    Args:
+        client: of a database with the tables.
+        person: whose.
+        trajectories: in which they took part.
+        own: those whose steps name them: what names nobody there goes too, what names somebody else stays.
 
     Raises:
         ClickHouseError: the store refuses or goes away; run it again.
@@ -37,15 +52,19 @@ def delete_rows(client: Client, person: Person, trajectories: Iterable[str]) -> 
     deleted = 0
     for table in _BY_EVENT:
         deleted += _delete(client, table, "event_id", _column(client, f"SELECT event_id FROM {table}", person))
+    for table in _UNNAMED:
+        deleted += _delete(client, table, "trajectory_id", sorted(own), _NOBODY)
     for table in _BY_TRAJECTORY:
         deleted += _delete(client, table, "trajectory_id", sorted(trajectories))
     return deleted
 
 
-def rows_left(client: Client, person: Person) -> int:
-    """How many rows name them."""
+def rows_left(client: Client, person: Person, own: Iterable[str]) -> int:
+    """How many rows name them, or nobody in a trajectory of theirs."""
     tables = ("steps", "feedback", "trajectories", "consents")
-    return sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
+    named: int = sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
+    chunks = list(_chunks(sorted(own)))
+    return named + sum(_count(client, table, f"{_IDS} {_NOBODY}", chunk) for table in _UNNAMED for chunk in chunks)
 
 
 def _column(client: Client, query: str, person: Person) -> list[Any]:
@@ -54,12 +73,16 @@ def _column(client: Client, query: str, person: Person) -> list[Any]:
     return [row[0] for row in result.result_rows]
 
 
-def _delete(client: Client, table: str, column: str, ids: Sequence[str]) -> int:
+def _count(client: Client, table: str, where: str, ids: Sequence[str]) -> int:
+    [(rows,)] = client.query(f"SELECT count() FROM {table} WHERE {where}", parameters={"ids": ids}).result_rows
+    return int(rows)
+
+
+def _delete(client: Client, table: str, column: str, ids: Sequence[str], which: str = "") -> int:
     deleted = 0
     for chunk in _chunks(ids):
-        where = f"{column} IN {{ids:Array(String)}}"
-        [(rows,)] = client.query(f"SELECT count() FROM {table} WHERE {where}", parameters={"ids": chunk}).result_rows
-        if rows:
+        where = f"{column} IN {{ids:Array(String)}} {which}"
+        if rows := _count(client, table, where, chunk):
             client.command(
                 f"ALTER TABLE {table} DELETE WHERE {where}", parameters={"ids": chunk}, settings={"mutations_sync": 2}
             )

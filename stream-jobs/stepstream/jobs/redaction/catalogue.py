@@ -12,6 +12,8 @@ from stepstream.jobs.redaction.tokens import TOKENS
 _GENERAL = (*TOKENS, *ASSIGNMENTS, *NUMBERS, *PERSONAL, *NAMES)
 RULES = frozenset({rule.name for rule in _GENERAL} | {kind.name for kind in IDS})
 """Names that a policy may switch."""
+ID_RULES = frozenset({rule.name for rule in TOKENS} | {"email", "card", "iban"})
+"""Rules that are told by the form of the value alone, so that they may look at ids: none takes a UUID for a secret."""
 REGIONS = frozenset(kind.region for kind in IDS)
 """Countries whose national ids are known."""
 

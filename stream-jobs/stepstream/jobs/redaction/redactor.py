@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 
-from stepstream.jobs.redaction.catalogue import inline_rules
+from stepstream.jobs.redaction.catalogue import ID_RULES, inline_rules
 from stepstream.jobs.redaction.containers import containers
 from stepstream.jobs.redaction.options import RedactionOptions
 from stepstream.jobs.redaction.presence import Literals, Patterns, encoded, spans
@@ -23,22 +23,35 @@ _SHORTEST = 3
 _BETWEEN = "\n" + "\x00" * 8 + "\n"
 """Between texts that are looked at as one: no rule's context and no container reaches over it."""
 _CUSTOM_RANK, _CONTAINER_RANK = 1, 30
+_WORDS, _LONGEST_WORD = 20_000, 256
+"""Short texts, and tuples of ids, of which what they become is remembered; and characters of the longest text."""
 
 
 class Redactor:
     """Replaces values by pseudonyms. Safe to share between threads."""
 
-    def __init__(self, key: bytes, options: RedactionOptions | None = None) -> None:
-        """`key` makes pseudonyms (see `tenant_key`); whoever has it can check a guess.
+    def __init__(
+        self, key: bytes, options: RedactionOptions | None = None, *, only: frozenset[str] | None = None
+    ) -> None:
+        """Makes a redactor.
 
-        Raises RedactionError where a tier's package is missing.
+        Args:
+            key: makes pseudonyms (see `tenant_key`); whoever has it can check a guess.
+            options: what is looked for.
+            only: names of the inline rules to use; None: all that the options ask for.
+
+        Raises:
+            RedactionError: a tier's package is missing.
         """
         options = options or RedactionOptions()
         self._key = key
         rules = inline_rules(options) if "inline" in options.tiers else ()
         custom = [Rule(name, _CUSTOM_RANK, by_pattern(pattern), quotes=True) for name, pattern in options.custom]
-        self._rules = (*rules, *custom, *tier_rules(options.tiers))
-        self._emails = [rule for rule in rules if rule.name == "email"]
+        every = (*rules, *custom, *tier_rules(options.tiers))
+        self._rules = every if only is None else tuple(rule for rule in rules if rule.name in only)
+        self._of_ids = Redactor(key, options, only=ID_RULES) if only is None else self
+        self._clean: set[tuple[str | None, ...]] = set()
+        self._words: dict[str, tuple[str, Counter[str]]] = {}
         by_gate: dict[Gate, list[Rule]] = {}
         for rule in self._rules:
             if rule.gate is not None:
@@ -91,16 +104,35 @@ class Redactor:
         }
 
     def redact_id(self, text: str, found: "Counter[str]") -> str:
-        """An id with its e-mail addresses replaced and nothing else."""
-        if "@" not in text or not self._emails:
-            return text
-        pieces, done = [], 0
-        for start, end in self._emails[0].find(text, 0, len(text)):
-            if not any(pattern.fullmatch(text[start:end]) for pattern in self._allow):
-                found["email"] += 1
-                pieces += [text[done:start], self.pseudonym("email", text[start:end])]
-                done = end
-        return "".join([*pieces, text[done:]]) if done else text
+        """An id without what is known by its form (`ID_RULES`): the others would take ids for secrets."""
+        return self._of_ids.redact_word(text, found)
+
+    def redact_ids(self, texts: tuple[str | None, ...], found: "Counter[str]") -> tuple[str | None, ...]:
+        """As `redact_id`, for ids that come together again and again; the same tuple where nothing was found."""
+        if texts in self._clean:
+            return texts
+        redacted = tuple([text and self.redact_id(text, found) for text in texts])
+        if redacted != texts:
+            return redacted
+        if len(self._clean) >= _WORDS:
+            self._clean.clear()
+        self._clean.add(texts)
+        return texts
+
+    def redact_word(self, text: str, found: "Counter[str]") -> str:
+        """As `redact`, for a short text that comes again and again: it is looked at once."""
+        known = self._words.get(text)
+        if known is None:
+            counts: Counter[str] = Counter()
+            known = self.redact(text, counts), counts
+            if len(text) <= _LONGEST_WORD:
+                if len(self._words) >= _WORDS:
+                    self._words.clear()
+                self._words[text] = known
+        redacted, counts = known
+        if counts:
+            found.update(counts)
+        return redacted
 
     def pseudonym(self, rule: str, value: str) -> str:
         """The stand-in of a value."""
