@@ -25,12 +25,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny_of(family: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
-    """An untrained model of one of `FAMILIES`, with the tiny tokenizer."""
+def tiny_of(family: str, folder: Path, dtype: torch.dtype = torch.float32, vocabulary: int = 0) -> Path:
+    """An untrained model of one of `FAMILIES`, with the tiny tokenizer; its vocabulary may be larger than that."""
     tokenizer = build_tokenizer(512)
     torch.manual_seed(0)
     ends = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **ends, **FAMILIES[family])
+    config = AutoConfig.for_model(family, vocab_size=max(vocabulary, len(tokenizer)), **ends, **FAMILIES[family])
     AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
