@@ -21,6 +21,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": _SIZES | {"tie_word_embeddings": False},
     "qwen2": _SIZES | {"tie_word_embeddings": True},
     "qwen3": _SIZES,
+    "gemma2": _SIZES | {"final_logit_softcapping": 0.5, "query_pre_attn_scalar": 8, "sliding_window": 512},
+    "cohere": _SIZES | {"logit_scale": 4.0},
+    "granite": _SIZES | {"logits_scaling": 0.25},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512},
 }
 
