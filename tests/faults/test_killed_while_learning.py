@@ -17,25 +17,28 @@ from stepstream.learner import learner, outbox
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import describe, verify
 from stepstream.learner.consume import Arrival, arrival_of
-from stepstream.learner.lineage import Versions
+from stepstream.learner.lineage import Versions, offsets_of
 from stepstream.topics.codec import CodecError
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_checkpoint
 from stepstream.topics.process import Stop
 
-KILLED = ("learner/learner.py", "learner/journal.py", "learner/outbox.py")
+KILLED = ("learner/learner.py", "learner/journal.py", "learner/outbox.py", "learner/publish.py")
 FIGURES = ("loss", "reward", "staleness_max", "clip_share", "effective_share", "tokens")
 UNTRAINED = {"shown/0": "split", "alike/0": "no_variance", "alike/1": "no_variance"}
 """What is let go of, and why."""
 
 
 def labels() -> list[tuple[str, Any, CodecError | None]]:
-    """What is in the labelled topic: groups of two attempts, some of them not to be trained on, and no record."""
-    records = [record for n in range(2) for record in group_of(f"g{n}", 2)]
-    records += [labelled("shown", 0, 1.0, split="eval"), *(labelled("alike", n, 1.0) for n in range(2))]
-    records += [record for n in range(2, 4) for record in group_of(f"g{n}", 2)]
-    read: list[tuple[str, Any, CodecError | None]] = [(record["group_id"] or "", record, None) for record in records]
-    return [*read[:3], ("bad", None, CodecError("malformed", "no record")), *read[3:]]
+    """What is in the labelled topic: groups of two attempts for each version, some of them not to be trained on.
+
+    Before them all is something that is no record: the first version's offsets pass it.
+    """
+    first = [record for n in range(2) for record in group_of(f"g{n}", 2)]
+    first += [labelled("shown", 0, 1.0, split="eval"), *(labelled("alike", n, 1.0, versions=(1, 1)) for n in range(2))]
+    second = [record for n in range(2, 4) for record in group_of(f"g{n}", 2, versions=(1, 1))]
+    before, after = ([(record["group_id"] or "", record, None) for record in part] for part in (first, second))
+    return [("bad", None, CodecError("malformed", "no record")), *before, *after]
 
 
 class Log:
@@ -58,7 +61,7 @@ class Log:
 
 
 class Producer:
-    """Delivers when it is polled or flushed."""
+    """Delivers as late as it may, and what was sent last first: topics are not in order among each other."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._queued = log, list[tuple[str, Any]]()
@@ -69,12 +72,13 @@ class Producer:
     def send(self, topic: str, _key: str, record: Any) -> None:
         self._queued.append((topic, record))
 
-    def poll(self, _timeout_s: float = 0.0) -> None:
-        delivered, self._queued = self._queued, []
-        self._log.append(delivered)
+    def poll(self, timeout_s: float = 0.0) -> None:
+        if timeout_s and self._queued:
+            self._log.append([self._queued.pop()])
 
     def flush(self, _timeout_s: float | None = None) -> None:
-        self.poll()
+        while self._queued:
+            self.poll(1.0)
 
 
 class Weights:
@@ -106,7 +110,12 @@ class World:
         self.data, self.log = data, Log(data / "log")
         self.settings = Settings(
             learner=Learner(
-                model=LIMITS.model, checkpoints=str(data), group_size=2, groups_per_update=1, updates_per_checkpoint=2
+                model=LIMITS.model,
+                checkpoints=str(data),
+                group_size=2,
+                groups_per_update=1,
+                updates_per_checkpoint=2,
+                staleness_bound=0,
             )
         )
         root = data / LIMITS.model / "0"
@@ -131,6 +140,12 @@ class World:
         for checkpoint in self.log.of("checkpoints"):
             found.fold(checkpoint)
         return found
+
+    def resumed_at(self) -> int:
+        """Where a learner of the newest version begins to read."""
+        newest = self.versions().newest(LIMITS.model)
+        assert newest is not None
+        return offsets_of(newest).get(0, 0)
 
     def learn(self, patch: pytest.MonkeyPatch) -> None:
         """From the newest version to the end of the log."""
@@ -181,8 +196,7 @@ def check_nothing_is_ahead_of_its_version(world: World) -> None:
     published = {each["version"]: each for each in world.log.of("checkpoints")}
     for decision in world.log.of("training-decisions"):
         assert decision["outcome"] == "dropped" or decision["checkpoint_version"] in published
-    newest = published[max(published)]
-    passed = next((place["offset"] for place in newest["resume_offsets"]), 0)
+    passed = world.resumed_at()
     dropped = {one["trajectory_id"] for one in world.log.of("training-decisions") if one["outcome"] == "dropped"}
     refused = {letter["offset"] for letter in world.log.of("dead-letters")}
     for arrival in world.read[:passed]:
@@ -226,6 +240,7 @@ def test_at_no_line_is_anything_lost_or_trained_on_twice(tmp_path: Path, monkeyp
     assert len(expected["places"]) == len(expected["trained"]) == 8
     assert dict(expected["dropped"]) == UNTRAINED
     assert len(expected["refused"]) == 1
+    assert world.resumed_at() > 0  # beyond the refused one, which no restart would see again
     reached = 0
     for line in lines:
         world.log.keep_first()

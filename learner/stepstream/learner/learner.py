@@ -26,7 +26,7 @@ from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.outbox import Outbox
 from stepstream.learner.pretrained import CannotTrain
-from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
+from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle
 from stepstream.learner.reference import reference_folder
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of
@@ -216,7 +216,9 @@ class _Lineage:
 
     def _publish(self) -> None:
         with self._journal.time("publish"):
-            self._journal.settle()  # what was decided is durable before offsets pass the records
+            # What was decided and refused is durable before offsets pass the records.
+            self._journal.settle()
+            settle(self._producer, self._stop)
             self._base = publish_version(
                 self._settings,
                 self._producer,
