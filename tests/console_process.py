@@ -19,6 +19,7 @@ from sample_records import (
     component_stats,
     dead_letter,
     feedback,
+    learner_update,
     step,
     trajectory,
     worker_status,
@@ -75,6 +76,7 @@ def fill(settings: Settings) -> None:
         ("governed-feedback", feedback()),
         ("dead-letters", dead_letter()),
         ("alarms", alarm(occurred_at_us=now_us)),
+        ("learner-updates", learner_update(occurred_at_us=now_us, seconds={"train": 6.0, "wait": 1.0, "read": 1.0})),
         *(("component-stats", component_stats(version=version)) for version in (0, 1)),
     ]
     for n in range(20):

@@ -75,6 +75,11 @@ class Lab:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.settings.metrics.port}/metrics") as answer:
             return str(answer.read(), "utf-8")
 
+    def series(self) -> dict[str, float]:
+        """The learner's own metrics, by name and labels."""
+        lines = [line.rsplit(" ", 1) for line in self.metrics().splitlines() if line.startswith("stepstream_learner_")]
+        return {name: float(value) for name, value in lines}
+
     def versions(self) -> Versions:
         return read_versions(self.settings.kafka, self._codec)
 

@@ -1,12 +1,15 @@
 """Tokens for tests of the losses: the ones of the published vectors, and seeded ragged batches in float64."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stepstream.learner.losses import Batch
+
+Credit = Literal["sequence", "step"]
 
 BEHAVIOUR = torch.tensor([-1.0, -2.0, -0.2, -3.0], dtype=torch.float64)
 PROXIMAL = torch.tensor([-0.9, -1.0, -1.0, -1.2], dtype=torch.float64)
@@ -33,7 +36,7 @@ def one_sequence(advantage: float | Tensor, current: Tensor = CURRENT) -> Batch:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Sequences of different lengths; one advantage a sequence, as in the references."""
+    """Sequences of different lengths."""
 
     lengths: tuple[int, ...]
     batch: Batch
@@ -44,13 +47,14 @@ class Ragged:
         return self.batch.current
 
 
-def ragged(seed: int, sequences: int = 7, spread: float = 0.5) -> Ragged:
+def ragged(seed: int, sequences: int = 7, spread: float = 0.5, credit: Credit = "sequence") -> Ragged:
     """A batch that depends on nothing but its arguments.
 
     Args:
         seed: of NumPy's PCG64, whose stream is fixed.
         sequences: how many.
         spread: standard deviation of the policies' log-probabilities around each other, in nats.
+        credit: what has one advantage.
     """
     rng = np.random.default_rng(seed)
     lengths = tuple(int(n) for n in rng.integers(1, 12, sequences))
@@ -61,6 +65,9 @@ def ragged(seed: int, sequences: int = 7, spread: float = 0.5) -> Ragged:
     reference = np.minimum(proximal + rng.normal(0, spread, total), -1e-3)
     index = np.repeat(np.arange(sequences), lengths)
     step = np.concatenate([np.arange(n) // 3 for n in lengths])
+    by_sequence, versions = rng.normal(0, 1, sequences)[index], rng.integers(0, 6, total)
+    # Steps of one sequence differ in size, and often in sign.
+    by_step = rng.normal(0, 1, (sequences, 4))[index, step]
     return Ragged(
         lengths,
         Batch(
@@ -68,10 +75,10 @@ def ragged(seed: int, sequences: int = 7, spread: float = 0.5) -> Ragged:
             behaviour=torch.from_numpy(behaviour),
             proximal=torch.from_numpy(proximal),
             reference=torch.from_numpy(reference),
-            advantage=torch.from_numpy(rng.normal(0, 1, sequences)[index]),
+            advantage=torch.from_numpy(by_sequence if credit == "sequence" else by_step),
             sequences=torch.from_numpy(index),
             steps=torch.from_numpy(index * 100 + step),
-            versions=torch.from_numpy(rng.integers(0, 6, total)),
+            versions=torch.from_numpy(versions),
             version=5,
         ),
     )

@@ -10,14 +10,25 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import torch
-from loss_batches import Ragged, padded, ragged
+from loss_batches import Credit, Ragged, padded, ragged
 from torch import Tensor
 
 SEEDS = (1, 2, 3)
+CREDITS = get_args(Credit)
 SPREAD = 0.8
+BY_STEP = {
+    "areal": (
+        *("ppo", "ppo_dual", "ppo_coupled", "tis", "icepop", "mask_sequences", "truncate_sequences"),
+        *("sapo", "m2po", "m2po_wide"),
+    ),
+    "trl": ("grpo", "bnpo", "dr_grpo", "two_sided", "cispo", "sapo", "opsm", "tis", "kl"),
+    "m2po": (),
+}
+"""Cases that are computed with an advantage for each step too. The others are about a sequence as a whole: with several
+advantages in it, GSPO is another thing in each reference (AReaL takes their mean, TRL sums their gradients)."""
 TRL_LENGTH = 16
 """TRL's max_completion_length for its dr_grpo."""
 
@@ -128,7 +139,7 @@ def trl() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
             "prompt_mask": idle,
             "completion_ids": mask,
             "completion_mask": mask,
-            "advantages": padded(batch.advantage, lengths)[:, 0],
+            "advantages": padded(batch.advantage, lengths),
             "old_per_token_logps": padded(batch.behaviour if coupled else batch.proximal, lengths),
             "sampling_per_token_logps": padded(batch.behaviour, lengths),
             "ref_per_token_logps": padded(batch.reference, lengths),
@@ -244,14 +255,22 @@ def m2po() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
     yield "m2po_wide", lambda data: loss(data, 10.0)
 
 
+REFERENCES = {"areal": areal, "trl": trl, "m2po": m2po}
+
+
+def computed(name: str) -> Iterator[dict[str, Any]]:
+    """What a reference makes of every batch."""
+    for case, call in REFERENCES[name]():
+        for credit in CREDITS if case in BY_STEP[name] else CREDITS[:1]:
+            for seed in SEEDS:
+                asked = {"seed": seed, "spread": SPREAD, "credit": credit}
+                yield {"case": case, **asked, **call(ragged(**asked))}
+
+
 def main(folder: Path) -> None:
     """Writes one file for each reference."""
-    for name, reference in (("areal", areal), ("trl", trl), ("m2po", m2po)):
-        cases = [
-            {"case": case, "seed": seed, "spread": SPREAD, **call(ragged(seed, spread=SPREAD))}
-            for case, call in reference()
-            for seed in SEEDS
-        ]
+    for name in REFERENCES:
+        cases = list(computed(name))
         lines = ",\n".join(json.dumps(case) for case in cases)
         (folder / f"{name}.json").write_text(f"[\n{lines}\n]\n")
 

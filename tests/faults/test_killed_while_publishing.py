@@ -1,13 +1,11 @@
 """The learner dies at each line of publishing a version: what the log names is whole, and publishing again works."""
 
-import os
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import orjson
 import pytest
+from killed_lines import dies_at, lines_of
 from tiny_families import tiny_of
 
 from stepstream.config import Settings
@@ -19,7 +17,6 @@ from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_inpu
 from stepstream.topics.process import Stop
 
 PUBLISHING = ("learner/checkpoint.py", "learner/publish.py", "learner/snapshot.py")
-Line = tuple[str, int]
 
 
 class Log:
@@ -73,55 +70,18 @@ class Publishing:
             stop=Stop(),
         )  # fmt: skip
 
-    def lines(self) -> list[Line]:
-        """The lines that publishing runs through, each once."""
-        seen: dict[Line, None] = {}
-        with traced(lambda line: seen.setdefault(line)):
-            self.publish()
-        return list(seen)
-
-    def publish_and_die(self, at: Line) -> None:
-        """In a process that is gone as soon as it comes to a line."""
-        child = os.fork()
-        if not child:
-            with traced(lambda line: os._exit(9) if line == at else None):
-                self.publish()
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-
-class traced:
-    """Inside, each line of the publishing code is told before it runs."""
-
-    def __init__(self, tell: Any) -> None:
-        self._tell = tell
-
-    def __enter__(self) -> None:
-        sys.settrace(self._enter)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename.endswith(PUBLISHING) else None
-
-    def _line(self, frame: FrameType, event: str, _argument: Any) -> Any:
-        if event == "line":
-            self._tell((frame.f_code.co_filename, frame.f_lineno))
-        return self._line
-
 
 @pytest.mark.timeout(600)  # a process and some files forced to disk for each line
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and is gone at once
 def test_at_no_line_of_publishing_is_a_version_half_there(tmp_path: Path) -> None:
     publishing = Publishing(tmp_path)
-    lines = publishing.lines()
+    lines = lines_of(PUBLISHING, publishing.publish)
     assert len(lines) > 60
     (whole,) = publishing.log.events()
     expected = {file["path"]: file["sha256"] for file in whole["files"]}
     for line in lines:
         (publishing.data / "log").unlink()
-        publishing.publish_and_die(line)
+        assert dies_at(line, PUBLISHING, publishing.publish)
         for event in publishing.log.events():
             verify(folder_of(event["uri"]), event["files"])
             assert event["files"] == whole["files"]

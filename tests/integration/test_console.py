@@ -51,6 +51,9 @@ def test_answers_with_what_the_store_holds(own_store: StoreProcess, tmp_path: Pa
         assert found["staleness_bound"] == settings.learner.staleness_bound
         assert [(row["worker_id"], row["version"]) for row in found["workers"]] == [("worker-0", 1)]
         assert [row["version"] for row in found["checkpoints"]] == [1, 0]
+        assert found["learner"] == [
+            {"updates": 1, "total_s": 8.0, "train": 0.75, "wait": 0.125, "read": 0.125, "fold": 0.0, "publish": 0.0}
+        ]
         assert len(found["trajectories"]) == 12
         assert [(row["name"], row["events"]) for row in found["feedback"]] == [("outcome", 1)]
         assert [(row["error"], row["records"]) for row in found["dead_letters"]] == [("malformed", 1)]

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, Lab
@@ -13,6 +14,7 @@ from stack_fixtures import changed
 
 from stepstream.cli.models import models, rebuild
 from stepstream.config import Settings
+from stepstream.jobs.rows import TABLES, rows
 from stepstream.learner.checkpoint import folder_of
 from stepstream.learner.publish import publish_root
 from stepstream.topics.events import new_update_input
@@ -43,6 +45,7 @@ def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(la
     lab.learner.start(120.0)
     lab.wait_for(8)
     assert killed_at < 8
+    shown = lab.series()
     assert lab.learner.stop() == 0
 
     trained = lab.trained(8)
@@ -68,12 +71,42 @@ def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(la
         assert update["trajectories"] == GROUPS * SIZE
         assert sum(lag["tokens"] for lag in update["lags"]) == update["figures"]["tokens"]
         assert update["seconds"]["train"] > 0
+    check_what_was_shown(shown, updates)
 
     for version in range(1, 9):
         assert lab.cli(rebuild, f"{lab.model}@{version}").exit_code == 0
     shutil.rmtree(folder_of(lab.versions().get(lab.model, 7)["uri"]))
     answer = lab.cli(rebuild, f"{lab.model}@latest", "--json")
     assert answer.exit_code == 0, answer.output
+
+
+def check_what_was_shown(shown: dict[str, float], updates: dict[int, Any]) -> None:
+    """The series of a learner that stopped after the last update, and the rows that the updates become."""
+    last = updates[max(updates)]
+    for figure, value in last["figures"].items():
+        assert shown[f'stepstream_learner_update{{figure="{figure}"}}'] == value, figure
+    asked = "effective_share clip_share cap_share rejected_share kl staleness_mean staleness_max staleness_share_0"
+    assert set(asked.split()) <= set(last["figures"])
+    assert 0 < last["figures"]["effective_share"] <= 1
+    assert last["figures"]["kl"] >= 0
+    ends = ["more" if lag["most"] is None else str(lag["most"]) for lag in last["lags"]]
+    for end, lag in zip(ends, last["lags"], strict=True):
+        assert shown[f'stepstream_learner_effective_share_by_staleness{{most="{end}"}}'] == lag["effective_share"]
+    done = shown["stepstream_learner_updates_total"]
+    own = [update for number, update in updates.items() if number > max(updates) - done]
+    assert shown["stepstream_learner_trained_tokens_total"] == sum(update["figures"]["tokens"] for update in own)
+    by_staleness = [name for name in shown if name.startswith("stepstream_learner_tokens_by_staleness_total")]
+    assert sum(shown[name] for name in by_staleness) == shown["stepstream_learner_trained_tokens_total"]
+    assert shown["stepstream_learner_staleness_versions_count"] == done * GROUPS * SIZE
+    assert {"train", "fold", "publish"} <= {name.split('"')[1] for name in shown if "learner_seconds_t" in name}
+
+    made = [each for update in updates.values() for each in rows("learner-updates", update)]
+    figures = TABLES["learner_updates"].columns.index("figures")
+    of_updates = [row[figures] for table, row in made if table == "learner_updates"]
+    assert of_updates == [update["figures"] for update in updates.values()]
+    tokens = TABLES["learner_update_lags"].columns.index("tokens")
+    of_lags = sum(row[tokens] for table, row in made if table == "learner_update_lags")
+    assert of_lags == sum(update["figures"]["tokens"] for update in updates.values())
 
 
 def test_a_group_that_was_given_up_is_not_waited_for_again(lab: Lab) -> None:

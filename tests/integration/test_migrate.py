@@ -205,10 +205,12 @@ def test_what_was_trained_on_counts_as_trained_whatever_came_later(tables: Clien
 
 
 def test_an_update_says_what_its_time_went_into(tables: Client) -> None:
+    seconds = {"train": 6.0, "wait": 1.0, "read": 1.0}
     undone = learner_update(event_id="undone", occurred_at_us=T0_US - 1, seconds={"train": 1.0})
-    write(tables, ("learner-updates", undone), ("learner-updates", learner_update(seconds={"train": 3.0, "wait": 1.0})))
-    row = tables.query("SELECT update, total_s, train_share, wait_share, publish_share FROM learner_time").result_rows
-    assert row == [(7, 4.0, 0.75, 0.25, 0.0)]
+    write(tables, ("learner-updates", undone), ("learner-updates", learner_update(seconds=seconds)))
+    columns = "update, total_s, train_share, wait_share, read_share, publish_share"
+    row = tables.query(f"SELECT {columns} FROM learner_time").result_rows
+    assert row == [(7, 8.0, 0.75, 0.125, 0.125, 0.0)]
 
 
 def test_a_store_that_does_not_come_is_told_with_what_to_set(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from service_process import until
 
 from stepstream.config import Settings
 from stepstream.topics import admin
@@ -109,6 +110,27 @@ def test_what_is_sent_is_read_back_in_order(settings: Settings, codec: Codec, co
         assert time.monotonic() < deadline
         read += [event for event in consumer.poll(1000, 0.5) if event.key == "wire-order"]
     assert [event.record for event in read] == sent
+
+
+def test_it_is_told_of_records_that_were_not_handled(settings: Settings, codec: Codec, consumer: EventConsumer) -> None:
+    producer = EventProducer(settings.kafka, codec, "test/1")
+    record = feedback("wire-beyond")
+    producer.send("feedback", "wire-beyond", record)
+    producer.flush()
+    consumer.follow(["feedback"])
+    assert consumer.has_beyond({})  # before anything was read
+    handled: dict[tuple[str, int], int] = {}
+
+    def read_all() -> bool:
+        for event in consumer.poll(1000, 0.2):
+            handled[event.topic, event.partition] = event.offset + 1
+        return not consumer.has_beyond(handled)
+
+    until(read_all)
+    producer.send("feedback", "wire-beyond", record)
+    producer.flush()
+    until(lambda: consumer.has_beyond(handled))  # fetched in the background, and not polled
+    until(read_all)
 
 
 def test_events_carry_cloudevents_headers(settings: Settings, codec: Codec) -> None:

@@ -51,6 +51,8 @@ class Reader:
         self._consumer = EventConsumer(kafka, codec)
         self._consumer.follow([INPUT, CHECKPOINTS], {(INPUT, p): offset for p, offset in start.items()})
         self._queue: queue.Queue[list[Arrival]] = queue.Queue(_BATCHES_AHEAD)
+        self._handed: dict[tuple[str, int], int] = {}
+        self._behind = self._consumer.has_beyond({})
         self._stopping = threading.Event()
         self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
@@ -69,6 +71,10 @@ class Reader:
                 raise self._fault from None
             return []
 
+    def is_behind(self) -> bool:
+        """Whether the log, as far as the broker has told, has more than was handed over; at once."""
+        return self._behind
+
     def close(self) -> None:
         """Stops reading."""
         self._stopping.set()
@@ -80,7 +86,10 @@ class Reader:
             while not self._stopping.is_set():
                 events = self._consumer.poll(_BATCH, 0.05)
                 if events:
+                    self._behind = True
                     self._put([arrival_of(event, self._limits) for event in events])
+                    self._handed |= {(event.topic, event.partition): event.offset + 1 for event in events}
+                self._behind = self._consumer.has_beyond(self._handed)
         except Exception as fault:  # handed to the thread that waits in `next`
             self._fault = fault
 

@@ -101,11 +101,12 @@ def way_for(model: Any) -> Way:
     The model's attention is set to suit.
 
     Raises:
-        CannotTrain: its output layer is not a plain one.
+        CannotTrain: its output layer is not a plain one, or it does something unknown to its logits.
     """
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise CannotTrain("its output layer is not a plain linear layer: leave it out of learner.lora_targets")
     padded = Padded()
+    _check_head(model, padded)
     window = _window(model.config)
     if window < model.config.max_position_embeddings:
         log.info("training is padded: attention reaches back %d tokens only", window)
@@ -118,16 +119,38 @@ def way_for(model: Any) -> Way:
             attention.register()
             model.set_attn_implementation(attention.NAME)
             found = Packed()(model, rows).logprobs
-        kind = model.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
         worst = float((found - expected).abs().max())
-        if not worst < _TOLERANCE[dtype]:
+        if not worst < _tolerance(model):
             raise attention.NotPacked(f"packed log-probabilities are {worst:.3g} nats off")
     except Exception as error:  # there are hundreds of model classes, and as many ways not to take part
         log.info("training is padded: %s cannot be packed: %s", type(model).__name__, error)
         model.set_attn_implementation(given)
         return padded
     return Packed()
+
+
+@torch.no_grad()
+def _check_head(model: Any, way: Way) -> None:
+    """The fused output layer must give what the model's own does.
+
+    Raises:
+        CannotTrain: it does not.
+    """
+    row = _probe(model.config.vocab_size)[0]
+    ids = torch.from_numpy(row.ids).to(model.device)
+    logits = model(input_ids=ids[None, :-1], use_cache=False).logits[0].float()
+    expected = logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0].cpu()
+    worst = float((way(model, [row]).logprobs - expected).abs().max())
+    if not worst < _tolerance(model):
+        raise CannotTrain(
+            f"{type(model).__name__} does more to its logits than to scale and cap them: log-probabilities of its "
+            f"output layer are {worst:.3g} nats off its own"
+        )
+
+
+def _tolerance(model: Any) -> float:
+    kind = model.device.type
+    return _TOLERANCE[torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32]
 
 
 def _hidden(model: Any, **inputs: Any) -> Tensor:
@@ -138,7 +161,8 @@ def _hidden(model: Any, **inputs: Any) -> Tensor:
 
 def _chosen(model: Any, hidden: Tensor, at: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     output, device = model.get_output_embeddings(), hidden.device
-    return head.chosen_logprobs(hidden.index_select(0, at.to(device)), output.weight, output.bias, targets.to(device))
+    states, twist = hidden.index_select(0, at.to(device)), head.Twist.of(model.config)
+    return head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), twist)
 
 
 def _at(hidden: Tensor, at: Tensor) -> Tensor:

@@ -4,10 +4,13 @@ The output layer is computed for a few tokens at a time, and again in the backwa
 
     log p(t) = x_t - log Σ_v exp(x_v)          ∂ log p(t) / ∂x_v = [v = t] - p(v)
     H = log Σ_v exp(x_v) - Σ_v p(v) x_v
+
+Some models scale and cap them, x = c·tanh(s·(W h + b) / c), whose derivative is s·(1 - (x / c)²).
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +20,38 @@ _MOST_LOGITS = {"cpu": 2**23, "cuda": 2**27}
 _LEAST_TOKENS = 64
 
 
-def chosen_logprobs(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True, slots=True)
+class Twist:
+    """What a model does to its output layer's logits."""
+
+    scale: float = 1.0
+    """s: Cohere multiplies by its `logit_scale`, Granite divides by its `logits_scaling`."""
+    cap: float | None = None
+    """c: Gemma 2's `final_logit_softcapping`; None: no cap."""
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """What a Hugging Face configuration asks for."""
+        scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
+        return cls((scale or 1.0) / (divisor or 1.0), getattr(config, "final_logit_softcapping", None))
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Scales and caps in place."""
+        if self.scale != 1.0:
+            logits.mul_(self.scale)
+        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+
+    def slope(self, logits: Tensor) -> Tensor | float:
+        """Derivative of what `apply` gave by what it was given."""
+        return self.scale if self.cap is None else (logits / self.cap).square_().neg_().add_(1.0).mul_(self.scale)
+
+
+PLAIN = Twist()
+
+
+def chosen_logprobs(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, twist: Twist = PLAIN
+) -> tuple[Tensor, Tensor]:
     """Log-probability of each target, and the entropy in nats of what it was chosen from (without gradient).
 
     Args:
@@ -25,47 +59,52 @@ def chosen_logprobs(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets
         weight: W, shape [vocabulary, size].
         bias: b, shape [vocabulary].
         targets: t, shape [tokens], int64.
+        twist: s and c.
 
     Returns:
         Both of shape [tokens], float32.
     """
-    found: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, bias, targets)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, bias, targets, twist)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Chosen(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, twist: Twist
     ) -> tuple[Tensor, Tensor]:
         lowered = _lowered(hidden), _lowered(weight)
         logprobs, entropy, z = (torch.empty(targets.shape, dtype=torch.float32, device=hidden.device) for _ in range(3))
         for part in _parts(hidden, weight):
-            logits = _logits(lowered[0][part], lowered[1], bias)
+            logits = twist.apply(_logits(lowered[0][part], lowered[1], bias))
             z[part] = logits.logsumexp(-1)
             logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - z[part]
             p = (logits - z[part, None]).exp_()
             entropy[part] = z[part] - torch.linalg.vecdot(p, logits)
         ctx.save_for_backward(*lowered, bias, targets, z)
         ctx.mark_non_differentiable(entropy)
-        ctx.dtypes = hidden.dtype, weight.dtype
+        ctx.dtypes, ctx.twist = (hidden.dtype, weight.dtype), twist
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         hidden, weight, bias, targets, z = ctx.saved_tensors
+        twist: Twist = ctx.twist
         of_hidden = torch.empty_like(hidden)
         of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         of_bias = None if bias is None else torch.zeros_like(of_weight[:, 0])
         for part in _parts(hidden, weight):
-            grad = (_logits(hidden[part], weight, bias) - z[part, None]).exp_().mul_(-grads[0][part, None])
+            logits = twist.apply(_logits(hidden[part], weight, bias))
+            grad = (logits - z[part, None]).exp_().mul_(-grads[0][part, None])
             grad.scatter_add_(1, targets[part, None], grads[0][part, None])
+            if twist != PLAIN:
+                grad *= twist.slope(logits)
             if of_bias is not None:
                 of_bias += grad.sum(0)
             lowered = grad.to(hidden.dtype)
             of_hidden[part] = lowered @ weight
             of_weight += _product(lowered.T, hidden[part])
-        return of_hidden.to(ctx.dtypes[0]), of_weight.to(ctx.dtypes[1]), of_bias, None
+        return of_hidden.to(ctx.dtypes[0]), of_weight.to(ctx.dtypes[1]), of_bias, None, None
 
 
 def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:

@@ -26,7 +26,7 @@ from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.outbox import Outbox
 from stepstream.learner.pretrained import CannotTrain
-from stepstream.learner.publish import INPUT, SOURCE, publish_version, send
+from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle
 from stepstream.learner.reference import reference_folder
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of
@@ -36,6 +36,9 @@ from stepstream.topics.process import Fatal, Stop, serve_metrics
 from stepstream.topics.producer import EventProducer
 
 log = logging.getLogger(__name__)
+
+_WAITS, _WAIT_S = 5, 0.02
+"""How often, and for how many seconds at once, records are waited for before groups are looked at again."""
 
 
 def main(settings: Settings, stop: Stop) -> None:
@@ -152,8 +155,7 @@ class _Lineage:
         """Folds what has been read, waiting a little if nothing was; True if a new root has been published."""
         arrivals = reader.next(0.0)
         if not arrivals and not self._buffer.has(self._how.groups_per_update, self._next_update()):
-            with self._journal.time("wait"):
-                arrivals = reader.next(0.1)
+            arrivals = self._wait(reader)
         with self._journal.time("fold"):
             while arrivals:
                 for arrival in arrivals:
@@ -163,6 +165,15 @@ class _Lineage:
             self._buffer.give_up(time.monotonic())
             self._count()
         return False
+
+    def _wait(self, reader: Reader) -> list[Arrival]:
+        """What comes within a moment. While the log has more than the reader hands over, the reader is waited for."""
+        for _ in range(_WAITS):
+            with self._journal.time("read" if reader.is_behind() else "wait"):
+                arrivals = reader.next(_WAIT_S)
+            if arrivals:
+                return arrivals
+        return []
 
     def _fold(self, arrival: Arrival) -> bool:
         """Folds one record; True if it is a new root."""
@@ -205,7 +216,9 @@ class _Lineage:
 
     def _publish(self) -> None:
         with self._journal.time("publish"):
-            self._journal.settle()  # what was decided is durable before offsets pass the records
+            # What was decided and refused is durable before offsets pass the records.
+            self._journal.settle()
+            settle(self._producer, self._stop)
             self._base = publish_version(
                 self._settings,
                 self._producer,

@@ -27,4 +27,6 @@ LAG_EFFECTIVE = Gauge(
 FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
 READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
 WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")
-SECONDS = Counter("stepstream_learner_seconds", "What the time went into: train, publish, fold, wait.", ["activity"])
+SECONDS = Counter(
+    "stepstream_learner_seconds", "What the time went into: train, publish, fold, wait, read.", ["activity"]
+)

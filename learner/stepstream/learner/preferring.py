@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Attempt, Tokens
-from stepstream.learner.losses import Batch, Terms
+from stepstream.learner.losses import Batch, Reach, Terms
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.losses.ratios import log_ratio
 from stepstream.learner.rows import Row
@@ -62,6 +62,7 @@ class Likelihood:
     """The objective J = A · log θ, of tokens whose weight in the loss is known."""
 
     proximal = "none"
+    reach: Reach = "row"
 
     def terms(self, batch: Batch) -> Terms:
         """J of each token; the weights that are told are θ/μ."""
@@ -164,14 +165,14 @@ class Preference:
         return float(right.double().mean()) if right.numel() else 0.0
 
 
-def weighed_rows(answer: Answer, weight: float) -> list[Row]:
-    """The answer's training sequences with the same weight on every token."""
-    return [weighed(Row(tokens, np.empty(0, np.float32)), weight) for tokens in answer.sequences]
+def unweighed_rows(answer: Answer, number: int) -> list[Row]:
+    """The training sequences of the answer of this number, with a weight of 0 on every token."""
+    return [weighed(Row(tokens, number, np.empty(0, np.float32)), 0.0) for tokens in answer.sequences]
 
 
 def weighed(row: Row, weight: float) -> Row:
     """The row with the same weight on every token."""
-    return Row(row.tokens, np.full(row.tokens.trained.size, weight, dtype=np.float32))
+    return Row(row.tokens, row.attempt, np.full(row.tokens.trained.size, weight, dtype=np.float32))
 
 
 def _sum(values: Mapping[int, Tensor], rows: Sequence[int]) -> Tensor:

@@ -92,11 +92,21 @@ def announce(producer: EventProducer, checkpoint: Checkpoint, stop: Stop) -> Non
         Fatal: asked to stop before it was durable.
     """
     send(producer, TOPIC, f"{checkpoint['model']}@{checkpoint['version']}", checkpoint, stop)
+    settle(producer, stop)
+
+
+def settle(producer: EventProducer, stop: Stop) -> None:
+    """Blocks until everything that was sent is durable.
+
+    Raises:
+        DeliveryFailed: Kafka refuses it for good.
+        Fatal: asked to stop before it was durable.
+    """
     told = time.monotonic()
     while len(producer):
         producer.poll(0.1)
         if stop and len(producer) and time.monotonic() - told > 5.0:
-            raise Fatal("stopped before the broker acknowledged the new version") from None
+            raise Fatal("stopped before the broker acknowledged what was sent") from None
     producer.flush()
 
 

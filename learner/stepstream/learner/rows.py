@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stepstream.learner.advantages import Rule, expand, expand_targets
+from stepstream.learner.advantages import Aggregation, Rule, expand, expand_targets
 from stepstream.learner.attempt import Attempt, Tokens
 from stepstream.learner.evidence import Evidence
-from stepstream.learner.losses import Batch
+from stepstream.learner.losses import Batch, token_scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Row:
     """One training sequence of an update."""
 
     tokens: Tokens
+    attempt: int
+    """Number of the attempt that it is of, in the update; an attempt whose context was edited has several rows."""
     advantages: npt.NDArray[np.float32]
     """Of each trained token. Shape [trained]."""
     targets: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
@@ -32,14 +35,15 @@ def rows_of(groups: Sequence[Sequence[Attempt]], rule: Rule, evidence: Evidence)
     """The training sequences of the groups, in order, with the advantages that the rule gives them."""
     credits = [credit for group in rule(evidence.groups).groups for credit in group]
     rows: list[Row] = []
-    for attempt, credit in zip((attempt for group in groups for attempt in group), credits, strict=True):
+    attempts = (attempt for group in groups for attempt in group)
+    for number, (attempt, credit) in enumerate(zip(attempts, credits, strict=True)):
         for tokens in attempt.sequences:
             advantages = expand(credit, tokens.steps).astype(np.float32)
             if (values := evidence.values.get(len(rows))) is None:
-                rows.append(Row(tokens, advantages))
+                rows.append(Row(tokens, number, advantages))
             else:
                 targets = expand_targets(credit, tokens.steps).astype(np.float32)
-                rows.append(Row(tokens, advantages, targets, values))
+                rows.append(Row(tokens, number, advantages, targets, values))
     return rows
 
 
@@ -61,6 +65,18 @@ def trained_sizes(rows: Sequence[Row]) -> list[int]:
     return [row.tokens.trained.size for row in rows]
 
 
+def row_scales(
+    rows: Sequence[Row], part: Sequence[int], rule: Aggregation | Literal["sum"], constant: int
+) -> dict[int, float]:
+    """What each token of a row counts in the loss of the rows of the part, by row: `token_scales` of their attempts."""
+    sizes: dict[int, int] = {}
+    for index in part:
+        row = rows[index]
+        sizes[row.attempt] = sizes.get(row.attempt, 0) + row.tokens.trained.size
+    scales = dict(zip(sizes, token_scales(list(sizes.values()), rule, constant), strict=True))
+    return {index: scales[rows[index].attempt] for index in part}
+
+
 def loss_batch(
     rows: Sequence[Row], current: Tensor, proximal: Tensor, version: int, reference: Tensor | None = None
 ) -> Batch:
@@ -72,7 +88,7 @@ def loss_batch(
         version: version that the update trains from.
         reference: log ref of each, where the objective asks for it. Shape [tokens].
     """
-    # A step's tokens in two training sequences are two segments: what is shared is shared within one forward pass.
+    # A step's tokens lie in one training sequence.
     steps = np.unique(
         np.concatenate(
             [np.stack((np.full_like(row.tokens.steps, n), row.tokens.steps)) for n, row in enumerate(rows)], 1
@@ -85,7 +101,7 @@ def loss_batch(
         proximal=proximal,
         behaviour=torch.from_numpy(np.concatenate([row.tokens.logprobs for row in rows])),
         advantage=torch.from_numpy(np.concatenate([row.advantages for row in rows])),
-        sequences=torch.from_numpy(np.repeat(np.arange(len(rows)), trained_sizes(rows))),
+        sequences=torch.from_numpy(np.repeat([row.attempt for row in rows], trained_sizes(rows))),
         steps=torch.from_numpy(steps.reshape(-1)),
         versions=torch.from_numpy(np.concatenate([row.tokens.versions for row in rows])),
         version=version,

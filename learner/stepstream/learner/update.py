@@ -8,9 +8,9 @@ On CPU the same weights, optimizer state, update number, groups and settings giv
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,16 @@ from stepstream.learner.credit import rule_of
 from stepstream.learner.critic import Critic, Surprise
 from stepstream.learner.evidence import Evidence, evidence_of, probes_of
 from stepstream.learner.figures import Step, critic_figures, data_figures, demonstrated_share, lag_figures, step_figures
+from stepstream.learner.foresight import Foreseen, judged, looks_beyond
+from stepstream.learner.forward import Scores
 from stepstream.learner.hindsight import hindsight_rows, with_hindsight
-from stepstream.learner.losses import Bucket, token_scales
+from stepstream.learner.losses import Bucket
 from stepstream.learner.losses.configured import objective_of
 from stepstream.learner.parallel import current_ranks
 from stepstream.learner.policy import Policy
-from stepstream.learner.preferring import Likelihood, Preference, answers_of, weighed, weighed_rows
+from stepstream.learner.preferring import Likelihood, Preference, answers_of, unweighed_rows, weighed
 from stepstream.learner.reference import reference_of
-from stepstream.learner.rows import Row, critic_targets, loss_batch, rows_of, tokens_of, trained_sizes
+from stepstream.learner.rows import Row, critic_targets, row_scales, rows_of, tokens_of
 from stepstream.learner.snapshot import Snapshot
 from stepstream.learner.speech import Speech
 
@@ -145,25 +147,34 @@ class Trainer:
         return torch.stack(columns, 1)
 
     def _minibatches(self, groups: Sequence[Sequence[Attempt]], number: int) -> list[list[int]]:
-        """Indices of the rows of each gradient step: drawn by group, since attempts of one group begin alike."""
-        owners = [owner for owner, group in enumerate(groups) for attempt in group for _ in attempt.sequences]
+        """Indices of the rows of each gradient step: drawn by group, since attempts of one group begin alike.
+
+        The rows of an attempt stay together.
+        """
+        rows = count()
+        owners, owned = [], []
+        for owner, group in enumerate(groups):
+            for attempt in group:
+                if attempt.sequences:
+                    owners.append(owner)
+                    owned.append([next(rows) for _ in attempt.sequences])
         draw = random.Random(self._how.seed * 1_000_003 + number)
         turns, order = list(range(len(groups))), list(range(len(owners)))
         draw.shuffle(turns)
         draw.shuffle(order)
-        order.sort(key=lambda row: turns[owners[row]])
-        count = min(self._how.minibatches, len(order))
-        ends = [len(order) * part // count for part in range(count + 1)]
-        return [order[start:end] for start, end in pairwise(ends)]
+        order.sort(key=lambda place: turns[owners[place]])
+        parts = min(self._how.minibatches, len(order))
+        ends = [len(order) * part // parts for part in range(parts + 1)]
+        return [[row for place in order[start:end] for row in owned[place]] for start, end in pairwise(ends)]
 
     def _prefer(
         self, preference: Preference, number: int, groups: Sequence[Sequence[Attempt]], version: int, rate: float
     ) -> dict[str, float]:
         """An update by preferences, in place of advantages."""
         answers = [[answer for attempt in group for answer in answers_of(attempt)] for group in groups]
-        rows = [row for group in answers for answer in group for row in weighed_rows(answer, 0.0)]
-        numbers = iter(range(len(rows)))
-        rows_by_group = [[[next(numbers) for _ in answer.sequences] for answer in group] for group in answers]
+        numbers, places = count(), count()
+        rows = [row for group in answers for answer in group for row in unweighed_rows(answer, next(numbers))]
+        rows_by_group = [[[next(places) for _ in answer.sequences] for answer in group] for group in answers]
         reference = self._measured(tokens_of(rows), range(len(rows)), self._reference) if self._reference else {}
         steps, in_order = [], []
         for part in preference.parts(groups, number):
@@ -201,34 +212,55 @@ class Trainer:
         self, rows: Sequence[Row], part: Sequence[int], proximal: dict[int, Tensor], version: int, rate: float
     ) -> Step:
         """One gradient step on the rows of the part."""
-        lengths = trained_sizes([rows[index] for index in part])
-        scales = dict(zip(part, token_scales(lengths, self._aggregation, self._how.loss_length), strict=True))
+        scales = row_scales(rows, part, self._aggregation, self._how.loss_length)
         batches = list(self._split(tokens_of(rows), part))
+        foreseen = None
+        if looks_beyond(self._objective, rows, batches):
+            foreseen = self._foreseen(rows, part, proximal, version, scales)
         mine: list[tuple[Step, Surprise | None]] = []
         for number, present in self._ranks.rounds(len(batches)):
             indices = batches[number]
-            chosen = [rows[index] for index in indices]
-            tokens = [row.tokens for row in chosen]
-            current, entropy, states = self.policy.scores(tokens, states=self._critic is not None)
-            before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else current.detach()
-            reference = self._reference(tokens) if self._reference and not self._preference else None
-            batch = loss_batch(chosen, current, before, version, reference)
-            terms = self._objective.terms(batch)
-            sizes = torch.tensor(trained_sizes(chosen))
-            scale = torch.tensor([scales[index] for index in indices]).repeat_interleave(sizes)
-            loss = -(scale * terms.objective).sum()
+            chosen = {index: rows[index] for index in indices}
+            tokens = tokens_of(list(chosen.values()))
+            scores = self.policy.scores(tokens, states=self._critic is not None)
+            if foreseen:
+                loss, told = foreseen.loss(indices, scores.logprobs), Step()
+            else:
+                before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else None
+                reference = self._reference(tokens) if self._reference and not self._preference else None
+                loss, told = judged(self._objective, chosen, scales, version, scores, before, reference)
             self.policy.learn(loss if self._ranks.rank < present else 0.0 * loss, present)
             surprise = None
-            if self._critic and states is not None:
-                surprise = self._critic.surprise(states, *critic_targets(chosen))
-            mine.append((Step.of(loss.item(), terms, batch, entropy), surprise))
+            if self._critic and scores.states is not None:
+                surprise = self._critic.surprise(scores.states, *critic_targets(list(chosen.values())))
+            mine.append((told, surprise))
         gathered = self._ranks.gathered(mine, len(batches))
-        step = Step.of_all([each for each, _ in gathered])
+        step = foreseen.step if foreseen else Step.of_all([told for told, _ in gathered])
         step.grad_norm = self.policy.step(rate)
         step.skipped = int(not math.isfinite(step.grad_norm))
         if self._critic:
             step.value_loss = self._critic.learn([surprise for _, surprise in gathered if surprise])
         return step
+
+    def _foreseen(
+        self,
+        rows: Sequence[Row],
+        part: Sequence[int],
+        proximal: dict[int, Tensor],
+        version: int,
+        scales: Mapping[int, float],
+    ) -> Foreseen:
+        """The gradient step on the rows of the part, judged before it is made."""
+        tokens = tokens_of(rows)
+        found = self._measured(tokens, part, lambda own: torch.stack(self.policy.scores(own)[:2], 1))
+        logprobs, entropy = torch.cat([found[index] for index in part]).unbind(1)
+        before = torch.cat([proximal[index] for index in part]) if part[0] in proximal else None
+        reference = None
+        if self._reference:
+            far = self._measured(tokens, part, self._reference)
+            reference = torch.cat([far[index] for index in part])
+        chosen, scores = {index: rows[index] for index in part}, Scores(logprobs, entropy)
+        return Foreseen.of(self._objective, chosen, scales, version, scores, before, reference)
 
     def _split(self, rows: Sequence[Tokens], part: Sequence[int]) -> Iterator[list[int]]:
         """Rows of the part that share a forward pass."""

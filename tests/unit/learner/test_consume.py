@@ -25,6 +25,9 @@ class Scripted:
 
     def follow(self, *_: Any) -> None: ...
 
+    def has_beyond(self, _handled: dict[tuple[str, int], int]) -> bool:
+        return True
+
     def close(self) -> None: ...
 
     def poll(self, most: int, timeout_s: float) -> list[Event]:
@@ -52,6 +55,36 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
         assert offsets == list(range(consume._BATCHES_AHEAD))
         until(lambda: Scripted.made.polled > consume._BATCHES_AHEAD + 1)
     finally:
+        reader.close()
+
+
+def test_it_is_behind_while_the_log_has_more_than_was_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three records are in the log; the second is decoded only when the learner says so."""
+    go_on = threading.Event()
+
+    class Short(Scripted):
+        def poll(self, most: int, timeout_s: float) -> list[Event]:
+            return super().poll(most, timeout_s) if self.polled < 3 else []
+
+        def has_beyond(self, handled: dict[tuple[str, int], int]) -> bool:
+            return handled.get(("labeled-trajectories", 0), 0) < 3
+
+    def held(event: Event, limits: Any) -> Any:
+        assert event.offset == 0 or go_on.wait(60)
+        return arrival_of(event, limits)
+
+    monkeypatch.setattr(consume, "EventConsumer", Short)
+    monkeypatch.setattr(consume, "arrival_of", held)
+    reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
+    try:
+        assert len(reader.next(60.0)) == 1
+        assert not reader.next(0.0)
+        assert reader.is_behind()  # polled, but not decoded
+        go_on.set()
+        until(lambda: not reader.is_behind())
+        assert len(reader.next(0.0)) == len(reader.next(0.0)) == 1
+    finally:
+        go_on.set()
         reader.close()
 
 

@@ -113,7 +113,6 @@ def test_weights_in_several_files_become_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"model_type": "gemma2", "final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"model_type": "t5"}, "'t5' is not a causal language model"),
         ({"model_type": "mamba"}, "max_position_embeddings"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),

@@ -2,23 +2,10 @@
 
 import pytest
 import torch
+from largest_tensor import Largest
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepstream.learner import head
-
-
-class Largest(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes, in elements."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        found = func(*args, **(kwargs or {}))
-        for each in found if isinstance(found, tuple | list) else (found,):
-            if isinstance(each, Tensor):
-                self.elements = max(self.elements, each.numel())
-        return found
 
 
 def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -31,14 +18,18 @@ def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Te
     )
 
 
+@pytest.mark.parametrize("twist", [head.PLAIN, head.Twist(0.25), head.Twist(1.0, 3.0), head.Twist(2.0, 5.0)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("most_logits", [1, 2**20])
-def test_it_is_log_softmax_with_its_gradient(monkeypatch: pytest.MonkeyPatch, bias: bool, most_logits: int) -> None:
+def test_it_is_log_softmax_with_its_gradient(
+    monkeypatch: pytest.MonkeyPatch, bias: bool, most_logits: int, twist: head.Twist
+) -> None:
     monkeypatch.setitem(head._MOST_LOGITS, "cpu", most_logits)
     hidden, weight, offset, targets = sample(200, 50, bias)
     leaves = [hidden, weight] if offset is None else [hidden, weight, offset]
-    logprobs, entropy = head.chosen_logprobs(hidden, weight, offset, targets)
-    rows = torch.nn.functional.linear(hidden, weight, offset).log_softmax(-1)
+    logprobs, entropy = head.chosen_logprobs(hidden, weight, offset, targets, twist)
+    logits = torch.nn.functional.linear(hidden, weight, offset) * twist.scale
+    rows = (logits if twist.cap is None else twist.cap * (logits / twist.cap).tanh()).log_softmax(-1)
     expected = rows.gather(1, targets[:, None])[:, 0]
     torch.testing.assert_close(logprobs, expected, atol=5e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, -(rows.exp() * rows).sum(-1), atol=5e-5, rtol=1e-5)

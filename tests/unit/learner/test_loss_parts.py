@@ -77,6 +77,31 @@ def test_kpop() -> None:
     assert torch.isfinite(binary_divergence(doubles(0.0, -1e-12), doubles(-700.0, 0.0))).all()
 
 
+@pytest.mark.parametrize(
+    ("p", "mu", "divergence"),
+    [
+        # KL(p‖μ) = 4/5·ln 8/5 + 1/5·ln 2/5 = 0.1927; KL(μ‖p) = 1/2·ln 5/8 + 1/2·ln 5/2 = 1/2·ln 25/16.
+        (4 / 5, 1 / 2, math.log(5 / 4)),
+        (1 / 2, 4 / 5, math.log(5 / 4)),
+        # Mirrored about a half, both are (1 - 2a)·ln (1 - a)/a with a = 1/10.
+        (9 / 10, 1 / 10, 8 / 10 * math.log(9)),
+        (1 / 10, 9 / 10, 8 / 10 * math.log(9)),
+        # A rare token: a hundred times likelier, and yet hardly another distribution.
+        (1e-4, 1e-6, 1e-4 * math.log(100) + (1 - 1e-4) * math.log((1 - 1e-4) / (1 - 1e-6))),
+    ],
+)
+def test_kpop_by_hand(p: float, mu: float, divergence: float) -> None:
+    """No published implementation was to be had: two points, "this token" and "another", worked out on paper."""
+    proximal, behaviour = doubles(math.log(p)), doubles(math.log(mu))
+    assert binary_divergence(proximal, behaviour).item() == pytest.approx(divergence, rel=1e-9)
+    advantage, place = doubles(-2.0), torch.zeros(1, dtype=torch.int64)
+    batch = Batch(proximal, behaviour, advantage, proximal, place, place)
+    for bound, kept in ((divergence * 1.0001, 1.0), (divergence * 0.9999, 0.0)):
+        kpop = Objective(weight=BinaryDivergence(bound), clip=Cispo())
+        # J = w·A·log θ: its gradient by log θ is w·A where the token is kept, as θ = p here.
+        assert gradient(kpop, batch).item() == pytest.approx(-2.0 * p / mu * kept)
+
+
 def test_m2po_of_areal() -> None:
     log_w = PROXIMAL - BEHAVIOUR
     kept = SecondMoment(0.5)(log_w, PROXIMAL, BEHAVIOUR, ALL) > 0

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reference_losses
 import torch
-from loss_batches import ragged
+from loss_batches import Credit, Ragged, ragged
 
 from stepstream.learner.advantages import Aggregation
 from stepstream.learner.losses import (
@@ -34,8 +35,6 @@ from stepstream.learner.losses.preferences import dpo, kto, sequence_sums
 from stepstream.learner.losses.staleness import interpolated_proximal
 
 DATA = Path(__file__).parents[2] / "data" / "losses"
-TRL_LENGTH = 16
-
 PLAIN = Unweighted()
 WIDE = Ppo(0.2, 0.28, float("inf"))
 NARROW = Ppo(3e-4, 4e-4, float("inf"))
@@ -78,17 +77,27 @@ M2PO = {
 
 
 @cache
+def every_case(reference: str) -> list[dict[str, Any]]:
+    """All figures of a reference."""
+    found: list[dict[str, Any]] = json.loads((DATA / f"{reference}.json").read_text())
+    return found
+
+
 def cases(reference: str, *names: str) -> list[Any]:
     """The reference's cases of these names."""
-    found = json.loads((DATA / f"{reference}.json").read_text())
-    chosen = [case for case in found if case["case"] in names]
-    return [pytest.param(case, id=f"{case['case']}-{case['seed']}") for case in chosen]
+    chosen = [case for case in every_case(reference) if case["case"] in names]
+    return [pytest.param(case, id=f"{case['case']}-{case['credit']}-{case['seed']}") for case in chosen]
+
+
+def data_of(expected: dict[str, Any]) -> Ragged:
+    """The batch that the figures are of."""
+    return ragged(expected["seed"], spread=expected["spread"], credit=expected["credit"])
 
 
 def differences(expected: dict[str, Any], objective: Objective, rule: Aggregation) -> tuple[float, float]:
     """How far loss and gradient are from the expected ones, absolutely."""
-    data = ragged(expected["seed"], spread=expected["spread"])
-    scales = torch.tensor(token_scales(data.lengths, rule, TRL_LENGTH), dtype=torch.float64)
+    data = data_of(expected)
+    scales = torch.tensor(token_scales(data.lengths, rule, reference_losses.TRL_LENGTH), dtype=torch.float64)
     terms = objective.terms(data.batch)
     loss = -(scales.repeat_interleave(torch.tensor(data.lengths)) * terms.objective).sum()
     (gradient,) = torch.autograd.grad(loss, data.current)
@@ -113,7 +122,7 @@ def test_m2po_s_authors(expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("expected", cases("areal", "m2po", "m2po_wide"))
 def test_areal_s_m2po_keeps_the_same_tokens(expected: dict[str, Any]) -> None:
-    batch = ragged(expected["seed"], spread=expected["spread"]).batch
+    batch = data_of(expected).batch
     assert batch.proximal is not None
     budget = 0.04 if expected["case"] == "m2po" else 0.5
     kept = kept_by_second_moment(
@@ -125,7 +134,7 @@ def test_areal_s_m2po_keeps_the_same_tokens(expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("expected", cases("areal", "interpolated"))
 def test_areal_s_proximal_policy_without_a_forward_pass(expected: dict[str, Any]) -> None:
-    batch = ragged(expected["seed"], spread=expected["spread"]).batch
+    batch = data_of(expected).batch
     assert batch.versions is not None
     ours = interpolated_proximal(batch.current, batch.behaviour, batch.versions, batch.version)
     assert ours.tolist() == pytest.approx(expected["proximal"], abs=1e-6)
@@ -133,7 +142,7 @@ def test_areal_s_proximal_policy_without_a_forward_pass(expected: dict[str, Any]
 
 @pytest.mark.parametrize("expected", cases("areal", "dpo"))
 def test_areal_s_dpo(expected: dict[str, Any]) -> None:
-    data = ragged(expected["seed"], spread=expected["spread"])
+    data = data_of(expected)
     assert data.batch.reference is not None
     zero = torch.zeros_like(data.current)
     loss = dpo(data.current, zero, data.batch.reference, zero, beta=0.1).sum()
@@ -144,7 +153,7 @@ def test_areal_s_dpo(expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("expected", cases("trl", "kto", "kto_below"))
 def test_trl_s_kto(expected: dict[str, Any]) -> None:
-    data = ragged(expected["seed"], spread=expected["spread"])
+    data = data_of(expected)
     batch, count = data.batch, len(data.lengths)
     assert batch.sequences is not None
     assert batch.reference is not None
@@ -157,13 +166,36 @@ def test_trl_s_kto(expected: dict[str, Any]) -> None:
     assert gradient.tolist() == pytest.approx(expected["gradient"], abs=1e-7)
 
 
-def test_the_batches_exercise_what_is_compared() -> None:
+@pytest.mark.parametrize(("name", "package"), [("areal", "areal"), ("trl", "trl"), ("m2po", "verl")])
+def test_installed_references_still_say_so(name: str, package: str) -> None:
+    """Where one of them is installed, it is called, and what was stored is what it gives."""
+    pytest.importorskip(package, reason=f"{package} is not installed; its figures are in tests/data/losses")
+    for found, stored in zip(reference_losses.computed(name), every_case(name), strict=True):
+        assert {key: found[key] for key in ("case", "seed", "spread", "credit")}.items() <= stored.items()
+        for key in ("loss", "gradient", "proximal"):
+            assert found.get(key) == pytest.approx(stored.get(key), rel=1e-6, abs=1e-9), found["case"]
+        assert found.get("kept") == stored.get("kept")
+
+
+@pytest.mark.parametrize("name", reference_losses.REFERENCES)
+def test_every_case_is_stored_by_sequence_and_where_it_can_be_by_step(name: str) -> None:
+    stored = {(case["case"], case["credit"]) for case in every_case(name)}
+    assert {case for case, credit in stored if credit == "step"} == set(reference_losses.BY_STEP[name])
+    assert set(reference_losses.BY_STEP[name]) <= {case for case, credit in stored if credit == "sequence"}
+    data = ragged(1, spread=reference_losses.SPREAD, credit="step")
+    signs = [set(own.sign().tolist()) for own in data.batch.advantage.split(list(data.lengths))]
+    assert {-1.0, 1.0} in signs
+
+
+@pytest.mark.parametrize("credit", reference_losses.CREDITS)
+def test_the_batches_exercise_what_is_compared(credit: Credit) -> None:
     for seed in (1, 2, 3):
-        batch = ragged(seed, spread=0.8).batch
+        batch = ragged(seed, spread=0.8, credit=credit).batch
         assert AREAL["ppo"].terms(batch).clipped.any()
         assert AREAL["tis"].terms(batch).capped.any()
         assert 0 < int(AREAL["icepop"].terms(batch).rejected.sum()) < batch.current.numel()
         assert AREAL["mask_sequences"].terms(batch).rejected.any()
         assert M2PO["m2po_middle"].terms(batch).clipped.any()
         assert TRL["cispo"][0].terms(batch).clipped.any()
-    assert any(TRL["opsm"][0].terms(ragged(seed, spread=0.8).batch).rejected.any() for seed in (1, 2, 3))
+    batches = [ragged(seed, spread=0.8, credit=credit).batch for seed in (1, 2, 3)]
+    assert any(TRL["opsm"][0].terms(batch).rejected.any() for batch in batches)

@@ -44,6 +44,7 @@ class EventConsumer:
         """A consumer in `group` (then call `subscribe` and `commit`), or without one (then call `follow`)."""
         self._codec = codec
         self._ends: dict[tuple[str, int], int] = {}
+        self._begins: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self._consumer = Consumer(
             client_config(kafka)
@@ -74,7 +75,7 @@ class EventConsumer:
                 low, high = self._bounds(topic, partition)
                 begin = max(low, (start or {}).get((topic, partition), low))
                 self._ends[topic, partition] = high
-                self._positions[topic, partition] = begin
+                self._begins[topic, partition] = self._positions[topic, partition] = begin
                 assigned.append(TopicPartition(topic, partition, begin if begin else OFFSET_BEGINNING))
         self._consumer.assign(assigned)
 
@@ -110,6 +111,18 @@ class EventConsumer:
     def position(self, topic: str, partition: int) -> int:
         """Offset of the next record to be polled, after `follow`."""
         return self._positions[topic, partition]
+
+    def has_beyond(self, handled: Mapping[tuple[str, int], int]) -> bool:
+        """Whether there are records that were not handled, as far as the broker has told; at once.
+
+        Args:
+            handled: offset after the last one, by (topic, partition); elsewhere none since `follow`.
+        """
+        for place, end in self._ends.items():
+            _, told = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)  # below 0: nothing yet
+            if handled.get(place, self._begins[place]) < max(end, told):
+                return True
+        return False
 
     def commit(self) -> None:
         """Commits everything polled so far; call it when its effect is durable."""

@@ -1417,7 +1417,7 @@ class LearnerUpdate(TypedDict):
     dropped: dict[str, int]
     """Attempts that were dropped since the update before, by reason."""
     seconds: dict[str, float]
-    """Seconds since the update before, by what they went into: `train`, `publish`, `wait` (nothing to train on had come), `fold` (taking in what was read)."""
+    """Seconds since the update before, by what they went into: `train`, `publish`, `wait` (nothing to train on had come), `read` (it was in the log and had not been read), `fold` (taking in what was read)."""
     job: str
     """Name and version of the learner's code."""
 

@@ -9,7 +9,7 @@ from stepstream.learner.losses.aggregation import token_scales
 from stepstream.learner.losses.batch import Batch
 from stepstream.learner.losses.clips import Cispo, Clip, Ppo, Sapo, SecondMomentRange
 from stepstream.learner.losses.masks import Mask, OffPolicySequences, Veto
-from stepstream.learner.losses.objective import Objective, Proximal, Terms
+from stepstream.learner.losses.objective import Objective, Proximal, Reach, Terms
 from stepstream.learner.losses.ratios import Level
 from stepstream.learner.losses.staleness import LAGS, Bucket, by_lag, effective_share, kl_estimate, lag_shares
 from stepstream.learner.losses.weights import Banded, BinaryDivergence, SecondMoment, Truncated, Unweighted, Weight
@@ -28,6 +28,7 @@ __all__ = [
     "OffPolicySequences",
     "Ppo",
     "Proximal",
+    "Reach",
     "Sapo",
     "SecondMoment",
     "SecondMomentRange",

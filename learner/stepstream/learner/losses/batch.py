@@ -10,7 +10,7 @@ from stepstream.learner.losses.ratios import Level
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Trained tokens, flat: sequence after sequence, without padding. Every tensor has the shape [tokens]."""
+    """Trained tokens, flat and without padding, one sequence after the other. Every tensor has the shape [tokens]."""
 
     current: Tensor
     """log θ of the sampled token, with gradient."""
@@ -21,9 +21,10 @@ class Batch:
     proximal: Tensor | None = None
     """log p from a forward pass at the update's start; None where the objective does without."""
     sequences: Tensor | None = None
-    """Which sequence a token is of, from 0; int64. None where nothing is shared by a sequence."""
+    """Which response a token is of, from 0: all that was sampled in one attempt, in however many training sequences
+    it lies; int64. None where nothing is shared by a sequence."""
     steps: Tensor | None = None
-    """Which step of which sequence a token is of, from 0; int64. None where nothing is shared by a step."""
+    """Which step of which response a token is of, from 0; int64. None where nothing is shared by a step."""
     versions: Tensor | None = None
     """Version that sampled a token; int64. None where the objective does without."""
     version: int = 0

@@ -1,7 +1,7 @@
 """The two readings of M2PO's bound on the second moment of the log-ratio (arXiv 2510.01161).
 
 AReaL drops whole tokens by (log p/μ)². The authors' own code solves one clip range for a batch from the tokens whose
-ratio θ/μ moves the way the objective pulls. Both see the tokens of one forward pass at a time.
+ratio θ/μ moves the way the objective pulls. Both take the tokens of one gradient step together (`Objective.reach`).
 """
 
 import math

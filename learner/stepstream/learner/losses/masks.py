@@ -1,4 +1,4 @@
-"""Which tokens are left out although they were sampled well: by sequence, without touching what the others count."""
+"""Which tokens are left out although they were sampled well: by response, without touching what the others count."""
 
 from dataclasses import dataclass
 from typing import Protocol

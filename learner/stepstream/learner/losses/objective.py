@@ -16,16 +16,20 @@ import torch
 from torch import Tensor
 
 from stepstream.learner.losses.batch import Batch
-from stepstream.learner.losses.clips import Clip, Ppo
+from stepstream.learner.losses.clips import Clip, Ppo, SecondMomentRange
 from stepstream.learner.losses.entropy import entropy_bonus
 from stepstream.learner.losses.kl import penalty
 from stepstream.learner.losses.masks import Mask
 from stepstream.learner.losses.ratios import Level, log_ratio, mean_over, shared
 from stepstream.learner.losses.staleness import interpolated_proximal
-from stepstream.learner.losses.weights import Truncated, Weight
+from stepstream.learner.losses.weights import SecondMoment, Truncated, Weight
 
 Proximal = Literal["forward", "behaviour", "interpolated"]
 """Where p comes from: a forward pass at the update's start; μ itself, so that w is 1; a guess between μ and θ."""
+
+Reach = Literal["row", "sequence", "minibatch"]
+"""How far an objective looks from a token: over its training sequence, in which a step lies whole; over the response,
+which may lie in several; over all tokens of a gradient step."""
 
 _ENTROPY_CAP = 2.0
 """Truncation of the entropy bonus's own weight."""
@@ -63,6 +67,13 @@ class Objective:
     """β of the penalty for distance from the reference, in reward a nat."""
     entropy: float = 0.0
     """Coefficient of the entropy bonus, in reward a nat."""
+
+    @property
+    def reach(self) -> Reach:
+        """What must be whole in a batch for `terms` to be what is meant."""
+        if isinstance(self.weight, SecondMoment) or isinstance(self.clip, SecondMomentRange):
+            return "minibatch"
+        return "sequence" if self.masks or "sequence" in (self.ratio, self.weight_level) else "row"
 
     def terms(self, batch: Batch) -> Terms:
         """The objective of each token.

@@ -1,7 +1,8 @@
 """Ratios of two policies' probabilities by token, by sequence (GSPO, arXiv 2507.18071) and by step (2511.20718).
 
-Everything is in logarithms. A sequence's or a step's ratio is the geometric mean of its tokens' ratios, so that a long
-one is not further from 1 than a short one.
+Everything is in logarithms. A sequence is a response: all that was sampled in one attempt, each token in its own
+context; GSPO's unit is that of the reward, which an attempt has and not a training sequence of it. A sequence's or a
+step's ratio is the geometric mean of its tokens' ratios, so that a long one is not further from 1 than a short one.
 """
 
 from typing import Literal

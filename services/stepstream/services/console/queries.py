@@ -99,6 +99,18 @@ QUERIES = {
         """,
         1.0,
     ),
+    "learner": Query(
+        """
+        WITH (SELECT max(occurred_at) FROM learner_updates WHERE model = {model:String}) AS newest
+        SELECT count() AS updates, sum(arraySum(mapValues(seconds))) AS total_s,
+            sum(seconds['train']) / total_s AS train, sum(seconds['wait']) / total_s AS wait,
+            sum(seconds['read']) / total_s AS read, sum(seconds['fold']) / total_s AS fold,
+            sum(seconds['publish']) / total_s AS publish
+        FROM learner_updates FINAL
+        WHERE model = {model:String} AND occurred_at >= newest - INTERVAL 10 MINUTE HAVING updates > 0
+        """,
+        2.0,
+    ),
     "trajectories": Query(
         f"""
         SELECT trajectory_id, task_id, agent, split, version_min, version_max, steps, reward, success,

@@ -25,6 +25,14 @@ const TABLES = {
       ["SHA-256", (r) => r.sha256, "id"], ["Size", (r) => bytes(r.size_bytes), "number"], ["Published", (r, now) => ago(r.at, now)],
     ],
   },
+  "table-learner": {
+    of: "learner", empty: "The learner has not updated this model yet.",
+    columns: [
+      ["Training", (r) => percent(r.train), "number"], ["Waiting for attempts", (r) => percent(r.wait), "number"],
+      ["Waiting for the log", (r) => percent(r.read), "number"], ["Taking in", (r) => percent(r.fold), "number"],
+      ["Publishing", (r) => percent(r.publish), "number"], ["Updates", (r) => count(r.updates), "number"],
+    ],
+  },
   "table-trajectories": {
     of: "trajectories", empty: "No trajectory has been labelled yet.",
     columns: [
