@@ -1,9 +1,5 @@
 """Decisions about stored trajectories, by real processes: consent, holds, releases, near-duplicates, replay, judge."""
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,17 +8,15 @@ import pytest
 from scripted_judge import reply, served
 from service_process import until
 from stack_fixtures import changed
-from stream_records import make_ending, make_steps
+from stack_world import World
+from stream_records import make_steps
 
-from stepstream.config import Settings, environment_of
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.clickhouse import connect
 from stepstream.jobs.consent import consent_key
-from stepstream.topics.codec import codec_of
 from stepstream.topics.events import new_consent_change, new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
-from stepstream.topics.producer import EventProducer
 
 PATIENCE_S = 60.0
 PROCESSES = ["broker", "registry", "store", "govern", "label", "store-writer", "curate", "judge"]
@@ -49,85 +43,40 @@ def stack(
         yield running
 
 
-class World:
-    """What the tests send, and what becomes of it."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.codec = codec_of(settings)
-        self.producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
-        self.store = connect(settings.clickhouse, database=settings.clickhouse.database)
-
-    def close(self) -> None:
-        self.codec.close()
-        self.store.close_connections()
-        self.store.close()
-
-    def tell(self, *names: str, **fields: Any) -> None:
-        """Whole successful trajectories."""
-        for name in names:
-            for step in make_steps(name, 2, **fields):
-                self.producer.send("steps", name, step)
-            self.producer.send("feedback", name, make_ending(name, 2))
-        self.producer.flush()
-
-    def put(self, topic: str, key: str, record: Any) -> None:
-        self.producer.send(topic, key, record)
-        self.producer.flush()
+class Curated(World):
+    """A stack in which people and jobs decide about trajectories."""
 
     def policy(self, tenant: str, version: int, document: str) -> None:
+        """A version of a tenant's policy."""
         record = new_policy(
             event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, version=version, document=document
         )
-        self.put("policies", tenant, record)
+        self.put("policies", record, key=tenant)
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self.store.query(query).result_rows]
-
-    def becomes(self, query: str, expected: list[tuple[Any, ...]]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while (seen := self.rows(query)) != expected:
-            assert time.monotonic() < deadline, f"still {seen}, not {expected}"
-            time.sleep(0.1)
-
-    def state(self, name: str, *expected: Any) -> None:
-        """Waits until a trajectory's newest row has this (revision, consent, trainable, flags)."""
-        columns = "revision, consent, trainable, flags"
-        query = f"SELECT {columns} FROM trajectories FINAL WHERE trajectory_id = '{name}'"
-        self.becomes(query, [expected])
-
-    def command(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "stepstream.cli.main", *arguments],
-            env={**os.environ, **environment_of(self.settings)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def state(self, name: str, revision: int, consent: str, trainable: bool, flags: list[str]) -> None:
+        """Waits until a trajectory's newest row says this."""
+        self.becomes(name, revision=revision, consent=consent, trainable=trainable, flags=flags)
 
 
 @pytest.fixture(scope="module")
-def world(stack: Stack) -> Iterator[World]:
-    opened = World(stack.settings)
-    yield opened
-    opened.close()
+def world(stack: Stack) -> Iterator[Curated]:
+    with Curated(stack.settings) as opened:
+        yield opened
 
 
-def test_a_person_holds_and_releases(world: World) -> None:
+def test_a_person_holds_and_releases(world: Curated) -> None:
     world.tell("held", agent="held")
     world.state("held", 1, "train", True, [])
     world.command("quarantine", "hold", "held", "--reason", "strange", "--by", "ann")
     world.state("held", 2, "train", False, ["held:strange"])
-    listed = orjson.loads(world.command("quarantine", "list", "--json", "--reason", "strange"))
+    listed = world.facts("quarantine", "list", "--reason", "strange")
     assert [(row["trajectory_id"], row["reasons"], row["by"]) for row in listed] == [("held", ["strange"], "ann")]
     world.command("quarantine", "release", "held", "--by", "bob")
     world.state("held", 3, "train", True, ["released"])
-    assert orjson.loads(world.command("quarantine", "list", "--json", "--reason", "strange")) == []
+    assert world.facts("quarantine", "list", "--reason", "strange") == []
 
 
-def test_a_change_of_consent_reaches_what_is_stored_and_what_comes(stack: Stack, world: World) -> None:
+def test_a_change_of_consent_reaches_what_is_stored_and_what_comes(stack: Stack, world: Curated) -> None:
     world.tell("mine", user="ann@example.com")
     world.tell("other", user="bob@example.com")
     for name in ("mine", "other"):
@@ -135,7 +84,7 @@ def test_a_change_of_consent_reaches_what_is_stored_and_what_comes(stack: Stack,
     change = new_consent_change(
         event_id=new_event_id(), occurred_at_us=now_us(), tenant="default", user="ann@example.com", consent="analyse"
     )
-    world.put("consents", consent_key("default", "ann@example.com", None), change)
+    world.put("consents", change, key=consent_key("default", "ann@example.com", None))
     world.state("mine", 2, "analyse", False, ["consent:analyse"])
     # A job that starts anew, without what it kept, knows and does not say it again.
     stack.stop_process("label")
@@ -145,7 +94,7 @@ def test_a_change_of_consent_reaches_what_is_stored_and_what_comes(stack: Stack,
     world.state("mine", 2, "analyse", False, ["consent:analyse"])
 
 
-def test_copies_beyond_the_cap_are_held_and_stay_decided(stack: Stack, world: World) -> None:
+def test_copies_beyond_the_cap_are_held_and_stay_decided(stack: Stack, world: Curated) -> None:
     world.policy("near", 1, "[near_duplicates]\ncap = 1\n")
     text = new_message(role="user", content=" ".join(f"word{number}" for number in range(40)))
     held = (
@@ -156,53 +105,52 @@ def test_copies_beyond_the_cap_are_held_and_stay_decided(stack: Stack, world: Wo
 
     def another() -> int:
         world.tell(f"near-{next(numbers)}", tenant="near", messages=[text])
-        return int(world.rows(held)[0][0])
+        return int(world.one(held))
 
     until(another, PATIENCE_S, 0.5)
     decided = "SELECT count() FROM curation FINAL WHERE by = 'curate@1'"
     pid = stack.kill("curate")
     stack.wait_ready("curate", PATIENCE_S, after_pid=pid)
-    before = world.rows(decided)[0][0]
+    before = world.one(decided)
     world.tell("near-last", tenant="near", messages=[text])
-    world.becomes("SELECT trainable FROM trajectories FINAL WHERE trajectory_id = 'near-last'", [(False,)])
+    world.shows("SELECT trainable FROM trajectories FINAL WHERE trajectory_id = 'near-last'", [(False,)])
     # What was told between the last look and the kill is held too; nobody is held twice, or let in before and held now.
     admitted = "SELECT count() FROM trajectories FINAL WHERE tenant = 'near' AND trainable"
     assert world.rows("SELECT uniqExact(trajectory_id) = count() FROM curation FINAL WHERE by = 'curate@1'") == [
         (True,)
     ]
-    assert world.rows(decided)[0][0] > before
-    assert world.rows(admitted)[0][0] >= 1
+    assert world.one(decided) > before
+    assert world.one(admitted) >= 1
 
 
-def test_history_is_governed_anew_under_a_new_policy(world: World) -> None:
+def test_history_is_governed_anew_under_a_new_policy(world: Curated) -> None:
     world.tell("old-1", "old-2", tenant="replayed")
     for name in ("old-1", "old-2"):
         world.state(name, 1, "train", True, [])
     world.policy("replayed", 4, '[consent]\nmaximum = "analyse"\n')
-    arguments = ("replay", "--topic", "steps", "--into", "governed-steps", "--json")
-    dry = orjson.loads(world.command(*arguments, "--dry-run"))
+    arguments = ("replay", "--topic", "steps", "--into", "governed-steps")
+    dry = world.facts(*arguments, "--dry-run")
     assert dry["governed"] >= 4  # and those of other tests that came before their policy
-    done = orjson.loads(world.command(*arguments))
+    done = world.facts(*arguments)
     assert done == dry
     for name in ("old-1", "old-2"):
         query = f"SELECT consent, trainable FROM trajectories FINAL WHERE trajectory_id = '{name}' AND revision > 1"
-        world.becomes(query, [("analyse", False)])
-    again = orjson.loads(world.command(*arguments))
+        world.shows(query, [("analyse", False)])
+    again = world.facts(*arguments)
     assert (again["governed"], again["known"]) == (0, done["known"] + done["governed"])
     rows = "SELECT count(), uniqExact(source_event_id), max(policy_version) FROM steps FINAL WHERE tenant = 'replayed'"
-    world.becomes(rows, [(8, 4, 4)])
+    world.shows(rows, [(8, 4, 4)])
 
 
-def test_the_judge_scores_a_step_by_what_the_user_said_next(world: World, judge: tuple[str, list[Any]]) -> None:
+def test_the_judge_scores_a_step_by_what_the_user_said_next(world: Curated, judge: tuple[str, list[Any]]) -> None:
     steps = make_steps("talk", 3, agent="judged", user="ann@example.com")
     for index, step in enumerate(steps):
         step["messages"] = [new_message(role="user", content=f"said {index}")]
-        world.producer.send("steps", "talk", step)
-    world.producer.flush()
+    world.put("steps", *steps)
     scores = (
         "SELECT step_index, value, consent FROM feedback FINAL WHERE name = 'shadow.next_state' ORDER BY step_index"
     )
     # Ann's consent was lowered above: it may be counted, not learned from.
-    world.becomes(scores, [(0, 0.75, "analyse"), (1, 0.75, "analyse")])
+    world.shows(scores, [(0, 0.75, "analyse"), (1, 0.75, "analyse")])
     asked = [orjson.loads(body["messages"][1]["content"])["reaction"] for _, _, body in judge[1]]
     assert sorted(asked) == ["said 1", "said 2"]

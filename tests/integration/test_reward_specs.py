@@ -7,19 +7,15 @@ from typing import Any
 import orjson
 import pytest
 from click.testing import CliRunner
-from service_process import until
 from stack_fixtures import changed
+from stack_world import World
 from stream_records import make_ending, make_feedback, make_steps
 
 from stepstream.cli.main import cli
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.clickhouse import connect
-from stepstream.topics.codec import codec_of
-from stepstream.topics.producer import EventProducer
 
-PATIENCE_S = 60.0
 PROCESSES = ["broker", "registry", "store", "govern", "label", "store-writer"]
 SPEC = """
 name = "shop"
@@ -47,81 +43,50 @@ wait_s = 1
 pytestmark = pytest.mark.timeout(300)
 
 
-class World:
-    """What the test sends, and what becomes of it."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.codec = codec_of(settings)
-        self.producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
-        self.store = connect(settings.clickhouse, database=settings.clickhouse.database)
-
-    def close(self) -> None:
-        self.codec.close()
-        self.store.close_connections()
-        self.store.close()
-
-    def told(self, name: str, *feedback: Any) -> None:
-        for one in feedback:
-            self.producer.send("feedback", name, one)
-        self.producer.flush()
-
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self.store.query(query).result_rows]
-
-    def becomes(self, name: str, **expected: Any) -> None:
-        """Waits until a trajectory's newest row has these columns."""
-        query = f"SELECT {', '.join(expected)} FROM trajectories FINAL WHERE trajectory_id = '{name}'"
-        wanted = [tuple(expected.values())]
-        until(lambda: self.rows(query) == wanted, PATIENCE_S)
-
-    def shows(self, query: str, expected: list[tuple[Any, ...]]) -> None:
-        """Waits until the tables have these rows: each of them gets its rows in an insert of its own."""
-        until(lambda: self.rows(query) == expected, PATIENCE_S)
+class Rewarded(World):
+    """A stack whose reward specifications are put up while it runs."""
 
     def has_components(self, name: str, columns: str, expected: list[tuple[Any, ...]]) -> None:
         """Waits until the newest label of a trajectory has these components."""
         of = f"current_reward_components WHERE trajectory_id = '{name}'"
         self.shows(f"SELECT {columns} FROM {of} ORDER BY name", expected)
 
-    def command(self, *arguments: str, fails: bool = False) -> str:
-        done = CliRunner().invoke(cli, ["rewards", *arguments], env=environment_of(self.settings))
+    def rewards(self, *words: str, fails: bool = False) -> str:
+        """What `stepstream rewards WORDS` prints."""
+        done = CliRunner().invoke(cli, ["rewards", *words], env=environment_of(self.settings))
         assert (done.exit_code != 0) == fails, done.output
         return done.output
 
 
 @pytest.fixture(scope="module")
-def world(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rewarded]:
     settings = changed(isolated(base_settings, tmp_path_factory.mktemp("rewards")), stack={"start_deadline_s": 240.0})
-    with Stack(settings, PROCESSES) as running:
-        opened = World(running.settings)
+    with Stack(settings, PROCESSES) as running, Rewarded(running.settings) as opened:
         yield opened
-        opened.close()
 
 
-def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: World, tmp_path: Path) -> None:
+def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Rewarded, tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(SPEC)
-    put = orjson.loads(world.command("put", str(file), "--json"))
+    put = orjson.loads(world.rewards("put", str(file), "--json"))
     assert (put["name"], put["version"], put["changed"], put["environments"]) == ("shop", 1, True, ["shop-*"])
-    assert orjson.loads(world.command("put", str(file), "--json"))["changed"] is False
+    assert orjson.loads(world.rewards("put", str(file), "--json"))["changed"] is False
     spec = f"shop@{put['digest']}"
 
     # The specification reaches label by another way than the steps: until it has, the built-in one rules.
-    for step in make_steps("t", 2, environment="shop-1"):
-        world.producer.send("steps", "t", step)
-    world.told("t", make_ending("t", 2))
+    world.send("steps", *make_steps("t", 2, environment="shop-1"))
+    world.put("feedback", make_ending("t", 2))
     # Partial at once, or already given up: one second is waited for `tests`.
     given_up = {"reward_spec": spec, "reward_spec_version": 1, "reward": 1.0, "pending": [], "flags": ["missing:tests"]}
     world.becomes("t", **given_up, trainable=True)
     world.shows("SELECT reason, components FROM closures FINAL", [("waited", ["tests"])])
     [(first,)] = world.rows("SELECT revision FROM trajectories FINAL WHERE trajectory_id = 't'")
 
-    world.told("t", make_feedback("t", 1.0, name="tests", source="test", number=1))
+    world.put("feedback", make_feedback("t", 1.0, name="tests", source="test", number=1))
     world.becomes("t", revision=first + 1, reward=2.0, flags=[], trainable=True)
-    world.told("t", make_feedback("t", 0.0, source="user", number=2))  # not theirs to say
+    world.put("feedback", make_feedback("t", 0.0, source="user", number=2))  # not theirs to say
     world.becomes("t", revision=first + 2, reward=2.0, success=True, flags=["wrong_source:outcome"])
-    world.told("t", make_feedback("t", -3.0, name="thumbs", source="user", number=3))
+    world.put("feedback", make_feedback("t", -3.0, name="thumbs", source="user", number=3))
     world.becomes("t", revision=first + 3, reward=1.5)
     given = [
         ("outcome", "term", "environment", 1.0, 1.0),
@@ -130,41 +95,42 @@ def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Wor
     ]
     world.has_components("t", "name, kind, source, value, weight", given)
     thumbs = make_feedback("t", number=3)["event_id"]
-    world.told("t", make_feedback("t", None, name="thumbs", number=4, retracts=thumbs))
+    world.put("feedback", make_feedback("t", None, name="thumbs", number=4, retracts=thumbs))
     world.becomes("t", revision=first + 4, reward=2.0)
     world.has_components("t", "name", [("outcome",), ("tests",)])
     kept = "SELECT countIf(name = 'thumbs'), uniqExact(revision) FROM reward_components FINAL WHERE trajectory_id = 't'"
     world.shows(kept, [(1, first + 4)])
 
     file.write_text(SPEC.replace("weight = 0.5", "weight = 0.25").replace('feedback = "tests"', 'feedback = "units"'))
-    assert "version 2 of shop rules all agents in shop-* now" in world.command("put", str(file))
+    assert "version 2 of shop rules all agents in shop-* now" in world.rewards("put", str(file))
     # Nothing gave `units`: as `tests` was waited for long enough, so is it.
     world.becomes("t", reward_spec_version=2, reward=1.0, pending=[], trainable=True)
-    listed = orjson.loads(world.command("list", "--json"))
+    listed = orjson.loads(world.rewards("list", "--json"))
     assert [(row["name"], row["version"]) for row in listed] == [("shop", 2)]
-    assert 'feedback = "units"' in world.command("show", "shop")
-    assert "there are: shop" in world.command("show", "nothing", fails=True)
+    assert 'feedback = "units"' in world.rewards("show", "shop")
+    assert "there are: shop" in world.rewards("show", "nothing", fails=True)
     stored = [(1, ["shop-*"]), (2, ["shop-*"])]
     world.shows("SELECT version, environments FROM reward_specs FINAL ORDER BY version", stored)
     rates = "SELECT component, sum(n) FROM component_rates WHERE environment = 'shop-1' GROUP BY component"
     world.shows(rates, [("outcome", 1)])
 
 
-def test_what_no_specification_names_has_the_one_of_the_settings(world: World) -> None:
-    for step in make_steps("elsewhere", 1, environment="bank"):
-        world.producer.send("steps", "elsewhere", step)
-    world.told("elsewhere", make_ending("elsewhere", 1))
+def test_what_no_specification_names_has_the_one_of_the_settings(world: Rewarded) -> None:
+    world.send("steps", *make_steps("elsewhere", 1, environment="bank"))
+    world.put("feedback", make_ending("elsewhere", 1))
     world.becomes("elsewhere", revision=1, reward_spec_version=0, reward=1.0, flags=[], trainable=True)
 
 
-def test_a_broken_call_scores_below_an_honest_failure(world: World, tmp_path: Path) -> None:
+def test_a_broken_call_scores_below_an_honest_failure(world: Rewarded, tmp_path: Path) -> None:
     for name, arguments in (("honest", '{"input": "a"}'), ("broken", '{"input": ')):
         for step in make_steps(name, 1, environment="shop-2"):
             step["response"]["tool_calls"][0]["arguments"] = arguments
-            world.producer.send("steps", name, step)
+            world.send("steps", step)
         # The environment is fooled: it takes the error for a success.
         fooled = float(name == "broken")
-        world.told(name, make_ending(name, 1, fooled), make_feedback(name, 0.0, name="units", source="test", number=1))
+        world.put(
+            "feedback", make_ending(name, 1, fooled), make_feedback(name, 0.0, name="units", source="test", number=1)
+        )
     world.becomes("honest", reward=0.0, success=False)
     world.becomes("broken", reward=-1.0, success=True)
     told = [("cap:malformed", "guard"), ("outcome", "term"), ("tests", "term")]

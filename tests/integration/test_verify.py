@@ -1,8 +1,5 @@
 """The job `verify` over a real broker: verdicts become feedback, and feedback becomes components of a label."""
 
-import os
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,16 +10,15 @@ import orjson
 import pytest
 from scripted_judge import answering, reply
 from stack_fixtures import changed
+from stack_world import World
 from stream_records import make_ending, make_steps
 
-from stepstream.config import Settings, environment_of
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.verifiers.sandbox import landlock
-from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import new_message
-from stepstream.topics.producer import EventProducer
 
 PATIENCE_S = 60.0
 PROCESSES = ["broker", "registry", "govern", "label", "verify"]
@@ -112,12 +108,11 @@ def stack(base_settings: Settings, folder: Path, tmp_path_factory: pytest.TempPa
             yield running
 
 
-class World:
-    """What the tests send, and what becomes of it."""
+class Judged(World):
+    """A stack whose labels and verdicts are followed."""
 
     def __init__(self, settings: Settings) -> None:
-        self.codec = codec_of(settings)
-        self.producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
+        super().__init__(settings)
         self._log = EventConsumer(settings.kafka, self.codec)
         self._log.follow(["labeled-trajectories", "feedback"])
         self.labels: dict[str, Any] = {}
@@ -125,18 +120,16 @@ class World:
 
     def close(self) -> None:
         self._log.close()
-        self.codec.close()
+        super().close()
 
-    def tell(self, name: str, code: str, task_id: str = "four") -> None:
+    def answer(self, name: str, code: str, task_id: str = "four") -> None:
         """One trajectory that answers with code."""
         steps = make_steps(name, 2, task_id=task_id, consent="train")
         steps[1]["response"] = new_message(role="assistant", content=code)
-        for step in steps:
-            self.producer.send("steps", name, step)
-        self.producer.send("feedback", name, make_ending(name, 2))
-        self.producer.flush()
+        self.send("steps", *steps)
+        self.put("feedback", make_ending(name, 2))
 
-    def read(self) -> None:
+    def look(self) -> None:
         """Takes in what is new."""
         for event in self._log.poll(500, 0.1):
             name = event.record["trajectory_id"]
@@ -149,7 +142,7 @@ class World:
         """Waits until a label has these components at its last step; gives (value, source) of each."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            self.read()
+            self.look()
             label = self.labels.get(name)
             terms = {} if label is None else {term["name"]: term for term in label["steps"][-1]["components"]}
             if set(terms) >= set(wanted):
@@ -158,28 +151,15 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(stack: Stack) -> Iterator[World]:
-    opened = World(stack.settings)
-    yield opened
-    opened.close()
+def world(stack: Stack) -> Iterator[Judged]:
+    with Judged(stack.settings) as opened:
+        yield opened
 
 
-def command(settings: Settings, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "stepstream.cli.main", "verify", *arguments],
-        env={**os.environ, **environment_of(settings)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_verdicts_become_components_of_the_label(world: World) -> None:
-    world.tell("right", RIGHT)
-    world.tell("wrong", WRONG)
-    world.tell("unknown", RIGHT, task_id="another")
+def test_verdicts_become_components_of_the_label(world: Judged) -> None:
+    world.answer("right", RIGHT)
+    world.answer("wrong", WRONG)
+    world.answer("unknown", RIGHT, task_id="another")
     shadow = (0.75, "judge")
     assert world.components("right", "answer", "tests", "measured quality") == {
         "answer": (1.0, "verifier"),
@@ -197,16 +177,16 @@ def test_verdicts_become_components_of_the_label(world: World) -> None:
     assert world.components("unknown", "measured quality") == {"measured quality": shadow}
 
 
-def test_a_judge_counts_once_it_is_calibrated(stack: Stack, world: World, folder: Path) -> None:
-    assert "judge" in command(stack.settings, "check", str(folder / "verify.toml"))
-    told = command(stack.settings, "calibrate", str(folder / "verify.toml"), "--set", str(folder / "labelled.jsonl"))
+def test_a_judge_counts_once_it_is_calibrated(world: Judged, folder: Path) -> None:
+    assert "judge" in world.command("verify", "check", str(folder / "verify.toml"))
+    told = world.command("verify", "calibrate", str(folder / "verify.toml"), "--set", str(folder / "labelled.jsonl"))
     assert "it counts" in told
     assert "agreement  1.000" in told
     deadline = time.monotonic() + PATIENCE_S
     number = 0
     while True:  # the job hears of it a moment later
         number += 1
-        world.tell(f"judged-{number}", RIGHT)
+        world.answer(f"judged-{number}", RIGHT)
         components = world.components(f"judged-{number}", "answer", "tests")
         while not {"quality", "measured quality"} & set(components):
             components = world.components(f"judged-{number}", "answer", "tests")
@@ -216,9 +196,9 @@ def test_a_judge_counts_once_it_is_calibrated(stack: Stack, world: World, folder
     assert components["quality"] == (0.75, "judge")
 
 
-def test_what_came_while_the_job_was_down_is_judged_once(stack: Stack, world: World) -> None:
+def test_what_came_while_the_job_was_down_is_judged_once(stack: Stack, world: Judged) -> None:
     stack.stop_process("verify")
-    world.tell("later", RIGHT)
+    world.answer("later", RIGHT)
     stack.start_process("verify", PATIENCE_S)
     world.components("later", "answer", "tests", "quality")
     for name in ("right", "later"):

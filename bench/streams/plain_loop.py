@@ -1,0 +1,90 @@
+"""What one Python process can do with the same records at the most: no state, no checks, no flush in between.
+
+In a process of its own: `plain_loop.py rate TOPIC RECORDS` prints its records per second; `plain_loop.py forward`
+prints `ready`, and then passes on each step at once until it is ended.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from stepstream.config import load
+from stepstream.topics.client import client_config
+from stepstream.topics.codec import Codec
+from stepstream.topics.ids import new_event_id
+
+LOOP_TOPIC = "bench-loop"
+
+
+def run_loop(topic: str, records: int) -> None:
+    """The plain loop, as a process: prints its records per second."""
+    settings = load()
+    codec = Codec(settings.schema_registry)
+    consumer = Consumer(
+        client_config(settings.kafka)
+        | {"group.id": new_event_id(), "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )
+    producer = Producer(
+        client_config(settings.kafka)
+        | {"enable.idempotence": True, "linger.ms": 5, "compression.type": "lz4", "partitioner": "murmur2_random"}
+    )
+    consumer.subscribe([topic])
+    done = 0
+    began, first = 0.0, 0
+    while done < records:
+        for message in consumer.consume(500, 0.1):
+            if message.error() is None:
+                value = codec.encode(topic, codec.decode(topic, message.value()))
+                while True:
+                    try:
+                        producer.produce(LOOP_TOPIC, value, message.key())
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+                done += 1
+        producer.poll(0)
+        if done and not began:
+            began, first = time.monotonic(), done
+    producer.flush()
+    consumer.commit(asynchronous=False)
+    print((done - first) / (time.monotonic() - began))
+    consumer.close()
+
+
+def run_forward() -> None:
+    """The plain loop for latency: each record at once."""
+    settings = load()
+    codec = Codec(settings.schema_registry)
+    consumer = Consumer(
+        client_config(settings.kafka)
+        | {"group.id": new_event_id(), "auto.offset.reset": "latest", "fetch.wait.max.ms": 5}
+    )
+    producer = Producer(client_config(settings.kafka) | {"enable.idempotence": True, "linger.ms": 0})
+    consumer.subscribe(["steps"], on_assign=from_now(lambda: print("ready", flush=True)))
+    while True:
+        for message in consumer.consume(500, 0.001):
+            if message.error() is None:
+                value = codec.encode("governed-steps", codec.decode("steps", message.value()))
+                producer.produce(LOOP_TOPIC, value, message.key())
+        producer.poll(0)
+
+
+def from_now(then: Callable[[], object]) -> Callable[[Consumer, list[TopicPartition]], None]:
+    """What makes a subscription begin at the records that come after it, exactly; calls `then` when it does."""
+
+    def assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            partition.offset = consumer.get_watermark_offsets(partition, timeout=10)[1]
+        consumer.assign(partitions)
+        then()
+
+    return assign
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rate":
+        run_loop(sys.argv[2], int(sys.argv[3]))
+    else:
+        run_forward()

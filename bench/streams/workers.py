@@ -1,0 +1,148 @@
+"""The stack under measurement, and one worker of a job as seen through its metrics."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, TopicPartition
+
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.stack import Stack
+from stepstream.topics.client import client_config
+from stepstream.topics.codec import Codec
+from stepstream.topics.producer import EventProducer
+from streams import plain_loop
+from streams.traffic import STEPS_OF_ONE, trajectory
+
+PATIENCE_S = 120.0
+
+
+class Bench:
+    """The stack under measurement and what to measure it with."""
+
+    def __init__(self, stack: Stack, folder: Path, quick: bool) -> None:
+        self.settings: Settings = stack.settings
+        self.folder = folder
+        self.trajectories = 1_200 if quick else 10_000
+        self.quick = quick
+        self.seconds = 2.0 if quick else 20.0
+        self.codec = Codec(self.settings.schema_registry)
+        self.producer = EventProducer(self.settings.kafka, self.codec, "bench/1", linger_ms=5)
+        self.rng = random.Random(0)
+
+    def fill(self) -> int:
+        """Writes the trajectories to `steps` and `feedback`; returns the mean size of a step in bytes."""
+        size = 0
+        for number in range(self.trajectories):
+            steps, ending = trajectory(f"fill-{number}", self.rng)
+            for step in steps:
+                value = self.codec.encode("steps", step)
+                size += len(value)
+                self.producer.send_encoded("steps", step["trajectory_id"], value, step)
+            self.producer.send("feedback", ending["trajectory_id"], ending)
+            if len(self.producer) > 20_000:
+                self.producer.flush()
+        self.producer.flush()
+        return round(size / self.trajectories / STEPS_OF_ONE)
+
+    def end(self, topic: str) -> int:
+        """Records of a topic."""
+        consumer = Consumer(client_config(self.settings.kafka) | {"group.id": "bench-end"})
+        try:
+            partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+            return sum(consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions)
+        finally:
+            consumer.close()
+
+    def loop_rate(self, topic: str) -> float:
+        """Records per second of the plain loop over a topic, in a process of its own."""
+        command = [sys.executable, plain_loop.__file__, "rate", topic, str(self.end(topic))]
+        out = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True)
+        return float(out.stdout.split()[-1])
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Variables for a child process."""
+        return os.environ | environment_of(self.settings) | {"OMP_NUM_THREADS": "1"} | more
+
+    @contextmanager
+    def job(self, name: str) -> "Iterator[Job]":
+        """One worker of a job, running."""
+        port = free_block(1)
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"stepstream.jobs.{name}"],
+                env=self.environment(STEPSTREAM_METRICS_PORT=str(port)),
+                stderr=log,
+            )
+        try:
+            yield Job(process, port)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+class Job:
+    """A running job as seen through its metrics."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
+        self.process = psutil.Process(process.pid)
+        self._url = f"http://127.0.0.1:{port}/metrics"
+
+    def metric(self, name: str, topics: tuple[str, ...] = ()) -> float:
+        """The sum of a metric over all labels, or over the topics given."""
+        try:
+            with urllib.request.urlopen(self._url, timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return 0.0
+        found = [line for line in lines if line.startswith((name + " ", name + "{"))]
+        return sum(
+            float(line.rsplit(" ", 1)[1]) for line in found if not topics or any(f'topic="{t}"' in line for t in topics)
+        )
+
+    def ready(self) -> None:
+        """Waits until the job has its partitions."""
+        wait_for(lambda: self.metric("stepstream_job_ready") == 1)
+
+    def rate(self, topics: tuple[str, ...], total: int) -> float:
+        """Records per second until `total` records of the topics were worked off."""
+        seen = [(time.monotonic(), 0.0)]
+
+        def done() -> bool:
+            count = self.metric("stepstream_job_records_in_total", topics)
+            if count > seen[-1][1]:
+                seen.append((time.monotonic(), count))
+            return count >= total
+
+        wait_for(done, pause_s=0.05)
+        (began, first), (ended, last) = seen[1], seen[-1]
+        return (last - first) / (ended - began)
+
+    def cost(self) -> tuple[float, float]:
+        """CPU seconds and MB resident so far."""
+        times = self.process.cpu_times()
+        return times.user + times.system, self.process.memory_info().rss / 1e6
+
+
+def settled(job: Job) -> bool:
+    """Whether the job has stopped taking records: what earlier measurements left is worked off."""
+    before = job.metric("stepstream_job_records_in_total")
+    time.sleep(1.0)
+    return job.metric("stepstream_job_records_in_total") == before
+
+
+def wait_for(ask: Callable[[], bool], pause_s: float = 0.1) -> None:
+    """Blocks until the answer is yes."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not ask():
+        if time.monotonic() > deadline:
+            raise SystemExit("the bench waited too long; see the jobs' logs in its folder")
+        time.sleep(pause_s)
