@@ -27,8 +27,8 @@ from sample_records import (
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
-from stepstream.jobs import clickhouse
-from stepstream.jobs.rows import TABLES, rows
+from stepstream.jobs.storage import clickhouse
+from stepstream.jobs.storage.rows import TABLES, rows
 
 
 @contextmanager

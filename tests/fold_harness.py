@@ -7,10 +7,10 @@ from typing import Any
 
 import fastavro
 
-from stepstream.jobs.fold_job import Fold
-from stepstream.jobs.outputs import Outputs
-from stepstream.jobs.record import Record, Refused
-from stepstream.jobs.state import Changes
+from stepstream.jobs.runtime.fold_job import Fold
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.state import Changes
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Unencodable

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stepstream.jobs.moments import Moments
+from stepstream.jobs.statistics.moments import Moments
 
 
 def moments(*groups: Sequence[float]) -> Moments:

@@ -7,12 +7,12 @@ from typing import Any
 from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import make_ending, make_steps
 
-from stepstream.jobs.label_fold import JOB, LabelFold
-from stepstream.jobs.outputs import Outputs
-from stepstream.jobs.record import Record
-from stepstream.jobs.reward_spec import RewardSpec
-from stepstream.jobs.specifications import OneSpecification
-from stepstream.jobs.standing import Standing
+from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.labels.fold import JOB, LabelFold
+from stepstream.jobs.rewards.spec import RewardSpec
+from stepstream.jobs.rewards.specifications import OneSpecification
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import Record
 from stepstream.topics.events import Consent, new_governance
 from stepstream.topics.ids import derived_id
 

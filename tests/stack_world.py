@@ -13,7 +13,7 @@ import orjson
 from stream_records import make_ending, make_steps
 
 from stepstream.config import Settings, environment_of
-from stepstream.jobs.clickhouse import Client, connect
+from stepstream.jobs.storage.clickhouse import Client, connect
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.producer import EventProducer

@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from store_fixtures import StoreProcess, store_process
 
 from stepstream.config import Settings, environment_of
-from stepstream.jobs import clickhouse
+from stepstream.jobs.storage import clickhouse
 
 
 @pytest.fixture(scope="module")

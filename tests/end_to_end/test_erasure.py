@@ -20,10 +20,10 @@ from stream_records import make_ending, make_feedback, make_steps
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.clickhouse import connect
 from stepstream.jobs.erasure.log import ends, wait_until_read
-from stepstream.jobs.rows import TABLES
-from stepstream.jobs.state import PartitionState
+from stepstream.jobs.runtime.state import PartitionState
+from stepstream.jobs.storage.clickhouse import connect
+from stepstream.jobs.storage.rows import TABLES
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec, codec_of

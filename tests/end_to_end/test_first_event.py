@@ -13,7 +13,7 @@ import pytest
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.clickhouse import connect
+from stepstream.jobs.storage.clickhouse import connect
 
 README = Path(__file__).parents[2] / "README.md"
 PROCESSES = (

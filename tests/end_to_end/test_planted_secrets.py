@@ -21,7 +21,7 @@ from stack_fixtures import changed
 from stepstream.config import Settings
 from stepstream.config.sections import Provider
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.clickhouse import connect
+from stepstream.jobs.storage.clickhouse import connect
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec

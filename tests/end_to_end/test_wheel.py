@@ -37,7 +37,7 @@ def test_it_carries_its_data(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for pattern in (
         "stepstream/schemas/Step.avsc",
-        "stepstream/jobs/migrations/0001_events.sql",
+        "stepstream/jobs/storage/migrations/0001_events.sql",
         "stepstream/services/console/static/index.html",
         "stepstream/embedded/jars.lock",
         "stepstream/demo/demo.toml",

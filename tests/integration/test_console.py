@@ -11,7 +11,7 @@ from typing import Any
 from console_process import console, fill
 from store_fixtures import StoreProcess, store_process
 
-from stepstream.jobs.migrate import migrate
+from stepstream.jobs.storage.migrate import migrate
 
 
 def get(url: str) -> tuple[int, Any]:

@@ -14,7 +14,7 @@ from stream_records import make_steps
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.consent import consent_key
+from stepstream.jobs.governance.consent import consent_key
 from stepstream.topics.events import new_consent_change, new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
 

@@ -11,9 +11,9 @@ from sample_records import SAMPLES, T0_US, checkpoint, feedback, step, training_
 
 from stepstream.cli.explain import explain
 from stepstream.config import Settings, environment_of
-from stepstream.jobs import clickhouse
-from stepstream.jobs.migrate import migrate
-from stepstream.jobs.rows import TABLES, rows
+from stepstream.jobs.storage import clickhouse
+from stepstream.jobs.storage.migrate import migrate
+from stepstream.jobs.storage.rows import TABLES, rows
 
 Ask = Callable[..., Result]
 

@@ -8,12 +8,12 @@ from clickhouse_connect.driver.client import Client
 from sample_records import SAMPLES, T0_US, feedback, step, trajectory
 
 from stepstream.config import Settings
-from stepstream.jobs import clickhouse
 from stepstream.jobs.erasure.finding import Person
 from stepstream.jobs.erasure.tables import delete_rows, rows_left, trajectories_of
-from stepstream.jobs.inserting import Inserter
-from stepstream.jobs.migrate import migrate
-from stepstream.jobs.rows import TABLES, rows
+from stepstream.jobs.storage import clickhouse
+from stepstream.jobs.storage.inserting import Inserter
+from stepstream.jobs.storage.migrate import migrate
+from stepstream.jobs.storage.rows import TABLES, rows
 from stepstream.topics.events import new_consent_change, new_governance
 
 ADA = Person("default", "ada'; --")

@@ -21,9 +21,9 @@ from sample_records import (
 )
 
 from stepstream.config import Settings
-from stepstream.jobs import clickhouse
-from stepstream.jobs.migrate import MigrationError, migrate, migrations
-from stepstream.jobs.rows import TABLES, rows
+from stepstream.jobs.storage import clickhouse
+from stepstream.jobs.storage.migrate import MigrationError, migrate, migrations
+from stepstream.jobs.storage.rows import TABLES, rows
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from service_process import until
 
 from stepstream.config import Settings, environment_of
-from stepstream.jobs.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.topics import admin
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec

@@ -18,8 +18,8 @@ from stack_fixtures import changed
 
 from stepstream import sdk
 from stepstream.config import Settings, environment_of
-from stepstream.jobs.joining import join
-from stepstream.jobs.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.labels.joining import join
 from stepstream.sdk.recorder import Recorder
 from stepstream.sdk.trajectory import About
 from stepstream.topics.codec import Codec, codec_of

@@ -23,7 +23,7 @@ def set_consent(level: Any, tenant: str, user: str | None, agent: str | None, as
     """Set what is allowed from now on, also for what is stored already. Of all that applies, the strictest counts."""
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.consent import consent_key
+    from stepstream.jobs.governance.consent import consent_key
     from stepstream.topics.events import new_consent_change
     from stepstream.topics.ids import new_event_id, now_us
 

@@ -10,9 +10,9 @@ from fastavro.validation import ValidationError
 from stepstream.config import Settings
 from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
 from stepstream.datasets.files import Place, documents
-from stepstream.jobs.consent import stricter
-from stepstream.jobs.record import Refused
-from stepstream.jobs.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.governance.consent import stricter
+from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.runtime.record import Refused
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import codec_of

@@ -123,8 +123,8 @@ def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | N
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from stepstream.embedded.addresses import wire
-    from stepstream.jobs.clickhouse import connect
-    from stepstream.jobs.exporting import episodes, matching
+    from stepstream.jobs.storage.clickhouse import connect
+    from stepstream.jobs.storage.exporting import episodes, matching
 
     if name == PARQUET and out is None:
         raise click.UsageError("Parquet cannot go to standard output: give --out FILE")
@@ -157,8 +157,8 @@ def _log() -> Iterator[Any]:
 @contextmanager
 def _tokens(client: Any, where: str, purpose: Any) -> Iterator[Any]:
     """Looks up steps with their tokens, which it reads from the log first."""
-    from stepstream.jobs.exporting import matching
-    from stepstream.jobs.step_cache import StepCache
+    from stepstream.jobs.storage.exporting import matching
+    from stepstream.jobs.storage.step_cache import StepCache
     from stepstream.topics.codec import codec_of
 
     wanted = {name for ids in matching(client, where, purpose) for name in ids}

@@ -24,7 +24,7 @@ def apply(file: Path, tenant: str, as_json: bool) -> None:
     """Check FILE and put it up as the tenant's next version; it rules what is governed from then on."""
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.policy import PolicyError, check, next_version
+    from stepstream.jobs.governance.policy import PolicyError, check, next_version
     from stepstream.topics.events import new_policy
     from stepstream.topics.ids import new_event_id, now_us
 
@@ -56,7 +56,7 @@ def show(tenant: str, as_json: bool) -> None:
     """Print the file that rules a tenant now."""
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.policy import EVERY_TENANT
+    from stepstream.jobs.governance.policy import EVERY_TENANT
 
     with log_at_hand(load(), _say) as settings:
         policies = tables.read(settings, "policies")

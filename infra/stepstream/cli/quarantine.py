@@ -69,7 +69,7 @@ def _held(tenant: str, reason: str, limit: int) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _store() -> Iterator[Any]:
-    from stepstream.jobs.clickhouse import connect
+    from stepstream.jobs.storage.clickhouse import connect
 
     settings = wire(load()).clickhouse
     client = connect(settings, database=settings.database)

@@ -11,7 +11,7 @@ import orjson
 from stepstream.config import load
 
 if TYPE_CHECKING:
-    from stepstream.jobs.reward_spec import RewardSpec
+    from stepstream.jobs.rewards.spec import RewardSpec
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -44,7 +44,7 @@ def put(file: Path, as_json: bool) -> None:
     """Check FILE and put it up as the next version; what is kept is labelled again under it."""
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.specifications import REWARD_SPECS, next_version
+    from stepstream.jobs.rewards.specifications import REWARD_SPECS, next_version
     from stepstream.topics.events import new_reward_specification
     from stepstream.topics.ids import new_event_id, now_us
 
@@ -106,7 +106,7 @@ def list_specifications(as_json: bool) -> None:
 
 
 def _read(file: Path) -> "RewardSpec":
-    from stepstream.jobs.reward_spec import SpecificationError, parse_spec
+    from stepstream.jobs.rewards.spec import SpecificationError, parse_spec
 
     try:
         return parse_spec(file.read_text("utf-8"))
@@ -117,7 +117,7 @@ def _read(file: Path) -> "RewardSpec":
 def _all() -> dict[str, Any]:
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.specifications import REWARD_SPECS
+    from stepstream.jobs.rewards.specifications import REWARD_SPECS
 
     with log_at_hand(load(), _say) as settings:
         return tables.read(settings, REWARD_SPECS)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from stepstream.config.sections import Kafka
-from stepstream.jobs.log_reader import LogReader
-from stepstream.jobs.waiting import PatientCodec
+from stepstream.jobs.runtime.log_reader import LogReader
+from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.learner.attempt import Attempt, Invalid, Limits, Place, attempt_of
 from stepstream.learner.decisions import DECISIONS, JOB
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS

@@ -12,7 +12,7 @@ from contextlib import closing
 from confluent_kafka import KafkaError, KafkaException
 
 from stepstream.config import Settings
-from stepstream.jobs.waiting import Abandoned
+from stepstream.jobs.runtime.waiting import Abandoned
 from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt, Place
 from stepstream.learner.buffer import Buffer

@@ -13,10 +13,10 @@ import time
 from typing import Any
 
 from stepstream.config import Settings
-from stepstream.jobs import metrics
-from stepstream.jobs.log_reader import LogReader
-from stepstream.jobs.near_duplicates import NearDuplicates
-from stepstream.jobs.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile
+from stepstream.jobs.curation.near_duplicates import NearDuplicates
+from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer

@@ -1,9 +1,9 @@
 """The `govern` job: what agents told becomes safe to learn from, or a dead letter.
 
 Run it as `python -m stepstream.jobs.govern`. Reads `steps` and `feedback`; writes `governed-steps`,
-`governed-feedback` and, about what it found, `governance-audit`. Checks and redaction are in `validation.py`,
-`governing.py` and `redaction/`; what each tenant wants is in `ruling.py`. Until policies and consents are known, and
-where a policy cannot be applied, events wait.
+`governed-feedback` and, about what it found, `governance-audit`. Checks and redaction are in `governance/`
+(`validation.py`, `governing.py`) and `redaction/`; what each tenant wants is in `governance/ruling.py`. Until policies
+and consents are known, and where a policy cannot be applied, events wait.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
-from stepstream.jobs import metrics
-from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.governing import govern_feedback, govern_step
-from stepstream.jobs.joining import shared_step
-from stepstream.jobs.keys import pseudonym_key
-from stepstream.jobs.outputs import Outputs
-from stepstream.jobs.record import Record
-from stepstream.jobs.ruling import CannotGovern, Ruling, Rulings
-from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.shredding import Erased, LateKeys
-from stepstream.jobs.state import Changes, PartitionState
-from stepstream.jobs.validation import check_envelope, check_feedback, check_step
-from stepstream.jobs.waiting import patiently
+from stepstream.jobs.governance.governing import govern_feedback, govern_step
+from stepstream.jobs.governance.keys import pseudonym_key
+from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings
+from stepstream.jobs.governance.shredding import Erased, LateKeys
+from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.labels.joining import shared_step
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.state import Changes, PartitionState
+from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.events import Consent, Feedback, Step, new_audit_entry
 from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Stop, run

@@ -12,15 +12,15 @@ from contextlib import ExitStack
 from typing import ClassVar
 
 from stepstream.config import Settings
-from stepstream.jobs.folding import FoldProcessor
 from stepstream.jobs.govern import PatientRulings
-from stepstream.jobs.inspecting import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
-from stepstream.jobs.keys import pseudonym_key
-from stepstream.jobs.ruling import Rulings
-from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.shredding import LateKeys
-from stepstream.jobs.state import PartitionState
-from stepstream.jobs.waiting import patiently
+from stepstream.jobs.governance.inspecting import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
+from stepstream.jobs.governance.keys import pseudonym_key
+from stepstream.jobs.governance.ruling import Rulings
+from stepstream.jobs.governance.shredding import LateKeys
+from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.state import PartitionState
+from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.process import Stop, run
 from stepstream.topics.table import Table
 

@@ -13,20 +13,20 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
-from stepstream.jobs import metrics
-from stepstream.jobs.consent import stricter
-from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.judge_client import JudgeClient
-from stepstream.jobs.judging import digest, judged_step, question
-from stepstream.jobs.outputs import Outputs
-from stepstream.jobs.record import Record
-from stepstream.jobs.rules import TableRules
-from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.standing import Rules
-from stepstream.jobs.state import Changes
+from stepstream.jobs.governance.consent import stricter
+from stepstream.jobs.governance.rules import TableRules
+from stepstream.jobs.governance.standing import Rules
+from stepstream.jobs.judging.client import JudgeClient
+from stepstream.jobs.judging.next_state import digest, judged_step, question
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.state import Changes
+from stepstream.jobs.runtime.waiting import Decoder, PatientCodec
 from stepstream.jobs.verifiers.base import SHADOW
 from stepstream.jobs.verifiers.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
-from stepstream.jobs.waiting import Decoder, PatientCodec
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
 from stepstream.topics.events import Feedback, Step, new_feedback

@@ -3,8 +3,7 @@
 Run it as `python -m stepstream.jobs.label`. Reads `governed-steps`, `governed-feedback`, its own decisions on
 `closures` and those of people and jobs on `curation`; follows the tables `policies`, `consents`, `erasures` and
 `reward-specs`, and looks again at what it keeps when consent or a reward specification changes or somebody is erased.
-Writes `labeled-trajectories` and `closures`. The logic is in `label_fold.py`, `trajectory.py`, `labelling.py`,
-`joining.py` and `rewards.py`.
+Writes `labeled-trajectories` and `closures`. The logic is in `labels/` and `rewards/`.
 """
 
 from collections.abc import Callable
@@ -12,16 +11,16 @@ from contextlib import ExitStack, closing
 from typing import ClassVar
 
 from stepstream.config import Settings
-from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.label_fold import CLOSURES, CURATION, LABELS, NAME, VERSION, LabelFold
-from stepstream.jobs.label_store import FEEDBACK, STEPS
-from stepstream.jobs.reward_spec import load_spec
-from stepstream.jobs.rules import TableRules
-from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.specifications import OneSpecification, Specifications, TableSpecifications
-from stepstream.jobs.standing import Rules
-from stepstream.jobs.state import PartitionState
-from stepstream.jobs.waiting import PatientCodec
+from stepstream.jobs.governance.rules import TableRules
+from stepstream.jobs.governance.standing import Rules
+from stepstream.jobs.labels.fold import CLOSURES, CURATION, LABELS, NAME, VERSION, LabelFold
+from stepstream.jobs.labels.store import FEEDBACK, STEPS
+from stepstream.jobs.rewards.spec import load_spec
+from stepstream.jobs.rewards.specifications import OneSpecification, Specifications, TableSpecifications
+from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.state import PartitionState
+from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
 from stepstream.topics.process import Stop, run

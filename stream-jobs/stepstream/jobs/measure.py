@@ -14,14 +14,14 @@ from typing import Any, ClassVar, cast
 import orjson
 
 from stepstream.config import Settings
-from stepstream.jobs import metrics
-from stepstream.jobs.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
-from stepstream.jobs.component_fold import ComponentFold
-from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.outputs import Outputs
-from stepstream.jobs.record import Record
-from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.state import Changes, PartitionState
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.state import Changes, PartitionState
+from stepstream.jobs.statistics.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
+from stepstream.jobs.statistics.component_fold import ComponentFold
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
 from stepstream.topics.ids import derived_id
 from stepstream.topics.process import Stop, run

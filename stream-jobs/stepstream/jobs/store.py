@@ -1,8 +1,8 @@
 """The `store` job: puts every governed and derived record into ClickHouse.
 
-Run it as `python -m stepstream.jobs.store`. A record becomes rows as `rows.py` says. Offsets are committed after the
-insert was acknowledged; what is delivered again folds into the rows that are there (the tables' keys see to that), so
-the job keeps no state.
+Run it as `python -m stepstream.jobs.store`. A record becomes rows as `storage/rows.py` says. Offsets are committed
+after the insert was acknowledged; what is delivered again folds into the rows that are there (the tables' keys see to
+that), so the job keeps no state.
 """
 
 import logging
@@ -12,16 +12,16 @@ from functools import partial
 from typing import TypeVar
 
 from stepstream.config import Settings
-from stepstream.jobs import metrics
-from stepstream.jobs.inserting import Inserter
-from stepstream.jobs.limits import DeadLetterShare
-from stepstream.jobs.outputs import DEAD_LETTERS, Outputs
-from stepstream.jobs.publisher import Publisher
-from stepstream.jobs.record import Record, Refused
-from stepstream.jobs.row_columns import Row
-from stepstream.jobs.rows import TOPICS, rows
-from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.waiting import patiently
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.limits import DeadLetterShare
+from stepstream.jobs.runtime.outputs import DEAD_LETTERS, Outputs
+from stepstream.jobs.runtime.publisher import Publisher
+from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.waiting import patiently
+from stepstream.jobs.storage.columns import Row
+from stepstream.jobs.storage.inserting import Inserter
+from stepstream.jobs.storage.rows import TOPICS, rows
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.codec import CodecError, RegistryUnavailable, codec_of
 from stepstream.topics.process import Stop, run

@@ -12,19 +12,19 @@ from contextlib import ExitStack
 from typing import ClassVar
 
 from stepstream.config import Settings
-from stepstream.jobs.folding import FoldProcessor
-from stepstream.jobs.rules import TableRules
-from stepstream.jobs.runner import Processor, run_job
-from stepstream.jobs.standing import Rules
-from stepstream.jobs.state import PartitionState
+from stepstream.jobs.governance.rules import TableRules
+from stepstream.jobs.governance.standing import Rules
+from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.jobs.runtime.state import PartitionState
+from stepstream.jobs.runtime.waiting import Decoder, PatientCodec
 from stepstream.jobs.verifiers.bench import Bench
 from stepstream.jobs.verifiers.calibration import CALIBRATIONS
+from stepstream.jobs.verifiers.fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold
 from stepstream.jobs.verifiers.options import Surroundings
 from stepstream.jobs.verifiers.sandbox.run import SandboxError
 from stepstream.jobs.verifiers.specification import Verification, load
 from stepstream.jobs.verifiers.unit_tests import UnitTests
-from stepstream.jobs.verify_fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold
-from stepstream.jobs.waiting import Decoder, PatientCodec
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
 from stepstream.topics.process import Fatal, Stop, run

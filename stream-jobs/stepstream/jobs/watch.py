@@ -1,8 +1,9 @@
 """The `watch` job: raises an alarm when a rewarded component rises while a guard falls, and clears it again.
 
 Run one of it, as `python -m stepstream.jobs.watch`. Reads `component-stats`, whose records are few and small, and
-writes to `alarms`. Nothing is stored here: at a start both topics are read again. `watching.py` compares what stands
-by the statistics with what stands by the log, so a kill, or a record that comes twice, decides nothing twice.
+writes to `alarms`. Nothing is stored here: at a start both topics are read again. `statistics/watching.py` compares
+what stands by the statistics with what stands by the log, so a kill, or a record that comes twice, decides nothing
+twice.
 """
 
 import logging
@@ -11,8 +12,8 @@ import time
 from prometheus_client import Counter, Gauge
 
 from stepstream.config import Settings
-from stepstream.jobs import metrics
-from stepstream.jobs.watching import RAISED, Watcher
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.statistics.watching import RAISED, Watcher
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer

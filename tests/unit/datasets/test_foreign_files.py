@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stepstream.cli.dataset_import import check
 from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
 from stepstream.datasets.files import documents
-from stepstream.jobs.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 
 DATA = Path(__file__).parents[2] / "data" / "datasets"
 AT_US = 1_760_000_000_000_000

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stepstream.jobs.reward_spec import RewardSpec, parse_spec
+from stepstream.jobs.rewards.spec import RewardSpec, parse_spec
 from stepstream.services.fleet.paid import Paid, pays_outcome_alone
 
 OUTCOME = """

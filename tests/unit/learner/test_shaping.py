@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from labelled_records import LIMITS, labelled
 
 from stepstream.config.sections import Learner
-from stepstream.jobs.rewards import differences
+from stepstream.jobs.rewards.terms import differences
 from stepstream.learner.advantages import PpoGae, Rule, Step, StepGae, Trajectory, VTrace
 from stepstream.learner.attempt import attempt_of
 from stepstream.learner.credit import rule_of

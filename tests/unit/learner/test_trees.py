@@ -8,9 +8,9 @@ from credit_cases import advantages
 from fold_harness import FoldRun, MemoryState
 from stream_records import as_governed, make_ending, make_steps
 
-from stepstream.jobs.label_fold import JOB, LabelFold
-from stepstream.jobs.reward_spec import RewardSpec
-from stepstream.jobs.specifications import OneSpecification
+from stepstream.jobs.labels.fold import JOB, LabelFold
+from stepstream.jobs.rewards.spec import RewardSpec
+from stepstream.jobs.rewards.specifications import OneSpecification
 from stepstream.learner.advantages import Grpo, TreeGrpo
 from stepstream.learner.attempt import Limits, attempt_of
 from stepstream.learner.buffer import Buffer

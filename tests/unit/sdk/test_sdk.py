@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stepstream import sdk
 from stepstream.config import Settings, load
-from stepstream.jobs.validation import check_envelope, check_feedback, check_step
+from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.sdk.sharing import Sharing
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import new_message

@@ -8,7 +8,7 @@ import pytest
 
 from stepstream import sdk
 from stepstream.config import Settings
-from stepstream.jobs.validation import check_feedback, check_step
+from stepstream.jobs.governance.validation import check_feedback, check_step
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sdk.md").read_text()
 PROGRAMS = re.findall(r"^## (.+?)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", PAGE, flags=re.M | re.S)

@@ -13,7 +13,7 @@ from scripted_judge import reply, served
 
 from stepstream.config import Settings, SettingsError
 from stepstream.config.sections import Judge as JudgeSettings
-from stepstream.jobs.judging import digest as next_state_digest
+from stepstream.jobs.judging.next_state import digest as next_state_digest
 from stepstream.jobs.verifiers.agreement import cohen, krippendorff, wilson
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.calibrating import OfNextState, OfVerifier, calibrate, read_set

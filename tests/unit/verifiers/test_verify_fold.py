@@ -10,13 +10,13 @@ from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.config import Settings
-from stepstream.jobs.outputs import Outputs
-from stepstream.jobs.standing import NoRules, Standing
+from stepstream.jobs.governance.standing import NoRules, Standing
+from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.bench import Bench
+from stepstream.jobs.verifiers.fold import JOB, VerifyFold
 from stepstream.jobs.verifiers.options import Surroundings
 from stepstream.jobs.verifiers.specification import Declared, Verification, load
-from stepstream.jobs.verify_fold import JOB, VerifyFold
 from stepstream.topics.events import new_message, new_tool_call, new_trajectory_closed
 
 DAY_MS = 24 * 3600 * 1000

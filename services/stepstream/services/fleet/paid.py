@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepstream.config import SettingsError
-from stepstream.jobs.reward_spec import Declared, RewardSpec
-from stepstream.jobs.specifications import closest, declared_by
+from stepstream.jobs.rewards.spec import Declared, RewardSpec
+from stepstream.jobs.rewards.specifications import closest, declared_by
 
 
 class Paid:

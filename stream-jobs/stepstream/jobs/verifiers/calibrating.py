@@ -17,8 +17,8 @@ import orjson
 
 from stepstream.config import SettingsError
 from stepstream.config.sections import Judge as JudgeSettings
-from stepstream.jobs import judging
-from stepstream.jobs.judge_api import JudgeApi, JudgeAway
+from stepstream.jobs.judging import next_state
+from stepstream.jobs.judging.api import JudgeApi, JudgeAway
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable
 from stepstream.jobs.verifiers.calibration import DEFAULT_GATE, Gate, Labelled, Mode, measured
 from stepstream.jobs.verifiers.judge import Judge
@@ -76,16 +76,16 @@ class OfNextState:
     fields = ("request", "response", "reaction")
 
     def __init__(self, settings: JudgeSettings) -> None:
-        self.model, self.digest = settings.model, judging.digest(settings.model)
-        self.rubric_digest = hashlib.sha256(judging.RUBRIC.encode()).hexdigest()
+        self.model, self.digest = settings.model, next_state.digest(settings.model)
+        self.rubric_digest = hashlib.sha256(next_state.RUBRIC.encode()).hexdigest()
         self._api = JudgeApi(settings, lambda: False)
 
     def of(self, fields: Mapping[str, str]) -> tuple[float, bool]:
         """See `Subject`."""
         response = new_message(role="assistant", content=fields["response"])
-        body = judging.request(self.model, judging.asked(fields["request"], response, fields["reaction"]))
+        body = next_state.request(self.model, next_state.asked(fields["request"], response, fields["reaction"]))
         try:
-            score = judging.score_of(self._api.complete(body))
+            score = next_state.score_of(self._api.complete(body))
         except JudgeAway as error:
             raise Unavailable(f"the judge at {self._api.url} does not answer: {error}") from error
         return (1.0 if score > _LEANS else 0.0 if score < -_LEANS else 0.5), False

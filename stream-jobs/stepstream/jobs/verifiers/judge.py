@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from stepstream.jobs.judge_api import JudgeApi, JudgeAway
+from stepstream.jobs.judging.api import JudgeApi, JudgeAway
 from stepstream.jobs.verifiers import judge_prompts as prompts
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.calibration import DEFAULT_GATE, Gate, Mode, refusal, scaling_of

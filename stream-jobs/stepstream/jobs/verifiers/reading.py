@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from stepstream.jobs.joining import shared_step
-from stepstream.jobs.toolcalls import attach
+from stepstream.jobs.labels.joining import shared_step
+from stepstream.jobs.labels.toolcalls import attach
 from stepstream.jobs.verifiers.base import Case, Turn
 from stepstream.jobs.verifiers.regex import compiled
 from stepstream.jobs.verifiers.specification import Declared, Verification

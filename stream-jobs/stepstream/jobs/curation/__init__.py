@@ -1,0 +1,1 @@
+"""Which labelled trajectories are fit to train on: their flaws as data, and near-duplicates among them."""

@@ -1,0 +1,104 @@
+"""Whether a step or feedback keeps the protocol's promises. Pure; a breach raises `Refused` without the content."""
+
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from stepstream.jobs.runtime.record import Refused
+
+_POSITIVE_LOGPROB = 1e-4
+"""Rounding may put the logprob of a certain token this far above 0."""
+_EARLIEST_US = 946_684_800_000_000
+"""2000-01-01: an older time is a unit error."""
+_LONGEST_ID = 512
+
+
+def check_envelope(record: Mapping[str, Any], key: bytes | None, now_us: int, max_future_us: int) -> None:
+    """What steps and feedback have in common: key, identity, time.
+
+    Raises:
+        Refused: `wrong_key` or `invalid`.
+    """
+    trajectory_id = record["trajectory_id"]
+    if not trajectory_id or len(trajectory_id) > _LONGEST_ID:
+        raise Refused("invalid", f"trajectory_id must have 1 to {_LONGEST_ID} characters")
+    if key is None or key != trajectory_id.encode("utf-8", "surrogatepass"):
+        raise Refused("wrong_key", "the record's key is not its trajectory_id")
+    _check_uuid("event_id", record["event_id"])
+    _require(record["governed"] is None, "governed is set: only the govern job may do that")
+    occurred = record["occurred_at_us"]
+    _require(occurred >= _EARLIEST_US, "occurred_at_us is before the year 2000: is it in microseconds?")
+    _require(occurred <= now_us + max_future_us, "occurred_at_us is in the future: check the producer's clock")
+
+
+def check_step(step: Mapping[str, Any]) -> None:
+    """The promises of a step.
+
+    Raises:
+        Refused: `invalid`, with the field and what is wrong with it.
+    """
+    _require(step["step_index"] >= 0, "step_index is negative")
+    _require(
+        step["parent_step_index"] is None or step["parent_trajectory_id"] is not None,
+        "parent_step_index is set without parent_trajectory_id",
+    )
+    shared = step["prompt_shared_tokens"]
+    _require(shared >= 0 and step["prompt_shared_messages"] >= 0, "a shared prefix has a negative length")
+    _require(
+        (step["prompt_shared_digest"] is not None) == (shared > 0), "prompt_shared_digest must go with shared tokens"
+    )
+    _require(shared == 0 or step["step_index"] > 0, "the first step shares a prompt with no step")
+    ids, logprobs = step["response_token_ids"], step["response_logprobs"]
+    _require(len(logprobs) == len(ids), f"{len(ids)} response tokens but {len(logprobs)} logprobs")
+    _require(
+        not step["loss_mask"] or len(step["loss_mask"]) == len(ids), "loss_mask has another length than the response"
+    )
+    # Finite terms have a finite sum (they are single precision), others have not.
+    _require(math.isfinite(sum(logprobs)), "a logprob is not finite")
+    _require(not logprobs or max(logprobs) <= _POSITIVE_LOGPROB, "a logprob is positive")
+    _require(not ids or min(ids) >= 0, "a response token id is negative")
+    _require(not step["prompt_token_ids"] or min(step["prompt_token_ids"]) >= 0, "a prompt token id is negative")
+    _check_spans(step["policy_spans"], len(ids))
+    if step["fidelity"] == "token":
+        _require(len(ids) == 0 or bool(step["policy_spans"]), "fidelity `token` needs policy_spans")
+    else:
+        _require(not ids and not step["prompt_token_ids"], f"fidelity `{step['fidelity']}` must carry no tokens")
+
+
+def check_feedback(feedback: Mapping[str, Any]) -> None:
+    """The promises of feedback.
+
+    Raises:
+        Refused: `invalid`, with the field and what is wrong with it.
+    """
+    _require(bool(feedback["name"]), "name is empty")
+    value = feedback["value"]
+    _require(value is None or math.isfinite(value), "value is not finite")
+    _require(feedback["step_index"] is None or feedback["step_index"] >= 0, "step_index is negative")
+    last = feedback["last_step_index"]
+    _require(last is None or (last >= 0 and feedback["end"] != "open"), "last_step_index must be 0 or more, with `end`")
+    if feedback["retracts"] is not None:
+        _check_uuid("retracts", feedback["retracts"])
+
+
+def _check_spans(spans: list[Mapping[str, Any]], tokens: int) -> None:
+    at = 0
+    for span in spans:
+        _require(span["start"] == at and span["end"] > at, "policy_spans have gaps, overlaps or are out of order")
+        _require(span["version"] >= 0, "a policy span has a negative version")
+        at = span["end"]
+    _require(not spans or at == tokens, "policy_spans do not cover the response tokens")
+
+
+def _check_uuid(field: str, text: str) -> None:
+    try:
+        canonical = str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        canonical = False
+    _require(canonical, f"{field} is not a UUID")
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise Refused("invalid", reason)

@@ -1,0 +1,60 @@
+"""The Faust app of a job, with the settings that were measured to matter (docs/decisions)."""
+
+import hashlib
+import socket
+import ssl
+
+import faust
+from faust.types.auth import CredentialsT
+
+from stepstream.config import Settings
+from stepstream.config.sections import Kafka
+from stepstream.jobs.runtime.folding import group, state_folder
+
+
+def build_app(settings: Settings, name: str) -> faust.App:
+    """An app that reads in the group `stepstream-NAME` and commits at least once."""
+    folder = state_folder(settings) / "faust"
+    folder.mkdir(parents=True, exist_ok=True)  # Faust makes its own folder, not the ones above it
+    brokers = [f"aiokafka://{address}" for address in settings.kafka.bootstrap.split(",")]
+    return faust.App(
+        group(name),
+        broker=brokers,
+        broker_credentials=credentials(settings.kafka),
+        broker_commit_interval=1.0,
+        broker_max_poll_records=2000,
+        broker_session_timeout=10.0,
+        broker_heartbeat_interval=2.0,
+        # A static member: restarted within the session timeout, it has its partitions back at once.
+        consumer_group_instance_id=_instance(settings, name),
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=16 * 1_048_576,
+        datadir=str(folder),
+        producer_linger=0.0,
+        stream_wait_empty=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        web_enabled=False,
+        autodiscover=False,
+    )
+
+
+def _instance(settings: Settings, name: str) -> str:
+    """Names this worker for good. Its state folder can be used by one process at a time, so it tells workers apart."""
+    place = f"{socket.gethostname()}:{state_folder(settings).resolve()}"
+    return f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def credentials(kafka: Kafka) -> CredentialsT | None:
+    """How Faust authenticates; None for an open cluster."""
+    context = None
+    if kafka.security_protocol.endswith("SSL"):
+        context = ssl.create_default_context(cafile=kafka.ssl_ca_location or None)
+    if kafka.security_protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=kafka.sasl_username,
+            password=kafka.sasl_password.get_secret_value(),
+            ssl_context=context,
+            mechanism=kafka.sasl_mechanism,
+        )
+    return None if context is None else faust.SSLCredentials(context)

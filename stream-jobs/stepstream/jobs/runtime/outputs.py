@@ -1,0 +1,101 @@
+"""What a batch of records gives: events to publish, and dead letters for what could not be used."""
+
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import Counter
+
+from stepstream.jobs.runtime import metrics
+from stepstream.jobs.runtime.record import Origin, Record, Refused
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.codec import Codec, Unencodable
+from stepstream.topics.events import new_dead_letter
+from stepstream.topics.ids import derived_id
+
+DEAD_LETTERS = "dead-letters"
+_KEY_BYTES = 9_000
+_REASON_CHARACTERS = 500
+_OVERHEAD_BYTES = 2_048
+"""What a record's key, headers and framing may add to its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One encoded event on its way out."""
+
+    topic: str
+    key: str
+    value: bytes
+    event_id: str
+    occurred_at_us: int
+
+
+class Outputs:
+    """Collects what one batch gives, in order."""
+
+    def __init__(self, job: str, codec: Codec, patiently: Callable[[Callable[[], Any]], Any]) -> None:
+        """`job` is its name and version, as `govern@1`; `patiently` repeats a call while the registry is away."""
+        self._job = job
+        self._codec = codec
+        self._patiently = patiently
+        self.events: list[Output] = []
+        self.refused = 0
+        self.silent = False
+        """Nothing of it will be published: state is being rebuilt."""
+        self._counted: list[tuple[Counter, int]] = []
+
+    def emit(self, topic: str, key: str, record: Any) -> None:
+        """Queues an event of a catalogue topic.
+
+        Raises:
+            Refused: it does not fit its schema or is larger than its topic takes.
+        """
+        try:
+            value: bytes = self._patiently(lambda: self._codec.encode(topic, record))
+        except Unencodable as error:
+            raise Refused("invalid", f"result does not fit {topic}: {type(error.__cause__).__name__}") from error
+        if len(value) + len(key) + _OVERHEAD_BYTES > TOPICS[topic].max_message_bytes:
+            raise Refused("oversized", f"result of {len(value)} bytes is larger than {topic} takes")
+        self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
+
+    def refuse(self, record: Record | Origin, refused: Refused) -> None:
+        """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted."""
+        origin = record if isinstance(record, Origin) else Origin.of(record)
+        self.refused += 1
+        self.count(metrics.DEAD_LETTERS.labels(origin.topic, refused.error))
+        letter = new_dead_letter(
+            event_id=derived_id(self._job, "dead-letter", origin.topic, origin.partition, origin.offset),
+            occurred_at_us=max(0, origin.timestamp_ms) * 1000,
+            job=self._job,
+            topic=origin.topic,
+            partition=origin.partition,
+            offset=origin.offset,
+            key=origin.key if origin.key is None else origin.key[:_KEY_BYTES],
+            value_bytes=origin.value_bytes,
+            value_sha256=origin.value_sha256,
+            error=refused.error,
+            reason=refused.reason[:_REASON_CHARACTERS],
+        )
+        self.emit(DEAD_LETTERS, (letter["key"] or b"").decode(errors="replace"), letter)
+
+    def count(self, counter: Counter, by: int = 1) -> None:
+        """Notes a count; it shows when the batch has its effect, so that rebuilding state counts nothing twice."""
+        self._counted.append((counter, by))
+
+    def show_counts(self) -> None:
+        """Adds what was noted to the metrics."""
+        for counter, by in self._counted:
+            counter.inc(by)
+
+
+def pack(outputs: Iterable[Output]) -> bytes:
+    """Outputs as bytes for the outbox of a state store; none: empty."""
+    fields = [(o.topic, o.key, o.value, o.event_id, o.occurred_at_us) for o in outputs]
+    return pickle.dumps(fields) if fields else b""
+
+
+def unpack(packed: bytes) -> list[Output]:
+    """The reverse of `pack`. The store is this process's own folder, so its pickle can be trusted."""
+    return [Output(*fields) for fields in pickle.loads(packed)]

@@ -1,0 +1,1 @@
+"""Statistics of cohorts and of reward components, and the alarms that follow from them."""

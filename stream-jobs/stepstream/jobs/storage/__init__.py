@@ -1,0 +1,1 @@
+"""ClickHouse: its tables (`migrations/`, `migrate.py`), records as their rows, and trajectories out of it again."""

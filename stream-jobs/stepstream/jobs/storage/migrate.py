@@ -1,0 +1,102 @@
+"""Brings ClickHouse's tables and views to the newest state: `migrations/NNNN_name.sql`, each applied once, in order.
+
+ClickHouse has no transactions over DDL, so every statement can be run again without harm: a migration that was cut
+off in the middle, or that two processes apply at the same time, ends in the same state.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+
+from clickhouse_connect.driver.client import Client
+
+from stepstream.config import Settings
+from stepstream.jobs.storage.clickhouse import connect_when_ready
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"(\d{4}_\w+)\.sql\Z")
+_RECORD = """
+CREATE TABLE IF NOT EXISTS schema_migrations
+(
+    name String,
+    sha256 String,
+    applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
+)
+ENGINE = ReplacingMergeTree(applied_at)
+ORDER BY name
+"""
+
+
+class MigrationError(Exception):
+    """A migration that was changed after it had been applied."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One file of `migrations/`."""
+
+    name: str
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        """Digest of its text, hex."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def statements(self) -> list[str]:
+        """Its statements: each ends with a semicolon at the end of a line."""
+        parts = re.split(r";[ \t]*(?:\n|\Z)", self.text)
+        return [part.strip() for part in parts if re.sub(r"--[^\n]*", "", part).strip()]
+
+
+def migrations() -> list[Migration]:
+    """All migrations, in order."""
+    files = resources.files("stepstream.jobs.storage") / "migrations"
+    named = [(found[1], file) for file in files.iterdir() if (found := _NAME.match(file.name))]
+    return [Migration(name, file.read_text("utf-8")) for name, file in sorted(named, key=lambda pair: pair[0])]
+
+
+def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) -> list[str]:
+    """Applies what is not recorded yet; returns the names of what it applied.
+
+    Waits for ClickHouse as long as `clickhouse.deadline_s` allows, or until `stopped`.
+
+    Raises:
+        StoreUnavailableError: ClickHouse did not come.
+        MigrationError: an applied migration has another text now.
+    """
+    database = settings.clickhouse.database
+    quoted = "`" + database.replace("`", "\\`") + "`"
+    server = connect_when_ready(settings.clickhouse, stopped=stopped)
+    server.command(f"CREATE DATABASE IF NOT EXISTS {quoted}")
+    server.close()
+    client = connect_when_ready(settings.clickhouse, database=database, stopped=stopped)
+    try:
+        return _apply(client)
+    finally:
+        client.close()
+
+
+def _apply(client: Client) -> list[str]:
+    client.command(_RECORD)
+    rows = client.query("SELECT name, sha256 FROM schema_migrations FINAL").result_rows
+    recorded = {str(name): str(sha256) for name, sha256 in rows}
+    applied = []
+    for migration in migrations():
+        if migration.name in recorded:
+            if recorded[migration.name] != migration.sha256:
+                raise MigrationError(
+                    f"migration {migration.name} was changed after it was applied: put its text back and write the "
+                    "change as a new migration"
+                )
+            continue
+        for statement in migration.statements():
+            client.command(statement)
+        client.insert("schema_migrations", [(migration.name, migration.sha256)], column_names=["name", "sha256"])
+        log.info("applied migration %s", migration.name)
+        applied.append(migration.name)
+    return applied

@@ -1,0 +1,264 @@
+"""Records of the log as rows of the ClickHouse tables that `migrations/` makes. Pure.
+
+`rows(topic, record)` is all that a writer needs: the rows that a record becomes, by table, as tuples in the order of
+`TABLES[table].columns`. Times go as integers, microseconds since the Unix epoch, which is what a DateTime64(6) holds.
+"""
+
+from collections.abc import Iterator
+from operator import itemgetter
+
+from stepstream.jobs.governance.consent import consent_key
+from stepstream.jobs.storage.columns import (
+    Record,
+    Row,
+    components,
+    each,
+    governed,
+    json,
+    of_label,
+    policy_version,
+    size,
+    source_event_id,
+    table,
+)
+from stepstream.topics.seal import is_erased
+
+_LABEL_OF_COMPONENT = (
+    "trajectory_id",
+    "revision",
+    "reward_spec",
+    "reward_spec_version",
+    "tenant",
+    "environment",
+    "agent",
+    "model",
+    "split",
+)
+
+
+_occurred_at = itemgetter("occurred_at_us")
+_trajectory_end = itemgetter("end")
+
+_STEPS = table(
+    "steps",
+    "event_id trajectory_id step_index producer tenant consent user parent_trajectory_id parent_step_index task_id "
+    "group_id agent environment harness_version track split model fidelity finish_reason error duration_ms "
+    "first_token_ms cost_usd prompt_shared_step usage_prompt_tokens usage_response_tokens",
+    occurred_at=_occurred_at,
+    version_min=policy_version(min),
+    version_max=policy_version(max),
+    shared_tokens=itemgetter("prompt_shared_tokens"),
+    prompt_tokens=size("prompt_token_ids"),
+    response_tokens=size("response_token_ids"),
+    logprob_sum=lambda record: sum(record["response_logprobs"]),
+    messages=json("messages"),
+    response=json("response"),
+    tools=lambda record: [call["name"] for call in record["response"]["tool_calls"]],
+    temperature=lambda record: record["sampling"]["temperature"],
+    shared_messages=itemgetter("prompt_shared_messages"),
+    top_p=lambda record: record["sampling"]["top_p"],
+    max_tokens=lambda record: record["sampling"]["max_tokens"],
+    seed=lambda record: record["sampling"]["seed"],
+    trajectory_end=_trajectory_end,
+    source_event_id=source_event_id,
+    trainable=governed("trainable", False),
+    redactions=governed("redactions", {}),
+    flags=governed("flags", []),
+    policy_version=governed("policy_version", 0),
+)
+_FEEDBACK = table(
+    "feedback",
+    "event_id trajectory_id step_index tool_call_id producer tenant consent user name value category comment "
+    "demonstration source retracts last_step_index",
+    occurred_at=_occurred_at,
+    trajectory_end=_trajectory_end,
+    source_event_id=source_event_id,
+    redactions=governed("redactions", {}),
+    flags=governed("flags", []),
+    policy_version=governed("policy_version", 0),
+)
+_CLOSURES = table("closures", "event_id trajectory_id reason last_step_index job components", occurred_at=_occurred_at)
+_TRAJECTORIES = table(
+    "trajectories",
+    "event_id trajectory_id revision parent_trajectory_id parent_step_index task_id group_id tenant user consent agent "
+    "environment harness_version track split model version_min version_max fidelity closed_by complete success reward "
+    "reward_spec reward_spec_version pending flags trainable prompt_tokens response_tokens cost_usd labelled_by",
+    occurred_at=_occurred_at,
+    trajectory_end=_trajectory_end,
+    steps=size("steps"),
+    sequences=size("sequences"),
+    tool_calls=lambda record: {use["name"]: use["calls"] for use in record["tools"]},
+    tool_errors=lambda record: {use["name"]: use["errors"] for use in record["tools"] if use["errors"]},
+    started_at=itemgetter("started_at_us"),
+    ended_at=itemgetter("ended_at_us"),
+)
+# A row of this table is made of a LabeledStep with its trajectory's id and revision put in.
+_TRAJECTORY_STEPS = table(
+    "trajectory_steps",
+    "trajectory_id revision step_index event_id reward return_to_go version_min version_max prompt_tokens "
+    "response_tokens duration_ms error trainable prompt_shared_step",
+    components=components,
+    tool_calls=size("tool_calls"),
+    tool_results=lambda step: sum(call["result"] is not None for call in step["tool_calls"]),
+)
+# A row of this table is made of a RewardComponent with `label` put in: its trajectory, and `step_index`.
+_REWARD_COMPONENTS = table(
+    "reward_components",
+    "step_index name kind level source value raw_value weight final feedback_event_id",
+    label_id=of_label("event_id"),
+    policy_version=of_label("version_max"),
+    ended_at=of_label("ended_at_us"),
+    **{name: of_label(name) for name in _LABEL_OF_COMPONENT},
+)
+_TRAJECTORY_STATS = table(
+    "trajectory_stats",
+    "event_id scope key partition version trajectory_id agent model policy_version harness_version split tool "
+    "trajectories successes failures truncated steps errors tool_calls prompt_tokens response_tokens reward_sum "
+    "duration_ms_sum",
+    occurred_at=_occurred_at,
+)
+_COMPONENT_STATS = table(
+    "component_stats",
+    "event_id key partition version environment agent model split reward_spec policy_version hour",
+    occurred_at=_occurred_at,
+    names=each("name"),
+    kinds=each("kind"),
+    weights=each("weight"),
+    trajectories=each("trajectories"),
+    totals=each("total"),
+    squares=each("squares"),
+)
+_ALARMS = table(
+    "alarms",
+    "event_id alarm_id state kind environment agent model split reward_spec rising falling rising_before rising_after "
+    "falling_before falling_after trajectories_before trajectories_after p_value threshold baseline_version "
+    "since_version until_version message",
+    occurred_at=_occurred_at,
+)
+_CHECKPOINTS = table(
+    "checkpoints",
+    "event_id model version parent_version track uri weights_sha256 updates configuration code_version metrics",
+    occurred_at=_occurred_at,
+    files=lambda record: [file["path"] for file in record["files"]],
+    size_bytes=lambda record: sum(file["size_bytes"] for file in record["files"]),
+    trajectories=lambda record: sum(len(update["offsets"]) for update in record["inputs"]),
+)
+_WORKER_STATUS = table(
+    "worker_status",
+    "event_id worker_id engine url model version newest_version state reason requests_in_flight",
+    occurred_at=_occurred_at,
+)
+_CURATION = table("curation", "event_id trajectory_id action reason by", occurred_at=_occurred_at)
+_AUDIT = table(
+    "governance_audit",
+    "event_id trajectory_id source_topic source_event_id tenant policy_version action found job",
+    occurred_at=_occurred_at,
+)
+_POLICIES = table("policies", "event_id tenant version document author", occurred_at=_occurred_at)
+_REWARD_SPECS = table(
+    "reward_specs", "event_id name version digest document environments agents author", occurred_at=_occurred_at
+)
+_CONSENTS = table(
+    "consents",
+    "event_id tenant user agent consent",
+    key=lambda record: consent_key(record["tenant"], record["user"], record["agent"]),
+    occurred_at=_occurred_at,
+)
+_ERASURES = table("erasures", "event_id subject tenant requested_by", occurred_at=_occurred_at)
+_TRAINING_DECISIONS = table(
+    "training_decisions",
+    "event_id trajectory_id revision group_id tenant model root outcome reason learner_version staleness update "
+    "checkpoint_version trained_revision partition offset job",
+    occurred_at=_occurred_at,
+)
+_LEARNER_UPDATES = table(
+    "learner_updates",
+    "event_id model root update learner_version groups trajectories figures dropped seconds job",
+    occurred_at=_occurred_at,
+)
+# A row of this table is made of a LagFigures with its update put in.
+_LEARNER_UPDATE_LAGS = table(
+    "learner_update_lags",
+    "model root update least most tokens effective_share clip_share rejected_share kl",
+    occurred_at=_occurred_at,
+)
+_DEAD_LETTERS = table(
+    "dead_letters",
+    "event_id job topic partition offset value_bytes error reason",
+    occurred_at=_occurred_at,
+)
+
+TABLES = {
+    one.name: one
+    for one in (
+        _STEPS,
+        _FEEDBACK,
+        _CLOSURES,
+        _TRAJECTORIES,
+        _TRAJECTORY_STEPS,
+        _REWARD_COMPONENTS,
+        _TRAJECTORY_STATS,
+        _COMPONENT_STATS,
+        _ALARMS,
+        _CHECKPOINTS,
+        _WORKER_STATUS,
+        _CURATION,
+        _AUDIT,
+        _POLICIES,
+        _REWARD_SPECS,
+        _CONSENTS,
+        _ERASURES,
+        _TRAINING_DECISIONS,
+        _LEARNER_UPDATES,
+        _LEARNER_UPDATE_LAGS,
+        _DEAD_LETTERS,
+    )
+}
+
+_TABLE_OF_TOPIC = {
+    "governed-steps": _STEPS,
+    "governed-feedback": _FEEDBACK,
+    "closures": _CLOSURES,
+    "labeled-trajectories": _TRAJECTORIES,
+    "trajectory-stats": _TRAJECTORY_STATS,
+    "component-stats": _COMPONENT_STATS,
+    "alarms": _ALARMS,
+    "checkpoints": _CHECKPOINTS,
+    "worker-status": _WORKER_STATUS,
+    "curation": _CURATION,
+    "governance-audit": _AUDIT,
+    "policies": _POLICIES,
+    "reward-specs": _REWARD_SPECS,
+    "consents": _CONSENTS,
+    "erasures": _ERASURES,
+    "training-decisions": _TRAINING_DECISIONS,
+    "learner-updates": _LEARNER_UPDATES,
+    "dead-letters": _DEAD_LETTERS,
+}
+TOPICS = tuple(_TABLE_OF_TOPIC)
+"""Topics whose records become rows."""
+
+
+def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
+    """The rows that a record becomes, as (name of the table, values in the order of its columns).
+
+    None for a record whose person was erased: so a replay brings back nothing of what erasing deleted.
+
+    Raises:
+        KeyError: a topic that is not in `TOPICS`.
+    """
+    written = _TABLE_OF_TOPIC[topic]
+    if is_erased(record):
+        return
+    yield written.name, written.row(record)
+    if written is _TRAJECTORIES:
+        whose = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}
+        for step in record["steps"]:
+            yield _TRAJECTORY_STEPS.name, _TRAJECTORY_STEPS.row({**step, **whose})
+            for term in step["components"]:
+                of_step = {**term, "step_index": step["step_index"], "label": record}
+                yield _REWARD_COMPONENTS.name, _REWARD_COMPONENTS.row(of_step)
+    elif written is _LEARNER_UPDATES:
+        of = {name: record[name] for name in ("occurred_at_us", "model", "root", "update")}
+        for lag in record["lags"]:
+            yield _LEARNER_UPDATE_LAGS.name, _LEARNER_UPDATE_LAGS.row({**lag, **of})

@@ -1,0 +1,120 @@
+"""Near-duplicates: at most the cap of each cluster, one group counting once, whatever is read again."""
+
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_records import trajectory
+
+from stepstream.jobs.curate import JOB, Curator
+from stepstream.jobs.curation.near_duplicates import NearDuplicates
+from stepstream.jobs.curation.signature import PERMUTATIONS
+from stepstream.topics.events import Curation, new_policy
+
+POLICY = new_policy(
+    event_id="p", occurred_at_us=0, tenant="default", version=1, document="[near_duplicates]\ncap = 2\nwindow = 50\n"
+)
+
+
+def like(kind: int, differs: int = 0) -> list[int]:
+    """A signature of a kind, with some places of its own."""
+    rng = random.Random(kind)
+    values = [rng.randrange(2**32) for _ in range(PERMUTATIONS)]
+    for place in range(differs):
+        values[place * 7] = random.randrange(2**32)
+    return values
+
+
+def found(window: NearDuplicates, *names: str, **fields: Any) -> list[str | None]:
+    given: dict[str, Any] = {"group_id": None, "signature": like(1), "decided": None, "released": False} | fields
+    return [window.add(name, **given) for name in names]
+
+
+def test_copies_beyond_the_cap_are_named_by_their_cluster() -> None:
+    window = NearDuplicates(2, 0.8, 100)
+    first, second, third, fourth = found(window, "a", "b", "c", "d")
+    assert (first, second) == (None, None)
+    assert third == fourth is not None
+    assert found(window, "e", signature=like(1, differs=10)) == [third]
+    assert found(window, "f", signature=like(2)) == [None]
+    assert found(window, "a", "c") == [None, None]  # known
+
+
+def test_attempts_of_one_group_count_as_one() -> None:
+    window = NearDuplicates(1, 0.8, 100)
+    assert found(window, "a", "b", "c", group_id="g") == [None] * 3
+    other = found(window, "d", "e", group_id="h")
+    assert None not in other
+    assert found(window, "f", group_id="g") == [None]
+
+
+def test_the_window_forgets_the_oldest() -> None:
+    window = NearDuplicates(1, 0.8, 3)
+    assert found(window, "a") == [None]
+    for number in range(3):
+        found(window, f"x{number}", signature=like(number + 5))
+    assert found(window, "b") == [None]
+    assert found(window, "c") != [None]
+
+
+def test_who_was_let_in_or_erased_makes_room_or_takes_it() -> None:
+    window = NearDuplicates(1, 0.8, 100)
+    assert found(window, "a") == [None]
+    assert found(window, "b", released=True) == [None]
+    window.forget("a")
+    assert found(window, "c") != [None]
+    window.forget("b")
+    window.forget("unknown")
+    assert found(window, "d") == [None]
+
+
+def label(name: str, kind: int = 1, **fields: Any) -> Any:
+    values: dict[str, Any] = {"signature": like(kind), "group_id": None, "flags": [], "split": "train"} | fields
+    return trajectory(name, **values)
+
+
+class Policies(dict[str, Any]):
+    """As the table."""
+
+
+def test_a_decision_names_cluster_and_job_and_is_the_same_each_time() -> None:
+    one, two = (Curator(Policies(default=POLICY)) for _ in range(2))
+    decisions = [[curator.take(label(name)) for name in "abcd"] for curator in (one, two)]
+    assert decisions[0] == decisions[1]
+    held: list[Curation] = [decision for decision in decisions[0] if decision is not None]
+    assert [(d["trajectory_id"], d["action"], d["by"]) for d in held] == [("c", "hold", JOB), ("d", "hold", JOB)]
+    assert held[0]["reason"] == held[1]["reason"]
+    assert held[0]["reason"].startswith("near_duplicate:")
+
+
+def test_without_a_cap_nothing_is_held() -> None:
+    without = POLICY | {"document": "", "event_id": "q"}
+    for policies in (Policies(), Policies(default=without)):
+        curator = Curator(policies)
+        assert [curator.take(label(name)) for name in "abcd"] == [None] * 4
+    curator = Curator(Policies({"*": POLICY}))
+    assert [curator.take(label(name, split="eval")) for name in "abcd"] == [None] * 4
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_after_a_restart_nothing_more_is_held(data: st.DataObject) -> None:
+    """What was decided is known again; the labels may come back in another order."""
+    labels = [
+        label(f"t{number}", data.draw(st.integers(1, 3)), group_id=data.draw(st.sampled_from([None, "g", "h"])))
+        for number in range(data.draw(st.integers(1, 20)))
+    ]
+    before = Curator(Policies(default=POLICY))
+    held = [decision for one in labels if (decision := before.take(one)) is not None]
+    again = Curator(Policies(default=POLICY))
+    for decision in held:
+        again.decided(decision)
+    for one in data.draw(st.permutations(labels)):
+        assert again.take(one) is None
+    # The law: of each kind, at most two groups are let in.
+    kept = [one for one in labels if one["trajectory_id"] not in {d["trajectory_id"] for d in held}]
+    groups: dict[tuple[int, ...], set[str]] = {}
+    for one in kept:
+        groups.setdefault(tuple(one["signature"]), set()).add(one["group_id"] or one["trajectory_id"])
+    assert all(len(admitted) <= 2 for admitted in groups.values())

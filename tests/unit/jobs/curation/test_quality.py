@@ -1,0 +1,119 @@
+"""Quality flags say what is wrong and no more."""
+
+from typing import Any
+
+import pytest
+from stream_records import make_steps
+
+from stepstream.jobs.curation.languages import language_of
+from stepstream.jobs.curation.quality import LOOP, kept_out, quality
+from stepstream.jobs.curation.signature import shingles, signature
+from stepstream.jobs.labels.toolcalls import attach
+from stepstream.topics.events import Step, TrajectoryEnd, new_message, new_tool_call
+
+TEXTS = {
+    "en": "The order was sent to the wrong address, and it is not clear from the log if we have to send it again or "
+    "if they will pick it up. I would ask for the address and be on the safe side.",
+    "de": "Die Bestellung wurde an die falsche Adresse geschickt, und es ist nicht klar, ob wir sie noch einmal senden "
+    "oder ob sie abgeholt wird. Ich würde nach der Adresse fragen, um auf der sicheren Seite zu sein.",
+    "fr": "La commande est partie à la mauvaise adresse, et ce n'est pas clair dans le journal si nous devons la "
+    "renvoyer ou si elle est à chercher. Je demande l'adresse avec plaisir pour être sur la bonne voie.",
+    "es": "El pedido se ha enviado a una dirección que no es la buena, y no está claro en el registro si hay que "
+    "enviarlo otra vez o si lo van a recoger. Es mejor preguntar por la dirección con calma para no fallar.",
+    "ru": "Заказ был отправлен по неверному адресу, и неясно, нужно ли отправлять его ещё раз.",
+    "zh": "订单被发送到了错误的地址,我们需要再次确认客户的地址,然后重新发送一次。谢谢您的耐心等待。",
+    "ja": "注文は間違った住所に送られました。もう一度住所を確認してから、もう一度送る必要があります。",
+}
+
+
+def flags(steps: list[Step], end: TrajectoryEnd = "terminated", languages: tuple[str, ...] = ()) -> list[str]:
+    return quality(steps, attach(steps), end, languages)
+
+
+def varied(count: int, **fields: Any) -> list[Step]:
+    """Steps that each call something else."""
+    steps = make_steps("t", count, **fields)
+    for index, step in enumerate(steps):
+        call = new_tool_call(call_id="c", name="get", arguments=str(index))
+        step["response"] = new_message(role="assistant", content="Looking.", tool_calls=[call])
+    return steps
+
+
+def test_a_sound_trajectory_has_no_flags() -> None:
+    assert flags(varied(6)) == []
+
+
+def test_a_failure_that_was_overcome_is_partial() -> None:
+    steps = varied(3)
+    steps[1]["error"] = "Timeout"
+    assert flags(steps) == ["partial_failure"]
+    steps[1]["error"], steps[2]["error"] = None, "Timeout"
+    assert flags(steps) == []
+    steps[2]["error"] = None
+    steps[0]["response"]["tool_calls"][0]["error"] = "NotFound"
+    assert flags(steps) == ["partial_failure"]
+
+
+def test_a_limit_truncates() -> None:
+    assert flags(varied(2), end="truncated") == ["truncated"]
+    assert flags(varied(2, finish_reason="length")) == ["truncated"]
+
+
+def test_the_same_call_over_and_over_is_a_loop_unless_what_comes_back_changes() -> None:
+    assert flags(make_steps("t", LOOP - 1)) == []
+    assert flags(make_steps("t", LOOP)) == ["looping"]
+    polling = make_steps("t", LOOP + 1)
+    for index, step in enumerate(polling[1:]):
+        step["messages"] = [new_message(role="tool", tool_call_id=f"c{index}", content=f"{index} %")]
+    assert flags(polling) == []
+    said = make_steps("t", LOOP, response=new_message(role="assistant", content="I am sorry."))
+    assert flags(said) == ["looping"]
+
+
+def test_attempts_from_one_branching_point_are_no_loop() -> None:
+    steps = make_steps("t", LOOP + 1)
+    for step in steps[1:]:
+        step["prompt_shared_step"] = 0
+    assert flags(steps) == []
+
+
+def test_nothing_at_all_is_empty_and_a_sampled_end_of_turn_is_not() -> None:
+    nothing = new_message(role="assistant", content=" \n")
+    assert flags(make_steps("t", 1, response=nothing)) == []
+    assert flags(make_steps("t", 2, response=nothing, response_token_ids=[])) == ["empty"]
+
+
+@pytest.mark.parametrize("language", sorted(TEXTS))
+def test_languages_are_told_apart(language: str) -> None:
+    assert language_of(TEXTS[language]) == language
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ok", "42 = 6 * 7", "Die Bestellung ist da.", "def run(x): return [y for y in x if y]\n" * 9, "日本"],
+)
+def test_what_is_too_short_or_no_prose_has_no_language(text: str) -> None:
+    assert language_of(text) is None
+
+
+def test_another_language_is_flagged_only_where_some_are_asked_for() -> None:
+    steps = make_steps("t", 1, response=new_message(role="assistant", content=TEXTS["de"]))
+    assert flags(steps) == []
+    assert flags(steps, languages=("en", "de")) == []
+    assert flags(steps, languages=("en",)) == ["wrong_language:de"]
+    assert kept_out(["truncated", "wrong_language:de"], ("wrong_language",)) == ["wrong_language:de"]
+
+
+def test_signatures_estimate_how_much_two_texts_share() -> None:
+    text = " ".join(f"word{number}" for number in range(300))
+    near = text.replace("word150", "other")
+    made = [
+        make_steps("t", 1, messages=[], response=new_message(role="assistant", content=content))
+        for content in (text, near, TEXTS["en"], "")
+    ]
+    one, two, three, nothing = map(signature, made)
+    assert nothing == []
+    assert all(0 <= value < 2**32 for value in one)
+    true = len(shingles(text.split()) & shingles(near.split())) / len(shingles(text.split()) | shingles(near.split()))
+    assert sum(a == b for a, b in zip(one, two, strict=True)) / len(one) == pytest.approx(true, abs=0.12)
+    assert sum(a == b for a, b in zip(one, three, strict=True)) < 10

@@ -1,0 +1,339 @@
+"""Rule 6: where text is redacted, the tokens that spell it go too; and what else `govern` makes of a record."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fold_harness import FoldRun, MemoryState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_records import T0_US, make_ending, make_feedback, make_steps
+
+from stepstream.jobs.govern import JOB, GovernFold
+from stepstream.jobs.governance.governing import govern_feedback, govern_step
+from stepstream.jobs.governance.ruling import CannotGovern, Rulings
+from stepstream.jobs.redaction import Redactor
+from stepstream.jobs.runtime.record import Record
+from stepstream.topics.events import new_consent_change, new_message, new_policy, new_tool_call
+from stepstream.topics.ids import derived_id
+
+REDACTOR = Redactor(b"key")
+RULINGS = Rulings(b"key", {}, {})
+MAIL = "ada@example.org"
+TOKENS = ("response_token_ids", "response_logprobs", "loss_mask", "policy_spans")
+
+
+class GovernRun(FoldRun):
+    """A run whose audit is kept apart from what it lets pass."""
+
+    def __init__(self, fold: GovernFold, state: MemoryState) -> None:
+        super().__init__(JOB, fold, state)
+        self.audit: list[Any] = []
+
+    def feed(self, records: Sequence[Record]) -> list[tuple[str, str, Any]]:
+        outputs = super().feed(records)
+        self.audit += [event for topic, _, event in outputs if topic == "governance-audit"]
+        return [output for output in outputs if output[0] != "governance-audit"]
+
+
+def fold_run(state: MemoryState | None = None, rulings: Any = None, **limits: Any) -> GovernRun:
+    values: dict[str, Any] = {"dedup_days": 7, "max_future_s": 300.0, "now_us": lambda: T0_US + 600_000_000} | limits
+    return GovernRun(GovernFold(rulings or RULINGS, **values), state or MemoryState())
+
+
+def policy(document: str, tenant: str = "default", version: int = 1) -> dict[str, Any]:
+    """The table of policies with one in it."""
+    made = new_policy(
+        event_id=f"{tenant}@{version}", occurred_at_us=T0_US, tenant=tenant, version=version, document=document
+    )
+    return {tenant: made}
+
+
+def test_a_clean_step_keeps_everything() -> None:
+    step = make_steps("t")[1]
+    governed, clean = govern_step(JOB, step, True, REDACTOR)
+    assert clean
+    stamp = {"source_event_id": step["event_id"], "job": JOB, "policy_version": 0}
+    stamp |= {"redactions": {}, "trainable": True, "flags": []}
+    assert governed == step | {"event_id": derived_id(JOB, step["event_id"]), "governed": stamp}
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        new_message(role="assistant", content=f"write to {MAIL}"),
+        new_message(
+            role="assistant", tool_calls=[new_tool_call(call_id="1", name="m", arguments=f'{{"to":"{MAIL}"}}')]
+        ),
+        new_message(
+            role="assistant",
+            tool_calls=[new_tool_call(call_id="1", name="m", arguments="{}", result=f"sent to {MAIL}")],
+        ),
+    ],
+)
+def test_a_redacted_response_loses_its_tokens(response: Any) -> None:
+    step = make_steps("t", response=response, loss_mask=[True] * 4)[1]
+    governed, clean = govern_step(JOB, step, True, REDACTOR)
+    assert not clean
+    assert MAIL not in json.dumps(governed)
+    assert all(governed[field] == [] for field in TOKENS)  # type: ignore[literal-required]
+    assert governed["prompt_token_ids"] == step["prompt_token_ids"]
+    assert governed["fidelity"] == "text"
+    assert governed["governed"] is not None
+    assert governed["governed"]["redactions"] == {"email": 1}
+    assert governed["governed"]["flags"] == ["redacted:email"]
+    assert not governed["governed"]["trainable"]
+
+
+def test_a_redacted_prompt_loses_all_tokens_and_its_digest() -> None:
+    step = make_steps("t", messages=[new_message(role="user", content=f"I am {MAIL}")])[1]
+    governed, clean = govern_step(JOB, step, True, REDACTOR)
+    assert not clean
+    assert MAIL not in json.dumps(governed)
+    assert all(governed[field] == [] for field in (*TOKENS, "prompt_token_ids"))  # type: ignore[literal-required]
+    assert governed["prompt_shared_digest"] is None
+    assert governed["prompt_shared_tokens"] == 0
+
+
+def test_the_digest_of_a_redacted_prefix_goes_with_all_later_steps() -> None:
+    run = fold_run()
+    steps = make_steps("t", 4)
+    steps[1]["messages"] = [new_message(role="user", content=MAIL)]
+    outputs = [event for step in steps for _, _, event in run.feed([run.record("steps", step)])]
+    assert [event["prompt_shared_digest"] is None for event in outputs] == [True, True, True, True]
+    assert [bool(event["response_token_ids"]) for event in outputs] == [True, False, False, False]
+    assert outputs[3]["governed"]["flags"] == ["redacted:prefix"]
+    assert [event["governed"]["trainable"] for event in outputs] == [True, False, False, False]
+
+
+def test_what_is_found_in_a_tools_definition_takes_the_tokens_that_it_is_rendered_into() -> None:
+    run = fold_run()
+    steps = make_steps("t", 3)
+    tool = {"type": "function", "function": {"name": "write", "description": f"Writes to {MAIL}."}}
+    steps[0]["tool_definitions"] = json.dumps([tool])
+    outputs = [event for step in steps for _, _, event in run.feed([run.record("steps", step)])]
+    assert MAIL not in json.dumps(outputs)
+    (kept,) = json.loads(outputs[0]["tool_definitions"])
+    assert kept["function"]["description"].startswith("Writes to <EMAIL:")
+    assert [event["governed"]["flags"] for event in outputs] == [["redacted:email"], *[["redacted:prefix"]] * 2]
+    assert not any(event["prompt_token_ids"] or event["response_token_ids"] for event in outputs)
+
+
+def test_a_step_that_shares_nothing_after_a_redaction_is_free_of_it() -> None:
+    run = fold_run()
+    dirty, fresh = make_steps("t", 2)
+    dirty["messages"] = [new_message(role="user", content=MAIL)]
+    fresh |= {"prompt_shared_tokens": 0, "prompt_shared_messages": 0, "prompt_shared_digest": None}
+    outputs = run.feed([run.record("steps", dirty), run.record("steps", fresh)])
+    assert outputs[1][2]["governed"]["trainable"]
+
+
+def test_a_step_before_whose_predecessor_was_seen_fails_closed() -> None:
+    run = fold_run()
+    first, second = make_steps("t", 2)
+    [(_, _, late)] = run.feed([run.record("steps", second)])
+    assert late["prompt_shared_digest"] is None
+    assert late["governed"]["flags"] == ["redacted:prefix"]
+    [(_, _, early)] = run.feed([run.record("steps", first)])
+    assert early["governed"]["trainable"]
+
+
+def test_a_branch_inherits_from_the_step_that_it_continues_and_no_other() -> None:
+    run = fold_run()
+    steps = make_steps("t", 5)
+    steps[1]["response"] = new_message(role="assistant", content=f"ask {MAIL}")
+    steps[2] |= {"prompt_shared_step": 0}
+    steps[3] |= {"prompt_shared_step": 1}
+    steps[4] |= {"prompt_shared_step": 2}
+    outputs = [event for topic, _, event in run.feed([run.record("steps", step) for step in steps])]
+    assert [event["governed"]["trainable"] for event in outputs] == [True, False, True, False, True]
+    assert outputs[3]["governed"]["flags"] == ["redacted:prefix"]
+
+
+def test_a_trajectory_over_midnight_keeps_its_prefix() -> None:
+    run = fold_run(now_us=lambda: T0_US + 2 * 86_400_000_000)
+    before, after = make_steps("t", 2)
+    after["occurred_at_us"] += 86_400_000_000
+    outputs = run.feed([run.record("steps", before), run.record("steps", after)])
+    assert outputs[1][2]["governed"]["trainable"]
+
+
+@pytest.mark.parametrize(("days", "trainable"), [(6, True), (7, True), (8, False)])
+def test_a_trajectory_may_rest_for_as_long_as_events_are_remembered(days: int, trainable: bool) -> None:
+    now = [T0_US]
+    run = fold_run(now_us=lambda: now[0])
+    before, after = make_steps("t", 2)
+    run.feed([run.record("steps", before)])
+    now[0] += days * 86_400_000_000
+    run.tick(now[0] // 1000)
+    after["occurred_at_us"] += days * 86_400_000_000
+    [(_, _, governed)] = run.feed([run.record("steps", after)])
+    assert governed["governed"]["trainable"] is trainable
+    assert governed["governed"]["flags"] == ([] if trainable else ["redacted:prefix"])
+
+
+def test_a_clean_step_of_another_tenant_vouches_for_nothing() -> None:
+    run = fold_run()
+    first, second = make_steps("t", 2)
+    first["messages"] = [new_message(role="user", content=MAIL)]
+    [foreign] = make_steps("t", 1, seed=1, tenant="other")
+    outputs = run.feed([run.record("steps", step) for step in (first, foreign, second)])
+    assert [event["governed"]["trainable"] for _, _, event in outputs] == [False, True, False]
+
+
+def test_feedback_is_redacted_in_its_texts() -> None:
+    feedback = make_feedback("t", comment=f"ask {MAIL}", demonstration=f"sk-{'a1' * 10}", category="bad")
+    governed = govern_feedback(JOB, feedback, REDACTOR)
+    assert governed["governed"] is not None
+    assert governed["governed"]["redactions"] == {"email": 1, "api_key": 1}
+    assert MAIL not in json.dumps(governed)
+    assert governed["value"] == 1.0
+
+
+def test_consent_decides_what_passes() -> None:
+    run = fold_run()
+    train, analyse, none = (make_steps(name, 1, consent=name)[0] for name in ("train", "analyse", "none"))
+    outputs = run.feed([run.record("steps", step) for step in (train, analyse, none)])
+    assert [event["trajectory_id"] for _, _, event in outputs] == ["train", "analyse"]
+    assert [event["governed"]["trainable"] for _, _, event in outputs] == [True, False]
+    assert outputs[1][2]["governed"]["flags"] == ["consent:analyse"]
+
+
+def test_what_cannot_be_used_is_a_dead_letter_with_its_place() -> None:
+    run = fold_run()
+    sound, broken = make_steps("t", 2)
+    broken["loss_mask"] = [True]
+    records = [run.record("steps", sound), run.record("steps", broken), run.record("steps", sound, key=b"other")]
+    outputs = run.feed(records)
+    letters = [(key, event) for topic, key, event in outputs if topic == "dead-letters"]
+    assert [(key, e["error"], e["offset"], e["job"]) for key, e in letters] == [
+        ("t", "invalid", 1, JOB),
+        ("other", "wrong_key", 2, JOB),
+    ]
+    digest = hashlib.sha256(records[1].value or b"").hexdigest()
+    assert (letters[0][1]["value_bytes"], letters[0][1]["value_sha256"]) == (len(records[1].value or b""), digest)
+
+
+def test_a_dead_letter_repeats_nothing_of_what_was_refused() -> None:
+    run = fold_run()
+    [step] = make_steps("t", 1, messages=[new_message(role="user", content=MAIL)], loss_mask=[True])
+    [(topic, _, letter)] = run.feed([run.record("steps", step)])
+    assert topic == "dead-letters"
+    assert letter["value"] is None
+    assert MAIL not in str(letter)
+
+
+def test_an_event_counts_once_within_the_window() -> None:
+    run = fold_run(dedup_days=2)
+    step = make_steps("t", 1)[0]
+    assert len(run.feed([run.record("steps", step), run.record("steps", step)])) == 1
+    assert run.feed([run.record("steps", step)]) == []
+    run.tick(T0_US // 1000 + 86_400_000)
+    assert run.feed([run.record("steps", step)]) == []
+    run.tick(T0_US // 1000 + 4 * 86_400_000)
+    assert run.state.content == {}
+    assert [entry["action"] for entry in run.audit] == ["duplicate"] * 3
+    assert len({entry["event_id"] for entry in run.audit}) == 3
+
+
+def test_the_strictest_consent_counts_and_a_change_counts_at_once() -> None:
+    said: dict[str, Any] = {}
+    run = fold_run(rulings=Rulings(b"key", {}, said))
+
+    def consent_of(name: str, **fields: Any) -> str | None:
+        outputs = run.feed([run.record("steps", make_steps(name, 1, user="ada", **fields)[0])])
+        return outputs[0][2]["consent"] if outputs else None
+
+    assert consent_of("a") == "train"
+    for key, user, level in (("default/*/*", None, "analyse"), ("default/ada/*", "ada", "none")):
+        said[key] = new_consent_change(event_id="c", occurred_at_us=T0_US, tenant="default", user=user, consent=level)
+        assert consent_of(f"b{level}") == (level if level != "none" else None)
+    assert run.audit[-1]["found"] == {"consent:none": 1}
+    del said["default/ada/*"]
+    assert consent_of("c", consent="none") is None
+    assert "ada" not in str(run.audit)
+
+
+def test_a_policy_is_applied_from_its_version_on() -> None:
+    policies: dict[str, Any] = {}
+    run = fold_run(rulings=Rulings(b"key", policies, {}))
+    mail = new_message(role="user", content=MAIL)
+
+    def governed(name: str) -> Any:
+        [(_, _, event)] = run.feed([run.record("steps", make_steps(name, 1, messages=[mail])[0])])
+        return event
+
+    assert governed("a")["governed"]["redactions"] == {"email": 1}
+    policies |= policy("[redaction.rules]\nemail = false", version=3)
+    free = governed("b")
+    assert free["governed"]["policy_version"] == 3
+    assert free["event_id"] == derived_id(JOB, free["governed"]["source_event_id"], 3)
+    assert free["messages"][0]["content"] == MAIL
+    policies |= policy("[consent]\nmaximum = 'analyse'", tenant="*", version=9)
+    assert governed("c")["consent"] == "train", "its own policy, not the one for all"
+    del policies["default"]
+    assert governed("d")["consent"] == "analyse"
+    assert [entry["policy_version"] for entry in run.audit] == [0, 9]
+    assert MAIL not in str(run.audit)
+
+
+def test_pseudonyms_of_two_tenants_cannot_be_compared() -> None:
+    run = fold_run()
+    mail = new_message(role="user", content=MAIL)
+    steps = [make_steps(name, 1, tenant=name, messages=[mail])[0] for name in ("a", "b")]
+    texts = {event["messages"][0]["content"] for _, _, event in run.feed([run.record("steps", step) for step in steps])}
+    assert len(texts) == 2
+
+
+@pytest.mark.parametrize("document", ["[redaction]\ntiers = ['psychic']", "not TOML", "[future]\nentry = 1"])
+def test_a_policy_that_cannot_be_applied_stops_its_tenant_alone(document: str) -> None:
+    rulings = Rulings(b"key", policy(document, tenant="t", version=2), {})
+    with pytest.raises(CannotGovern, match="version 2 of the policy of t cannot be applied"):
+        rulings.of("t")
+    assert rulings.of("default").version == 0
+
+
+def test_what_is_erased_already_goes_no_further() -> None:
+    run = fold_run()
+    [step] = make_steps("t", 1)
+    assert run.feed([run.record("steps", step | {"seal_key": "gone", "policy_spans": []})]) == []
+    assert run.audit[0]["found"] == {"erased": 1}
+
+
+def test_what_a_spool_delivers_after_an_erasure_goes_no_further_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    run = fold_run(erased=lambda tenant, user, at_us: (tenant, user) == ("default", "ada") and at_us <= T0_US)
+    late, later = make_steps("t", 2, user="ada", prompt_shared_tokens=0, prompt_shared_digest=None)
+    [other] = make_steps("u", 1, user="bob")
+    outputs = run.feed([run.record("steps", step) for step in (late, later, other)])
+    assert [event["trajectory_id"] for _, _, event in outputs] == ["t", "u"]
+    assert outputs[0][2]["step_index"] == 1, "what happened after the erasure is kept"
+    assert [entry["found"] for entry in run.audit] == [{"erased:late": 1}]
+    assert "steps[0]@0" in caplog.text
+    assert "ada" not in caplog.text + str(run.audit)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_redelivery_and_batching_change_nothing(data: st.DataObject) -> None:
+    """The governed events are a function of what came, whatever came twice and however it was cut into batches."""
+    events: list[tuple[str, Any]] = []
+    for name in ("a", "b", "c"):
+        steps = make_steps(name, 2)
+        if data.draw(st.booleans()):
+            steps[0]["messages"] = [new_message(role="user", content=MAIL)]
+        events += [("steps", step) for step in steps] + [("feedback", make_ending(name, 2))]
+    once = fold_run()
+    expected = once.feed([once.record(topic, event) for topic, event in events])
+    run = fold_run()
+    seen: list[Any] = []
+    delivered: list[tuple[str, Any]] = []
+    for place in range(len(events)):
+        delivered += events[: place + 1][data.draw(st.integers(0, place)) :] if data.draw(st.booleans()) else []
+        delivered.append(events[place])
+    while delivered:
+        size = data.draw(st.integers(1, len(delivered)))
+        seen += run.feed([run.record(topic, event) for topic, event in delivered[:size]])
+        delivered = delivered[size:]
+    assert seen == expected

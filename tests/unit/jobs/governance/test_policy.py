@@ -1,0 +1,69 @@
+"""The policy file: what it may say, and what a wrong entry is told."""
+
+import pytest
+
+from stepstream.jobs.governance.policy import PolicyError, PolicyFile, check, next_version
+
+WHOLE = """
+[consent]
+default = "analyse"
+maximum = "train"
+[redaction]
+names = true
+[quality]
+keep_out = ["looping"]
+languages = ["en", "de"]
+[near_duplicates]
+cap = 3
+threshold = 1
+window = 500
+[inspect]
+share = 0.1
+hold = false
+"""
+
+
+def test_an_empty_file_is_the_built_in_policy() -> None:
+    policy = check("")
+    assert policy == PolicyFile()
+    assert (policy.consent.default, policy.consent.maximum) == ("train", "train")
+    assert policy.near_duplicates.cap == 0
+    assert policy.inspect.share == 0
+    assert policy.quality.keep_out == ("empty",)
+
+
+def test_every_entry_is_read() -> None:
+    policy = check(WHOLE)
+    assert policy.consent.default == "analyse"
+    assert policy.redaction_options().names
+    assert policy.quality.languages == ("en", "de")
+    assert (policy.near_duplicates.cap, policy.near_duplicates.threshold) == (3, 1.0)
+    assert not policy.inspect.hold
+
+
+def test_versions_rise_above_whatever_ruled_before() -> None:
+    policies = {"a": {"version": 4}, "*": {"version": 6}}
+    assert next_version({}, "a") == 1
+    assert next_version({"a": {"version": 4}}, "a") == 5
+    assert next_version(policies, "a") == 7
+    assert next_version(policies, "b") == 7
+    assert next_version({"a": {"version": 4}}, "*") == 5
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("x=", "not TOML"),
+        ("[consnt]", "consnt is unknown: there are consent, redaction, quality"),
+        ("[consent]\nmax = 'train'", "consent.max is unknown: there are default, maximum"),
+        ("[consent]\ndefault = 'maybe'", "consent.default: input should be 'train', 'analyse' or 'none'"),
+        ("[near_duplicates]\ncap = '3'", "near_duplicates.cap: input should be a valid integer"),
+        ("[near_duplicates]\nthreshold = 0", "near_duplicates.threshold: input should be greater than 0"),
+        ("quality = 3", "quality: "),
+        ("[redaction]\ntiers = ['psychic']", "redaction.tiers does not know psychic"),
+    ],
+)
+def test_a_wrong_entry_is_named(document: str, said: str) -> None:
+    with pytest.raises(PolicyError) as fault:
+        check(document)
+    assert said in str(fault.value)

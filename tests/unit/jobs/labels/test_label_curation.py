@@ -1,0 +1,229 @@
+"""Labels under rules: results governed anew, consent, erasure, decisions of people and jobs, quality."""
+
+import hashlib
+
+import pytest
+from fold_harness import MemoryChanges
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, whole
+from stream_records import T0_US, make_ending, make_feedback, make_steps
+
+from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.labels import fold as label_fold
+from stepstream.topics.events import Curation, new_curation, new_message
+from stepstream.topics.ids import derived_id
+
+CURATION = "curation"
+
+
+def decided(name: str, action: str, reason: str = "by_hand", at: int = 0) -> tuple[str, Curation]:
+    identity = derived_id("test", name, action, reason, at)
+    at_us = T0_US + 100_000_000 + at
+    return CURATION, new_curation(
+        event_id=identity, occurred_at_us=at_us, trajectory_id=name, action=action, reason=reason, by="somebody"
+    )
+
+
+def test_a_step_governed_under_a_newer_policy_gives_a_revision_and_an_older_one_does_not() -> None:
+    run = Run()
+    run.labels(*whole("t"))
+    first = make_steps("t", 3)[0]
+    newer = governed(first, 2, trainable=False, flags=["redacted:name"])
+    [label] = run.labels((STEPS, newer))
+    assert (label["revision"], label["steps"][0]["event_id"]) == (2, newer["event_id"])
+    assert (label["flags"], label["steps"][0]["trainable"]) == (["redacted:name"], False)
+    assert run.labels((STEPS, governed(first, 1))) == []
+    assert run.labels((STEPS, governed(first))) == []
+
+
+def test_feedback_governed_anew_counts_once() -> None:
+    run = Run()
+    run.labels(*whole("t"))
+    [label] = run.labels((FEEDBACK, governed(make_ending("t", 3), 1)))
+    assert (label["revision"], label["reward"], label["closed_by"]) == (2, 1.0, "end")
+    assert run.labels((FEEDBACK, governed(make_ending("t", 3)))) == []
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_which_event_is_a_step_does_not_depend_on_the_order(data: st.DataObject) -> None:
+    one, retry, other = (make_steps("t", 1, seed=seed)[0] for seed in (1, 2, 3))
+    retry = retry | {"error": "Timeout", "end": "terminated"}
+    events = [governed(step, version) for step in (one, retry, other) for version in (0, 1, 2)]
+    kept = data.draw(st.lists(st.sampled_from(events), min_size=1, unique_by=lambda e: e["event_id"]))
+    ending = governed(make_ending("t", 1))
+    expected = min(kept, key=lambda e: (e["error"] is not None, e["governed"]["source_event_id"]))
+    same = [e for e in kept if e["governed"]["source_event_id"] == expected["governed"]["source_event_id"]]
+    expected = max(same, key=lambda e: e["governed"]["policy_version"])
+    run = Run()
+    labels = run.labels((FEEDBACK, ending))
+    for event in kept:
+        labels += run.labels((STEPS, event))
+    assert [step["event_id"] for step in labels[-1]["steps"]] == [expected["event_id"]]
+    assert labels[-1]["success"] is True
+
+
+def test_a_failed_attempt_is_no_dead_letter_and_a_second_source_is_one() -> None:
+    for order in (1, -1):
+        run = Run()
+        steps = [make_steps("t", 1, seed=seed)[0] for seed in (1, 2)]
+        failed = steps[0] | {"error": "Timeout"}
+        records = [run.record(STEPS, governed(step)) for step in (failed, steps[1])][::order]
+        assert run.feed(records) == []
+        conflicting = run.record(STEPS, governed(steps[0]))
+        outputs = run.feed([conflicting])
+        [(topic, _, letter)] = outputs
+        # The one with the larger id of its source is told, whichever came first.
+        loser = max(steps, key=lambda step: step["event_id"])
+        assert topic == "dead-letters"
+        assert letter["value_sha256"] == hashlib.sha256(run.codec.encode(STEPS, governed(loser))).hexdigest()
+
+
+def test_a_change_of_consent_revises_what_is_stored() -> None:
+    run = Run()
+    run.labels(*whole("t", user="ann"), *whole("u", user="bob"))
+    run.rules.change(ann="analyse")
+    [label] = run.later()
+    assert (label["trajectory_id"], label["revision"], label["consent"]) == ("t", 2, "analyse")
+    assert (label["trainable"], label["sequences"], label["user"]) == (False, [], "ann")
+    assert "consent:analyse" in label["flags"]
+    run.rules.change(ann="train")
+    [label] = run.later()
+    assert (label["revision"], label["consent"], label["trainable"]) == (3, "train", True)
+    run.restart()
+    assert run.later() == []
+
+
+def test_consent_is_looked_at_in_slices_and_again_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_fold, "_LOOKED_AT", 5)
+    run = Run()
+    for number in range(12):
+        run.labels(*whole(f"t{number}", user="ann"))
+    run.rules.change(ann="none")
+    first = run.tick(NOW_MS)
+    assert len(first) == 5
+    run.restart()
+    assert len(run.later()) == 7
+    asked = run.rules.asked
+    run.restart()
+    assert run.later() == []
+    assert run.rules.asked == asked
+
+
+def test_a_rebuilt_state_publishes_what_consent_changed_while_it_was_away() -> None:
+    run = Run()
+    events = whole("t", user="ann")
+    [label] = run.labels(*events)
+    rebuilt = Run(run.rules)
+    rebuilt.rules.change(ann="none")
+    changes = MemoryChanges(rebuilt.state)
+    rebuilt.fold.published(label, changes)
+    rebuilt.state.write(changes)
+    rebuilt.silently([rebuilt.record(topic, event) for topic, event in events])
+    [second] = rebuilt.later()
+    assert (second["revision"], second["consent"], second["steps"][0]["tool_calls"]) == (2, "none", [])
+    assert rebuilt.later() == []
+
+
+def test_an_erasure_drops_the_steps_and_publishes_a_last_revision() -> None:
+    run = Run()
+    run.labels(*whole("t", user="ann", response=new_message(role="assistant", content="Ann lives in Ulm")))
+    run.rules.erase("ann")
+    [label] = run.later()
+    assert (label["revision"], label["user"], label["flags"], label["trainable"]) == (2, None, ["erased"], False)
+    assert (label["sequences"], label["signature"], label["consent"]) == ([], [], "none")
+    assert len(label["steps"]) == 3
+    assert not any(key.startswith(b"s") for key in run.state.content)
+    assert not any(b"ann" in value or b"Ulm" in value for value in run.state.content.values())
+    assert run.labels((FEEDBACK, governed(make_feedback("t", 0.0, number=1)))) == []
+    run.rules.change()
+    assert run.later() == []
+
+
+def test_a_trajectory_whose_key_is_destroyed_is_labelled_without_content() -> None:
+    run = Run()
+    erased = [
+        (topic, event | {"seal_key": "k"} if topic == STEPS else event) for topic, event in whole("t", messages=[])
+    ]
+    [label] = run.labels(*erased)
+    assert (label["flags"], label["trainable"], label["sequences"]) == (["erased"], False, [])
+    # As a state that is rebuilt after the erasure: the last revision is known, and not told again.
+    rebuilt = Run()
+    changes = MemoryChanges(rebuilt.state)
+    rebuilt.fold.published(label, changes)
+    rebuilt.state.write(changes)
+    assert rebuilt.labels(*erased) == []
+
+
+def test_a_hold_and_a_release_give_revisions() -> None:
+    run = Run()
+    run.labels(*whole("t"))
+    [held] = run.labels(decided("t", "hold", "near_duplicate:abc"))
+    assert (held["revision"], held["trainable"], held["sequences"]) == (2, False, [])
+    assert held["flags"] == ["held:near_duplicate:abc"]
+    assert run.labels(decided("t", "hold", "near_duplicate:abc", at=1)) == []
+    [released] = run.labels(decided("t", "release", at=2))
+    assert (released["revision"], released["trainable"], released["flags"]) == (3, True, ["released"])
+    assert run.labels(decided("t", "hold", "near_duplicate:abc", at=1)) == []
+    [again] = run.labels(decided("t", "hold", "names", at=3))
+    assert again["flags"] == ["held:names", "released"]
+
+
+def test_a_decision_may_come_before_the_trajectory() -> None:
+    run = Run()
+    [label] = run.labels(decided("t", "hold"), *whole("t"))
+    assert (label["revision"], label["flags"]) == (1, ["held:by_hand"])
+
+
+@settings(max_examples=50)
+@given(
+    st.permutations([("hold", "a", 0), ("hold", "b", 1), ("release", "x", 2), ("hold", "a", 3), ("release", "y", 1)])
+)
+def test_decisions_count_in_the_order_of_their_times(order: list[tuple[str, str, int]]) -> None:
+    run = Run()
+    run.labels(*whole("t"))
+    labels = [label for action, reason, at in order for label in run.labels(decided("t", action, reason, at))]
+    assert labels[-1]["flags"] == ["held:a", "released"]
+
+
+@pytest.mark.parametrize("action", ["hold", "release"])
+def test_a_release_is_no_consent(action: str) -> None:
+    run = Run()
+    run.labels(*whole("t", consent="analyse"))
+    [label] = run.labels(decided("t", action))
+    assert (label["consent"], label["trainable"]) == ("analyse", False)
+
+
+def test_quality_is_flagged_and_kept_out_only_where_the_policy_says() -> None:
+    run = Run()
+    [label] = run.labels(*whole("t", finish_reason="length"))
+    assert (label["flags"], label["trainable"]) == (["quality:truncated"], True)
+    run.rules.said = Standing(keep_out=("truncated",))
+    [label] = run.labels(*whole("u", finish_reason="length"))
+    assert (label["flags"], label["trainable"]) == (["quality:truncated", "held:quality:truncated"], False)
+    [label] = run.labels(decided("u", "release"))
+    assert (label["flags"], label["trainable"]) == (["quality:truncated", "released"], True)
+
+
+def test_a_signature_is_made_only_where_it_is_asked_for() -> None:
+    run = Run()
+    [plain] = run.labels(*whole("t"))
+    run.rules.said = Standing(signs=True)
+    [one] = run.labels(*whole("u"))
+    [two] = run.labels(*whole("v"))
+    assert plain["signature"] == []
+    assert one["signature"] == two["signature"]
+    assert len(one["signature"]) == 128
+
+
+def test_results_of_tools_and_branches_are_told() -> None:
+    run = Run()
+    steps = make_steps("t", 3)
+    steps[1]["messages"] = [new_message(role="tool", tool_call_id="c0", content="42")]
+    steps[2] |= {"prompt_shared_step": 0, "prompt_shared_messages": 2, "prompt_shared_tokens": 0}
+    steps[2]["prompt_shared_digest"] = None
+    events = [(STEPS, governed(step)) for step in steps]
+    [label] = run.labels(*events, (FEEDBACK, governed(make_ending("t", 3))))
+    assert [step["prompt_shared_step"] for step in label["steps"]] == [None, 0, 0]
+    assert [[call["result"] for call in step["tool_calls"]] for step in label["steps"]] == [["42"], [None], [None]]

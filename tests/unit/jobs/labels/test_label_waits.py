@@ -1,0 +1,182 @@
+"""Labels that wait for a required component: partial at once, whole when it comes, given up by an event."""
+
+from typing import Any
+
+from fold_harness import FoldRun, MemoryState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_records import as_governed, make_ending, make_feedback, make_steps
+
+from stepstream.jobs.labels.fold import JOB, LabelFold
+from stepstream.jobs.rewards.spec import Declared, RewardSpec, parse_spec
+
+NOW_MS = 1_760_000_100_000
+SPEC = """
+[[component]]
+name = "outcome"
+feedback = "outcome"
+outcome = true
+[[component]]
+name = "tests"
+feedback = "tests"
+source = "test"
+required = true
+wait_s = 60
+final_after_s = 600
+"""
+
+
+class Versions:
+    """A specification that can be changed."""
+
+    def __init__(self, spec: RewardSpec) -> None:
+        self.declared = Declared(spec, 1)
+
+    def of(self, environment: str, agent: str) -> Declared:
+        assert (environment, agent) == ("env", "agent")
+        return self.declared
+
+    def fingerprint(self) -> int:
+        return self.declared.version - 1
+
+    def put(self, text: str) -> None:
+        self.declared = Declared(parse_spec(text), self.declared.version + 1)
+
+
+def waiting_run(state: MemoryState | None = None) -> tuple[FoldRun, Versions]:
+    state = state or MemoryState()
+    versions = Versions(parse_spec(SPEC))
+    run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
+    limits: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30}
+    run.fold = LabelFold(state, versions, run.codec, **limits)  # type: ignore[arg-type]
+    return run, versions
+
+
+def told(run: FoldRun, *feedback: Any, after_s: float = 0.0) -> list[Any]:
+    at_ms = NOW_MS + int(after_s * 1000)
+    return run.feed([run.record("governed-feedback", as_governed(one), at_ms=at_ms) for one in feedback])
+
+
+def ended(run: FoldRun) -> dict[str, Any]:
+    """The first label of a trajectory that ended without its tests."""
+    run.feed([run.record("governed-steps", as_governed(step)) for step in make_steps("t", 2)])
+    [(_, _, label)] = told(run, make_ending("t", 2))
+    return dict(label)
+
+
+def verdict(value: float | None = 1.0, number: int = 1, **fields: Any) -> Any:
+    return make_feedback("t", value, name="tests", source="test", number=number, **fields)
+
+
+def test_who_may_not_speak_as_a_test_ends_no_wait_and_is_told_in_the_label() -> None:
+    run, _ = waiting_run()
+    ended(run)
+    [(_, _, still)] = told(run, verdict(producer="gateway/1"), after_s=1)
+    assert (still["pending"], still["trainable"], still["reward"]) == (["tests"], False, 1.0)
+    assert still["flags"] == ["waiting:tests", "unproven_source:tests"]
+    [(_, _, whole)] = told(run, verdict(number=2), after_s=2)
+    assert (whole["pending"], whole["reward"], whole["flags"]) == ([], 2.0, ["unproven_source:tests"])
+
+
+def test_a_label_is_partial_at_once_and_whole_when_the_rest_comes() -> None:
+    run, _ = waiting_run()
+    partial = ended(run)
+    assert (partial["pending"], partial["trainable"], partial["reward"]) == (["tests"], False, 1.0)
+    assert partial["flags"] == ["waiting:tests"]
+    assert (partial["success"], len(partial["steps"])) == (True, 2)
+    [(_, _, whole)] = told(run, verdict(), after_s=59)
+    assert (whole["revision"], whole["pending"], whole["trainable"], whole["reward"]) == (2, [], True, 2.0)
+    assert run.tick(NOW_MS + 1_000_000) == []
+
+
+def test_giving_up_the_wait_is_an_event_that_acts_when_it_is_read_back() -> None:
+    run, _ = waiting_run()
+    ended(run)
+    assert run.tick(NOW_MS + 59_000) == []
+    # A job that starts anew knows that something is waited for.
+    run, _ = waiting_run(run.state)
+    [(topic, key, decision)] = run.tick(NOW_MS + 61_000)
+    assert (topic, key, decision["reason"], decision["components"]) == ("closures", "t", "waited", ["tests"])
+    assert run.tick(NOW_MS + 62_000) == []  # decided once
+    [(_, _, label)] = run.feed([run.record("closures", decision)])
+    assert (label["revision"], label["pending"], label["trainable"]) == (2, [], True)
+    assert (label["flags"], label["closed_by"], label["occurred_at_us"]) == (
+        ["missing:tests"],
+        "end",
+        decision["occurred_at_us"],
+    )
+    # What comes after all the same is welcome, until the component is final.
+    [(_, _, late)] = told(run, verdict(), after_s=599)
+    assert (late["revision"], late["reward"], late["flags"]) == (3, 2.0, [])
+    assert told(run, verdict(0.0, 2), after_s=601) == []
+    [(_, _, back)] = told(run, make_feedback("t", 0.0, number=3), after_s=602)
+    assert (back["revision"], back["reward"]) == (4, 1.0)
+    assert {term["name"]: term["final"] for term in back["steps"][1]["components"]} == {"outcome": False, "tests": True}
+
+
+def test_a_decision_that_was_lost_is_taken_again() -> None:
+    run, _ = waiting_run()
+    ended(run)
+    [(_, _, first)] = run.tick(NOW_MS + 61_000)
+    [(_, _, again)] = run.tick(NOW_MS + 662_000)
+    assert first["event_id"] == again["event_id"]
+
+
+def test_a_retraction_is_a_revision_and_is_waited_for_anew() -> None:
+    run, _ = waiting_run()
+    ended(run)
+    told(run, verdict())
+    [(_, _, taken_back)] = told(run, verdict(None, 2, retracts=verdict()["event_id"]))
+    assert (taken_back["revision"], taken_back["reward"], taken_back["pending"]) == (3, 1.0, ["tests"])
+    [(_, _, decision)] = run.tick(NOW_MS + 61_000)
+    assert decision["components"] == ["tests"]
+
+
+def test_a_new_version_labels_what_is_kept_again() -> None:
+    run, versions = waiting_run()
+    first = ended(run)
+    assert (first["reward_spec_version"], first["reward_spec"]) == (1, versions.declared.spec.identity())
+    assert first["gamma"] == 1.0
+    versions.put(SPEC.replace("outcome = true", "outcome = true\nweight = 3.0"))
+    [(topic, _, second)] = run.tick(NOW_MS + 1_000)
+    assert (topic, second["revision"], second["reward"], second["pending"]) == (
+        "labeled-trajectories",
+        2,
+        3.0,
+        ["tests"],
+    )
+    assert (second["reward_spec_version"], second["reward_spec"]) == (2, versions.declared.spec.identity())
+    assert run.tick(NOW_MS + 2_000) == []
+    versions.put("")
+    [(_, _, third)] = run.tick(NOW_MS + 3_000)
+    assert (third["revision"], third["pending"], third["trainable"]) == (3, [], True)
+    assert run.tick(NOW_MS + 100_000) == []  # nothing is waited for any more
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_the_last_label_is_a_function_of_what_came(data: st.DataObject) -> None:
+    """Order, redelivery and batches change how often a label is revised, not how it ends: the log's times decide."""
+    reference, _ = waiting_run()
+    ended(reference)
+    [(_, _, decision)] = reference.tick(NOW_MS + 61_000)
+    records = [
+        *(("governed-steps", as_governed(step), 0) for step in make_steps("t", 2)),
+        ("governed-feedback", as_governed(make_ending("t", 2)), 0),
+        ("governed-feedback", as_governed(verdict()), 70),
+        ("governed-feedback", as_governed(verdict(0.0, 2)), 700),
+        ("governed-feedback", as_governed(make_feedback("t", 0.5, number=3)), 800),
+        ("closures", decision, 61),
+    ]
+    order = data.draw(st.permutations(records)) + data.draw(st.lists(st.sampled_from(records), max_size=3))
+    run, _ = waiting_run()
+    outputs = []
+    while order:
+        batch, order = order[: (cut := data.draw(st.integers(1, len(order))))], order[cut:]
+        outputs += run.feed([run.record(topic, event, at_ms=NOW_MS + at * 1000) for topic, event, at in batch])
+    last = [event for topic, _, event in outputs if topic == "labeled-trajectories"][-1]
+    assert (last["reward"], last["pending"], last["flags"], last["trainable"]) == (1.5, [], [], True)
+    assert {term["name"]: (term["value"], term["final"]) for term in last["steps"][1]["components"]} == {
+        "outcome": (0.5, False),
+        "tests": (1.0, True),
+    }

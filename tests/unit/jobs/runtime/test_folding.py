@@ -1,0 +1,183 @@
+"""The law of the whole: killed anywhere, with or without its state, a job ends with the same effect."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fold_harness import LocalCodec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream_records import as_governed, make_ending, make_feedback, make_steps
+
+from stepstream.config import Settings
+from stepstream.config.sections import Jobs
+from stepstream.jobs import label
+from stepstream.jobs.label import Label
+from stepstream.jobs.runtime import folding
+from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.outputs import Output
+from stepstream.jobs.runtime.record import Record
+
+STEPS, FEEDBACK, LABELS = "governed-steps", "governed-feedback", "labeled-trajectories"
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+class Log:
+    """One partition of every topic, and the group's committed offsets."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[Record]] = {}
+        self.offsets: dict[str, int] = {}
+
+    def append(self, topic: str, key: str, value: bytes) -> None:
+        records = self.topics.setdefault(topic, [])
+        records.append(Record(topic, 0, len(records), 1_760_000_100_000 + len(records), key.encode(), value))
+
+    def events(self, topic: str) -> list[Any]:
+        return [LocalCodec().decode(topic, record.value) for record in self.topics.get(topic, [])]
+
+
+class Reader:
+    """`LogReader` over a `Log`."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def identity(self, _topics: Sequence[str]) -> str:
+        return "log"
+
+    def committed(self, topics: Sequence[str], _partition: int) -> dict[str, int]:
+        return {topic: self.log.offsets[topic] for topic in topics if topic in self.log.offsets}
+
+    def bounds(self, topic: str, _partition: int) -> tuple[int, int]:
+        return 0, len(self.log.topics.get(topic, []))
+
+    def since(self, topic: str, _timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
+        return {(topic, 0): self.bounds(topic, 0)}
+
+    def read(self, stretches: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[list[Record]]:
+        for (topic, _), (begin, end) in stretches.items():
+            yield self.log.topics.get(topic, [])[begin:end]
+
+    def partition_of(self, _topic: str, _key: str) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class Publisher:
+    """`Publisher` into a `Log` that dies when told: before the first output, in the middle, or after the last."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.dies: float | None = None
+
+    def publish(self, outputs: Sequence[Output]) -> None:
+        survive = len(outputs) if self.dies is None else int(self.dies * len(outputs))
+        for output in outputs[:survive]:
+            self.log.append(output.topic, output.key, output.value)
+        if self.dies is not None:
+            self.dies = None
+            raise Killed
+
+
+class Worker:
+    """The label job over a log, with lives."""
+
+    def __init__(self, log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log, self.folder = log, folder
+        self.publisher = Publisher(log)
+        monkeypatch.setattr(folding, "codec_of", lambda _: LocalCodec())
+        monkeypatch.setattr(label, "codec_of", lambda _: LocalCodec())
+        monkeypatch.setattr(folding, "Publisher", lambda *_: self.publisher)
+        monkeypatch.setattr(folding, "LogReader", lambda *_: Reader(log))
+        self.processor = self.start()
+
+    def start(self) -> FoldProcessor:
+        configured = Settings(jobs=Jobs(state=self.folder))
+        processor = FoldProcessor(configured, Label(configured), lambda: False)
+        processor.open([0])
+        return processor
+
+    def restart(self, *, forget: bool) -> None:
+        self.processor.shut_down()
+        if forget:
+            self.folder = self.folder.with_name(self.folder.name + "+")
+        self.processor = self.start()
+
+    def deliver(self, begin: Mapping[str, int], most: int) -> dict[str, int]:
+        """Processes a batch from the given offsets on; returns the offsets after it."""
+        batch: list[Record] = []
+        for topic in (STEPS, FEEDBACK):
+            batch += self.log.topics.get(topic, [])[begin.get(topic, 0) :][:most]
+        self.processor.process(batch)
+        return dict(begin) | {record.topic: record.offset + 1 for record in batch}
+
+
+def fill(log: Log, order: Callable[[list[tuple[str, Any]]], list[tuple[str, Any]]]) -> None:
+    events: list[tuple[str, Any]] = []
+    for name in ("a", "b", "c"):
+        events += [(STEPS, step) for step in make_steps(name, 2)]
+        events += [(FEEDBACK, make_ending(name, 2)), (FEEDBACK, make_feedback(name, 0.0, number=1))]
+    for topic, event in order(events):
+        log.append(topic, event["trajectory_id"], LocalCodec().encode(topic, as_governed(event)))
+
+
+NUMBERS = count()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_killed_anywhere_the_effect_is_the_same(
+    data: st.DataObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    fill(log, lambda events: data.draw(st.permutations(events)))
+    worker = Worker(log, tmp_path / f"state-{next(NUMBERS)}", monkeypatch)
+    reached: dict[str, int] = {}
+    lives = data.draw(st.integers(0, 5))
+    while any(reached.get(topic, 0) < len(log.topics[topic]) for topic in (STEPS, FEEDBACK)):
+        kill = data.draw(st.sampled_from(["", "publishing", "uncommitted"])) if lives else ""
+        worker.publisher.dies = data.draw(st.sampled_from([0.0, 0.5, 1.0])) if kill == "publishing" else None
+        try:
+            after = worker.deliver(reached, data.draw(st.integers(1, 4)))
+        except Killed:
+            after = reached
+        worker.publisher.dies = None
+        if not kill:
+            reached = after
+            log.offsets = dict(after)
+            continue
+        lives -= 1
+        worker.restart(forget=data.draw(st.booleans()))
+        reached = dict(log.offsets)
+    labels = log.events(LABELS)
+    newest = {}
+    for one in labels:
+        if one["revision"] >= newest.get(one["trajectory_id"], one)["revision"]:
+            newest[one["trajectory_id"]] = one
+    expected = dict.fromkeys(("a", "b", "c"), (False, True))
+    assert {name: (one["success"], one["complete"]) for name, one in newest.items()} == expected
+    # What a revision says is said once: copies are copies.
+    for one in labels:
+        same = [other for other in labels if other["event_id"] == one["event_id"]]
+        assert all(other == one for other in same)
+    worker.processor.shut_down()
+
+
+def test_what_was_not_delivered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    fill(log, lambda events: events)
+    worker = Worker(log, tmp_path / "state", monkeypatch)
+    worker.processor.process(log.topics[FEEDBACK])
+    worker.processor.process(log.topics[STEPS][3:])
+    assert {one["trajectory_id"] for one in log.events(LABELS)} == {"a", "b", "c"}
+    worker.processor.process(log.topics[STEPS])
+    assert len(log.events(LABELS)) == 3
+    worker.processor.shut_down()

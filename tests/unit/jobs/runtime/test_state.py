@@ -1,0 +1,69 @@
+"""The state store: one atomic batch of changes, position and outbox."""
+
+from pathlib import Path
+
+import pytest
+
+from stepstream.jobs.runtime.outputs import Output, pack, unpack
+from stepstream.jobs.runtime.state import PartitionState
+from stepstream.topics.process import Fatal
+
+
+def test_changes_position_and_outbox_survive_together(tmp_path: Path) -> None:
+    state = PartitionState(tmp_path / "job" / "0")
+    state.reset("log-1")
+    changes = state.begin()
+    changes.put(b"a1", b"x")
+    changes.put(b"a2", b"y")
+    assert changes.get(b"a1") == b"x"
+    assert state.get(b"a1") is None
+    state.write(changes, {"steps": 3}, 17, b"out")
+    more = state.begin()
+    more.delete(b"a1")
+    assert more.get(b"a1") is None
+    state.write(more, {"feedback": 1}, 18)
+    state.close()
+    again = PartitionState(tmp_path / "job" / "0")
+    assert (again.identity, again.position, again.written_ms) == ("log-1", {"steps": 3, "feedback": 1}, 18)
+    assert list(again.scan(b"a")) == [(b"2", b"y")]
+    assert again.outbox() == b"out"
+    again.clear_outbox()
+    assert again.outbox() is None
+    again.close()
+
+
+def test_a_range_goes_at_once_and_spares_what_the_batch_writes(tmp_path: Path) -> None:
+    state = PartitionState(tmp_path / "0")
+    changes = state.begin()
+    for key in (b"e1", b"e2", b"f1"):
+        changes.put(key, b"")
+    state.write(changes, {}, 0)
+    changes = state.begin()
+    changes.delete_range(b"e", b"f")
+    changes.put(b"e1", b"new")
+    state.write(changes, {}, 0)
+    assert list(state.scan(b""))[1:] == [(b"e1", b"new"), (b"f1", b"")]
+    state.close()
+
+
+def test_reset_forgets_everything(tmp_path: Path) -> None:
+    state = PartitionState(tmp_path / "0")
+    changes = state.begin()
+    changes.put(b"a", b"x")
+    state.write(changes, {"steps": 3}, 17, b"out")
+    state.reset("log-2")
+    assert (state.get(b"a"), state.outbox(), state.position, state.identity) == (None, None, {}, "log-2")
+    state.close()
+
+
+def test_a_second_process_is_told_that_the_folder_is_taken(tmp_path: Path) -> None:
+    state = PartitionState(tmp_path / "0")
+    with pytest.raises(Fatal, match="STEPSTREAM_JOBS_STATE"):
+        PartitionState(tmp_path / "0")
+    state.close()
+
+
+def test_outputs_survive_packing() -> None:
+    outputs = [Output("t", "k", b"\x00v", "id", 5), Output("u", "", b"", "id2", 0)]
+    assert unpack(pack(outputs)) == outputs
+    assert pack([]) == b""

@@ -1,0 +1,174 @@
+"""What `watch` decides: each alarm raised once, cleared once, whatever comes twice or in another order."""
+
+import itertools
+import random
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+from fold_harness import FoldRun, MemoryState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_records import T0_US, trajectory
+
+from stepstream.config.sections import Alarms
+from stepstream.jobs.measure import JOB as MEASURE
+from stepstream.jobs.measure import MeasureFold
+from stepstream.jobs.statistics.component_fold import TOPIC
+from stepstream.jobs.statistics.watching import Watcher
+from stepstream.topics.events import Alarm, new_labeled_step, new_reward_component
+
+RULE = Alarms(window=8)
+JOB = "watch@1"
+
+
+def attempt(name: str, version: int, *, broken: bool, success: bool, spec: str = "bad", **fields: Any) -> Any:
+    """A trajectory under a specification that pays for broken calls; half of them are made in each of two steps."""
+    outcome = new_reward_component(name="outcome", value=float(success), weight=1.0, source="environment")
+    excused = new_reward_component(name="excused", value=0.5 * broken, weight=0.8, source="builtin:errors")
+    steps = [
+        new_labeled_step(step_index=0, event_id="s", reward=0.0, return_to_go=0.0, components=[excused]),
+        new_labeled_step(step_index=1, event_id="s", reward=0.0, return_to_go=0.0, components=[excused, outcome]),
+    ]
+    reward = 0.8 * broken + success
+    return trajectory(
+        name, version=version, success=success, reward=reward, steps=steps, reward_spec=spec, tools=[], **fields
+    )
+
+
+def version_of(version: int, broken: int, successes: int, spec: str = "bad", groups: int = 9) -> list[Any]:
+    """Groups of four; of 36 attempts, so many are broken and so many others succeed, spread over the groups."""
+    places = list(range(4 * groups))
+    random.Random(version).shuffle(places)
+    return [
+        attempt(
+            f"{spec}/{version}/{n}",
+            version,
+            broken=place < broken,
+            success=broken <= place < broken + successes,
+            spec=spec,
+            group_id=f"{spec}/{version}/{n // 4}",
+        )
+        for n, place in enumerate(places)
+    ]
+
+
+class Measured:
+    """`measure` over two partitions; each record is a batch."""
+
+    def __init__(self) -> None:
+        self._runs = [FoldRun(MEASURE, MeasureFold(), MemoryState()) for _ in range(2)]
+
+    def feed(self, labels: list[Any]) -> list[Any]:
+        """The snapshots that labels give."""
+        snapshots = []
+        for label in labels:
+            partition = sum(label["group_id"].encode()) % len(self._runs)
+            run = self._runs[partition]
+            record = replace(run.record("labeled-trajectories", label), partition=partition)
+            snapshots += [event for topic, _, event in run.feed([record]) if topic == TOPIC]
+        return snapshots
+
+
+def measured(labels: list[Any]) -> list[Any]:
+    """The snapshots of a log of these labels alone."""
+    return Measured().feed(labels)
+
+
+HONEST, GAMED, CURED = (2, 20), (32, 2), (1, 33)
+STORY = [HONEST, HONEST, GAMED, GAMED]
+
+
+def story(*shares: tuple[int, int], spec: str = "bad", first: int = 0) -> list[Any]:
+    versions = enumerate([*shares, shares[-1]], first)
+    return list(itertools.chain.from_iterable(version_of(v, *share, spec=spec) for v, share in versions))
+
+
+def told(watcher: Watcher, snapshots: list[Any], now_us: int = T0_US) -> list[Alarm]:
+    for snapshot in snapshots:
+        watcher.learn(snapshot)
+    return list(watcher.decide(now_us))
+
+
+def test_an_alarm_is_raised_once_and_cleared_once() -> None:
+    watcher, measure = Watcher(RULE, JOB), Measured()
+    snapshots = measure.feed(story(*STORY))
+    [alarm] = told(watcher, snapshots)
+    assert (alarm["state"], alarm["kind"], alarm["rising"], alarm["falling"]) == (
+        "raised",
+        "success",
+        "excused",
+        "success",
+    )
+    assert (alarm["rising_before"], alarm["rising_after"]) == (2 / 36, 32 / 36)
+    assert (alarm["falling_before"], alarm["falling_after"]) == (20 / 36, 2 / 36)
+    assert (alarm["trajectories_before"], alarm["trajectories_after"]) == (36, 36)
+    assert (alarm["baseline_version"], alarm["since_version"], alarm["until_version"]) in {(0, 2, 2), (1, 2, 2)}
+    assert alarm["message"].startswith("a, demo: term 'excused' went from 0.0556 to 0.889 while success went from")
+    assert alarm["p_value"] < alarm["threshold"]
+    assert told(watcher, snapshots) == []
+    [cleared] = told(watcher, measure.feed(story(CURED, first=len(STORY) + 1)), T0_US + 5)
+    assert cleared == alarm | {"state": "cleared", "event_id": cleared["event_id"], "occurred_at_us": T0_US + 5}
+    assert cleared["event_id"] != alarm["event_id"]
+    assert watcher.standing == []
+
+
+def test_a_restart_decides_nothing_anew_and_misses_nothing() -> None:
+    first = Watcher(RULE, JOB)
+    snapshots = measured(story(*STORY))
+    [alarm] = told(first, snapshots)
+    again = Watcher(RULE, JOB)
+    again.decided(alarm)
+    assert told(again, snapshots) == []
+    assert again.standing == [alarm]
+    # Killed before Kafka had it: decided again, as the same event.
+    assert told(Watcher(RULE, JOB), snapshots) == [alarm]
+    # Cured while it was away.
+    away = Watcher(RULE, JOB)
+    away.decided(alarm)
+    assert [each["state"] for each in told(away, measured(story(*STORY, CURED)))] == ["cleared"]
+
+
+def test_another_specification_begins_a_new_comparison() -> None:
+    watcher = Watcher(RULE, JOB)
+    [alarm] = told(watcher, measured(story(*STORY)))
+    beyond = measured(story(GAMED, CURED, spec="good", first=len(STORY)))
+    [cleared] = told(watcher, beyond)
+    assert (cleared["alarm_id"], cleared["state"]) == (alarm["alarm_id"], "cleared")
+
+
+def test_a_healthy_story_raises_none() -> None:
+    assert told(Watcher(RULE, JOB), measured(story(HONEST, HONEST, CURED, CURED))) == []
+
+
+def test_agents_and_splits_are_not_mixed() -> None:
+    labels = story(*STORY)
+    for n, label in enumerate(labels):
+        label["agent"], label["split"] = f"a{n % 2}", "eval" if n % 3 else "train"
+    alarms = told(Watcher(RULE.model_copy(update={"window": 100}), JOB), measured(labels))
+    assert alarms == []
+
+
+@settings(max_examples=6)
+@given(st.data())
+def test_order_and_revisions_change_nothing(data: st.DataObject) -> None:
+    """The law: what stands is what the newest revisions say, in whatever order and however often they came."""
+    newest = story(*STORY)
+    wrong = data.draw(st.lists(st.sampled_from(newest), max_size=30, unique_by=lambda label: label["trajectory_id"]))
+    older = [
+        attempt(each["trajectory_id"], 1, broken=not each["success"], success=True, group_id=each["group_id"])
+        for each in wrong
+    ]
+    final = {label["trajectory_id"]: label | {"revision": 2, "event_id": "2" + label["event_id"]} for label in newest}
+    labels = data.draw(st.permutations([*older, *final.values()]))
+    snapshots = measured(labels)
+    expected = told(Watcher(RULE, JOB), measured(list(final.values())))
+    watcher = Watcher(RULE, JOB)
+    shuffled = data.draw(st.permutations(snapshots))
+    assert told(watcher, shuffled + snapshots[:20]) == expected
+    again = Watcher(RULE, JOB)
+    for start in range(0, len(snapshots), 25):  # whatever was raised on the way
+        told(again, snapshots[start : start + 25])
+    assert sorted(map(itemgetter("kind", "falling"), again.standing)) == sorted(
+        map(itemgetter("kind", "falling"), expected)
+    )

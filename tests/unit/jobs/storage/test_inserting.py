@@ -1,0 +1,57 @@
+"""Inserts: waits while the store is away, and sets aside exactly the rows that it can never take."""
+
+from typing import Any
+
+import pytest
+from clickhouse_connect.driver.exceptions import DataError, OperationalError
+
+from stepstream.config.sections import ClickHouse
+from stepstream.jobs.runtime.waiting import Abandoned
+from stepstream.jobs.storage import inserting
+from stepstream.jobs.storage.inserting import Inserter
+
+
+class FakeStore:
+    """Takes rows of integers; is away as often as told."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.taken: list[Any] = []
+        self.away = away
+
+    def create_insert_context(self, table: str, column_names: Any) -> Any:
+        return type("Context", (), {"data": None})()
+
+    def insert(self, context: Any) -> None:
+        if self.away:
+            self.away -= 1
+            raise OperationalError("connection refused")
+        if any(not isinstance(row, int) for row in context.data):
+            raise DataError("cannot convert")
+        self.taken += context.data
+
+    def close(self) -> None:
+        pass
+
+
+def inserter(monkeypatch: pytest.MonkeyPatch, store: FakeStore, *, abandoned: bool = False) -> Inserter:
+    monkeypatch.setattr(inserting, "connect", lambda *_, **__: store)
+    monkeypatch.setattr("stepstream.jobs.runtime.waiting.time.sleep", lambda _: None)
+    return Inserter(ClickHouse(), lambda: abandoned)
+
+
+def test_bad_rows_are_found_among_good_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore()
+    rows: list[Any] = [0, 1, "bad", 3, 4, 5, "worse"]
+    assert inserter(monkeypatch, store).insert("steps", rows) == [2, 6]
+    assert store.taken == [0, 1, 3, 4, 5]
+
+
+def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore(away=5)
+    assert inserter(monkeypatch, store).insert("steps", [1, 2]) == []
+    assert store.taken == [1, 2]
+
+
+def test_waiting_ends_when_the_work_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Abandoned):
+        inserter(monkeypatch, FakeStore(away=100), abandoned=True).insert("steps", [1])
