@@ -60,7 +60,8 @@ class NearDuplicates:
         group = group_id or trajectory_id
         values = tuple(signature)
         near = self._nearest(values)
-        name = decided or (near.name if near is not None else cluster_name(trajectory_id))
+        # By likeness first: read again in another order, one that was held may come before those it is like.
+        name = near.name if near is not None else decided or cluster_name(trajectory_id)
         cluster = self._clusters.setdefault(name, _Cluster(name))
         full = group not in cluster.admitted and len(cluster.admitted) >= self._cap
         held = not released and (decided is not None or full)

@@ -49,6 +49,17 @@ def test_attempts_of_one_group_count_as_one() -> None:
     assert found(window, "f", group_id="g") == [None]
 
 
+def test_copies_are_of_one_cluster_in_whatever_order_they_are_read_again() -> None:
+    before = NearDuplicates(1, 0.8, 100)
+    assert found(before, "a") == [None]
+    (cluster,) = found(before, "b")
+    for new in "cdefghij":
+        again = NearDuplicates(1, 0.8, 100)
+        assert found(again, new) == [None]
+        assert found(again, "b", decided=cluster) == [None]
+        assert None not in found(again, "a", "last"), new
+
+
 def test_the_window_forgets_the_oldest() -> None:
     window = NearDuplicates(1, 0.8, 3)
     assert found(window, "a") == [None]
