@@ -81,7 +81,7 @@ class Trainer:
         return replace(self.policy.limits(name), speech=self._speech)
 
     def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
-        """Trains on the groups, each with at least two attempts whose rewards differ.
+        """Trains on the groups, of which each teaches something under the learner's objective and rule.
 
         Args:
             number: of this update since the root of the lineage, from 1: sets the rate and the minibatches.
