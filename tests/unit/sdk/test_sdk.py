@@ -191,6 +191,19 @@ def test_tokens(sink: sdk.MemorySink) -> None:
     assert (four["fidelity"], four["response_token_ids"], four["response"]["content"]) == ("text", [], "y")
 
 
+def test_tools_are_told_where_they_change(sink: sdk.MemorySink) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    with sdk.trajectory() as t:
+        said: list[str] = []
+        for offered in (tools, tools, [], tools):
+            said = [*said, "go on"]
+            with t.step(said, tools=offered) as s:
+                s.response("done")
+    told = [step["tool_definitions"] for step in sink.of("steps")]
+    whole = '[{"type":"function","function":{"name":"look","parameters":{}}}]'
+    assert told == [whole, None, "[]", whole]
+
+
 def test_objects_of_client_libraries(sink: sdk.MemorySink) -> None:
     from openai.types.chat import ChatCompletion
 

@@ -24,12 +24,15 @@ class Shared(NamedTuple):
     tokens: int = 0
     digest: str | None = None
     """SHA-256 of the shared tokens, as the protocol asks."""
+    tools: str = ""
+    """Definitions of the tools that were offered at that step."""
 
 
 class _Context(NamedTuple):
     step_index: int
     messages: list[bytes]
     tokens: bytes
+    tools: str
 
 
 class Sharing:
@@ -51,9 +54,11 @@ class Sharing:
         if best is None:
             return Shared()
         digest = hashlib.sha256(packed[: ids * _WIDTH]).hexdigest() if ids else None
-        return Shared(None if best.step_index == step_index - 1 else best.step_index, length, ids, digest)
+        return Shared(None if best.step_index == step_index - 1 else best.step_index, length, ids, digest, best.tools)
 
-    def remember(self, step_index: int, messages: Sequence[Message], response: Message, tokens: Sequence[int]) -> None:
+    def remember(
+        self, step_index: int, messages: Sequence[Message], response: Message, tokens: Sequence[int], tools: str = ""
+    ) -> None:
         """Keeps a step.
 
         Args:
@@ -61,9 +66,10 @@ class Sharing:
             messages: of its whole prompt.
             response: what was answered.
             tokens: ids of the whole prompt and the response; empty below fidelity `token`.
+            tools: definitions of those that were offered, as JSON; empty: none.
         """
         links = [_link(message) for message in messages] + [_link(response)]
-        self._contexts.append(_Context(step_index, links, _pack(tokens)))
+        self._contexts.append(_Context(step_index, links, _pack(tokens), tools))
 
 
 def _link(message: Message) -> bytes:

@@ -10,6 +10,8 @@ from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from stepstream.sdk.context import leave, step_here
 from stepstream.sdk.messages import message_of, plain, text_of, tool_call_of
 from stepstream.sdk.recorder import quiet
@@ -54,13 +56,20 @@ class Step:
     """
 
     def __init__(
-        self, trajectory: Trajectory, messages: Iterable[Any], model: str, sampling: Mapping[str, Any]
+        self,
+        trajectory: Trajectory,
+        messages: Iterable[Any],
+        model: str,
+        sampling: Mapping[str, Any],
+        tools: Iterable[Any] = (),
     ) -> None:
         self.index = -1
         """Position in the trajectory; known inside the block."""
         self._trajectory = trajectory
         self._model = model
         self._given = messages
+        self._offered = tools
+        self._tools = ""
         self._sampling_given = sampling
         self._messages: list[Message] = []
         self._response: Message | None = None
@@ -228,6 +237,8 @@ class Step:
         self._event_id, self._started_us, self._started = new_event_id(), now_us(), time.perf_counter()
         self._token = step_here.set(self)
         self.messages(*self._given)
+        offered = [plain(tool) for tool in self._offered]
+        self._tools = orjson.dumps(offered).decode() if offered else ""
 
     @quiet
     def _record(self, kind: type[BaseException] | None) -> None:
@@ -254,6 +265,7 @@ class Step:
             prompt_shared_digest=shared.digest,
             messages=self._messages[shared.messages :],
             prompt_token_ids=prompt_ids[shared.tokens :],
+            tool_definitions=None if self._tools == shared.tools else self._tools or "[]",
             response=response,
             response_token_ids=response_ids,
             response_logprobs=tokens.logprobs if tokens else [],
@@ -268,7 +280,8 @@ class Step:
         )
         trajectory.emit("steps", step)
         if kind is None:
-            trajectory.sharing.remember(self.index, self._messages, response, prompt_ids + response_ids)
+            both = prompt_ids + response_ids
+            trajectory.sharing.remember(self.index, self._messages, response, both, self._tools)
 
     def _sampling(self) -> Sampling:
         return new_sampling(**{name: value for name, value in self._sampling_given.items() if value is not None})

@@ -66,6 +66,7 @@ class Trajectory:
         top_p: float | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
+        tools: Iterable[Any] = (),
     ) -> Step:
         """The next step, to be used as a context manager.
 
@@ -76,9 +77,11 @@ class Trajectory:
             top_p: default 1.
             max_tokens: most tokens of the response.
             seed: of the sampling.
+            tools: definitions of those that the model is offered, in the API's shape. Say them wherever
+                `prompt_token_ids` are given too: those hold them, and what is redacted in the one takes the other.
         """
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        return Step(self, messages, model, sampling)
+        return Step(self, messages, model, sampling, tools)
 
     def sub_agent(
         self,
