@@ -13,7 +13,8 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
-from stepstream.jobs.labels.fold import CLOSURES, CURATION, LABELS, NAME, VERSION, LabelFold
+from stepstream.jobs.labels.fold import LabelFold
+from stepstream.jobs.labels.naming import CLOSURES, CURATION, LABELS, NAME, VERSION
 from stepstream.jobs.labels.store import FEEDBACK, STEPS
 from stepstream.jobs.rewards.spec import load_spec
 from stepstream.jobs.rewards.specifications import OneSpecification, Specifications, TableSpecifications
