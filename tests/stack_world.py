@@ -62,10 +62,11 @@ class World:
         self.producer.flush()
 
     def tell(self, *names: str, steps: int = 2, **fields: Any) -> None:
-        """Whole successful trajectories; `fields` go into each of their steps."""
+        """Whole successful trajectories; `fields` go into each of their steps, the tenant into their feedback too."""
+        whose = {name: fields[name] for name in ("tenant",) if name in fields}
         for name in names:
             self.send("steps", *make_steps(name, steps, **fields))
-            self.send("feedback", make_ending(name, steps))
+            self.send("feedback", make_ending(name, steps, **whose))
         self.producer.flush()
 
     def read(self, topic: str) -> list[Event]:

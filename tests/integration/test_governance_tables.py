@@ -9,7 +9,7 @@ from sample_records import SAMPLES, T0_US, feedback, step, trajectory
 
 from stepstream.config import Settings
 from stepstream.jobs.erasure.finding import Person
-from stepstream.jobs.erasure.tables import delete_rows, rows_left, trajectories_of
+from stepstream.jobs.erasure.tables import delete_rows, own_of, rows_left, trajectories_of
 from stepstream.jobs.storage import clickhouse
 from stepstream.jobs.storage.inserting import Inserter
 from stepstream.jobs.storage.migrate import migrate
@@ -86,11 +86,12 @@ def test_a_persons_rows_are_deleted_and_nobody_elses(client: Client, inserter: I
     put(inserter, "governed-steps", step("else", user=ADA.user, tenant="else"))
     put(inserter, "consents", said("train", user=ADA.user) | {"event_id": "c"})
     trajectories = trajectories_of(client, ADA)
-    assert trajectories == {"a0", "a1", "a2"}
+    own = own_of(client, ADA)
+    assert trajectories == own == {"a0", "a1", "a2"}
     # Steps, feedback, consent; of the trajectories each with its one step and that one's two components.
-    assert delete_rows(client, ADA, trajectories) == 3 + 1 + 1 + 3 * (1 + 1 + 2)
-    assert rows_left(client, ADA) == 0
-    assert delete_rows(client, ADA, trajectories) == 0
+    assert delete_rows(client, ADA, trajectories, own) == 3 + 1 + 1 + 3 * (1 + 1 + 2)
+    assert rows_left(client, ADA, own) == 0
+    assert delete_rows(client, ADA, trajectories, own) == 0
     counts = [client.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]
     assert counts == [4, 3]
     # Physically: the active parts hold as many rows as there are, and no statement that names her is kept.
