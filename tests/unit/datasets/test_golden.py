@@ -30,7 +30,7 @@ def branched() -> Episode:
         "messages": [new_message(role="user", content="And the other one?")],
         "end": "terminated",
     }
-    return Episode([*steps, other], [make_feedback("golden")], {0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0})
+    return Episode([*steps, other], [make_feedback("golden", producer="test/1")], {0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0})
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
