@@ -15,10 +15,10 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHt
 from openai.types.chat import ChatCompletion
 
 from stepstream.config.sections import Fleet
+from stepstream.services.gateway.errors import NoUpstream
 
 PAUSE_S = 0.25
 STEP_HEADER = "x-stepstream-step"
-NOBODY_THERE = "upstream_unavailable"
 
 
 class Lost(Exception):
@@ -91,7 +91,7 @@ class GatewayClient:
                 may_again = error.status_code >= 500 and time.monotonic() < give_up
                 recorded = STEP_HEADER in error.response.headers
                 # Where no worker was there, the call made again takes the failed one's place: the agent names the step.
-                if recorded and not (may_again and error.type == NOBODY_THERE):
+                if recorded and not (may_again and error.type == NoUpstream.type):
                     raise (Refused if error.status_code < 500 else RecordedFault)(str(error)) from error
                 if not (recorded or may_again):
                     raise Lost(str(error)) from error
