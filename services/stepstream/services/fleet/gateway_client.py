@@ -15,9 +15,9 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHt
 from openai.types.chat import ChatCompletion
 
 from stepstream.config.sections import Fleet
-from stepstream.services.gateway.errors import NoUpstream
 
 PAUSE_S = 0.25
+NOBODY_THERE = "upstream_unavailable"  # the gateway's word on the wire for: no worker answers
 STEP_HEADER = "x-stepstream-step"
 
 
@@ -91,7 +91,7 @@ class GatewayClient:
                 may_again = error.status_code >= 500 and time.monotonic() < give_up
                 recorded = STEP_HEADER in error.response.headers
                 # Where no worker was there, the call made again takes the failed one's place: the agent names the step.
-                if recorded and not (may_again and error.type == NoUpstream.type):
+                if recorded and not (may_again and error.type == NOBODY_THERE):
                     raise (Refused if error.status_code < 500 else RecordedFault)(str(error)) from error
                 if not (recorded or may_again):
                     raise Lost(str(error)) from error
