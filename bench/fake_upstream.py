@@ -1,7 +1,8 @@
 """A model provider that answers at once, as fast as one Python process can: what the gateways are measured against.
 
 Run it as `python bench/fake_upstream.py PORT`. Each request gets a chat completion of about one kilobyte, or, where it
-asks for a stream, the same words in 20 events written at once. It speaks just enough HTTP/1.1 for that.
+asks for a stream, the same words in 20 events written at once. Who asks for token ids and logprobs gets them as well,
+in the shape that inference servers give them. It speaks just enough HTTP/1.1 for that.
 """
 
 import asyncio
@@ -13,30 +14,47 @@ import uvloop
 
 WORDS = "The parcel left the sorting centre this morning and should be with you within two working days. " * 6
 CHUNKS = 20
+PROMPT_TOKENS, TOKENS = 120, 110
 
 
-def _completion() -> bytes:
+def _logprobs(count: int) -> dict[str, object]:
+    token = {"token": " parcel", "logprob": -0.6931471805599453, "bytes": list(b" parcel"), "top_logprobs": []}
+    return {"content": [token] * count, "refusal": None}
+
+
+def _completion(tokens: bool) -> bytes:
     message = {"role": "assistant", "content": WORDS, "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     body = {
         "id": "chatcmpl-bench",
         "object": "chat.completion",
         "created": 1_700_000_000,
         "model": "bench-model",
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 120, "completion_tokens": 110, "total_tokens": 230},
+        "choices": [choice],
+        "usage": {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": TOKENS, "total_tokens": PROMPT_TOKENS + TOKENS},
         "system_fingerprint": "fp_bench",
     }
+    if tokens:
+        choice |= {"logprobs": _logprobs(TOKENS), "token_ids": list(range(TOKENS))}
+        body["prompt_token_ids"] = list(range(PROMPT_TOKENS))
     return json.dumps(body).encode()
 
 
-def _events() -> bytes:
-    size = len(WORDS) // CHUNKS
+def _events(tokens: bool) -> bytes:
+    size, each = len(WORDS) // CHUNKS, TOKENS // (CHUNKS - 1)
     head = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "bench-model"}
     deltas = [{"content": WORDS[i * size : (i + 1) * size]} for i in range(CHUNKS - 1)]
     choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in [{"role": "assistant"}, *deltas]]
+    if tokens:
+        head_of_first = {"prompt_token_ids": list(range(PROMPT_TOKENS))}
+        for number, choice in enumerate(choices[1:]):
+            choice |= {"logprobs": _logprobs(each), "token_ids": list(range(number * each, (number + 1) * each))}
+    else:
+        head_of_first = {}
     choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
-    events = [json.dumps({**head, "choices": [choice]}) for choice in choices]
-    return "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
+    events = [{**head, "choices": [choice]} for choice in choices]
+    events[0] |= head_of_first
+    return "".join(f"data: {event}\n\n" for event in [*map(json.dumps, events), "[DONE]"]).encode()
 
 
 def _response(kind: bytes, body: bytes) -> bytes:
@@ -49,8 +67,13 @@ def _chunked(kind: bytes, body: bytes) -> bytes:
     return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-WHOLE = _response(b"application/json", _completion())
-STREAM = _chunked(b"text/event-stream", _events())
+ANSWERS = {
+    (streams, tokens): _chunked(b"text/event-stream", _events(tokens))
+    if streams
+    else _response(b"application/json", _completion(tokens))
+    for streams in (False, True)
+    for tokens in (False, True)
+}
 
 
 class Provider(asyncio.Protocol):
@@ -69,8 +92,9 @@ class Provider(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         streams = b'"stream":true' in self._body or b'"stream": true' in self._body
+        tokens = b'"return_token_ids":true' in self._body
         self._body = b""
-        self._transport.write(STREAM if streams else WHOLE)
+        self._transport.write(ANSWERS[streams, tokens])
 
 
 async def main(port: int) -> None:

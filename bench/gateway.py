@@ -1,8 +1,9 @@
 """What the gateway costs a call, beside LiteLLM's proxy and beside calling the upstream directly.
 
 Run it as `.venv/bin/python bench/gateway.py [--quick]`. It starts a broker and a registry of its own, the gateway with
-all of its features on (keys, contexts, spool, an event of every call to Kafka with acks=all), LiteLLM's proxy in an
-environment of its own (keys on, no database, no events), and one fake upstream that answers at once.
+all of its features on (keys, contexts, tools, users, token ids and logprobs, spool, an event of every call to Kafka
+with acks=all), LiteLLM's proxy in an environment of its own (keys on, no database, no events), and one fake upstream
+that answers at once.
 
 Each gateway is one process on one core, the same one in turn; the upstream, the caller and the broker share the rest.
 Rates: 64 connections call as fast as they are answered. Latency: 50 calls a second, on schedule; what a gateway adds
@@ -156,6 +157,7 @@ def gateway(folder: Path, provider: Server, settings: Settings) -> Iterator[Serv
             "base_url": f"http://127.0.0.1:{provider.port}",
             "models": ["bench-*"],
             "protocols": ["chat"],
+            "gives_tokens": True,
             "api_key": "none",
         }
     ]

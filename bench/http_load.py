@@ -34,12 +34,21 @@ class Load:
 
 
 def body(stream: bool) -> bytes:
-    """A request of about 670 bytes."""
+    """A request of about one kilobyte, half of it the conversation, as an agent with a tool sends it."""
     messages = [
         {"role": "system", "content": "You help customers with their orders."},
         {"role": "user", "content": PROMPT},
     ]
-    request = {"model": "bench-model", "messages": messages, "temperature": 0.7, "max_tokens": 256}
+    parameters = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
+    about = {"name": "order_status", "description": "Where an order is, by its number.", "parameters": parameters}
+    request = {
+        "model": "bench-model",
+        "messages": messages,
+        "tools": [{"type": "function", "function": about}],
+        "user": "customer-4711",
+        "temperature": 0.7,
+        "max_tokens": 256,
+    }
     return json.dumps(request | ({"stream": True} if stream else {})).encode()
 
 

@@ -10,6 +10,8 @@ from stepstream.jobs.redaction.rule import LETTERED, NUMBER, Gate, Rule, by_patt
 
 _RANK = 45
 _PLAIN = re.compile(r"[^A-Za-z0-9]+")
+_LONGEST_HEAD = 16
+"""Characters of an id before the eight digits by which it is found: eleven of a French one with 2A in it."""
 _BEFORE, _AFTER = r"(?<![A-Za-z0-9])(?<!\d[.-])", r"(?![A-Za-z0-9]|[.-]\d)"
 
 
@@ -147,6 +149,6 @@ IDS = (
 
 @cache
 def _formatted() -> Gate:
-    """Numbers of eight digits or more that are written as one of the ids is."""
+    """Numbers of eight digits or more that are written as one of the ids is, of which no word around has to tell."""
     union = "|".join(kind.formatted for kind in IDS if kind.formatted and kind.gate is None)
-    return NUMBER._replace(confirm=re.compile(_framed(union)))
+    return NUMBER._replace(before=_LONGEST_HEAD, confirm=re.compile(_framed(union)))

@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 
 from stepstream.jobs.redaction.catalogue import ID_RULES, inline_rules
@@ -72,35 +72,38 @@ class Redactor:
 
     def suspects(self, texts: Sequence[str]) -> set[int]:
         """Which of the texts `redact` may change; it changes no other. One look at many is faster than one at each."""
-        layer = {place: plain(text) for place, text in enumerate(texts) if len(text) > _SHORTEST}
-        suspects: set[int] = set()
+        layer = [(place, plain(text)) for place, text in enumerate(texts) if len(text) > _SHORTEST]
+        whole: list[tuple[int, str]] = []
+        quoted: list[tuple[int, str]] = []
         for _ in range(MAX_LAYERS):
-            under = {place: deeper for place, text in layer.items() if (deeper := undone_text(text)) is not None}
-            whole = {place: text for place, text in layer.items() if place not in under or under[place][1]}
-            suspects |= self._suspects(whole, whole=True)
-            if not under:
-                return suspects
-            suspects |= self._suspects({place: layer[place] for place in under if place not in whole}, whole=False)
-            layer = {place: text for place, (text, _) in under.items() if place not in suspects}
-        return suspects | self._suspects(layer, whole=True)
+            deeper: list[tuple[int, str]] = []
+            for place, text in layer:
+                under = undone_text(text)
+                if under is None or under[1]:
+                    whole.append((place, text))
+                else:
+                    quoted.append((place, text))
+                if under is not None:
+                    deeper.append((place, under[0]))
+            layer = deeper
+        return self._suspects([*whole, *layer], whole=True) | self._suspects(quoted, whole=False)
 
-    def _suspects(self, texts: Mapping[int, str], *, whole: bool) -> set[int]:
+    def _suspects(self, texts: Sequence[tuple[int, str]], *, whole: bool) -> set[int]:
         if not texts:
             return set()
-        joined = _BETWEEN.join(texts.values())
+        joined = _BETWEEN.join([text for _, text in texts])
         runs = spans(LONG.pattern, joined) if whole else []
         scan = self._scan(joined, runs) if whole else self._scan_quoted(joined)
         found = [(start, end) for start, end, _ in scan]
         found += [(piece.start, piece.end) for piece in containers(joined, runs)]
         if not found:
             return set()
-        places = list(texts)
-        ends = list(accumulate(len(text) + len(_BETWEEN) for text in texts.values()))
+        ends = list(accumulate(len(text) + len(_BETWEEN) for _, text in texts))
         # A find that reaches over an end, and so is none, may hide one in the text that it reaches into.
         return {
-            places[k]
+            texts[k][0]
             for start, end in found
-            for k in range(bisect_right(ends, start), min(bisect_right(ends, end - 1) + 1, len(places)))
+            for k in range(bisect_right(ends, start), min(bisect_right(ends, end - 1) + 1, len(texts)))
         }
 
     def redact_id(self, text: str, found: "Counter[str]") -> str:
