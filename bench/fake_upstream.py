@@ -2,7 +2,7 @@
 
 Run it as `python bench/fake_upstream.py PORT`. Each request gets a chat completion of about one kilobyte, or, where it
 asks for a stream, the same words in 20 events written at once. Who asks for token ids and logprobs gets them as well,
-in the shape that inference servers give them. It speaks just enough HTTP/1.1 for that.
+with versions, as our inference workers give them. It speaks just enough HTTP/1.1 for that.
 """
 
 import asyncio
@@ -14,11 +14,12 @@ import uvloop
 
 WORDS = "The parcel left the sorting centre this morning and should be with you within two working days. " * 6
 CHUNKS = 20
-PROMPT_TOKENS, TOKENS = 120, 110
+PROMPT_TOKENS, TOKENS = 120, 114
+VERSIONS = [{"version": 3, "start": 0, "end": TOKENS}]
 
 
 def _logprobs(count: int) -> dict[str, object]:
-    token = {"token": " parcel", "logprob": -0.6931471805599453, "bytes": list(b" parcel"), "top_logprobs": []}
+    token = {"token": " parcel", "logprob": -0.6931471805599453, "bytes": None, "top_logprobs": []}
     return {"content": [token] * count, "refusal": None}
 
 
@@ -35,7 +36,7 @@ def _completion(tokens: bool) -> bytes:
         "system_fingerprint": "fp_bench",
     }
     if tokens:
-        choice |= {"logprobs": _logprobs(TOKENS), "token_ids": list(range(TOKENS))}
+        choice |= {"logprobs": _logprobs(TOKENS), "token_ids": list(range(TOKENS)), "weight_versions": VERSIONS}
         body["prompt_token_ids"] = list(range(PROMPT_TOKENS))
     return json.dumps(body).encode()
 
@@ -44,16 +45,15 @@ def _events(tokens: bool) -> bytes:
     size, each = len(WORDS) // CHUNKS, TOKENS // (CHUNKS - 1)
     head = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "bench-model"}
     deltas = [{"content": WORDS[i * size : (i + 1) * size]} for i in range(CHUNKS - 1)]
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in [{"role": "assistant"}, *deltas]]
+    first, *choices, last = [{"index": 0, "delta": delta} for delta in [{"role": "assistant"}, *deltas, {}]]
+    last["finish_reason"] = "stop"
     if tokens:
-        head_of_first = {"prompt_token_ids": list(range(PROMPT_TOKENS))}
-        for number, choice in enumerate(choices[1:]):
+        for number, choice in enumerate(choices):
             choice |= {"logprobs": _logprobs(each), "token_ids": list(range(number * each, (number + 1) * each))}
-    else:
-        head_of_first = {}
-    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
-    events = [{**head, "choices": [choice]} for choice in choices]
-    events[0] |= head_of_first
+        last["weight_versions"] = VERSIONS
+    events = [{**head, "choices": [{"finish_reason": None, **choice}]} for choice in [first, *choices, last]]
+    if tokens:
+        events[0]["prompt_token_ids"] = list(range(PROMPT_TOKENS))
     return "".join(f"data: {event}\n\n" for event in [*map(json.dumps, events), "[DONE]"]).encode()
 
 

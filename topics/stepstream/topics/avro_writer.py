@@ -7,6 +7,7 @@ writes; a value that does not fit raises whatever it provokes, and the caller le
 
 import io
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -15,7 +16,12 @@ import fastavro
 
 Writer = Callable[[Any], bytes]
 
+_ARRAY_CODES = {"int": "i", "long": "q", "float": "f", "double": "d"}
+"""Codes that `array` and `struct` have for Avro's numbers."""
+
 _SMALL = 1 << 14
+_KEPT = 1 << 16
+"""Whole numbers of arrays of which what is written is kept: some megabytes at most."""
 
 
 def _varint(number: int) -> bytes:
@@ -55,6 +61,24 @@ def _high(coded: int) -> bytes:
         out += _MORE[coded & 0x3FFF]
         coded >>= 14
     return out + _VARINTS[coded]
+
+
+class _Zigzags(dict[int, bytes]):
+    """What `zigzag` writes of numbers that come again and again, as the ids of a vocabulary's tokens do."""
+
+    def __missing__(self, number: int) -> bytes:
+        if len(self) >= _KEPT:
+            self.clear()
+        coded = self[number] = zigzag(number)
+        return coded
+
+
+_zigzag_again = _Zigzags().__getitem__
+
+
+def _integers(values: Sequence[int], code: str) -> bytes:
+    """An array's items; `code` is the type that `array` has for them, which takes nothing but whole numbers."""
+    return b"".join(map(_zigzag_again, array(code, values)))
 
 
 def compiled(schema: Any, name: str = "") -> Writer:
@@ -115,6 +139,8 @@ def _function(schema: Any, wanted: str, *, defaults: bool) -> Writer:
         "join": b"".join,
         "pack_double": struct.Struct("<d").pack,
         "pack_float": struct.Struct("<f").pack,
+        "pack": struct.pack,
+        "integers": _integers,
         **made.constants,
     }
     exec(compile(lines, f"<avro writer of {name}>", "exec"), space)
@@ -186,8 +212,13 @@ class _Source:
 
     def _array(self, schema: Any, value: str) -> str:
         items = schema["items"]
-        if items in ("int", "long", "float", "double", "boolean"):
-            # Tokens and the like: many of one kind, which fastavro writes in a loop of C.
+        if (
+            isinstance(items, str) and items in _ARRAY_CODES
+        ):  # tokens and the like: many of one kind, written without a look at each
+            code = _ARRAY_CODES[items]
+            many = f"pack(f'<{{len(a)}}{code}', *a)" if items in ("float", "double") else f"integers(a, {code!r})"
+            return f"join((zigzag(len(a)), {many}, b'\\0')) if (a := {value}) else b'\\0'"
+        if items == "boolean":
             return f"{self._walked(schema)}(v) if (v := {value}) else b'\\0'"
         inner = self._value(items, "i")
         one = f"join(({inner}))" if items in ("string", "bytes") else inner
