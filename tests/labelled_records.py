@@ -6,7 +6,8 @@ from typing import Any
 
 from sample_records import trajectory
 
-from stepstream.learner.attempt import Attempt, Limits, attempt_of
+from stepstream.learner.attempt import Attempt, attempt_of
+from stepstream.learner.tokens import Limits
 from stepstream.topics import events
 
 LIMITS = Limits("demo", 99, 512)

@@ -11,6 +11,7 @@ from stepstream.learner.attempt import Attempt, attempt_of
 from stepstream.learner.buffer import Buffer
 from stepstream.learner.choice import choice_of
 from stepstream.learner.lessons import lesson_of
+from stepstream.learner.needs import needs_of
 from stepstream.learner.update import Trainer
 from stepstream.services.inference.llama import LlamaWeights
 
@@ -42,6 +43,7 @@ class Policy:
             reuse=self.how.reuse,
             choice=choice_of(self.how),
             lesson=lesson_of(self.how),
+            needs=needs_of(self.how),
         )
 
     def read(self, conversations: Iterable[Conversation], now_s: float = 0.0) -> list[Attempt]:

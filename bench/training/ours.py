@@ -11,7 +11,8 @@ from turns import Turns
 from stepstream.config.sections import Learner
 from stepstream.learner import packs
 from stepstream.learner.advantages import Step, Trajectory
-from stepstream.learner.attempt import Attempt, Tokens
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.tokens import Tokens
 from stepstream.learner.update import Trainer
 
 

@@ -52,6 +52,9 @@ class Progress:
 @click.option("--environment", default="", help="Where it worked, which names the reward specification.")
 @click.option("--dataset", help="Put before ids that the file gives; default: the file's name.")
 @click.option("--policy-version", type=click.IntRange(min=0), help="Version that sampled the file's token ids.")
+@click.option(
+    "--outcome", type=click.FloatRange(0, 1), help="Of each trajectory whose document tells none: 1 success, 0 failure."
+)
 @click.option("--dry-run", is_flag=True, help="Read and check all of it; publish nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as an object.")
 def import_(
@@ -63,6 +66,7 @@ def import_(
     environment: str,
     dataset: str | None,
     policy_version: int | None,
+    outcome: float | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -77,6 +81,7 @@ def import_(
         agent=agent or "imported",
         environment=environment,
         version=policy_version,
+        outcome=outcome,
     )
     progress, lost = Progress(), set()
     with ExitStack() as stack:

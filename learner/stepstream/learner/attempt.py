@@ -1,7 +1,7 @@
 """What the learner needs of a labelled trajectory: its tokens as arrays, or why it may not be trained on."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,50 +10,14 @@ import numpy.typing as npt
 
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.credit import positions, trajectory_of
-from stepstream.learner.shaping import Sums, held, misshaped
+from stepstream.learner.shaping import held, misshaped
+from stepstream.learner.shown import shown_in, teaches_without
+from stepstream.learner.tokens import UNVERSIONED, Invalid, Limits, Spoken, Tokens, is_sampled
 
 Place = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
 
 _NO_OUTCOME = "no_outcome"
-
-
-class Invalid(Exception):
-    """A labelled trajectory that contradicts itself or the model; the message says where, without content."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the model can take."""
-
-    model: str
-    vocabulary: int
-    """Token ids are below this."""
-    max_length: int
-    """Longest sequence in tokens."""
-    sums: Sums = field(default_factory=Sums)
-    """What the learner adds up; by default nothing, so that any shaping will do."""
-    alone: bool = False
-    """Whether attempts without a group are taken, each by itself."""
-    speech: Callable[[str], Sequence[int]] | None = None
-    """Tokens of a response that somebody wrote, none where it cannot be written (`speech.py`); None: what feedback
-    demonstrates is not imitated."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """One training sequence, cut after its last trained token."""
-
-    ids: npt.NDArray[np.int64]
-    """All tokens. Shape [length]."""
-    trained: npt.NDArray[np.int64]
-    """Positions of the sampled tokens, rising, each at least 1. Shape [trained]."""
-    logprobs: npt.NDArray[np.float32]
-    """Behaviour log-probability of each of them; NaN: it was demonstrated, not sampled. Shape [trained]."""
-    versions: npt.NDArray[np.int64]
-    """Policy version that sampled each of them, or what was answered in its place. Shape [trained]."""
-    steps: npt.NDArray[np.int64]
-    """Step of the attempt's credit that each of them belongs to. Shape [trained]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +31,10 @@ class Attempt:
     """Empty: it has none, and is judged by itself."""
     reward: float
     sequences: tuple[Tokens, ...]
-    """Of its own responses, but those in whose place others were demonstrated."""
-    version_min: int
-    """Oldest policy version among its trained tokens; where nothing may be trained on, as its record says, or 0."""
+    """Of its own responses, but those in whose place others are imitated."""
+    version_min: int | None
+    """Oldest policy version among its trained tokens; None: no policy is known to have sampled them. Where nothing may
+    be trained on, as its record says, or 0."""
     barred: str = ""
     """Why it may not be trained on; empty where it may. It still tells its group that it has arrived."""
     credit: Trajectory = field(default_factory=lambda: Trajectory((), 0.0))
@@ -85,6 +50,10 @@ class Attempt:
         """Whether its outcome, or a component that its reward requires, is still to come with a later revision."""
         return self.barred == _NO_OUTCOME
 
+    def staleness(self, version: int) -> int | None:
+        """Of its oldest trained token, in versions, for a learner that trains from `version`; None: it has none."""
+        return None if self.barred or self.version_min is None else version - self.version_min
+
 
 def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attempt:
     """Reads a LabeledTrajectory.
@@ -94,18 +63,17 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
     """
     if not all(map(math.isfinite, (record["reward"], *(step["reward"] for step in record["steps"])))):
         raise Invalid("reward is not finite")
-    barred, by_index = _barred(record, limits) or _unsuited(record, limits), positions(record)
-    sequences = () if barred else tuple(_tokens(s, limits, by_index) for s in record["sequences"])
-    sequences = tuple(tokens for tokens in sequences if tokens.trained.size)
+    barred = _barred(record, limits) or _unsuited(record, limits)
+    sequences = () if barred else _sequences(record, limits)
     if not barred and not sequences:
-        barred = "no_trained_tokens"
+        barred = "no_trained_tokens" if is_sampled(record) else "conversation_form"
     elif any(tokens.ids.size > limits.max_length for tokens in sequences):
         barred, sequences = "too_long", ()
     demonstrations: tuple[Tokens, ...] = ()
     oldest = min((int(tokens.versions.min()) for tokens in sequences), default=record["version_min"] or 0)
-    if limits.speech is not None and not barred:
-        sequences, demonstrations, fault = _imitated(record, sequences, limits)
-        if fault and not demonstrations and not (sequences and record["success"]):
+    if limits.speech is not None and limits.needs.demonstrations != "unused" and not barred:
+        sequences, demonstrations, fault = shown_in(record, sequences, limits)
+        if fault and not demonstrations and not teaches_without(record, sequences, limits):
             barred, sequences = fault, ()
     return Attempt(
         place=place,
@@ -114,7 +82,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         group_id=record["group_id"] or "",
         reward=record["reward"],
         sequences=sequences,
-        version_min=oldest,
+        version_min=None if oldest == UNVERSIONED else oldest,
         barred=barred,
         credit=Trajectory((), record["reward"]) if barred else trajectory_of(held(record, limits.sums)),
         tenant=record["tenant"],
@@ -126,24 +94,72 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
 def _barred(record: Mapping[str, Any], limits: Limits) -> str:
     if record["split"] != "train":
         return "split"
-    if record["model"] != limits.model:
+    if record["model"] != limits.model and not _may_be_of_others(record, limits):
         return "other_model"
-    if not record["group_id"] and not limits.alone:
+    if not record["group_id"] and not limits.alone and not _is_pair(record, limits):
         return "no_group"
     if record["consent"] != "train":
         return "consent"
-    if record["fidelity"] != "token":
+    if not is_sampled(record) and (limits.needs.sampled or record["fidelity"] != "text"):
         return "fidelity"
     if not record["trainable"]:
         return _NO_OUTCOME if record["success"] is None or record["pending"] else "not_trainable"
+    if not is_sampled(record):
+        return ""
     if any(span["model"] != limits.model for sequence in record["sequences"] for span in sequence["spans"]):
         return "other_model"
     return ""
 
 
+def _may_be_of_others(record: Mapping[str, Any], limits: Limits) -> bool:
+    """Whether it does not matter that another model answered.
+
+    What a policy with versions sampled is for that model's own learner; its ids would be another tokenizer's.
+    """
+    return not limits.needs.sampled and not is_sampled(record) and record["version_min"] is None
+
+
+def _is_pair(record: Mapping[str, Any], limits: Limits) -> bool:
+    """Whether an attempt without a group has something to be compared with all the same."""
+    preferred = limits.needs.demonstrations == "preferred"
+    return preferred and any(step["demonstration"] is not None for step in record["steps"])
+
+
 def _unsuited(record: Mapping[str, Any], limits: Limits) -> str:
     """Why what the learner does with rewards bars it."""
     return "shaping_discount" if misshaped(record, limits.sums) else ""
+
+
+def _sequences(record: Mapping[str, Any], limits: Limits) -> tuple[Tokens, ...]:
+    """Its training sequences that have trained tokens: as they were sampled, or its text as tokens."""
+    place = positions(record)
+    if is_sampled(record):
+        found = [_tokens(sequence, limits, place) for sequence in record["sequences"]]
+    elif limits.transcript is None:
+        found = []
+    else:
+        spoken = [each for conversation in record["conversations"] for each in limits.transcript(conversation)]
+        found = [_spoken(each, limits, place) for each in spoken]
+    return tuple(tokens for tokens in found if tokens.trained.size)
+
+
+def _spoken(spoken: Spoken, limits: Limits, place: Mapping[int, int]) -> Tokens:
+    last = max((end for _, end, _ in spoken.spans), default=0)
+    runs = [np.arange(start, end, dtype=np.int64) for start, end, _ in spoken.spans]
+    trained = np.concatenate([np.empty(0, np.int64), *runs])
+    if any(step not in place for _, _, step in spoken.spans):
+        raise Invalid("a conversation with a step that the record does not have")
+    steps = [np.full(end - start, place[step]) for start, end, step in spoken.spans]
+    ids = np.asarray(spoken.ids[:last], dtype=np.int64)
+    if ids.size and int(ids.max()) >= limits.vocabulary:
+        trained, steps = trained[:0], []  # the tokenizer has tokens that the model has not
+    return Tokens(
+        ids=ids,
+        trained=trained,
+        logprobs=np.full(trained.size, np.nan, np.float32),
+        versions=np.full(trained.size, UNVERSIONED, np.int64),
+        steps=np.concatenate([np.empty(0, np.int64), *steps]),
+    )
 
 
 def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int]) -> Tokens:
@@ -168,58 +184,3 @@ def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int
     versions = np.repeat(np.asarray([span["version"] for span in spans], dtype=np.int64), sizes)
     steps = np.repeat(np.asarray([place[span["step_index"]] for span in spans], dtype=np.int64), sizes)
     return Tokens(ids[:last] if spans else ids[:0], trained, logprobs, versions, steps)
-
-
-def _imitated(
-    record: Mapping[str, Any], sequences: tuple[Tokens, ...], limits: Limits
-) -> tuple[tuple[Tokens, ...], tuple[Tokens, ...], str]:
-    """Its sequences without the responses that were demonstrated, the demonstrations, and why one cannot be used."""
-    own, shown, fault = list(sequences), [], ""
-    for position, step in enumerate(record["steps"]):
-        if step["demonstration"] is None:
-            continue
-        made = _demonstration(step, position, sequences, limits)
-        if isinstance(made, Tokens):
-            shown.append(made)
-        else:
-            fault = made
-        own = [_chosen(tokens, tokens.steps != position) for tokens in own]
-    return tuple(tokens for tokens in own if tokens.trained.size), tuple(shown), fault
-
-
-def _demonstration(step: Mapping[str, Any], position: int, sequences: Sequence[Tokens], limits: Limits) -> Tokens | str:
-    """What was demonstrated behind its step's prompt; or why that cannot be, as one of `fates.REASONS`.
-
-    The prompt is never tokenised again: it is the beginning of the sequence that holds the step's own response.
-    """
-    assert limits.speech is not None
-    said = np.asarray(limits.speech(step["demonstration"]), dtype=np.int64)
-    if not said.size or int(said.max()) >= limits.vocabulary:
-        return "demonstration_form"
-    prompt = step["prompt_tokens"]
-    for tokens in sequences:
-        here = tokens.steps == position
-        if not here.any() or not 1 <= prompt <= int(tokens.trained[here][0]):
-            continue
-        if prompt + said.size > limits.max_length:
-            return "too_long"
-        return Tokens(
-            ids=np.concatenate([tokens.ids[:prompt], said]),
-            trained=np.arange(prompt, prompt + said.size, dtype=np.int64),
-            logprobs=np.full(said.size, np.nan, np.float32),
-            versions=np.full(said.size, tokens.versions[here].min()),
-            steps=np.full(said.size, position),
-        )
-    return "no_prompt"
-
-
-def _chosen(tokens: Tokens, kept: npt.NDArray[np.bool_]) -> Tokens:
-    """The sequence with some of its trained tokens only."""
-    trained = tokens.trained[kept]
-    return Tokens(
-        ids=tokens.ids[: int(trained[-1]) + 1 if trained.size else 0],
-        trained=trained,
-        logprobs=tokens.logprobs[kept],
-        versions=tokens.versions[kept],
-        steps=tokens.steps[kept],
-    )

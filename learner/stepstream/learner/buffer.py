@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from stepstream.learner.attempt import Attempt, Place
-from stepstream.learner.choice import Candidate, Choice, union
+from stepstream.learner.choice import Candidate, Choice, candidate_of
 from stepstream.learner.fates import Fate
 from stepstream.learner.groups import ALONE, GivenUp, Group, Past, key_of, rank
 from stepstream.learner.lessons import Lesson, differing_rewards
+from stepstream.learner.needs import STRICTEST, Needs
 
 _MOST_OVER = 50_000
 """Groups that ended untrained and are remembered: enough for late attempts, bounded where no version comes."""
@@ -37,13 +38,14 @@ class Buffer:
         reuse: int = 1,
         choice: Choice | None = None,
         lesson: Lesson = differing_rewards,
+        needs: Needs = STRICTEST,
     ) -> None:
         """An empty buffer.
 
         Args:
             group_size: attempts that make a group whole.
-            wait_s: seconds after which a group that is not whole is given up.
-            staleness_bound: largest staleness, in versions, of an attempt to train on.
+            wait_s: seconds after which a group that is not whole is given up or, where that will do, taken as it is.
+            staleness_bound: largest staleness, in versions, of an attempt to train on, where it has to be fresh.
             root: first version of the lineage; older attempts belong to another lineage.
             version: version that the learner trains from.
             positions: where reading starts, by partition.
@@ -53,10 +55,12 @@ class Buffer:
             reuse: most updates that may train on one group.
             choice: which groups an update takes.
             lesson: whether a group teaches anything.
+            needs: of the learner's objective.
         """
         self._size, self._wait_s, self._bound = group_size, wait_s, staleness_bound
         self._root, self._version = root, version
         self._reuse, self._choice, self._lesson = reuse, choice or Choice(), lesson
+        self._needs = needs
         self._positions = dict(positions)
         self._was_trained = Counter(trained)
         self._recall_until: dict[int, int] = {}
@@ -104,12 +108,16 @@ class Buffer:
         self.see(attempt.place)
 
     def give_up(self, now_s: float) -> None:
-        """Ends groups that have waited too long for their attempts."""
+        """Ends groups that have waited too long for their attempts, or has done with their waiting."""
         if self._recalling:
             return
         for group_id, group in list(self._open.items()):
-            if now_s - group.since_s >= self._wait_s:
+            if now_s - group.since_s < self._wait_s:
+                continue
+            if self._needs.whole_groups or self._nothing_in(group):
                 self._end(group_id, group, "group_incomplete")
+            else:
+                self._ready[group_id] = self._open.pop(group_id)
 
     def advance(self, version: int) -> None:
         """The learner now trains from `version`: lets go of what has grown stale."""
@@ -118,10 +126,12 @@ class Buffer:
             self._was_trained.clear()  # what has not come again is no longer in the log
         for group_id, group in list(self._ready.items()):
             self._settle(group_id, group)
+        if not self._needs.fresh:
+            return  # what was trained on could be trained on for ever, and is remembered
         for group_id, group in list(self._open.items()):
-            if all(self._is_stale(attempt.version_min) for attempt in group.attempts.values()):
+            if all(self._is_stale(attempt) for attempt in group.attempts.values()):
                 self._end(group_id, group, "stale")
-        self._past = {i: past for i, past in self._past.items() if not self._is_stale(past.freshest)}
+        self._past = {i: past for i, past in self._past.items() if version - past.freshest <= self._bound}
 
     def take(self, count: int, update: int = 0) -> list[list[Attempt]] | None:
         """`count` ready groups for an update, each with its attempts by place; None while there are too few."""
@@ -172,15 +182,8 @@ class Buffer:
         return chosen
 
     def _candidate(self, group_id: str, group: Group) -> Candidate:
-        usable = self._usable(group)
-        return Candidate(
-            group_id=group_id,
-            number=group.number,
-            uses=group.used,
-            lag=self._version - min(attempt.version_min for attempt in usable),
-            tenant=usable[0].tenant,
-            signature=union([attempt.signature for attempt in usable]) if self._choice.near_duplicate_cap else None,
-        )
+        alike = self._choice.near_duplicate_cap > 0
+        return candidate_of(group_id, group.number, group.used, self._usable(group), self._version, alike)
 
     def _use(self, group_id: str) -> list[Attempt]:
         group = self._ready[group_id]
@@ -247,10 +250,13 @@ class Buffer:
             if sum(not each.provisional for each in group.attempts.values()) < size:
                 return
             self._ready[group_id] = self._open.pop(group_id)
-        usable = self._usable(group)
-        reason = self._lesson(usable) if usable else "group_too_small"
-        if reason:
+        if reason := self._nothing_in(group):
             self._end(group_id, group, reason)
+
+    def _nothing_in(self, group: Group) -> str:
+        """Why a group teaches nothing; empty where it does."""
+        usable = self._usable(group)
+        return self._lesson(usable) if usable else "group_too_small"
 
     def _end(self, group_id: str, group: Group, reason: str) -> None:
         """A group is done with, although no update (more) trains on it."""
@@ -265,7 +271,7 @@ class Buffer:
         self._ready.pop(group_id, None)
         attempts = group.attempts
         # Until a copy would be stale for certain; an attempt without versions counts as sampled now.
-        freshest = max((self._version if a.barred else a.version_min for a in attempts.values()), default=0)
+        freshest = max((self._version - (a.staleness(self._version) or 0) for a in attempts.values()), default=0)
         past = self._past[group_id] = Past.of(group, freshest, group.used >= self._reuse, self._past.get(group_id))
         for attempt in attempts.values():
             trained = group.trained.get(attempt.trajectory_id) == attempt.revision
@@ -289,11 +295,11 @@ class Buffer:
         return sorted(usable, key=lambda attempt: attempt.place)
 
     def _bar(self, attempt: Attempt) -> str:
-        if attempt.barred:
+        if attempt.barred or not self._needs.fresh:
             return attempt.barred
-        if attempt.version_min < self._root:
+        if attempt.version_min is not None and attempt.version_min < self._root:
             return "other_lineage"
-        return "stale" if self._is_stale(attempt.version_min) else ""
+        return "stale" if self._is_stale(attempt) else ""
 
-    def _is_stale(self, version: int) -> bool:
-        return self._version - version > self._bound
+    def _is_stale(self, attempt: Attempt) -> bool:
+        return attempt.version_min is not None and self._version - attempt.version_min > self._bound

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepstream.config.sections import Learner
+from stepstream.learner.attempt import Attempt
 
 Sampling = Literal["freshest", "weighted"]
 
@@ -29,7 +30,7 @@ class Candidate:
     uses: int
     """Updates that trained on it."""
     lag: int
-    """Staleness of its oldest trained token, in versions."""
+    """Staleness of its oldest trained token, in versions; 0 where no policy is known to have sampled any."""
     tenant: str
     signature: npt.NDArray[np.int64] | None = None
     """MinHash of its attempts' texts; None: not known, and then it is like no other."""
@@ -118,6 +119,29 @@ def choice_of(how: Learner) -> Choice:
         tenant_share=how.tenant_share,
         near_duplicate_cap=how.near_duplicate_cap,
         similarity=how.near_duplicate_similarity,
+    )
+
+
+def candidate_of(
+    group_id: str, number: int, uses: int, attempts: Sequence[Attempt], version: int, compared: bool
+) -> Candidate:
+    """A group as a candidate.
+
+    Args:
+        group_id: its key.
+        number: when it came.
+        uses: updates that trained on it.
+        attempts: of it, that may be trained on, at least one.
+        version: version that the learner trains from.
+        compared: whether it matters which groups are nearly alike.
+    """
+    return Candidate(
+        group_id=group_id,
+        number=number,
+        uses=uses,
+        lag=max(attempt.staleness(version) or 0 for attempt in attempts),
+        tenant=attempts[0].tenant,
+        signature=union([attempt.signature for attempt in attempts]) if compared else None,
     )
 
 

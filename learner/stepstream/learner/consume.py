@@ -12,10 +12,11 @@ from typing import cast
 from stepstream.config.sections import Kafka
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.waiting import PatientCodec
-from stepstream.learner.attempt import Attempt, Invalid, Limits, Place, attempt_of
+from stepstream.learner.attempt import Attempt, Place, attempt_of
 from stepstream.learner.decisions import DECISIONS, JOB
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS
 from stepstream.learner.publish import INPUT
+from stepstream.learner.tokens import Invalid, Limits
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, TrainingDecision, new_dead_letter

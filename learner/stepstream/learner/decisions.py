@@ -103,7 +103,7 @@ class Decider:
             root=self.root,
             outcome=outcome,
             learner_version=version,
-            staleness=None if attempt.barred else version - attempt.version_min,
+            staleness=attempt.staleness(version),
             partition=partition,
             offset=offset,
             job=JOB,

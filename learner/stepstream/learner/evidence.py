@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory
-from stepstream.learner.attempt import Attempt, Tokens
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.tokens import Tokens
 
 Floats = npt.NDArray[np.float32]
 

@@ -12,6 +12,7 @@ from stepstream.learner.attempt import Attempt
 from stepstream.learner.losses import LAGS, Batch, Bucket, Terms, by_lag, effective_share, kl_estimate, lag_shares
 from stepstream.learner.losses.kl import penalty
 from stepstream.learner.rows import Row
+from stepstream.learner.tokens import UNVERSIONED
 
 _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
 
@@ -35,7 +36,8 @@ class Step:
     weights: list[Tensor] = field(default_factory=list)
     """Importance weights of the trained tokens, a tensor for each forward pass."""
     marks: list[Tensor] = field(default_factory=list)
-    """Staleness of each of them, and whether it was clipped and rejected, int64. Shape [3, tokens]."""
+    """Staleness of each of them, whether it was clipped, rejected, and sampled by a known version. Int64. Shape
+    [4, tokens]."""
 
     @classmethod
     def of(cls, loss: float, terms: Terms, batch: Batch, entropy: Tensor) -> Self:
@@ -53,7 +55,16 @@ class Step:
             rejected=int(terms.rejected.sum()),
             entropy=float(entropy.sum()),
             weights=[terms.weight],
-            marks=[torch.stack((batch.version - batch.versions, terms.clipped.long(), terms.rejected.long()))],
+            marks=[
+                torch.stack(
+                    (
+                        batch.version - batch.versions,
+                        terms.clipped.long(),
+                        terms.rejected.long(),
+                        (batch.versions != UNVERSIONED).long(),
+                    )
+                )
+            ],
         )
 
     @classmethod
@@ -105,28 +116,31 @@ def critic_figures(rows: Sequence[Row], steps: Sequence[Step]) -> dict[str, floa
 
 
 def lag_figures(steps: Sequence[Step]) -> list[Bucket]:
-    """The same by staleness: the marks are `clip_share` and `rejected_share`."""
-    lags, clipped, rejected = torch.cat([marks for step in steps for marks in step.marks], 1)
+    """The same by staleness, of the tokens that have one: the marks are `clip_share` and `rejected_share`."""
+    marks = torch.cat([marks for step in steps for marks in step.marks], 1)
     weights = torch.cat([weight for step in steps for weight in step.weights])
-    return by_lag(lags, weights, (clipped.bool(), rejected.bool()))
+    sampled = marks[3].bool()
+    lags, clipped, rejected = marks[:3, sampled]
+    return by_lag(lags, weights[sampled], (clipped.bool(), rejected.bool()))
 
 
 def demonstrated_share(rows: Sequence[Row]) -> float:
-    """Share of the imitated tokens that nobody sampled: somebody demonstrated them."""
+    """Share of the imitated tokens that the policy did not sample: they were demonstrated, or are known as text."""
     imitated = sum(int(np.count_nonzero(row.advantages)) for row in rows)
     return sum(int(np.isnan(row.tokens.logprobs).sum()) for row in rows) / max(1, imitated)
 
 
 def data_figures(rows: Sequence[Row], groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
-    """What was trained on, by a learner that trains from `version`."""
+    """What was trained on, by a learner that trains from `version`; staleness is that of the tokens that have one."""
     versions = np.concatenate([row.tokens.versions for row in rows])
+    lags = (version - versions)[versions != UNVERSIONED]
     rewards = [attempt.reward for group in groups for attempt in group]
     credited = sum(int(np.count_nonzero(row.advantages)) for row in rows)
     return {
         "sequences": float(len(rows)),
         "credited_share": credited / max(1, versions.size),
-        "staleness_mean": float(version - versions.mean()),
-        "staleness_max": float(version - versions.min()),
-        **dict(zip(_LAG_NAMES, lag_shares(torch.from_numpy(version - versions)), strict=True)),
+        "staleness_mean": float(lags.mean()) if lags.size else 0.0,
+        "staleness_max": float(lags.max()) if lags.size else 0.0,
+        **dict(zip(_LAG_NAMES, lag_shares(torch.from_numpy(lags)), strict=True)),
         "reward": sum(rewards) / len(rewards),
     }

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from stepstream.learner import attention, head
-from stepstream.learner.attempt import Tokens
 from stepstream.learner.batch import microbatches
 from stepstream.learner.packs import pack, pack_batches
 from stepstream.learner.pretrained import CannotTrain
+from stepstream.learner.tokens import Tokens
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory, hindsight_of
 from stepstream.learner.advantages.figures import total
-from stepstream.learner.attempt import Attempt, Tokens
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.tokens import Tokens
 
 
 def hindsight_rows(attempt: Attempt, most_tokens: int) -> list[Tokens]:

@@ -97,7 +97,8 @@ class Journal:
 
 def _show(version: int, groups: Groups, figures: dict[str, float], lags: Sequence[Bucket]) -> None:
     for attempt in (attempt for group in groups for attempt in group):
-        metrics.STALENESS.observe(max(0, version - attempt.version_min))
+        if (staleness := attempt.staleness(version)) is not None:
+            metrics.STALENESS.observe(max(0, staleness))
     for name, value in figures.items():
         metrics.FIGURE.labels(name).set(value)
     for lag in lags:

@@ -24,6 +24,7 @@ from stepstream.learner.journal import Journal
 from stepstream.learner.leading import trainer_for
 from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
+from stepstream.learner.needs import needs_of
 from stepstream.learner.outbox import Outbox
 from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle
@@ -108,8 +109,10 @@ class _Lineage:
         self._uses = uses_of(line, start)
         self._check_log(self._uses)
         decider = Decider(self._how.model, root)
-        # What was given up by a learner of an older version is stale by now, whatever comes.
-        since = line[min(self._how.staleness_bound, len(line) - 1)]["occurred_at_us"]
+        needs = needs_of(self._how)
+        # What was given up by a learner of an older version is stale by now, whatever comes, if that matters.
+        oldest = min(self._how.staleness_bound, len(line) - 1) if needs.fresh else -1
+        since = line[oldest]["occurred_at_us"]
         given_up = decider.given_up(read_decisions(settings.kafka, codec, since, stop))
         self._journal = Journal(decider, outbox)
         self._trainer = trainer_for(self._folder, self._how, reference_folder(line[-1], self._how))
@@ -127,6 +130,7 @@ class _Lineage:
             reuse=self._how.reuse,
             choice=choice_of(self._how),
             lesson=lesson_of(self._how),
+            needs=needs,
         )
         metrics.VERSION.set(self._base["version"])
         log.info(

@@ -7,6 +7,7 @@ from stepstream.learner.advantages import Trajectory
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
 from stepstream.learner.hindsight_critics import POLICY
+from stepstream.learner.needs import needs_of
 
 Lesson = Callable[[Sequence[Attempt]], str]
 """Why attempts of one group (one or more) teach nothing, as one of `fates.REASONS`; empty where they do."""
@@ -15,7 +16,7 @@ Lesson = Callable[[Sequence[Attempt]], str]
 def lesson_of(how: Learner) -> Lesson:
     """What a group must have so that the learner's objective gives some of its tokens a gradient."""
     if how.objective == "dpo":
-        return lambda attempts: differing_rewards(attempts, how.preference_margin)
+        return lambda attempts: to_compare(attempts, how.preference_margin)
     if how.objective == "kto":
         return lambda attempts: ""
     if how.objective == "sft":
@@ -42,7 +43,7 @@ def needs_group(how: Learner) -> bool:
 def _nothing_in(how: Learner, attempts: int) -> bool:
     """Whether attempts that were paid the same teach nothing, for certain."""
     if how.objective != "policy_gradient":
-        return how.objective == "dpo"
+        return needs_of(how).compares
     # No critic has a say in this, and who asks may not have it installed.
     rule = rule_of(how.model_copy(update={"credit_hindsight": POLICY}))
     return bool(rule.nothing_to_learn([Trajectory((), 0.0)] * attempts))
@@ -51,6 +52,13 @@ def _nothing_in(how: Learner, attempts: int) -> bool:
 def to_imitate(attempts: Sequence[Attempt]) -> str:
     """The lesson of imitation: an attempt succeeded, or somebody demonstrated how one should have answered."""
     return "" if any(attempt.credit.succeeded or attempt.demonstrations for attempt in attempts) else "no_success"
+
+
+def to_compare(attempts: Sequence[Attempt], margin: float = 0.0) -> str:
+    """The lesson of pairs: some attempts did better than others, or somebody demonstrated a better response."""
+    if any(attempt.demonstrations for attempt in attempts):
+        return ""
+    return differing_rewards(attempts, margin)
 
 
 def differing_rewards(attempts: Sequence[Attempt], margin: float = 0.0) -> str:

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from stepstream.config.sections import Learner
 from stepstream.learner import lora
 from stepstream.learner.allocator import keep_memory
-from stepstream.learner.attempt import Limits, Tokens
 from stepstream.learner.forward import Scores, way_for
 from stepstream.learner.lessons import needs_group
+from stepstream.learner.needs import needs_of
 from stepstream.learner.parallel import (
     current_ranks,
     from_shard,
@@ -28,6 +28,7 @@ from stepstream.learner.parallel import (
 from stepstream.learner.pretrained import load_model, stored_dtype
 from stepstream.learner.shaping import sums_of
 from stepstream.learner.snapshot import Snapshot, load_optimizer
+from stepstream.learner.tokens import Limits, Tokens
 from stepstream.learner.tree_sum import TreeSum
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -52,7 +53,7 @@ class Policy:
         keep_memory()
         self._most_norm = how.max_grad_norm
         self._sums = sums_of(how)
-        self._alone = not needs_group(how)
+        self._alone, self._needs = not needs_group(how), needs_of(how)
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, how)
         self._dtype = stored_dtype(folder)
@@ -86,7 +87,7 @@ class Policy:
         """What records must keep to, for the model called `name`."""
         config = self.model.config
         longest = config.max_position_embeddings
-        return Limits(name, config.vocab_size, longest, sums=self._sums, alone=self._alone)
+        return Limits(name, config.vocab_size, longest, sums=self._sums, alone=self._alone, needs=self._needs)
 
     def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
         """Indices of the rows of each forward pass, together at most so many tokens (or one row alone)."""

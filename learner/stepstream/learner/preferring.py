@@ -5,6 +5,7 @@ sum is one number, which then weighs all of the answer's tokens: so the sums are
 and the pass with gradient can be cut into as many forward passes as memory asks for. The gradient is the same.
 """
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor
 
 from stepstream.config.sections import Learner
-from stepstream.learner.attempt import Attempt, Tokens
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.lessons import differing_rewards
 from stepstream.learner.losses import Batch, Reach, Terms
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.losses.ratios import log_ratio
 from stepstream.learner.rows import Row
+from stepstream.learner.tokens import Tokens
 
 Loss = Callable[["Answers"], Tensor]
 
@@ -33,12 +36,27 @@ class Answer:
     good: bool
     """Whether it reached its goal."""
 
+    @property
+    def sampled(self) -> bool:
+        """Whether the policy itself, or an earlier version of it, gave this answer."""
+        return all(bool(np.isfinite(tokens.logprobs).all()) for tokens in self.sequences)
+
 
 def answers_of(attempt: Attempt) -> list[Answer]:
     """The answers of an attempt; what was demonstrated is good whatever became of the attempt."""
     own = Answer(attempt.sequences, attempt.reward, attempt.credit.succeeded)
     shown = Answer(attempt.demonstrations, attempt.reward, good=True)
     return [answer for answer in (own, shown) if answer.sequences]
+
+
+def corrections_of(attempt: Attempt) -> list[list[Answer]]:
+    """Of each demonstration a pair: what was demonstrated is better than the response in whose place it stands."""
+    found = []
+    for shown in attempt.demonstrations:
+        own = (tokens.only(tokens.steps == shown.steps[0]) for tokens in attempt.sequences)
+        worse = tuple(tokens for tokens in own if tokens.trained.size)
+        found.append([Answer((shown,), math.inf, good=True), Answer(worse, -math.inf, good=False)])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,9 @@ class Answers:
     good: Tensor
     """Whether it reached its goal. Bool."""
     groups: Tensor
-    """Number of its group."""
+    """Number of what it is compared in: its group, or its pair."""
+    sampled: Tensor
+    """Whether the policy itself gave it. Bool."""
 
 
 class Likelihood:
@@ -94,8 +114,10 @@ def loss_of(how: Learner) -> Loss:
         return dpo(now[better], now[worse], ref[better], ref[worse], how.preference_beta).mean()
 
     def single(answers: Answers) -> Tensor:
-        # The answers are the policy's own, or nearly so: the mean of log θ/ref over them estimates KL(θ‖ref).
-        kl = (answers.current - answers.reference).mean()
+        # Of answers that are the policy's own, or nearly so, the mean of log θ/ref estimates KL(θ‖ref). Others tell
+        # nothing of it: without any of its own the reference point is 0.
+        own = answers.sampled.to(answers.current.dtype)
+        kl = ((answers.current - answers.reference) * own).sum() / own.sum().clamp(min=1)
         weights = (how.preference_good, how.preference_bad)
         return kto(answers.current, answers.reference, answers.good, kl, how.preference_beta, *weights).mean()
 
@@ -112,8 +134,20 @@ class Preference:
     def __init__(self, how: Learner) -> None:
         self._how, self._loss = how, loss_of(how)
 
+    def compared(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Answer]]:
+        """The answers of some groups, those together that are compared with each other (kto, sft: judged at once)."""
+        if self._how.objective != "dpo":
+            return [[answer for attempt in group for answer in answers_of(attempt)] for group in groups]
+        found: list[list[Answer]] = []
+        for group in groups:
+            if not differing_rewards(group, self._how.preference_margin):
+                found.append([Answer(each.sequences, each.reward, each.credit.succeeded) for each in group])
+            found += [pair for attempt in group for pair in corrections_of(attempt)]
+        return found
+
     def parts(self, groups: Sequence[Sequence[object]], number: int) -> list[list[int]]:
-        """Numbers of the groups of each gradient step of update `number`: what is compared stays together."""
+        """Places in `groups` of what each gradient step of update `number` learns from: what is compared stays
+        together."""
         order = list(range(len(groups)))
         random.Random(self._how.seed * 1_000_003 + number).shuffle(order)
         return [order[index :: self._how.minibatches] for index in range(min(self._how.minibatches, len(groups)))]
@@ -124,19 +158,20 @@ class Preference:
         rows: Sequence[Sequence[int]],
         current: Mapping[int, Tensor],
         reference: Mapping[int, Tensor],
-    ) -> tuple[list[float], float, float]:
+    ) -> tuple[list[float], dict[str, float]]:
         """Weighs the answers of some groups.
 
         Args:
-            groups: answers by group.
+            groups: answers, those together that are compared.
             rows: numbers of the rows of each answer, in the order of the answers.
             current: log θ of the tokens of each row, by its number.
             reference: log ref of the same; empty where the loss needs none.
 
         Returns:
-            The weight of each answer's log θ in what is maximised; the loss; and the share of the pairs (dpo), or of
-            the answers (kto), that the policy has in order, relative to the reference: for sft, the share that is
-            imitated.
+            The weight of each answer's log θ in what is maximised; and figures: `loss`; `preferred_share` of the pairs
+            (dpo), or of the answers (kto), that the policy has in order, relative to the reference, for sft the share
+            that is imitated; for dpo `preferred_margin`, by how much the better answers have become likelier than the
+            worse, in nats, as the mean over pairs of the change of log θ/ref.
         """
         judged = [(number, answer) for number, group in enumerate(groups) for answer in group]
         sums = torch.stack([_sum(current, own) for own in rows]).requires_grad_()
@@ -148,21 +183,21 @@ class Preference:
             rewards=torch.tensor([answer.reward for _, answer in judged], dtype=torch.float64),
             good=torch.tensor([answer.good for _, answer in judged]),
             groups=torch.tensor([number for number, _ in judged]),
+            sampled=torch.tensor([answer.sampled for _, answer in judged]),
         )
         loss = self._loss(answers)
         (gradient,) = torch.autograd.grad(loss, sums)
-        return (-gradient).tolist(), float(loss.detach()), self._in_order(answers)
+        return (-gradient).tolist(), {"loss": float(loss.detach()), **self._in_order(answers)}
 
-    def _in_order(self, answers: Answers) -> float:
+    def _in_order(self, answers: Answers) -> dict[str, float]:
         gain = (answers.current - answers.reference).detach()
         if self._how.objective == "sft":
-            right = answers.good
-        elif self._how.objective == "kto":
-            right = (gain > gain.mean()) == answers.good
-        else:
-            better, worse = pairs(answers, self._how.preference_margin)
-            right = gain[better] > gain[worse]
-        return float(right.double().mean()) if right.numel() else 0.0
+            return {"preferred_share": _mean(answers.good)}
+        if self._how.objective == "kto":
+            return {"preferred_share": _mean((gain > gain.mean()) == answers.good)}
+        better, worse = pairs(answers, self._how.preference_margin)
+        margins = gain[better] - gain[worse]
+        return {"preferred_share": _mean(margins > 0), "preferred_margin": _mean(margins)}
 
 
 def unweighed_rows(answer: Answer, number: int) -> list[Row]:
@@ -173,6 +208,10 @@ def unweighed_rows(answer: Answer, number: int) -> list[Row]:
 def weighed(row: Row, weight: float) -> Row:
     """The row with the same weight on every token."""
     return Row(row.tokens, row.attempt, np.full(row.tokens.trained.size, weight, dtype=np.float32))
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if values.numel() else 0.0
 
 
 def _sum(values: Mapping[int, Tensor], rows: Sequence[int]) -> Tensor:

@@ -20,7 +20,7 @@ from safetensors import safe_open
 
 from stepstream.config import Settings
 from stepstream.config.sections import Kafka, Learner
-from stepstream.learner.attempt import Attempt, Limits, Place, attempt_of
+from stepstream.learner.attempt import Attempt, Place, attempt_of
 from stepstream.learner.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
 from stepstream.learner.groups import key_of
 from stepstream.learner.lineage import Versions, read_versions, trained_places
@@ -28,6 +28,7 @@ from stepstream.learner.pretrained import WEIGHTS
 from stepstream.learner.provenance import arithmetic, recorded
 from stepstream.learner.publish import INPUT
 from stepstream.learner.reference import reference_folder
+from stepstream.learner.tokens import Limits
 from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from stepstream.config.sections import Learner
-from stepstream.learner.attempt import Tokens
 from stepstream.learner.checkpoint import folder_of, verify
 from stepstream.learner.forward import way_for
+from stepstream.learner.needs import needs_of
 from stepstream.learner.policy import Policy
 from stepstream.learner.pretrained import load_model
+from stepstream.learner.tokens import Tokens
 from stepstream.topics.events import Checkpoint
 
 Reference = Callable[[Sequence[Tokens]], Tensor]
@@ -20,7 +21,7 @@ Reference = Callable[[Sequence[Tokens]], Tensor]
 
 def needs_reference(how: Learner) -> bool:
     """Whether the learner's settings ask for one."""
-    return how.kl_weight > 0 or how.objective in ("dpo", "kto")
+    return how.kl_weight > 0 or needs_of(how).reference
 
 
 def reference_folder(root: Checkpoint, how: Learner) -> Path | None:

@@ -1,17 +1,21 @@
-"""The tokens of a response that somebody wrote, as the model itself would have sampled them.
+"""The tokens of what somebody wrote, as the model itself would have sampled them: a response, or a conversation.
 
 The chat template that serves the model renders the response behind a prompt; what it puts there, up to the first token
-that ends a turn, is what a worker would have sampled and read back as this response. The prompt is a stand-in: the
-tokens go behind the exact ones of the step.
+that ends a turn, is what a worker would have sampled and read back as this response. Of a response alone the prompt is
+a stand-in: its tokens go behind the exact ones of the step. A conversation is rendered response by response, and is one
+training sequence as long as the template only adds to what it rendered before; where it does not (some leave out
+earlier reasoning), another begins.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
+
+from stepstream.learner.tokens import Spoken
 
 Message = dict[str, Any]
 _ANCHOR: Message = {"role": "user", "content": "?"}
@@ -33,21 +37,72 @@ class Speech:
         message = message_of(response)
         if message is None:
             return []
-        text = self._rendered(message)
-        if text is None and message.get("tool_calls"):
+        before, whole = self._rendered([_ANCHOR], asks=True), self._rendered([_ANCHOR, message])
+        rendered = before is not None and whole is not None and whole.startswith(before)
+        if not rendered and message.get("tool_calls"):
             return []
-        ids: list[int] = self._tokenizer(text or message["content"], add_special_tokens=False)["input_ids"]
-        end = next((place for place, token in enumerate(ids) if token in self._ends), None)
-        return [*ids, self._ends[0]] if end is None else ids[: end + 1]
+        text = whole[len(before) :] if rendered and before is not None and whole is not None else ""
+        return self._said(text or message["content"])[0]
 
-    def _rendered(self, message: Message) -> str | None:
-        """What the template puts behind a prompt; None where it has no such form."""
+    def transcript(self, conversation: Mapping[str, Any]) -> list[Spoken]:
+        """Training sequences of a Conversation; those of its responses that cannot be written are left out."""
+        messages = _written(conversation["messages"])
+        tools = _offered(conversation["tool_definitions"])
+        found: list[Spoken] = []
+        ids: list[int] = []
+        spans: list[tuple[int, int, int]] = []
+        known: str | None = None  # text that `ids` spell
+        for span in conversation["spans"]:
+            place = span["message"]
+            before = self._rendered(messages[:place], tools, asks=True)
+            whole = self._rendered(messages[: place + 1], tools) if place < len(messages) else None
+            if not before or whole is None or not whole.startswith(before):
+                continue  # the template has no such form, or nothing would stand before the response
+            if known is None or not before.startswith(known):
+                known, ids, spans = "", [], []
+                found.append(Spoken(ids, spans))
+            ids += self._ids(before[len(known) :])
+            said, end = self._said(whole[len(before) :])
+            spans.append((len(ids), len(ids) + len(said), span["step_index"]))
+            ids += said
+            known = None if end is None else whole[: len(before) + end]
+        return found
+
+    def _said(self, text: str) -> tuple[list[int], int | None]:
+        """The tokens of a response up to the one that ends its turn, which is added where the text has none; and how
+        much of the text they spell: None where one was added."""
+        ids = self._ids(text)
+        place = next((place for place, token in enumerate(ids) if token in self._ends), None)
+        if place is None:
+            return [*ids, self._ends[0]], None
+        ending = str(self._tokenizer.convert_ids_to_tokens(ids[place]))
+        at = text.find(ending)
+        return ids[: place + 1], None if at < 0 else at + len(ending)
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _rendered(
+        self, messages: Sequence[Message], tools: list[Any] | None = None, *, asks: bool = False
+    ) -> str | None:
+        """The messages by the template; None where it has no such form.
+
+        Args:
+            messages: of a conversation.
+            tools: that the model is offered; None: none.
+            asks: whether the assistant is to answer next.
+        """
+        if not messages:
+            return None
         try:
-            before = self._tokenizer.apply_chat_template([_ANCHOR], tokenize=False, add_generation_prompt=True)
-            whole = self._tokenizer.apply_chat_template([_ANCHOR, message], tokenize=False)
+            return str(
+                self._tokenizer.apply_chat_template(
+                    list(messages), tools=tools, tokenize=False, add_generation_prompt=asks
+                )
+            )
         except (jinja2.TemplateError, TypeError, ValueError):
             return None
-        return str(whole[len(before) :]) if whole.startswith(before) else None
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -79,6 +134,33 @@ def message_of(response: str) -> Message | None:
         return message | {"tool_calls": [_call(call) for call in calls]} if calls else message
     except (TypeError, KeyError, ValueError):
         return None
+
+
+def _written(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Messages of a Conversation as chat templates expect them, up to the first that is none."""
+    written: list[Message] = []
+    for told in messages:
+        message: Message = {"role": told["role"], "content": told["content"]}
+        calls = [
+            {"id": call["call_id"], "function": {"name": call["name"], "arguments": call["arguments"]}}
+            for call in told["tool_calls"]
+        ]
+        more = {"tool_call_id": told["tool_call_id"], "name": told["name"], "reasoning_content": told["reasoning"]}
+        message |= {key: value for key, value in more.items() if value is not None}
+        try:
+            written.append(message | {"tool_calls": [_call(call) for call in calls]} if calls else message)
+        except (TypeError, ValueError):
+            break
+    return written
+
+
+def _offered(tool_definitions: str | None) -> list[Any] | None:
+    """Tools for a template; None: none, or in a form that is no list."""
+    try:
+        told = json.loads(tool_definitions or "null")
+    except ValueError:
+        return None
+    return told if isinstance(told, list) and told else None
 
 
 def _call(call: Mapping[str, Any]) -> Message:

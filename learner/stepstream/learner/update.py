@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stepstream.config.sections import Learner
-from stepstream.learner.attempt import Attempt, Limits, Tokens
+from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
 from stepstream.learner.critic import Critic, Surprise
 from stepstream.learner.evidence import Evidence, evidence_of, probes_of
@@ -28,13 +28,15 @@ from stepstream.learner.forward import Scores
 from stepstream.learner.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.losses import Bucket
 from stepstream.learner.losses.configured import objective_of
+from stepstream.learner.needs import needs_of
 from stepstream.learner.parallel import current_ranks
 from stepstream.learner.policy import Policy
-from stepstream.learner.preferring import Likelihood, Preference, answers_of, unweighed_rows, weighed
+from stepstream.learner.preferring import Likelihood, Preference, unweighed_rows, weighed
 from stepstream.learner.reference import reference_of
 from stepstream.learner.rows import Row, critic_targets, row_scales, rows_of, tokens_of
 from stepstream.learner.snapshot import Snapshot
 from stepstream.learner.speech import Speech
+from stepstream.learner.tokens import Limits, Tokens
 
 Score = Callable[[Sequence[Tokens]], Tensor]
 """Says something of every trained token, row after row. Shape [trained tokens, …]."""
@@ -62,7 +64,8 @@ class Trainer:
         self._objective = Likelihood() if self._preference else objective_of(how)
         self._aggregation = "sum" if self._preference else self._rule.aggregation
         self.policy = Policy(folder, how)
-        self._speech = Speech(folder) if how.objective == "sft" else None
+        self._needs = needs_of(how)
+        self._speech = None if self._needs.sampled else Speech(folder)
         self._reference = reference_of(self.policy, root, how)
         self._critic: Critic | None = None
         if "values" in self._rule.needs and not self._preference:
@@ -77,8 +80,9 @@ class Trainer:
         return self.policy.model
 
     def limits(self, name: str) -> Limits:
-        """What records must keep to, for the model called `name`; who imitates can also write demonstrations."""
-        return replace(self.policy.limits(name), speech=self._speech)
+        """What records must keep to, for the model called `name`; where text will do, also how it becomes tokens."""
+        limits = self.policy.limits(name)
+        return replace(limits, speech=self._speech, transcript=self._speech.transcript) if self._speech else limits
 
     def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
         """Trains on the groups, of which each teaches something under the learner's objective and rule.
@@ -98,8 +102,9 @@ class Trainer:
             (those of a staleness of at most N versions, and more than the N before). With a critic also `value_loss`
             (mean over its targets, in reward squared, halved) and `explained_variance` (the share of its targets'
             variance that it had foreseen); where preferences are learned from, `preferred_share` (of the pairs or
-            answers, those that the policy has in order); where responses are imitated, `demonstrated_share` (of the
-            imitated tokens, those that somebody demonstrated).
+            answers, those that the policy has in order) and with pairs `preferred_margin` (mean over them of how much
+            likelier the better became than the worse, in nats); where responses are imitated, `demonstrated_share` (of
+            the imitated tokens, those that the policy did not sample).
         """
         rate = learning_rate(self._how, number)
         if self._preference is not None:
@@ -171,31 +176,32 @@ class Trainer:
         self, preference: Preference, number: int, groups: Sequence[Sequence[Attempt]], version: int, rate: float
     ) -> dict[str, float]:
         """An update by preferences, in place of advantages."""
-        answers = [[answer for attempt in group for answer in answers_of(attempt)] for group in groups]
+        answers = preference.compared(groups)
         numbers, places = count(), count()
         rows = [row for group in answers for answer in group for row in unweighed_rows(answer, next(numbers))]
         rows_by_group = [[[next(places) for _ in answer.sequences] for answer in group] for group in answers]
         reference = self._measured(tokens_of(rows), range(len(rows)), self._reference) if self._reference else {}
-        steps, in_order = [], []
-        for part in preference.parts(groups, number):
+        steps, told = [], []
+        for part in preference.parts(answers, number):
             owned = [own for index in part for own in rows_by_group[index]]
             asked = [row for own in owned for row in own]
             current = self._measured(tokens_of(rows), asked, self.policy.logprobs)
-            weights, loss, share = preference.judge([answers[index] for index in part], owned, current, reference)
+            weights, judgement = preference.judge([answers[index] for index in part], owned, current, reference)
             for own, weight in zip(owned, weights, strict=True):
                 for row in own:
                     rows[row] = weighed(rows[row], weight)
             learned = [row for own, weight in zip(owned, weights, strict=True) if weight for row in own]
             if learned:
                 step = self._step(rows, learned, {}, version, rate)
-                step.loss = loss
+                step.loss = judgement["loss"]
                 steps.append(step)
-            in_order.append(share)
+            told.append(judgement)
         self.lags = lag_figures(steps)
         figures = step_figures(steps) | data_figures(rows, groups, version)
-        if self._how.objective == "sft":
+        if self._needs.demonstrations == "imitated":
             figures["demonstrated_share"] = demonstrated_share(rows)
-        return figures | {"learning_rate": rate, "preferred_share": sum(in_order) / len(in_order)}
+        preferred = {name: sum(one[name] for one in told) / len(told) for name in told[0] if name != "loss"}
+        return figures | preferred | {"learning_rate": rate}
 
     @torch.no_grad()
     def _measured(self, rows: Sequence[Tokens], part: Sequence[int], score: Score) -> dict[int, Tensor]:

@@ -1,5 +1,6 @@
 """Files that others wrote: what becomes of each, that `govern` takes it, and that no file breaks the reader."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def test_rlds() -> None:
 def test_chat() -> None:
     tools, examples, parts = read("chat", "chat.jsonl")
     assert [step["finish_reason"] for step in tools.steps] == ["tool_calls", "stop"]
-    assert tools.lost == {"tools"}
+    assert orjson.loads(tools.steps[0]["tool_definitions"] or "")[0]["function"]["name"] == "calculate"
+    assert (tools.lost, tools.steps[1]["tool_definitions"], tools.feedback) == (set(), None, [])
     [step] = examples.steps
     assert [message["role"] for message in step["messages"]] == ["user", "assistant", "user"]
     assert step["response"]["content"].endswith("Jupiter.")
@@ -142,7 +144,16 @@ def test_preferences_are_two_attempts_of_one_group() -> None:
     better, worse = read("chat", "preferences.jsonl")
     assert better.steps[0]["group_id"] == worse.steps[0]["group_id"]
     assert better.steps[0]["response"]["content"].startswith("Good morning")
-    assert [episode.feedback[0]["value"] for episode in (better, worse)] == [1.0, 0.0]
+    told = [(item["name"], item["value"], item["category"]) for each in (better, worse) for item in each.feedback]
+    assert told == [("outcome", 1.0, "preferred"), ("outcome", 0.0, "non_preferred")]
+
+
+def test_what_tells_no_outcome_has_the_one_that_is_given() -> None:
+    given = replace(ORIGIN, outcome=0.5)
+    for episode in [*read("chat", "chat.jsonl", given), *read("atif", "atif.json", given)]:
+        [told] = episode.feedback
+        assert (told["name"], told["value"], told["step_index"], told["source"]) == ("outcome", 0.5, None, "user")
+    assert [each.feedback[0]["value"] for each in read("chat", "preferences.jsonl", given)] == [1.0, 0.0]
 
 
 KEYS = (

@@ -27,8 +27,8 @@ from stepstream.learner.advantages import (
     expand,
     expand_targets,
 )
-from stepstream.learner.attempt import Invalid
 from stepstream.learner.credit import rule_of, trajectory_of
+from stepstream.learner.tokens import Invalid
 from stepstream.topics import events
 
 

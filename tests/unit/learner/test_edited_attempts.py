@@ -8,7 +8,8 @@ import pytest
 from labelled_records import attempt, group_of, tiny_model
 
 from stepstream.config.sections import Learner
-from stepstream.learner.attempt import Attempt, Tokens
+from stepstream.learner.attempt import Attempt
+from stepstream.learner.tokens import Tokens
 from stepstream.learner.update import Trainer
 
 COUPLED = {"loss_proximal": "behaviour", "loss_weight": "none"}

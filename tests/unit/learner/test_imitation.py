@@ -18,9 +18,10 @@ from stepstream.learner.attempt import Attempt, Place
 from stepstream.learner.buffer import Buffer
 from stepstream.learner.checkpoint import sha256_of, write_version
 from stepstream.learner.lessons import lesson_of, to_imitate
+from stepstream.learner.needs import NEEDS
 from stepstream.learner.update import Trainer
 
-SPEECH = replace(LIMITS, speech=lambda text: [*text.encode("ascii")[:90], 2] if text != "?" else [])
+SPEECH = replace(LIMITS, needs=NEEDS["sft"], speech=lambda text: [*text.encode("ascii")[:90], 2] if text != "?" else [])
 """A vocabulary of ASCII, in which a question mark cannot be said."""
 HOW = Learner.model_validate({"objective": "sft", "warmup_updates": 0, "learning_rate": 3e-3, "minibatches": 1})
 
@@ -126,7 +127,7 @@ def test_successes_and_demonstrations_are_imitated_token_by_token(folder: Path) 
 
 
 def imitating(**changes: Any) -> Buffer:
-    return buffer(**({"lesson": lesson_of(HOW)} | changes))
+    return buffer(**({"lesson": lesson_of(HOW), "needs": NEEDS["sft"]} | changes))
 
 
 def failures(group: str = "g", **fields: Any) -> list[Any]:
@@ -171,22 +172,26 @@ def test_one_that_is_taken_back_before_it_was_trained_on_teaches_nothing() -> No
     assert {("g/1", 2, "superseded"), ("g/1", 3, "no_success")} <= told(here)
 
 
-def test_a_stale_one_stays_out() -> None:
+def test_one_that_comes_many_versions_later_is_imitated_all_the_same() -> None:
     here = fold(imitating(version=1), log_of(failures()))
-    here.advance(2)
+    here.advance(20)
     fold(here, [late(1)])
-    assert here.ready() == 1
-    here.advance(3)
-    assert (here.ready(), here.waiting()) == (0, 0)
-    assert ("g/1", 2, "stale") in told(here)
+    here.advance(40)
+    assert places(here.take(1)) == [(0, 10)]
+    here.advance(60)
+    fold(here, [late(1, offset=11), late(1, 3, offset=12)])
+    assert (here.ready(), here.waiting(), here.dropped["duplicate"]) == (0, 0, 1)
+    assert ("g/1", 3, "trained_on_older_revision") in told(here)
 
 
 def test_one_whose_group_never_gets_whole_is_used_when_that_is_given_up() -> None:
     records = failures()[:2]
     here = fold(imitating(), [seen(records[0]), seen(shown(records[1], 0, "!"), 1)])
     here.give_up(10.0)
-    assert places(here.take(1)) == [(0, 1)]
-    assert told(here) == {("g/0", 1, "group_incomplete")}
+    assert places(here.take(1)) == [(0, 0), (0, 1)]
+    fold(here, [attempt_at(seen(records[0]), 2)])
+    here.give_up(20.0)
+    assert (told(here), here.dropped["duplicate"]) == (set(), 1)
 
 
 def test_after_a_crash_it_opens_again_beside_what_was_trained_on() -> None:

@@ -76,6 +76,7 @@ def answers(current: list[float], rewards: list[float], of_group: list[int]) -> 
         rewards=torch.tensor(rewards),
         good=torch.tensor(rewards) == 1.0,
         groups=torch.tensor(of_group),
+        sampled=torch.ones(len(current), dtype=torch.bool),
     )
 
 

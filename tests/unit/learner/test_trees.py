@@ -13,8 +13,9 @@ from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.specifications import OneSpecification
 from stepstream.learner.advantages import Grpo, TreeGrpo
-from stepstream.learner.attempt import Limits, attempt_of
+from stepstream.learner.attempt import attempt_of
 from stepstream.learner.buffer import Buffer
+from stepstream.learner.tokens import Limits
 
 LIMITS = Limits("demo", 1000, 512)
 

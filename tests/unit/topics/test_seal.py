@@ -14,6 +14,7 @@ from sample_records import feedback, step, trajectory
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.events import (
+    new_conversation,
     new_governance,
     new_labeled_step,
     new_message,
@@ -73,8 +74,13 @@ feedbacks = st.builds(
     demonstration=st.none() | texts,
 )
 labels = st.builds(
-    lambda user, signature, sequences, entries: trajectory(
-        user=user, signature=signature, sequences=sequences, steps=entries, trainable=True
+    lambda user, signature, sequences, entries, conversations: trajectory(
+        user=user,
+        signature=signature,
+        sequences=sequences,
+        steps=entries,
+        conversations=conversations,
+        trainable=True,
     ),
     texts,
     st.lists(st.integers(0, 2**32 - 1), max_size=4),
@@ -103,6 +109,14 @@ labels = st.builds(
             st.none() | texts,
         ),
         max_size=3,
+    ),
+    st.lists(
+        st.builds(
+            lambda said, tools: new_conversation(messages=said, tool_definitions=tools),
+            st.lists(messages, max_size=2),
+            st.none() | texts,
+        ),
+        max_size=2,
     ),
 )
 records = st.one_of(
@@ -178,6 +192,7 @@ def test_nothing_personal_is_left_in_the_clear() -> None:
         "feedback": feedback(user=SECRET, category=SECRET, comment=SECRET, demonstration=SECRET),
         "labeled-trajectories": trajectory(
             user=SECRET,
+            conversations=[new_conversation(messages=[said], tool_definitions=SECRET)],
             steps=[
                 new_labeled_step(
                     step_index=0,

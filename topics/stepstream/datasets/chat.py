@@ -19,14 +19,12 @@ from stepstream.datasets.episode import (
     Origin,
     Turn,
     build,
-    feedback_of,
 )
 from stepstream.datasets.extension import KEY, extension, read_both
-from stepstream.datasets.messages import digest_of, from_chat, to_chat
+from stepstream.datasets.messages import digest_of, from_chat, text_of, to_chat
 from stepstream.topics.events import Message
 
 FORMAT = "chat"
-_PREFERENCE = "preference"
 
 
 def write(episode: Episode) -> list[dict[str, Any]]:
@@ -63,11 +61,18 @@ def read(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
 
 
 def _conversation(document: Mapping[str, Any], origin: Origin) -> Episode:
-    lost = {name for name in ("tools", "functions") if document.get(name)}
+    lost = {"functions"} if document.get("functions") else set()
     turns = _turns(document["messages"], lost)
     metadata = document.get("metadata") or {}
     name = document.get("id") or metadata.get("id") or digest_of(document["messages"])
-    return build(turns, Named(FORMAT, str(name)), origin, lost=lost)
+    return _offered(build(turns, Named(FORMAT, str(name)), origin, lost=lost), document)
+
+
+def _offered(episode: Episode, document: Mapping[str, Any]) -> Episode:
+    """The episode with the tools that the agent was offered, which later steps inherit."""
+    if document.get("tools"):
+        episode.steps[0]["tool_definitions"] = text_of(document["tools"])
+    return episode
 
 
 def _turns(messages: list[Mapping[str, Any]], lost: set[str]) -> list[Turn]:
@@ -98,18 +103,15 @@ def close(last: Turn, pending: list[Message], lost: set[str]) -> None:
 
 
 def _preference(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
-    """The two answers to one prompt as two attempts in one group, with feedback that says which was preferred."""
+    """The two answers to one prompt as two attempts in one group, of which the preferred one had success."""
     given, name = document["input"], str(document.get("id") or digest_of(document))
     episodes = []
     for which, value in (("preferred", 1.0), ("non_preferred", 0.0)):
-        lost = {"tools"} if given.get("tools") else set()
+        lost: set[str] = set()
         prompt = [{**message, "weight": 0} for message in given["messages"]]
         turns = _turns([*prompt, *document[f"{which}_output"]], lost)
         named = Named(FORMAT, f"{name}/{which}")
         group = Named(FORMAT, name).trajectory_id(origin)
-        episode = build(turns, named, origin, lost=lost, group_id=group, task_id=group)
-        event_id = named.event_id(origin, _PREFERENCE)
-        verdict = feedback_of(episode.steps[-1], event_id, value, _PREFERENCE)
-        episode.feedback.append({**verdict, "step_index": None, "source": "user"})
-        episodes.append(episode)
+        episode = build(turns, named, origin, lost=lost, outcome=(value, which), group_id=group, task_id=group)
+        episodes.append(_offered(episode, given))
     return episodes

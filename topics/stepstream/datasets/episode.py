@@ -19,6 +19,8 @@ from stepstream.topics.ids import derived_id, token_digest
 
 REWARD = "reward"
 """Name of the feedback that a foreign file's reward of a step becomes."""
+OUTCOME = "outcome"
+"""Name of the feedback that tells success, by the built-in reward specification."""
 
 
 class Unreadable(Exception):
@@ -57,6 +59,8 @@ class Origin:
     environment: str = ""
     version: int | None = None
     """Policy version behind token ids and logprobs; None: not known, and they are left out."""
+    outcome: float | None = None
+    """Outcome of trajectories whose document tells none: 1 success, 0 failure; None: not known."""
 
 
 NEUTRAL = Origin(dataset="", at_us=0, consent="none", agent="", version=0)
@@ -106,6 +110,7 @@ def build(
     *,
     end: TrajectoryEnd = "terminated",
     lost: set[str] | None = None,
+    outcome: tuple[float, str | None] | None = None,
     **fields: Any,
 ) -> Episode:
     """An episode of turns whose contexts only grow.
@@ -116,6 +121,7 @@ def build(
         origin: what it does not tell.
         end: how it ended.
         lost: what could not be taken.
+        outcome: how well it went, and the word for it, where the document tells.
         fields: fields of every step, as `group_id`.
 
     Raises:
@@ -159,6 +165,12 @@ def build(
     feedback = [
         feedback_of(steps[index], named.event_id(origin, REWARD, index), value) for index, value in rewards.items()
     ]
+    if outcome is None and origin.outcome is not None:
+        outcome = origin.outcome, None
+    if outcome is not None:
+        value, category = outcome
+        verdict = feedback_of(steps[-1], named.event_id(origin, OUTCOME), value, OUTCOME)
+        feedback.append({**verdict, "step_index": None, "source": "user", "category": category})
     return Episode(steps, feedback, rewards, told)
 
 

@@ -529,6 +529,126 @@ def new_consent_change(
     }
 
 
+class ToolCall(TypedDict):
+    """One call of a tool by the agent, with what came back where it is known."""
+
+    call_id: str
+    """Identity of the call inside its trajectory, as the model or the SDK named it."""
+    name: str
+    """Name of the tool."""
+    arguments: str
+    """Arguments as JSON text, exactly as the model wrote them."""
+    result: str | None
+    """What the tool answered; null where the record's producer did not see it."""
+    error: str | None
+    """Class of the error; null: none, or not known. `unknown_tool` and `invalid_arguments` tell that the call itself is malformed; any other, that its tool failed."""
+    duration_ms: float | None
+    """Time that the call took, in milliseconds."""
+
+
+def new_tool_call(
+    *,
+    call_id: str,
+    name: str,
+    arguments: str,
+    result: str | None = None,
+    error: str | None = None,
+    duration_ms: float | None = None,
+) -> ToolCall:
+    """A ToolCall with the schema's defaults."""
+    return {
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+        "result": result,
+        "error": error,
+        "duration_ms": duration_ms,
+    }
+
+
+class Message(TypedDict):
+    """One message of a conversation, in the form of OpenAI's chat API."""
+
+    role: str
+    """`system`, `user`, `assistant`, `tool`, or another role that the model's template knows."""
+    content: str
+    """Text; empty where the message only calls tools."""
+    tool_calls: list[ToolCall]
+    """Tools that an assistant's message calls."""
+    tool_call_id: str | None
+    """For a tool's message: the call that it answers."""
+    name: str | None
+    """Name of the speaker or tool, where given."""
+    reasoning: str | None
+    """What the model thought before it answered, where the upstream shows it."""
+
+
+def new_message(
+    *,
+    role: str,
+    content: str = "",
+    tool_calls: list[ToolCall] | None = None,
+    tool_call_id: str | None = None,
+    name: str | None = None,
+    reasoning: str | None = None,
+) -> Message:
+    """A Message with the schema's defaults."""
+    return {
+        "role": role,
+        "content": content,
+        "tool_calls": tool_calls if tool_calls is not None else [],
+        "tool_call_id": tool_call_id,
+        "name": name,
+        "reasoning": reasoning,
+    }
+
+
+class ConversationSpan(TypedDict):
+    """A message of a conversation that an agent said and that may be trained on."""
+
+    message: int
+    """Which message, counted from 0 in the conversation."""
+    step_index: int
+    """Step whose response this is."""
+
+
+def new_conversation_span(
+    *,
+    message: int,
+    step_index: int,
+) -> ConversationSpan:
+    """A ConversationSpan with the schema's defaults."""
+    return {
+        "message": message,
+        "step_index": step_index,
+    }
+
+
+class Conversation(TypedDict):
+    """What was said in one growing context, where token ids are not known: as many steps as share it. Redacted text stands in it as context alone."""
+
+    messages: list[Message]
+    """All messages up to the last that may be trained on, in order."""
+    spans: list[ConversationSpan]
+    """Those that may be trained on, in order."""
+    tool_definitions: str | None
+    """Tools that the model was offered for these, as JSON in the upstream's own form; null: none that are known."""
+
+
+def new_conversation(
+    *,
+    messages: list[Message] | None = None,
+    spans: list[ConversationSpan] | None = None,
+    tool_definitions: str | None = None,
+) -> Conversation:
+    """A Conversation with the schema's defaults."""
+    return {
+        "messages": messages if messages is not None else [],
+        "spans": spans if spans is not None else [],
+        "tool_definitions": tool_definitions,
+    }
+
+
 class Curation(TypedDict):
     """The decision, by a job or a person, to keep a trajectory out of training or to let it in again."""
 
@@ -964,43 +1084,6 @@ def new_reward_component(
     }
 
 
-class ToolCall(TypedDict):
-    """One call of a tool by the agent, with what came back where it is known."""
-
-    call_id: str
-    """Identity of the call inside its trajectory, as the model or the SDK named it."""
-    name: str
-    """Name of the tool."""
-    arguments: str
-    """Arguments as JSON text, exactly as the model wrote them."""
-    result: str | None
-    """What the tool answered; null where the record's producer did not see it."""
-    error: str | None
-    """Class of the error; null: none, or not known. `unknown_tool` and `invalid_arguments` tell that the call itself is malformed; any other, that its tool failed."""
-    duration_ms: float | None
-    """Time that the call took, in milliseconds."""
-
-
-def new_tool_call(
-    *,
-    call_id: str,
-    name: str,
-    arguments: str,
-    result: str | None = None,
-    error: str | None = None,
-    duration_ms: float | None = None,
-) -> ToolCall:
-    """A ToolCall with the schema's defaults."""
-    return {
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-        "result": result,
-        "error": error,
-        "duration_ms": duration_ms,
-    }
-
-
 class LabeledStep(TypedDict):
     """One step of a labelled trajectory."""
 
@@ -1035,7 +1118,7 @@ class LabeledStep(TypedDict):
     demonstration_event_id: str | None
     """Feedback that demonstrates it."""
     trainable: bool
-    """Whether its response is in a training sequence."""
+    """Whether its response is in a training sequence, or in a conversation that may be trained on."""
 
 
 def new_labeled_step(
@@ -1229,7 +1312,7 @@ class LabeledTrajectory(TypedDict):
     steps: list[LabeledStep]
     """Its steps, in order."""
     sequences: list[TrainingSequence]
-    """Its training sequences; empty where nothing may be trained on."""
+    """Its training sequences, of tokens that are known; empty where nothing may be trained on."""
     tools: list[ToolUse]
     """Its use of tools."""
     flags: list[str]
@@ -1254,6 +1337,8 @@ class LabeledTrajectory(TypedDict):
     """Key that `sealed` is encrypted under; null: nothing is sealed. Once the key is destroyed, nobody can read it."""
     sealed: bytes | None
     """Personal fields of this record (who and what was said), encrypted under a key of the person's own and empty here; readers of this package open it while the key exists."""
+    conversations: list[Conversation]
+    """What was said, where not all its token ids are known (fidelity `text`): for objectives that need no behaviour log-probabilities. Empty where nothing of it may be trained on."""
 
 
 def new_labeled_trajectory(
@@ -1301,6 +1386,7 @@ def new_labeled_trajectory(
     signature: list[int] | None = None,
     seal_key: str | None = None,
     sealed: bytes | None = None,
+    conversations: list[Conversation] | None = None,
 ) -> LabeledTrajectory:
     """A LabeledTrajectory with the schema's defaults."""
     return {
@@ -1347,6 +1433,7 @@ def new_labeled_trajectory(
         "signature": signature if signature is not None else [],
         "seal_key": seal_key,
         "sealed": sealed,
+        "conversations": conversations if conversations is not None else [],
     }
 
 
@@ -1453,43 +1540,6 @@ def new_learner_update(
         "dropped": dropped if dropped is not None else {},
         "seconds": seconds if seconds is not None else {},
         "job": job,
-    }
-
-
-class Message(TypedDict):
-    """One message of a conversation, in the form of OpenAI's chat API."""
-
-    role: str
-    """`system`, `user`, `assistant`, `tool`, or another role that the model's template knows."""
-    content: str
-    """Text; empty where the message only calls tools."""
-    tool_calls: list[ToolCall]
-    """Tools that an assistant's message calls."""
-    tool_call_id: str | None
-    """For a tool's message: the call that it answers."""
-    name: str | None
-    """Name of the speaker or tool, where given."""
-    reasoning: str | None
-    """What the model thought before it answered, where the upstream shows it."""
-
-
-def new_message(
-    *,
-    role: str,
-    content: str = "",
-    tool_calls: list[ToolCall] | None = None,
-    tool_call_id: str | None = None,
-    name: str | None = None,
-    reasoning: str | None = None,
-) -> Message:
-    """A Message with the schema's defaults."""
-    return {
-        "role": role,
-        "content": content,
-        "tool_calls": tool_calls if tool_calls is not None else [],
-        "tool_call_id": tool_call_id,
-        "name": name,
-        "reasoning": reasoning,
     }
 
 

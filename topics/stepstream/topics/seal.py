@@ -39,9 +39,11 @@ _STEP = (
     "tool_definitions",
 )
 _FEEDBACK = ("user", "category", "comment", "demonstration")
-_TRAJECTORY = ("user", "sequences", "signature")
+_TRAJECTORY = ("user", "sequences", "signature", "conversations")
 _INSIDE_STEPS = ("tool_calls", "error", "demonstration")
 """Personal fields of each entry of `steps`, where a record has that."""
+_BEHIND_STEPS = frozenset({"conversations"})
+"""Personal fields that stand in the blob behind those inside `steps`: they are newer."""
 _PERSONAL = {"Step": _STEP, "Feedback": _FEEDBACK, "LabeledTrajectory": _TRAJECTORY}
 
 SEALED_TOPICS = {topic.name: _PERSONAL[topic.schema] for topic in TOPICS.values() if topic.schema in _PERSONAL}
@@ -60,7 +62,7 @@ class Layout:
         self._fields = {field["name"]: field for field in parsed["fields"]}
         self.personal = [name for name in _PERSONAL[parsed["name"].rpartition(".")[2]] if name in self._fields]
         named = parsed["__named_schemas"]
-        fields = [self._of_blob(self._fields[name]) for name in self.personal]
+        fields = [self._of_blob(self._fields[name]) for name in self.personal if name not in _BEHIND_STEPS]
         self.inside: list[str] = []
         if "steps" in self._fields:
             entry = named[_referenced(self._fields["steps"]["type"])["items"]]
@@ -68,6 +70,7 @@ class Layout:
             self.inside = [name for name in _INSIDE_STEPS if name in inner]
             record = {"type": "record", "name": "SealedEntry", "fields": [self._of_blob(inner[n]) for n in self.inside]}
             fields.append({"name": "steps", "type": {"type": "array", "items": record}})
+        fields += [self._of_blob(self._fields[name]) for name in self.personal if name in _BEHIND_STEPS]
         blob = {"type": "record", "name": f"Sealed{parsed['name'].rpartition('.')[2]}", "fields": fields}
         self.blob = fastavro.parse_schema(blob, named_schemas=dict(named))
         self._write = compiled(self.blob)

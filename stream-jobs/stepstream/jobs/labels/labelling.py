@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from stepstream.jobs.curation.quality import kept_out, quality
 from stepstream.jobs.curation.signature import signature
 from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.labels.conversing import converse
 from stepstream.jobs.labels.demonstrations import demonstrated
 from stepstream.jobs.labels.joining import failed, join, shared_step
 from stepstream.jobs.labels.toolcalls import attach
@@ -104,7 +105,10 @@ def label(
     if released:
         flags.append("released")
     allowed = complete and consent == "train" and first["split"] == "train" and "outcome:missing" not in flags
-    trainable = allowed and not holds and not pending and bool(joined.sequences)
+    fidelity = _fidelity(steps, joined.text)
+    said = converse(steps) if fidelity == "text" else []
+    spoken = {span["step_index"] for conversation in said for span in conversation["spans"]}
+    trainable = allowed and not holds and not pending and bool(joined.sequences or said)
     versions = [span["version"] for step in steps for span in step["policy_spans"]]
     costs = [step["cost_usd"] for step in steps if step["cost_usd"] is not None]
     return new_labeled_trajectory(
@@ -127,7 +131,7 @@ def label(
         model=first["model"],
         version_min=min(versions, default=None),
         version_max=max(versions, default=None),
-        fidelity=_fidelity(steps, joined.text),
+        fidelity=fidelity,
         end=end,
         closed_by=closed_by,
         complete=complete,
@@ -145,11 +149,12 @@ def label(
                 terms[place],
                 calls[place] if consent != "none" else [],
                 shown.of.get(step["step_index"]) if trainable else None,
-                trainable and joined.trainable[place],
+                trainable and (joined.trainable[place] or step["step_index"] in spoken),
             )
             for place, step in enumerate(steps)
         ],
         sequences=joined.sequences if trainable else [],
+        conversations=said if trainable else [],
         tools=_tools(calls),
         flags=flags,
         trainable=trainable,
@@ -182,6 +187,7 @@ def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
         "consent": "none",
         "steps": steps,
         "sequences": [],
+        "conversations": [],
         "signature": [],
         "pending": [],
         "flags": ["erased"],
