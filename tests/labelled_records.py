@@ -1,6 +1,7 @@
 """Labelled trajectories to train on, and a tiny model to train, for tests of the learner."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,33 @@ def shown(record: events.LabeledTrajectory, step: int, text: str) -> events.Labe
     record["steps"][step]["demonstration"] = text
     record["steps"][step]["prompt_tokens"] = record["sequences"][0]["spans"][step]["start"]
     return record
+
+
+def written(
+    name: str, said: Sequence[str], reward: float, *, group: str | None = None, **fields: Any
+) -> events.LabeledTrajectory:
+    """An attempt that is known as text: the user and the agent in turn, as `said`, and a step for each answer."""
+    turns = [events.new_message(role=("user", "assistant")[n % 2], content=text) for n, text in enumerate(said)]
+    spans = [events.new_conversation_span(message=n, step_index=n // 2) for n in range(1, len(said), 2)]
+    steps = [
+        events.new_labeled_step(step_index=n, event_id=f"s{n}", reward=0.0, return_to_go=reward, trainable=True)
+        for n in range(len(spans))
+    ]
+    steps[-1]["reward"] = reward
+    values: dict[str, Any] = {
+        "group_id": group,
+        "reward": reward,
+        "success": reward == 1.0,
+        "model": "",
+        "version_min": None,
+        "version_max": None,
+        "fidelity": "text",
+        "conversations": [events.new_conversation(messages=turns, spans=spans)],
+        "trainable": True,
+        "steps": steps,
+        "tools": [],
+    }
+    return trajectory(name, **(values | fields))
 
 
 def group_of(group: str, size: int, **fields: Any) -> list[events.LabeledTrajectory]:

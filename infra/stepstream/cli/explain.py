@@ -73,7 +73,9 @@ def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[st
         yield f"curation     {row['action']} by {row['by']}: {row['reason']}"
     if label is not None:
         oldest, newest = label["version_min"], label["version_max"]
-        sampled = f"{label['model']}@{oldest}" + ("" if newest == oldest else f" to {newest}")
+        sampled = label["model"] or "nobody of ours"
+        if oldest is not None:
+            sampled += f"@{oldest}" + ("" if newest == oldest else f" to {newest}")
         yield (
             f"label        revision {label['revision']}, closed by {label['closed_by']}, success {label['success']}, "
             f"reward {label['reward']:g} ({label['reward_spec']}), sampled by {sampled}"
@@ -89,9 +91,10 @@ def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[st
         yield f"group        {facts.group['labelled']} attempts labelled, {facts.group['open']} open"
     for row in facts.decisions:
         if row["outcome"] == "trained":
+            stale = "" if row["staleness"] is None else f", {row['staleness']} versions stale"
             yield (
                 f"learner      revision {row['revision']} trained on in update {row['update']}, part of "
-                f"{row['model']}@{row['checkpoint_version']}, {row['staleness']} versions stale"
+                f"{row['model']}@{row['checkpoint_version']}{stale}"
             )
         else:
             yield (

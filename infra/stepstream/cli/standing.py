@@ -7,6 +7,7 @@ from typing import Any, Literal
 from stepstream.config.sections import Label, Learner
 from stepstream.learner.fates import REASONS, REMEDIES
 from stepstream.learner.lessons import needs_group
+from stepstream.learner.needs import needs_of
 
 Row = Mapping[str, Any]
 
@@ -72,23 +73,29 @@ def standing_of(facts: Facts, label: Label, learner: Learner) -> Standing:
     if newest:
         reason = newest[-1]["reason"]
         return Standing("dropped", reason, _because(newest[-1]), REMEDIES.get(reason, ""))
-    barred = bar_of(facts.label)
-    alone = barred == "no_group" and not needs_group(learner)
-    if barred and not alone:
+    barred = bar_of(facts.label, learner, shown=any(row["demonstrates"] for row in facts.feedback))
+    if barred:
         flags = ", ".join(facts.label["flags"]) or "none"
         return Standing("not_trainable", barred, f"{REASONS[barred]} (flags: {flags})", REMEDIES[barred])
     return _waiting(facts, learner)
 
 
-def bar_of(label: Row) -> str:
-    """Why no learner of its model may train on a label, as one of `REASONS`; empty where one may."""
+def bar_of(label: Row, learner: Learner, *, shown: bool = False) -> str:
+    """Why no learner with these settings may train on a label, as one of `REASONS`; empty where one may.
+
+    Args:
+        label: the newest label.
+        learner: the settings; whether its model sampled it is not looked at.
+        shown: whether feedback demonstrates a response.
+    """
+    needs = needs_of(learner)
     if label["split"] != "train":
         return "split"
-    if not label["group_id"]:
+    if not label["group_id"] and needs_group(learner) and not (shown and needs.demonstrations == "preferred"):
         return "no_group"
     if label["consent"] != "train":
         return "consent"
-    if label["fidelity"] != "token":
+    if label["fidelity"] != "token" and (needs.sampled or label["fidelity"] != "text"):
         return "fidelity"
     if not label["trainable"]:
         return "no_outcome" if label["success"] is None or label["pending"] else "not_trainable"
@@ -118,8 +125,7 @@ def _unlabelled_without_steps(facts: Facts) -> Standing:
 def _trained(trained: Sequence[Row], facts: Facts) -> Standing:
     assert facts.label is not None
     uses = "; ".join(
-        f"{row['model']}@{row['checkpoint_version']} in update {row['update']}, {row['staleness']} versions stale"
-        for row in trained
+        f"{row['model']}@{row['checkpoint_version']} in update {row['update']}{_staleness(row)}" for row in trained
     )
     last = max(row["revision"] for row in trained)
     if last < facts.label["revision"]:
@@ -134,28 +140,35 @@ def _trained(trained: Sequence[Row], facts: Facts) -> Standing:
 
 def _because(decision: Row) -> str:
     words = REASONS.get(decision["reason"], decision["reason"])
-    stale = f", {decision['staleness']} versions stale then" if decision["staleness"] is not None else ""
+    stale = f"{_staleness(decision)} then" if decision["staleness"] is not None else ""
     return (
         f"a learner of {decision['model']} dropped it at version {decision['learner_version']}{stale}, because {words}"
     )
 
 
+def _staleness(decision: Row) -> str:
+    """How stale it was; nothing where no policy is known to have sampled it."""
+    return "" if decision["staleness"] is None else f", {decision['staleness']} versions stale"
+
+
 def _waiting(facts: Facts, learner: Learner) -> Standing:
     assert facts.label is not None
     labelled, still_open = facts.group["labelled"], facts.group["open"]
+    model = facts.label["model"] if facts.label["fidelity"] == "token" else learner.model
     whose = "its group is whole and" if facts.label["group_id"] else "it has no group, and"
     if facts.label["group_id"] and labelled < learner.group_size:
         return Standing(
             "waiting",
             "",
             f"its group has {labelled} of {learner.group_size} labelled attempts, and {still_open} that are still open",
-            f"the other attempts; {learner.group_wait_s:g} s after a learner read the first one it gives the group up "
+            f"the other attempts; {learner.group_wait_s:g} s after a learner read the first one it "
+            f"{'gives the group up' if needs_of(learner).whole_groups else 'takes the group as it is'} "
             "(`learner.group_wait_s`)",
         )
     return Standing(
         "waiting",
         "",
-        f"{whose} waits for an update of the learner of {facts.label['model']}",
+        f"{whose} waits for an update of the learner of {model}",
         f"an update: it takes `learner.groups_per_update` groups ({learner.groups_per_update}); if versions do not "
         "rise, see whether the learner runs",
     )

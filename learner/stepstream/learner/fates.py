@@ -10,14 +10,16 @@ from stepstream.learner.attempt import Attempt
 REASONS = {
     "split": "it is not of the split `train`: evaluations are never trained on",
     "other_model": "its tokens were sampled by another model than the learner's",
-    "no_group": "it has no group_id, so `learner.advantage` has nothing to compare it with",
+    "no_group": "it has no group_id, so `learner.advantage`, or `dpo`, has nothing to compare it with",
     "consent": "the consent that holds for it does not allow training",
-    "fidelity": "its tokens and behaviour log-probabilities are not known (capture fidelity below `token`)",
+    "fidelity": "not enough of it was captured: `learner.objective` policy_gradient needs token ids and behaviour "
+    "log-probabilities (fidelity `token`), dpo, kto and sft its whole text (`text`)",
     "not_trainable": "its label says that it may not be trained on: its flags say why",
     "no_outcome": "its outcome, or a component that its reward requires, had not come when its group ended",
     "shaping_discount": "its reward is shaped by potentials for another discount than the learner adds it up with, and "
     "would move the optimum",
     "no_trained_tokens": "none of its tokens may be trained on",
+    "conversation_form": "its text is nothing that the model's chat template and tokenizer can write",
     "too_long": "it, or what was demonstrated, is longer than the model's context",
     "other_lineage": "it was sampled before the lineage's root was published",
     "stale": "its oldest token was sampled more versions ago than `learner.staleness_bound`",
@@ -38,16 +40,20 @@ REASONS = {
 
 REMEDIES = {
     "split": "nothing: send attempts that may be learned from without `x-stepstream-split: eval`",
-    "other_model": "a learner of the model that sampled it (`learner.model`)",
+    "other_model": "a learner of the model that sampled it (`learner.model`); text that no policy of ours is known to "
+    "have sampled trains any model, with `learner.objective` dpo, kto or sft",
     "no_group": "nothing for this one: send the attempts at one task with the same `x-stepstream-group`, or choose an "
-    "advantage rule that needs no group",
+    "advantage rule that needs no group; a `demonstration` on one of its steps is a pair for dpo",
     "consent": "`stepstream consent set`: its label then gets a new revision, which counts while it is not stale",
-    "fidelity": "nothing for this one: serve the agent through the gateway from a worker that returns token ids",
+    "fidelity": "`learner.objective` dpo, kto or sft, which train on text; or else serve the agent through the gateway "
+    "from a worker that returns token ids",
     "not_trainable": "what its flags name; `stepstream quarantine release` lets in what is held",
     "no_outcome": "feedback with its outcome: its label then gets a new revision, which counts while it is not stale",
     "shaping_discount": "a reward specification with the `gamma` of the advantage rule: 1, or for rules that credit "
     "steps `learner.credit_discount` (docs/rewards.md, Shaping); its label then gets a new revision",
     "no_trained_tokens": "nothing for this one",
+    "conversation_form": "a model with a chat template that has its roles and tool calls; or a label made anew, where "
+    "it is older than labels that carry text",
     "too_long": "a model with a longer context",
     "other_lineage": "nothing: a new lineage learns from what its own versions sampled",
     "stale": "a larger `learner.staleness_bound`, or fewer attempts ahead of the learner (`fleet.max_ahead`)",

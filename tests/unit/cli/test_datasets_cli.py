@@ -23,7 +23,7 @@ def test_bad_lines_are_told_with_their_number_and_the_others_count(
         "steps": 4,
         "feedback": 0,
         "bad": 3,
-        "left_out": ["tools"],
+        "left_out": [],
         "published": False,
     }
     fourth, fifth, sixth = told.err.splitlines()

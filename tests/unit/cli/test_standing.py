@@ -8,6 +8,7 @@ from sample_records import training_decision
 
 from stepstream.cli.standing import Facts, bar_of, standing_of
 from stepstream.config import Settings
+from stepstream.config.sections import Learner
 from stepstream.learner.attempt import attempt_of
 from stepstream.learner.fates import REASONS, REMEDIES
 
@@ -40,8 +41,21 @@ def test_every_reason_to_drop_is_told_in_words(reason: str) -> None:
 )
 def test_the_label_alone_may_say_why(fields: dict[str, Any], reason: str) -> None:
     record = label(**fields)
-    assert bar_of(record) == reason
+    assert bar_of(record, Learner()) == reason
     assert attempt_of(record, (0, 0), LIMITS).barred == reason
+
+
+@pytest.mark.parametrize(("objective", "reasons"), [("dpo", ["", "no_group", ""]), ("sft", ["", "", ""])])
+def test_what_bars_it_is_the_objective_s_to_say(objective: Any, reasons: list[str]) -> None:
+    how = Learner(objective=objective)
+    records = [label(fidelity="text"), label(fidelity="text", group_id=None)]
+    assert [bar_of(record, how) for record in records] == reasons[:2]
+    assert bar_of(records[1], how, shown=True) == reasons[2]
+    found = standing_of(Facts(steps={"count": 1}, label=label(fidelity="text", model="gpt")), Settings().label, how)
+    assert found.state == "waiting"
+    assert "takes the group as it is" in standing_of(
+        Facts(steps={"count": 1}, label=label(), group={"labelled": 1, "open": 0}), Settings().label, how
+    ).would_change_it
 
 
 def test_what_has_no_group_waits_for_an_update_where_none_is_needed() -> None:

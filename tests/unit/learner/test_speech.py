@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from labelled_records import tiny_model
+from labelled_records import tiny_model, written
 
 from stepstream.learner.speech import Speech, message_of
 from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.topics.events import Conversation, new_message, new_tool_call
 
 EOS = 2
 USER = {"role": "user", "content": "q:a+c"}
@@ -101,6 +102,83 @@ def test_without_a_template_it_is_plain_text_and_the_end_of_the_turn(
 )
 def test_what_is_no_message_cannot_be_said(speech: Speech, response: str) -> None:
     assert speech(response) == []
+
+
+# --- conversations
+
+FORGETFUL = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+{%- if message.role == 'assistant' and loop.last -%}{{- message.reasoning_content or '' -}}{%- endif -%}
+{{- message.content + (eos_token if message.role == 'assistant' else '\\n') -}}
+{%- endfor -%}
+"""
+"""Leaves out what was thought before the last answer."""
+OFFERING = HEADED.replace("bos_token", "bos_token + (tools | length | string if tools else '-')")
+words = st.text(string.ascii_letters + string.digits + " +(){}\"'\n", min_size=1, max_size=12)
+
+
+def talk(*said: str) -> Conversation:
+    return written("t", said, 1.0)["conversations"][0]
+
+
+@given(st.lists(words, min_size=2, max_size=6))
+def test_a_conversation_is_what_the_worker_renders_with_the_answers_trained(
+    speech: Speech, worker: ChatTokenizer, said: list[str]
+) -> None:
+    told = talk(*said)
+    messages: list[dict[str, Any]] = [{"role": each["role"], "content": each["content"]} for each in told["messages"]]
+    [spoken] = speech.transcript(told)
+    answered = 2 * (len(said) // 2)
+    assert list(spoken.ids) == worker.prompt_ids(messages[:answered], [], speaks=False)
+    assert [worker.text(spoken.ids[start:end]) for start, end, _ in spoken.spans] == said[1::2]
+    assert [step for _, _, step in spoken.spans] == list(range(len(said) // 2))
+    assert all(spoken.ids[end - 1] == EOS for _, end, _ in spoken.spans)
+
+
+def test_what_a_template_puts_around_answers_is_context(folder: Path, tmp_path: Path) -> None:
+    headed = templated(folder, tmp_path / "headed", HEADED)
+    [spoken] = headed.transcript(talk("a", "b", "c", "d"))
+    around = ChatTokenizer(tmp_path / "headed")
+    assert around.text(spoken.ids) == "<bos>[user]a<eos>\n[assistant]b<eos>\n[user]c<eos>\n[assistant]d"
+    assert [around.text(spoken.ids[start:end]) for start, end, _ in spoken.spans] == ["b", "d"]
+
+
+def test_where_a_template_leaves_out_what_it_said_before_another_sequence_begins(folder: Path, tmp_path: Path) -> None:
+    forgetful = templated(folder, tmp_path / "forgetful", FORGETFUL)
+    told = talk("a", "b", "c", "d")
+    told["messages"][1]["reasoning"] = "hm"
+    first, second = forgetful.transcript(told)
+    around = ChatTokenizer(tmp_path / "forgetful")
+    assert [around.text(each.ids) for each in (first, second)] == ["<bos>a\nhmb", "<bos>a\nb<eos>c\nd"]
+    assert [[step for _, _, step in each.spans] for each in (first, second)] == [[0], [1]]
+
+
+def test_an_answer_that_ends_early_is_read_on_as_it_stands(speech: Speech, worker: ChatTokenizer) -> None:
+    [spoken] = speech.transcript(talk("a", "b<eos>c", "d", "e"))
+    assert [worker.text(spoken.ids[start:end]) for start, end, _ in spoken.spans] == ["b", "e"]
+    assert worker.text(spoken.ids) == "<bos>a\nb<eos>c<eos>d\ne"
+
+
+def test_the_tools_that_were_offered_are_told(folder: Path, tmp_path: Path) -> None:
+    offering = templated(folder, tmp_path / "offering", OFFERING)
+    for tools, count in (("[{}, {}]", "2"), ("[]", "-"), ("no json", "-"), (None, "-")):
+        [spoken] = offering.transcript(talk("a", "b") | {"tool_definitions": tools})
+        assert ChatTokenizer(tmp_path / "offering").text(spoken.ids[:2]) == "<bos>" + count
+
+
+@pytest.mark.parametrize("first", ["assistant", "user"])
+def test_what_the_template_cannot_write_is_left_out(
+    folder: Path, speech: Speech, worker: ChatTokenizer, tmp_path: Path, first: str
+) -> None:
+    told = talk("a", "b", "c", "d")
+    told["messages"][3]["tool_calls"] = [new_tool_call(call_id="c", name="get", arguments="no object")]
+    [spoken] = speech.transcript(told)
+    assert worker.text(spoken.ids) == "<bos>a\nb"
+    assert templated(folder, tmp_path / "plain", None).transcript(told) == []
+    begun = talk("a", "b") | {"messages": [new_message(role=first, content="b")]}
+    begun["spans"] = [{"message": 0, "step_index": 0}]
+    assert speech.transcript(begun) == []
 
 
 @pytest.mark.parametrize("text", ['{"role": "user"}', "[1]", "{", "7"])
