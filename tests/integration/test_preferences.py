@@ -1,0 +1,115 @@
+"""From files that others wrote to a policy that prefers as they do: import, govern, label and learner as processes."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from labelled_records import tiny_model
+from service_process import until
+
+from stepstream.cli.main import run
+from stepstream.cli.models import rebuild
+from stepstream.config import Settings, environment_of
+from stepstream.config.sections import Learner
+from stepstream.embedded.stack import Stack
+from stepstream.learner.attempt import attempt_of
+from stepstream.learner.lineage import Versions, read_versions
+from stepstream.learner.update import Trainer
+from stepstream.topics.codec import codec_of
+from stepstream.topics.consumer import EventConsumer
+
+PATIENCE_S = 90.0
+PAIRS, AT_ONCE = 20, 4
+UPDATES = PAIRS // AT_ONCE
+BETTER, WORSE = "as you wish", "no"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def preferences(file: Path) -> Path:
+    answer = [[{"role": "assistant", "content": text}] for text in (BETTER, WORSE)]
+    lines = [
+        {
+            "input": {"messages": [{"role": "user", "content": f"{word}?"}]},
+            "preferred_output": answer[0],
+            "non_preferred_output": answer[1],
+        }
+        for word in map(chr, range(ord("a"), ord("a") + PAIRS))
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def chats(file: Path) -> Path:
+    lines = [
+        {"messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(said)]}
+        for said in (("sing", "la la"), ("sing", "la", "more", "la la"))
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def records(settings: Settings, topic: str) -> list[Any]:
+    codec, found = codec_of(settings), []
+    with EventConsumer(settings.kafka, codec) as consumer:
+        consumer.follow([topic])
+        while not consumer.caught_up():
+            found += [event.record for event in consumer.poll(500, 0.2)]
+    codec.close()
+    return found
+
+
+def versions(settings: Settings) -> Versions:
+    codec = codec_of(settings)
+    found = read_versions(settings.kafka, codec)
+    codec.close()
+    return found
+
+
+def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
+    stack_factory: Callable[..., Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tiny_model(tmp_path / "base")
+    how = {"groups_per_update": AT_ONCE, "updates_per_checkpoint": 1, "minibatches": 1, "warmup_updates": 0}
+    learner = {"objective": "dpo", "group_size": 2, "learning_rate": 3e-3, "staleness_bound": 0, **how}
+    processes = ["broker", "registry", "govern", "label", "learner"]
+    stack = stack_factory(processes, stack={"base_model": str(base), "start_deadline_s": 240.0}, learner=learner)
+    settings, model = stack.settings, stack.settings.learner.model
+    for name, value in environment_of(settings).items():
+        monkeypatch.setenv(name, value)
+
+    told = ["--format", "chat", "--consent", "train"]
+    assert run(["import", str(chats(tmp_path / "chats.jsonl")), *told, "--outcome", "1"]) == 0
+    assert run(["import", str(preferences(tmp_path / "preferences.jsonl")), *told]) == 0
+
+    def newest() -> int:
+        found = versions(settings).newest(model)
+        return -1 if found is None else found["version"]
+
+    until(lambda: newest() >= UPDATES, PATIENCE_S, 0.2)
+    figures = [versions(settings).get(model, version)["metrics"] for version in (1, UPDATES)]
+    assert figures[1]["loss"] < figures[0]["loss"] - 0.1
+    assert figures[1]["preferred_margin"] > figures[0]["preferred_margin"] + 1.0
+    assert figures[1]["preferred_share"] == 1.0
+    decided = records(settings, "training-decisions")
+    # A step that ends its trajectory may be labelled before its outcome came: that revision is superseded.
+    told_of = {(one["trajectory_id"], one["reason"] or one["outcome"]) for one in decided}
+    assert Counter(why for _, why in told_of if why != "superseded") == {"trained": 2 * PAIRS, "no_group": 2}
+    assert {one["staleness"] for one in decided} == {None}
+    answer = CliRunner().invoke(rebuild, [f"{model}@latest"], env=environment_of(settings))
+    assert answer.exit_code == 0, answer.output
+
+    found = sorted(records(settings, "labeled-trajectories"), key=lambda label: label["revision"])
+    labels = {label["trajectory_id"]: label for label in found}.values()
+    for objective, share in (("sft", (PAIRS + 2) / (2 * PAIRS + 2)), ("kto", None)):
+        trainer = Trainer(base, Learner.model_validate({"objective": objective, "learning_rate": 3e-3, **how}), base)
+        limits = trainer.limits(model)
+        attempts = [[attempt_of(label, (0, place), limits)] for place, label in enumerate(labels)]
+        assert not any(attempt.barred for [attempt] in attempts)
+        seen = [trainer.update(number, attempts, 0) for number in (1, 2, 3)]
+        assert seen[2]["loss"] < seen[0]["loss"]
+        assert share is None or seen[0]["preferred_share"] == pytest.approx(share)
