@@ -103,6 +103,11 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
     answer = CliRunner().invoke(rebuild, [f"{model}@latest"], env=environment_of(settings))
     assert answer.exit_code == 0, answer.output
 
+    # A lineage that begins later learns from what the log had before it.
+    assert run(["models", "publish", str(base), "--from-start"]) == 0
+    until(lambda: newest() >= 2 * UPDATES + 1, PATIENCE_S, 0.2)
+    assert versions(settings).get(model, 2 * UPDATES + 1)["metrics"]["preferred_margin"] > 1.0
+
     found = sorted(records(settings, "labeled-trajectories"), key=lambda label: label["revision"])
     labels = {label["trajectory_id"]: label for label in found}.values()
     for objective, share in (("sft", (PAIRS + 2) / (2 * PAIRS + 2)), ("kto", None)):

@@ -20,8 +20,9 @@ def models() -> None:
 @models.command("publish")
 @click.argument("source")
 @click.option("--model", help="Name of the model; default: learner.model.")
+@click.option("--from-start", is_flag=True, help="Learn from all that the log has, not only from what comes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def publish(source: str, model: str | None, as_json: bool) -> None:
+def publish(source: str, model: str | None, from_start: bool, as_json: bool) -> None:
     """Publishes SOURCE as the root of a new lineage.
 
     SOURCE is any causal language model in Hugging Face form: a folder, or a name on the hub.
@@ -33,7 +34,7 @@ def publish(source: str, model: str | None, as_json: bool) -> None:
 
     try:
         with model_folder(source) as folder, _log() as settings:
-            checkpoint = publish_root(settings, folder, model or settings.learner.model)
+            checkpoint = publish_root(settings, folder, model or settings.learner.model, from_start=from_start)
     except (CannotTrain, CheckpointFault) as error:
         raise click.ClickException(str(error)) from None
     row = _row(checkpoint)

@@ -27,7 +27,7 @@ from stepstream.learner.advantages import (
     TreeGrpo,
     VTrace,
 )
-from stepstream.learner.hindsight_critics import critic_of
+from stepstream.learner.hindsight_critics import POLICY, critic_of
 
 _RULES: dict[str, Callable[[Learner], Rule]] = {
     "rloo": lambda how: Rloo(),
@@ -56,6 +56,11 @@ def rule_of(how: Learner) -> Rule:
         SettingsError: a critic that is not installed.
     """
     return _RULES[how.advantage](how)
+
+
+def described(how: Learner) -> Rule:
+    """The same rule to be asked about itself: without the critic of its settings, which may not be installed here."""
+    return rule_of(how.model_copy(update={"credit_hindsight": POLICY}))
 
 
 def positions(record: Mapping[str, Any]) -> dict[int, int]:

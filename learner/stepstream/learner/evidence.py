@@ -5,6 +5,7 @@ groups → forward passes without gradient → values, ratios and hindsight in e
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.attempt import Attempt
+from stepstream.learner.losses.ratios import log_ratio
 from stepstream.learner.tokens import Tokens
 
 Floats = npt.NDArray[np.float32]
@@ -28,6 +30,8 @@ class Evidence:
     """log p of the trained tokens of each training sequence, by its number; empty where no rule asked."""
     values: Mapping[int, Floats] = field(default_factory=dict)
     """V before each of them; empty without a critic."""
+    distance: float = 0.0
+    """Mean over all of them of k1 = log p - log ref, in nats; 0 where nearness to a reference is not paid for."""
 
 
 def probes_of(attempts: Iterable[Attempt]) -> list[Tokens]:
@@ -68,6 +72,40 @@ def evidence_of(groups: Sequence[Sequence[Attempt]], found: Mapping[int, Tensor]
                 credit = replace(credit, final_value=float(whole[cut][-1, 1]))
             seen[-1].append(credit)
     return Evidence(seen, logprobs, values)
+
+
+def penalised(
+    evidence: Evidence,
+    groups: Sequence[Sequence[Attempt]],
+    logprobs: Mapping[int, Tensor],
+    reference: Mapping[int, Tensor],
+    weight: float,
+) -> Evidence:
+    """Rewards every trained token with -β·k1 too, k1 = log p - log ref (the token-level penalty of
+    REINFORCE++, arXiv 2501.03262).
+
+    Args:
+        evidence: what is known so far.
+        groups: attempts by group.
+        logprobs: log p of the trained tokens of each training sequence, by its number.
+        reference: log ref of the same.
+        weight: β, in reward a nat.
+    """
+    number = count()
+    seen: list[list[Trajectory]] = []
+    gaps = {row: log_ratio(logprobs[row], reference[row])[0].double().numpy() for row in logprobs}
+    for group, credits in zip(groups, evidence.groups, strict=True):
+        seen.append([])
+        for attempt, credit in zip(group, credits, strict=True):
+            paid = -weight * np.concatenate([np.empty(0), *(gaps[next(number)] for _ in attempt.sequences)])
+            step_of_token = np.concatenate([np.empty(0, np.int64), *(tokens.steps for tokens in attempt.sequences)])
+            steps = [
+                replace(step, token_rewards=tuple(paid[step_of_token == place].tolist()))
+                for place, step in enumerate(credit.steps)
+            ]
+            seen[-1].append(replace(credit, steps=tuple(steps)))
+    every = np.concatenate([np.zeros(1), *gaps.values()])
+    return replace(evidence, groups=seen, logprobs=logprobs, distance=float(every.sum()) / max(1, every.size - 1))
 
 
 def _told(attempt: Attempt, found: Sequence[Tensor]) -> Trajectory:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from stepstream.config.sections import Learner
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.attempt import Attempt
-from stepstream.learner.credit import rule_of
-from stepstream.learner.hindsight_critics import POLICY
+from stepstream.learner.credit import described, rule_of
 from stepstream.learner.needs import needs_of
 
 Lesson = Callable[[Sequence[Attempt]], str]
@@ -44,9 +43,7 @@ def _nothing_in(how: Learner, attempts: int) -> bool:
     """Whether attempts that were paid the same teach nothing, for certain."""
     if how.objective != "policy_gradient":
         return needs_of(how).compares
-    # No critic has a say in this, and who asks may not have it installed.
-    rule = rule_of(how.model_copy(update={"credit_hindsight": POLICY}))
-    return bool(rule.nothing_to_learn([Trajectory((), 0.0)] * attempts))
+    return bool(described(how).nothing_to_learn([Trajectory((), 0.0)] * attempts))
 
 
 def to_imitate(attempts: Sequence[Attempt]) -> str:

@@ -33,10 +33,11 @@ INPUT = "labeled-trajectories"
 SOURCE = "learner/1"
 
 
-def publish_root(settings: Settings, folder: Path, model: str) -> Checkpoint:
+def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bool = False) -> Checkpoint:
     """Publishes a model's folder as the root of a new lineage, numbered after the newest version of the model.
 
-    The folder is copied below the checkpoints folder. The new lineage reads labelled trajectories from now on.
+    The folder is copied below the checkpoints folder. The new lineage reads labelled trajectories from now on, or with
+    `from_start` all that the log has.
 
     Raises:
         CheckpointFault: the folder is not a model in Hugging Face form.
@@ -47,9 +48,9 @@ def publish_root(settings: Settings, folder: Path, model: str) -> Checkpoint:
         newest = read_versions(settings.kafka, codec).newest(model)
         version = newest["version"] + 1 if newest else 0
         with EventConsumer(settings.kafka, codec) as consumer:
-            ends = consumer.end_offsets(INPUT)
+            start = {} if from_start else consumer.end_offsets(INPUT)
         target = version_folder(settings, model, version)
-        checkpoint = _checkpoint(settings, model, version, target, write_root(folder, target), ends)
+        checkpoint = _checkpoint(settings, model, version, target, write_root(folder, target), start)
         announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
     return checkpoint
 

@@ -20,11 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepstream.config.sections import Learner
-
-_BY_STEP = frozenset({"step_gae", "hgpo", "shadow", "step_ppo", "vtrace", "gigpo", "hcapo"})
-_WHOLE_TOO = frozenset({"gigpo", "hcapo"})
-"""They compare discounted returns of steps, and whole rewards."""
-_BOOTSTRAPS = frozenset({"step_gae", "shadow", "step_ppo", "vtrace", "ppo_gae"})
+from stepstream.learner.credit import described
+from stepstream.learner.needs import needs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +35,12 @@ class Sums:
 
 
 def sums_of(how: Learner) -> Sums:
-    """Of what the settings choose: whole rewards and tokens are added up without a discount."""
-    if how.objective in ("kto", "sft"):
-        return Sums()
-    if how.objective == "dpo" or how.advantage not in _BY_STEP:
-        return Sums(frozenset({1.0}), how.objective != "dpo" and how.advantage in _BOOTSTRAPS)
-    whole = {1.0} if how.advantage in _WHOLE_TOO else set()
-    return Sums(frozenset({how.credit_discount, *whole}), how.advantage in _BOOTSTRAPS)
+    """Of what the settings choose: pairs compare whole rewards, other preferences none."""
+    needs = needs_of(how)
+    if not needs.sampled:
+        return Sums(frozenset({1.0})) if needs.compares else Sums()
+    rule = described(how)
+    return Sums(rule.discounts, rule.bootstraps)
 
 
 def misshaped(record: Mapping[str, Any], sums: Sums) -> bool:

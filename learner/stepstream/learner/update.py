@@ -21,7 +21,7 @@ from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
 from stepstream.learner.critic import Critic, Surprise
-from stepstream.learner.evidence import Evidence, evidence_of, probes_of
+from stepstream.learner.evidence import Evidence, evidence_of, penalised, probes_of
 from stepstream.learner.figures import Step, critic_figures, data_figures, demonstrated_share, lag_figures, step_figures
 from stepstream.learner.foresight import Foreseen, judged, looks_beyond
 from stepstream.learner.forward import Scores
@@ -67,6 +67,7 @@ class Trainer:
         self._needs = needs_of(how)
         self._speech = None if self._needs.sampled else Speech(folder)
         self._reference = reference_of(self.policy, root, how)
+        self._anchor = self._reference if how.kl_place == "loss" and not self._preference else None
         self._critic: Critic | None = None
         if "values" in self._rule.needs and not self._preference:
             self._critic = Critic(self.policy.state_size, how, folder)
@@ -122,6 +123,7 @@ class Trainer:
         steps = [self._step(rows, part, proximal, version, rate) for part in parts]
         self.lags = lag_figures(steps)
         figures = step_figures(steps) | data_figures(rows, groups, version) | critic_figures(rows, steps)
+        figures["reference_kl"] += evidence.distance
         return figures | {"learning_rate": rate}
 
     def snapshot(self) -> Snapshot:
@@ -141,7 +143,17 @@ class Trainer:
             rows = [row for own in owned for row in own]
             found = self._measured(rows, range(len(rows)), self.policy.logprobs)
             evidence = replace(evidence, groups=with_hindsight(evidence.groups, owned, found))
+        if self._reference and not self._anchor:
+            evidence = self._penalised(evidence, groups)
         return evidence
+
+    def _penalised(self, evidence: Evidence, groups: Sequence[Sequence[Attempt]]) -> Evidence:
+        """Pays for nearness to the reference, token by token."""
+        assert self._reference is not None
+        rows = [tokens for group in groups for attempt in group for tokens in attempt.sequences]
+        own = evidence.logprobs or self._measured(rows, range(len(rows)), self.policy.logprobs)
+        far = self._measured(rows, range(len(rows)), self._reference)
+        return penalised(evidence, groups, own, far, self._how.kl_weight)
 
     def _judged(self, rows: Sequence[Tokens]) -> Tensor:
         """Log-probability of every trained token and, with a critic, the value before it. Shape [tokens, 1 or 2]."""
@@ -233,7 +245,7 @@ class Trainer:
                 loss, told = foreseen.loss(indices, scores.logprobs), Step()
             else:
                 before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else None
-                reference = self._reference(tokens) if self._reference and not self._preference else None
+                reference = self._anchor(tokens) if self._anchor else None
                 loss, told = judged(self._objective, chosen, scales, version, scores, before, reference)
             self.policy.learn(loss if self._ranks.rank < present else 0.0 * loss, present)
             surprise = None
@@ -262,8 +274,8 @@ class Trainer:
         logprobs, entropy = torch.cat([found[index] for index in part]).unbind(1)
         before = torch.cat([proximal[index] for index in part]) if part[0] in proximal else None
         reference = None
-        if self._reference:
-            far = self._measured(tokens, part, self._reference)
+        if self._anchor:
+            far = self._measured(tokens, part, self._anchor)
             reference = torch.cat([far[index] for index in part])
         chosen, scores = {index: rows[index] for index in part}, Scores(logprobs, entropy)
         return Foreseen.of(self._objective, chosen, scales, version, scores, before, reference)

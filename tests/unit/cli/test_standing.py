@@ -53,9 +53,12 @@ def test_what_bars_it_is_the_objective_s_to_say(objective: Any, reasons: list[st
     assert bar_of(records[1], how, shown=True) == reasons[2]
     found = standing_of(Facts(steps={"count": 1}, label=label(fidelity="text", model="gpt")), Settings().label, how)
     assert found.state == "waiting"
-    assert "takes the group as it is" in standing_of(
-        Facts(steps={"count": 1}, label=label(), group={"labelled": 1, "open": 0}), Settings().label, how
-    ).would_change_it
+    assert (
+        "takes the group as it is"
+        in standing_of(
+            Facts(steps={"count": 1}, label=label(), group={"labelled": 1, "open": 0}), Settings().label, how
+        ).would_change_it
+    )
 
 
 def test_what_has_no_group_waits_for_an_update_where_none_is_needed() -> None:

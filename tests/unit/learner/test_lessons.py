@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 from credit_cases import LOSS_OF, four_attempts, judged
 
-from stepstream.config.objectives import JUDGE_ALONE
+from stepstream.config.objectives import JUDGE_ALONE, PAYS_TOKENS
 from stepstream.config.sections import Learner
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.credit import rule_of
@@ -33,6 +33,11 @@ def test_equal_rewards_teach_whom_they_teach_whatever_the_steps(name: str) -> No
 def test_those_that_need_no_group_learn_from_an_attempt_by_itself(name: str) -> None:
     assert needs_group(how_of(name)) == (name not in JUDGE_ALONE)
     assert needs_group(how_of(name)) == bool(rule_of(how_of(name)).nothing_to_learn(paid_alike()[:1]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_rewards_tokens_may_pay_for_nearness_to_the_root(name: str) -> None:
+    assert rule_of(how_of(name)).pays_tokens == (name in PAYS_TOKENS)
 
 
 @pytest.mark.parametrize(("objective", "compares"), [("dpo", True), ("kto", False), ("sft", False)])

@@ -1,5 +1,6 @@
 """Preferences, imitation and the distance from a reference: each lowers its loss, and gives the same bits again."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from pydantic import ValidationError
 from stepstream.config.sections import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import sha256_of, write_version
+from stepstream.learner.evidence import Evidence, penalised
 from stepstream.learner.lessons import lesson_of
-from stepstream.learner.losses.preferences import dpo
+from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.preferring import Answers, Preference, loss_of, pairs
 from stepstream.learner.update import Trainer
 
@@ -102,6 +104,16 @@ def test_imitation_counts_the_tokens_of_what_succeeded_only() -> None:
     assert loss_of(how(objective="sft"))(here).item() == pytest.approx(8.0 / 4)
 
 
+def test_only_the_policy_s_own_answers_tell_how_far_it_is_from_the_root() -> None:
+    here = answers([2.0, -1.0], [1.0, 0.0], [0, 1])
+    loss, judged = loss_of(how(objective="kto")), torch.tensor([True, False])
+    zero = torch.zeros(2, dtype=torch.float64)
+    for own, expected in ((judged, 2.0), (torch.tensor([False, False]), 0.0), (~judged, -1.0)):
+        found = loss(replace(here, sampled=own))
+        kl = torch.tensor(expected, dtype=torch.float64)
+        assert found.item() == pytest.approx(kto(here.current, zero, judged, kl).mean().item())
+
+
 def test_minibatches_keep_groups_whole() -> None:
     parts = Preference(how(objective="dpo", minibatches=2)).parts(groups(5), 1)
     assert sorted(number for part in parts for number in part) == [0, 1, 2, 3, 4]
@@ -141,6 +153,39 @@ def test_at_the_root_itself_the_distance_is_nothing(folder: Path) -> None:
     assert trainer(folder, kl_weight=1.0, minibatches=1).update(1, groups(), 0)["reference_kl"] == pytest.approx(
         0.0, abs=1e-9
     )
+
+
+def test_nearness_may_be_paid_for_token_by_token(folder: Path) -> None:
+    fields: dict[str, Any] = {"advantage": "reinforce_pp", "kl_place": "reward", "minibatches": 1}
+    moved = []
+    for weight in (0.001, 3.0):
+        made = trainer(folder, kl_weight=weight, learning_rate=1e-2, **fields)
+        seen = [made.update(number, groups(), version=0) for number in range(1, 8)]
+        assert seen[0]["reference_kl"] == pytest.approx(0.0, abs=1e-6)
+        moved.append(abs(seen[-1]["reference_kl"]))
+    assert moved[0] > 2 * moved[1] > 0
+    plain, paid = trainer(folder, **(fields | {"kl_place": "loss"})), trainer(folder, kl_weight=1.0, **fields)
+    assert paid.update(1, groups(), 0)["loss"] == pytest.approx(plain.update(1, groups(), 0)["loss"])
+
+
+def test_what_a_token_is_paid_is_its_own_distance() -> None:
+    group = [attempt(labelled("g", n, 1.0)) for n in range(2)]
+    rows = [tokens for each in group for tokens in each.sequences]
+    own = {n: torch.arange(float(tokens.trained.size)) for n, tokens in enumerate(rows)}
+    far = {n: torch.full_like(values, 1.0) for n, values in own.items()}
+    far[1][0] = -torch.inf
+    found = penalised(Evidence([[each.credit for each in group]]), [group], own, far, 0.5)
+    for n, credit in enumerate(found.groups[0]):
+        paid = [reward for step in credit.steps for reward in step.token_rewards]
+        assert paid == [0.0 if (n, place) == (1, 0) else -0.5 * (place - 1.0) for place in range(len(paid))]
+        assert [len(step.token_rewards) for step in credit.steps] == [step.tokens for step in credit.steps]
+    total = sum(reward for credit in found.groups[0] for step in credit.steps for reward in step.token_rewards)
+    assert found.distance == pytest.approx(-2.0 * total / sum(values.numel() for values in own.values()))
+
+
+def test_a_rule_that_rewards_no_tokens_pays_for_no_nearness() -> None:
+    with pytest.raises(ValidationError, match="kl_place=loss"):
+        how(advantage="dr_grpo", kl_place="reward")
 
 
 def test_with_adapters_the_reference_is_the_model_below_them(folder: Path) -> None:

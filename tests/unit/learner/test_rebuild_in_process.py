@@ -18,6 +18,7 @@ from stepstream.learner.update import Trainer
 from stepstream.topics import events
 
 HOW = Learner(warmup_updates=2, checkpoints="/somewhere/else")
+PAID = {"kl_weight": 0.1, "kl_place": "reward", "advantage": "reinforce_pp"}
 
 
 class World:
@@ -86,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
 
 
-@pytest.mark.parametrize("fields", [{"objective": "dpo"}, {"kl_weight": 0.1, "lora_rank": 2}, {"kl_weight": 0.1}])
+@pytest.mark.parametrize("fields", [{"objective": "dpo"}, {"kl_weight": 0.1, "lora_rank": 2}, {"kl_weight": 0.1}, PAID])
 def test_what_asks_for_a_reference_is_rebuilt_with_the_same_one(tmp_path: Path, fields: dict[str, Any]) -> None:
     world = World(tmp_path, HOW.model_copy(update=fields))
     assert world.rebuild(2).equal

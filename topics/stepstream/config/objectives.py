@@ -8,6 +8,9 @@ if TYPE_CHECKING:
 JUDGE_ALONE = frozenset({"reinforce_pp", "ppo_gae", "step_ppo", "vtrace"})
 """Advantage rules that need no group: an attempt is compared with the batch, or with what a critic expected."""
 
+PAYS_TOKENS = frozenset({"reinforce_pp", "reinforce_pp_baseline", "ppo_gae"})
+"""Advantage rules that add up what each trained token is rewarded."""
+
 
 def loss_contradictions(how: "Learner") -> list[str]:
     """One sentence for each contradiction; none where the choices make sense."""
@@ -33,6 +36,8 @@ def loss_contradictions(how: "Learner") -> list[str]:
         found.append(f"objective={how.objective} keeps near the root by preference_beta: set kl_weight=0")
     if how.objective == "sft" and how.kl_weight:
         found.append("objective=sft has no penalty: set kl_weight=0")
+    if how.kl_place == "reward" and how.objective == "policy_gradient" and how.advantage not in PAYS_TOKENS:
+        found.append(f"advantage={how.advantage} rewards no single tokens: set kl_place=loss")
     if how.advantage == "vtrace" and how.objective == "policy_gradient" and (coupled or how.loss_weight != "none"):
         found.append(
             "advantage=vtrace has the ratio to the behaviour policy in its advantages: set loss_weight=none and "

@@ -106,6 +106,15 @@ class Rule(ABC):
     """Turns the rewards of a batch of groups into advantages. Instances are values: the same input, the same bits."""
 
     aggregation: ClassVar[Aggregation] = "rloo"
+    bootstraps: ClassVar[bool] = False
+    """Whether it values what would have followed where an attempt was cut."""
+    pays_tokens: ClassVar[bool] = False
+    """Whether it adds up what each trained token is rewarded (`Step.token_rewards`)."""
+
+    @property
+    def discounts(self) -> frozenset[float]:
+        """Every γ, from step to step, with which it adds up the rewards of an attempt; 1: it compares whole rewards."""
+        return frozenset({1.0})
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -25,6 +25,11 @@ class GiGpo(GroupRule):
     scale: Literal["std", "none"] = "std"
     """F: the standard deviation plus ε (n - 1), or 1."""
 
+    @property
+    def discounts(self) -> frozenset[float]:
+        """That of the steps' returns, and 1 for whole rewards."""
+        return frozenset({self.discount, 1.0})
+
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """The sum of both levels."""
         scaled = standardised if self.scale == "std" else centred

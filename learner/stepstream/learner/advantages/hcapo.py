@@ -51,6 +51,11 @@ class Hcapo(GroupRule):
     critic: HindsightCritic = recorded
 
     @property
+    def discounts(self) -> frozenset[float]:
+        """That of Q_t, and 1 for whole rewards."""
+        return frozenset({self.discount, 1.0})
+
+    @property
     def needs(self) -> frozenset[Need]:
         """The policy's own scores, unless another critic gives them."""
         return frozenset({"hindsight"}) if self.critic is recorded else frozenset()

@@ -28,6 +28,11 @@ class Hgpo(GroupRule):
     as_released: bool = False
     """Weights and skipping of the released code instead of the paper's."""
 
+    @property
+    def discounts(self) -> frozenset[float]:
+        """Its own γ."""
+        return frozenset({self.discount})
+
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """The weighted mean over the levels."""
         gains = group_returns(group, self.discount)

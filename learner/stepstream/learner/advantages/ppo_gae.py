@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepstream.learner.advantages.base import Group, MissingInput, Need, Result, Rule, Trajectory, needed
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
@@ -23,6 +24,8 @@ class PpoGae(Rule):
     trace: float = 0.95
     """λ, by token."""
     whiten: bool = True
+    bootstraps: ClassVar[bool] = True
+    pays_tokens: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[Need]:

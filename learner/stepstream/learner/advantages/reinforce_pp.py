@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Step, without_difference
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
@@ -21,6 +22,7 @@ class ReinforcePlusPlus(Rule):
     discount: float = 1.0
     """γ, by token."""
     baseline: bool = False
+    pays_tokens: ClassVar[bool] = True
 
     def __call__(self, groups: Sequence[Group]) -> Result:
         """Advantages of every token of the batch."""

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepstream.learner.advantages.base import Group, GroupRule
 from stepstream.learner.advantages.salt import next_state
@@ -24,6 +25,12 @@ class Shadow(GroupRule):
     """γ, by step."""
     trace: float = 0.95
     """λ, by step."""
+    bootstraps: ClassVar[bool] = True
+
+    @property
+    def discounts(self) -> frozenset[float]:
+        """Its own γ."""
+        return frozenset({self.discount})
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """GAE against the values of states that behave alike."""

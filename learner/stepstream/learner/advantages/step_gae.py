@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepstream.learner.advantages.anchors import group_returns
 from stepstream.learner.advantages.base import (
@@ -33,6 +34,12 @@ class StepGae(Rule):
     trace: float = 1.0
     """λ, by step."""
     whiten: bool = True
+    bootstraps: ClassVar[bool] = True
+
+    @property
+    def discounts(self) -> frozenset[float]:
+        """Its own γ."""
+        return frozenset({self.discount})
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -65,6 +72,12 @@ class GroupStepGae(GroupRule):
     """γ, by step."""
     trace: float = 0.95
     """λ, by step."""
+    bootstraps: ClassVar[bool] = True
+
+    @property
+    def discounts(self) -> frozenset[float]:
+        """Its own γ."""
+        return frozenset({self.discount})
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
         """GAE against the group's own values."""

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepstream.learner.advantages.base import Credit, Group, Need, Result, Rule, Step, Trajectory, needed, values_of
 
@@ -26,10 +27,16 @@ class VTrace(Rule):
     """ρ̄: decides which policy is evaluated."""
     trace_cap: float = 1.0
     """c̄, at most ρ̄: decides how far back a surprise is told."""
+    bootstraps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.trace_cap > self.rho_cap:
             raise ValueError(f"V-trace needs trace_cap {self.trace_cap} to be at most rho_cap {self.rho_cap}")
+
+    @property
+    def discounts(self) -> frozenset[float]:
+        """Its own γ."""
+        return frozenset({self.discount})
 
     @property
     def needs(self) -> frozenset[Need]:

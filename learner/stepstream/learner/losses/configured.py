@@ -30,6 +30,6 @@ def objective_of(how: Learner) -> Objective:
         weight_level=how.loss_weight_level,
         clip=clips[how.loss_clip],
         masks=tuple(masks[name] for name in how.loss_masks),
-        kl=how.kl_weight,
+        kl=how.kl_weight if how.kl_place == "loss" else 0.0,
         entropy=how.entropy_bonus,
     )

@@ -156,6 +156,11 @@ class Learner(Section):
         description="Weight β of KL(θ‖root of the lineage) in the objective, in reward a nat; above 0 a frozen copy of "
         "the root is kept in memory, unless there are adapters.",
     )
+    kl_place: Literal["loss", "reward"] = Field(
+        "loss",
+        description="Where that penalty stands: in the loss, or in what each trained token is rewarded "
+        "(reinforce_pp, reinforce_pp_baseline, ppo_gae).",
+    )
     entropy_bonus: float = Field(0.0, ge=0, description="Weight of the policy's entropy in the objective, per nat.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
     lora_rank: int = Field(0, ge=0, description="Rank of the adapters that are trained; 0: all weights are trained.")
