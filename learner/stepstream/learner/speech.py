@@ -38,10 +38,11 @@ class Speech:
         if message is None:
             return []
         before, whole = self._rendered([_ANCHOR], asks=True), self._rendered([_ANCHOR, message])
-        rendered = before is not None and whole is not None and whole.startswith(before)
-        if not rendered and message.get("tool_calls"):
+        text = ""
+        if before is not None and whole is not None and whole.startswith(before):
+            text = whole[len(before) :]
+        elif message.get("tool_calls"):
             return []
-        text = whole[len(before) :] if rendered and before is not None and whole is not None else ""
         return self._said(text or message["content"])[0]
 
     def transcript(self, conversation: Mapping[str, Any]) -> list[Spoken]:
@@ -54,8 +55,10 @@ class Speech:
         known: str | None = None  # text that `ids` spell
         for span in conversation["spans"]:
             place = span["message"]
+            if not 0 < place < len(messages):
+                continue
             before = self._rendered(messages[:place], tools, asks=True)
-            whole = self._rendered(messages[: place + 1], tools) if place < len(messages) else None
+            whole = self._rendered(messages[: place + 1], tools)
             if not before or whole is None or not whole.startswith(before):
                 continue  # the template has no such form, or nothing would stand before the response
             if known is None or not before.startswith(known):
@@ -93,8 +96,6 @@ class Speech:
             tools: that the model is offered; None: none.
             asks: whether the assistant is to answer next.
         """
-        if not messages:
-            return None
         try:
             return str(
                 self._tokenizer.apply_chat_template(

@@ -9,6 +9,7 @@ from label_runs import FEEDBACK, STEPS, Run, governed
 from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.jobs.labels.conversing import converse
+from stepstream.jobs.labels.labelling import without_content
 from stepstream.topics.events import Conversation, Step, new_message
 
 NO_TOKENS: dict[str, Any] = {
@@ -115,3 +116,10 @@ def test_what_is_known_as_tokens_is_not_said_twice() -> None:
         *((STEPS, governed(step)) for step in make_steps("t", 2)), (FEEDBACK, governed(make_ending("t", 2)))
     )
     assert (label["trainable"], label["conversations"]) == (True, [])
+
+
+def test_nothing_that_was_said_is_left_of_who_was_erased() -> None:
+    steps = [governed(step, trainable=False, flags=["fidelity:text"]) for step in make_steps("t", 2, **NO_TOKENS)]
+    [label] = Run().labels(*((STEPS, step) for step in steps), (FEEDBACK, governed(make_ending("t", 2))))
+    assert label["conversations"]
+    assert without_content(label)["conversations"] == []
