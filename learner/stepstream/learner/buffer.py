@@ -112,12 +112,11 @@ class Buffer:
         if self._recalling:
             return
         for group_id, group in list(self._open.items()):
-            if now_s - group.since_s < self._wait_s:
-                continue
-            if self._needs.whole_groups or self._nothing_in(group):
-                self._end(group_id, group, "group_incomplete")
-            else:
-                self._ready[group_id] = self._open.pop(group_id)
+            if now_s - group.since_s >= self._wait_s:
+                if self._needs.whole_groups or self._nothing_in(group):
+                    self._end(group_id, group, "group_incomplete")
+                else:
+                    self._ready[group_id] = self._open.pop(group_id)
 
     def advance(self, version: int) -> None:
         """The learner now trains from `version`: lets go of what has grown stale."""
@@ -136,9 +135,7 @@ class Buffer:
     def take(self, count: int, update: int = 0) -> list[list[Attempt]] | None:
         """`count` ready groups for an update, each with its attempts by place; None while there are too few."""
         chosen = self._chosen(count, update)
-        if len(chosen) < count:
-            return None
-        return [self._use(candidate.group_id) for candidate in chosen]
+        return [self._use(candidate.group_id) for candidate in chosen] if len(chosen) == count else None
 
     def has(self, count: int, update: int = 0) -> bool:
         """Whether `take` would hand out `count` groups."""
@@ -175,15 +172,15 @@ class Buffer:
     def _chosen(self, count: int, update: int) -> list[Candidate]:
         if self._recalling or len(self._ready) < count:
             return []
-        candidates = [self._candidate(group_id, group) for group_id, group in self._ready.items()]
+        alike = self._choice.near_duplicate_cap > 0
+        candidates = [
+            candidate_of(group_id, group.number, group.used, self._usable(group), self._version, alike)
+            for group_id, group in self._ready.items()
+        ]
         chosen, passed = self._choice.choose(candidates, count, update)
         for group_id, cap in passed.items():
             self._ready[group_id].passed_over = cap
         return chosen
-
-    def _candidate(self, group_id: str, group: Group) -> Candidate:
-        alike = self._choice.near_duplicate_cap > 0
-        return candidate_of(group_id, group.number, group.used, self._usable(group), self._version, alike)
 
     def _use(self, group_id: str) -> list[Attempt]:
         group = self._ready[group_id]
