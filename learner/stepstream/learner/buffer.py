@@ -58,9 +58,8 @@ class Buffer:
             needs: of the learner's objective.
         """
         self._size, self._wait_s, self._bound = group_size, wait_s, staleness_bound
-        self._root, self._version = root, version
-        self._reuse, self._choice, self._lesson = reuse, choice or Choice(), lesson
-        self._needs = needs
+        self._root, self._version, self._reuse = root, version, reuse
+        self._choice, self._lesson, self._needs = choice or Choice(), lesson, needs
         self._positions = dict(positions)
         self._was_trained = Counter(trained)
         self._recall_until: dict[int, int] = {}
@@ -163,8 +162,7 @@ class Buffer:
         offsets = dict(self._positions)
         groups = (*self._open.values(), *self._ready.values())
         held = [attempt.place for group in groups for attempt in group.attempts.values()]
-        firsts = [*(group.first for group in groups), *(past.first for past in self._past.values())]
-        trained = [first for first in firsts if first is not None]
+        trained = [each.first for each in (*groups, *self._past.values()) if each.first is not None]
         for partition, offset in [*held, *trained, *self._was_trained]:
             offsets[partition] = min(offset, offsets.get(partition, offset))
         return offsets
