@@ -37,7 +37,7 @@ from stepstream.services.gateway.protocols.base import Answer, ModelProtocol
 from stepstream.services.gateway.protocols.chat import raw_messages
 from stepstream.services.gateway.protocols.failures import error_class, failed
 from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.recording import Timing, record
+from stepstream.services.gateway.recording import Call, Timing, branch, record
 from stepstream.services.gateway.streams import (
     READING_FAULTS,
     Native,
@@ -171,15 +171,24 @@ class Calls:
         finally:
             reply.close()
             answer = passage.answer()
-            if error is not None or (answer.error is None and not answer.finish_reason):
-                answer.error, answer.finish_reason = error or "incomplete_stream", "error"
+            for each in answer.every():
+                if error is not None or (each.error is None and not each.finish_reason):
+                    each.error, each.finish_reason = error or "incomplete_stream", "error"
             self._record(plan, answer, Timing(_ms_since(started), passage.first_token_ms))
 
     def _record(self, plan: Plan, answer: Answer, timing: Timing) -> None:
-        call = plan.call
-        identity, place = call.identity, call.place
+        for number, other in enumerate(answer.others, 1):
+            other.response_id = ""  # the answer's own id names the first
+            self._put(plan, branch(self._contexts, plan.call, number), other, timing)
+            self._metrics.alternatives.inc()
         if plan.protocol.name != "responses":
             answer.response_id = ""  # nothing is asked for by it
+        # After its alternatives: of equal ones, later calls go on from this one.
+        self._put(plan, plan.call, answer, timing)
+        self._metrics.ended(answer.error)
+
+    def _put(self, plan: Plan, call: Call, answer: Answer, timing: Timing) -> None:
+        identity, place = call.identity, call.place
         try:
             step = record(self._contexts, call, answer, timing, self._producer)
             if plan.kept and answer.error is None and answer.response_id:
@@ -191,9 +200,6 @@ class Calls:
         else:
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
             self._publisher.publish(Event("steps", place.trajectory.id, step, headers))
-        self._metrics.ended(answer.error)
-        if answer.choices > 1:
-            self._metrics.choices_unrecorded.inc(answer.choices - 1)
 
 
 def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:

@@ -49,10 +49,15 @@ class Answer:
     logprobs: list[float] | None = None
     weight_versions: Any = None
     error: str | None = None
-    choices: int = 1
-    """How many alternatives there were; only the first is recorded."""
+    others: list["Answer"] = field(default_factory=list)
+    """The alternatives to this one, the first (`n` above 1), in their order."""
     usage_prompt_tokens: int | None = None
     usage_response_tokens: int | None = None
+    """As the upstream counts: of all alternatives together."""
+
+    def every(self) -> list["Answer"]:
+        """This one and its alternatives."""
+        return [self, *self.others]
 
 
 @dataclass(frozen=True, slots=True)
