@@ -97,6 +97,14 @@ def test_a_redacted_prompt_loses_all_tokens_and_its_digest() -> None:
     assert governed["prompt_shared_tokens"] == 0
 
 
+def test_what_two_tenants_send_under_one_id_are_two_events() -> None:
+    run = fold_run()
+    [step] = make_steps("t", 1)
+    outputs = run.feed([run.record("steps", step | {"tenant": tenant}) for tenant in ("ours", "theirs", "ours")])
+    assert [event["tenant"] for _, _, event in outputs] == ["ours", "theirs"]
+    assert [entry["action"] for entry in run.audit] == ["duplicate"]
+
+
 def test_the_digest_of_a_redacted_prefix_goes_with_all_later_steps() -> None:
     run = fold_run()
     steps = make_steps("t", 4)
