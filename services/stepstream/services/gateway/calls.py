@@ -33,7 +33,7 @@ from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.plans import Plan, Planner, parse_request
-from stepstream.services.gateway.protocols.base import Answer, ModelProtocol
+from stepstream.services.gateway.protocols.base import Answer, History, ModelProtocol
 from stepstream.services.gateway.protocols.chat import raw_messages
 from stepstream.services.gateway.protocols.failures import error_class, failed
 from stepstream.services.gateway.publisher import Event, Publisher
@@ -65,6 +65,7 @@ class Calls:
         metrics: Metrics,
         producer: str,
         indices: Indices,
+        histories: Histories,
     ) -> None:
         self._settings = settings
         self._publisher = publisher
@@ -72,7 +73,7 @@ class Calls:
         self._metrics = metrics
         self._producer = producer
         self._contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
-        self._histories = Histories(settings.history_bytes)
+        self._histories = histories
         self._planner = Planner(upstreams, self._contexts, self._histories, metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
@@ -92,7 +93,7 @@ class Calls:
             return
         except GatewayError as error:
             self._metrics.calls_refused.inc()
-            await respond_error(send, error, protocol.error_body(str(error), error.type))
+            await respond_error(send, error, protocol.error_body(str(error), error.type, error.code, error.param))
             return
         except Exception:
             log.exception("a %s call cannot be understood", protocol.name)
@@ -192,8 +193,8 @@ class Calls:
         try:
             step = record(self._contexts, call, answer, timing, self._producer)
             if plan.kept and answer.error is None and answer.response_id:
-                messages = raw_messages(plan.request, answer)[plan.instructions :]
-                self._histories.keep(identity.tenant, answer.response_id, messages)
+                history = History(raw_messages(plan.request, answer)[plan.instructions :], place.trajectory.id)
+                self._histories.keep(identity.tenant, answer.response_id, history, step["user"], call.started_us)
         except Exception:  # whatever an upstream may send, the agent's call goes well
             log.exception("step %d of trajectory %s cannot be recorded", place.step_index, place.trajectory.id)
             self._metrics.events_lost.inc()

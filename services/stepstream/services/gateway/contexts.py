@@ -166,7 +166,9 @@ class Contexts:
         if trajectory.scope is not None:
             nodes = self._endings.setdefault((trajectory.scope, end), deque(maxlen=EQUAL_ENDINGS))
             nodes.append(node)
-        if response_id:
+        if response_id:  # after a restart, a call may name the trajectory by it
+            trajectory.kept = trajectory.kept or self._indices.of(trajectory.tenant, trajectory.id)
+            trajectory.kept.note(trajectory.next_index)
             self._responses[trajectory.tenant, response_id] = node
             trajectory.response_ids.append(response_id)
         trajectory.size += size

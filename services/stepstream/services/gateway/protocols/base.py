@@ -104,6 +104,8 @@ class History:
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     """Chat messages, raw, of the whole conversation up to and with that response."""
+    trajectory_id: str = ""
+    """Where that response is recorded."""
 
 
 class ModelProtocol(Protocol):
@@ -137,8 +139,15 @@ class ModelProtocol(Protocol):
         """Takes out of a reply or a stream's event what the caller did not ask for; False if there was nothing."""
         ...
 
-    def error_body(self, message: str, kind: str) -> bytes:
-        """An error of the gateway's own, as this protocol's clients expect it: JSON."""
+    def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
+        """An error of the gateway's own, as this protocol's clients expect it: JSON.
+
+        Args:
+            message: what to do.
+            kind: its type.
+            code: names it, where its type does not.
+            param: field of the request that is to blame.
+        """
         ...
 
     def error_event(self, message: str, kind: str) -> bytes:

@@ -97,9 +97,9 @@ class ChatCompletions:
                 changed = True
         return changed
 
-    def error_body(self, message: str, kind: str) -> bytes:
+    def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
         """An error of the gateway's own, as OpenAI's clients read it."""
-        return error_body(message, kind)
+        return error_body(message, kind, code, param)
 
     def error_event(self, message: str, kind: str) -> bytes:
         """The same as the last event of a stream that broke."""
