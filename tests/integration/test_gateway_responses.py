@@ -180,10 +180,9 @@ def test_a_response_is_gone_on_from_after_the_gateway_was_killed(
 def test_what_cannot_be_done_is_told(client: openai.OpenAI, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(openai.BadRequestError, match=said) as told:
         client.responses.create(**{"model": "demo", "input": "go", **fields})
-    named = (
-        ("previous_response_not_found", "previous_response_id") if "previous_response_id" in fields else (None, None)
-    )
-    assert (told.value.type, told.value.code, told.value.param) == ("invalid_request_error", *named)
+    unknown = "previous_response_id" in fields
+    where = ("previous_response_not_found", "previous_response_id") if unknown else (None, None)
+    assert (told.value.type, told.value.code, told.value.param) == ("invalid_request_error", *where)
 
 
 def test_a_workers_error_reaches_the_agent_and_the_log(
