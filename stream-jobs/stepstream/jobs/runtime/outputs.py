@@ -11,7 +11,7 @@ import prometheus_client
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.record import Origin, Record, Refused
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.codec import Codec, Unencodable
+from stepstream.topics.codec import Codec, CodecError, Unencodable
 from stepstream.topics.events import new_dead_letter
 from stepstream.topics.ids import derived_id
 
@@ -63,6 +63,22 @@ class Outputs:
         if len(value) + len(key) + _OVERHEAD_BYTES > TOPICS[topic].max_message_bytes:
             raise Refused("oversized", f"result of {len(value)} bytes is larger than {topic} takes")
         self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
+
+    def sealed(self, topic: str, record: Any) -> bytes:
+        """A record as it would be on a topic, to be kept in state: sealed where it names a person."""
+        value: bytes = self._patiently(lambda: self._codec.encode(topic, record))
+        return value
+
+    def opened(self, topic: str, value: bytes) -> Any:
+        """The reverse of `sealed`; marked as erased where its person was.
+
+        Raises:
+            Refused: it cannot be read any more.
+        """
+        try:
+            return self._patiently(lambda: self._codec.decode(topic, value))
+        except CodecError as error:
+            raise Refused(error.kind, str(error)) from error
 
     def refuse(self, record: Record | Origin, refused: Refused, *, counts: bool = True) -> None:
         """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted.
