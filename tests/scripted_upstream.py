@@ -158,47 +158,59 @@ class ScriptedUpstream:
             error = {"message": "scripted", "type": "scripted_error", "param": None, "code": None}
             return web.json_response({"error": error}, status=self.status)
         text = self.reply(body)
-        if body.get("stream"):
-            return await self._stream(request, body, text)
-        return web.json_response(self._completion(body, text))
+        texts = [text, *(f"{text}{number}" for number in range(1, body.get("n") or 1))]
+        if not body.get("stream"):
+            return web.json_response(self._completion(body, texts))
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b": keep-alive\n\n")
+        for index, alternative in enumerate(texts):
+            if not await self._stream(request, response, body, alternative, index):
+                return response
+        await response.write(b"data: [DONE]\n\n")
+        return response
 
-    def _completion(self, body: dict[str, Any], text: str) -> dict[str, Any]:
-        ids = response_ids(text)
-        call = self._tool_call(body, text)
-        message = {"role": "assistant", "content": None if call else text} | ({"tool_calls": [call]} if call else {})
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "tool_calls" if call else "stop"}
+    def _completion(self, body: dict[str, Any], texts: list[str]) -> dict[str, Any]:
         reply: dict[str, Any] = {
             "id": "c",
             "object": "chat.completion",
             "created": 1,
             "model": body["model"],
-            "choices": [choice],
+            "choices": [self._choice(body, text, index) for index, text in enumerate(texts)],
         }
         if self.tokens:
             reply["prompt_token_ids"] = prompt_ids(body["messages"])
+        return reply
+
+    def _choice(self, body: dict[str, Any], text: str, index: int) -> dict[str, Any]:
+        ids = response_ids(text)
+        call = self._tool_call(body, text)
+        message = {"role": "assistant", "content": None if call else text} | ({"tool_calls": [call]} if call else {})
+        choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": "tool_calls" if call else "stop"}
+        if self.tokens:
             choice["token_ids"] = ids
             choice["logprobs"] = {"content": [_logprob(i) for i in ids]}
             choice["weight_versions"] = [{"version": self.version, "start": 0, "end": len(ids)}]
-        return reply
+        return choice
 
-    async def _stream(self, request: web.Request, body: dict[str, Any], text: str) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
+    async def _stream(
+        self, request: web.Request, response: web.StreamResponse, body: dict[str, Any], text: str, index: int
+    ) -> bool:
+        """One alternative, token by token; False: the connection was cut as the test wanted it."""
         ids = response_ids(text)
         call = self._tool_call(body, text)
-        await response.write(b": keep-alive\n\n")
         for position, token in enumerate(ids):
             if position == self.break_after:
                 transport = request.transport
                 assert transport is not None
                 transport.abort()
-                return response
+                return False
             last = position == len(ids) - 1
             delta: dict[str, Any] = {} if last else {"content": chr(token)}
             if call is not None:
                 delta = {"tool_calls": [call | {"index": 0}]} if position == 0 else {}
             finish_reason = ("tool_calls" if call else "stop") if last else None
-            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+            choice: dict[str, Any] = {"index": index, "delta": delta, "finish_reason": finish_reason}
             chunk: dict[str, Any] = {
                 "id": "c",
                 "object": "chat.completion.chunk",
@@ -213,8 +225,7 @@ class ScriptedUpstream:
                 if last:
                     choice["weight_versions"] = [{"version": self.version, "start": 0, "end": len(ids)}]
             await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        await response.write(b"data: [DONE]\n\n")
-        return response
+        return True
 
     @staticmethod
     def _tool_call(body: dict[str, Any], text: str) -> dict[str, Any] | None:

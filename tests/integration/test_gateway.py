@@ -104,6 +104,27 @@ async def test_a_stream_is_passed_on_and_recorded_as_one_step(client: Any, recor
     assert 0 < step["first_token_ms"] <= step["duration_ms"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_alternative_of_an_answer_is_recorded(client: Any, recorded: Recorded, stream: bool) -> None:
+    headers = named(group="g")
+    reply = await ask(client, QUESTION, headers, n=3, stream=stream)
+    if stream:
+        async for _ in reply:
+            pass
+    else:
+        assert [choice.message.content for choice in reply.choices] == ["hello", "hello1", "hello2"]
+    trajectory = headers["x-stepstream-trajectory"]
+    for name, text in ((trajectory, "hello"), (f"{trajectory}~0.1", "hello1"), (f"{trajectory}~0.2", "hello2")):
+        (step,) = recorded("steps", name)
+        assert (step["step_index"], step["fidelity"], step["error"]) == (0, "token", None)
+        assert step["prompt_token_ids"] == prompt_ids(QUESTION)
+        assert (step["response"]["content"], step["response_token_ids"]) == (text, response_ids(text))
+        assert step["response_logprobs"] == [LOGPROB] * len(response_ids(text))
+        assert step["group_id"] == ("g" if name == trajectory else None)
+    await ask(client, QUESTION, headers)
+    assert [step["step_index"] for step in recorded("steps", trajectory, 2)] == [0, 1]
+
+
 async def test_a_trajectory_stores_each_token_and_message_once(
     client: Any, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:

@@ -148,17 +148,41 @@ def test_a_response_that_is_gone_on_from_names_the_trajectory(
     assert (steps[1]["prompt_shared_messages"], len(steps[1]["messages"])) == (0, 4)
 
 
+def test_a_response_is_gone_on_from_after_the_gateway_was_killed(
+    client: openai.OpenAI, gateway: ServiceProcess, upstream: ScriptedUpstream, recorded: Recorded
+) -> None:
+    raw = client.responses.with_raw_response.create(model="demo", input="go", instructions="Old.", user="someone")
+    trajectory = raw.headers["x-stepstream-trajectory"]
+    recorded("steps", trajectory)
+    gateway.kill()
+    gateway.start()
+    again = client.responses.with_raw_response.create(
+        model="demo", input="on", instructions="New.", previous_response_id=raw.parse().id, user="someone"
+    )
+    assert [(message["role"], message["content"]) for message in upstream.requests[-1]["messages"]] == [
+        ("system", "New."),
+        ("user", "go"),
+        ("assistant", "hello"),
+        ("user", "on"),
+    ]
+    assert again.headers["x-stepstream-trajectory"] == trajectory
+    assert [step["step_index"] for step in recorded("steps", trajectory, 2)] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"tools": [{"type": "web_search"}]}, "built-in tool 'web_search'"),
-        ({"previous_response_id": "resp_unknown"}, "'resp_unknown' is not known here"),
+        ({"previous_response_id": "resp_unknown"}, "Previous response with id 'resp_unknown' not found"),
         ({"input": [{"type": "item_reference", "id": "msg_unknown"}]}, "'msg_unknown' is not known here"),
     ],
 )
 def test_what_cannot_be_done_is_told(client: openai.OpenAI, fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=said):
+    with pytest.raises(openai.BadRequestError, match=said) as told:
         client.responses.create(**{"model": "demo", "input": "go", **fields})
+    unknown = "previous_response_id" in fields
+    where = ("previous_response_not_found", "previous_response_id") if unknown else (None, None)
+    assert (told.value.type, told.value.code, told.value.param) == ("invalid_request_error", *where)
 
 
 def test_a_workers_error_reaches_the_agent_and_the_log(

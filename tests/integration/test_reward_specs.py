@@ -15,6 +15,8 @@ from stepstream.cli.main import cli
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
+from stepstream.topics.events import new_reward_specification
+from stepstream.topics.ids import new_event_id, now_us
 
 PROCESSES = ["broker", "registry", "store", "govern", "label", "store-writer"]
 SPEC = """
@@ -113,6 +115,21 @@ def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Rew
     world.shows("SELECT version, environments FROM reward_specs FINAL ORDER BY version", stored)
     rates = "SELECT component, sum(n) FROM component_rates WHERE environment = 'shop-1' GROUP BY component"
     world.shows(rates, [("outcome", 1)])
+
+
+def test_a_version_that_cannot_be_read_is_refused_and_stops_nobody(world: Rewarded) -> None:
+    document = "name = 'shop'\n[[component]]\nname = 'hints'\nfeedback = 'shadow.hints'\n"  # it would be paid
+    bad = new_reward_specification(
+        event_id=new_event_id(), occurred_at_us=now_us(), name="shop", version=3, digest="", document=document
+    )
+    world.put("reward-specs", bad, key="shop")
+    world.shows("SELECT topic, error FROM dead_letters FINAL", [("reward-specs", "invalid")])
+    [(reason,)] = world.rows("SELECT reason FROM dead_letters FINAL")
+    assert "feedback named `shadow.…` must not count" in reason
+    world.send("steps", *make_steps("after", 1, environment="shop-3"))
+    world.put("feedback", make_ending("after", 1))
+    world.becomes("after", reward_spec_version=2, reward=1.0)
+    assert [row["version"] for row in orjson.loads(world.rewards("list", "--json"))] == [2]
 
 
 def test_what_no_specification_names_has_the_one_of_the_settings(world: Rewarded) -> None:

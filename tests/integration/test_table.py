@@ -67,6 +67,17 @@ def test_it_knows_what_was_there_before_and_what_comes(
         assert told == [(tenant, "none"), (tenant, None)]
 
 
+def test_what_is_refused_leaves_what_was_there(registry_settings: Settings, writer: Writer, tenant: str) -> None:
+    writer.put(tenant, "train")
+    writer.put(tenant, "none")
+    refuse = {"none": "not this one"}
+    with Table(registry_settings, "consents", refused=lambda record: refuse.get(record["consent"])) as table:
+        assert table.wait_current(20)
+        assert table.get(tenant)["consent"] == "train"
+        writer.put(tenant, "analyse")
+        until(lambda: table.get(tenant)["consent"] == "analyse")
+
+
 def test_a_snapshot_serves_while_kafka_is_away(
     registry_settings: Settings, writer: Writer, tenant: str, tmp_path: Path
 ) -> None:

@@ -44,13 +44,13 @@ def put(file: Path, as_json: bool) -> None:
     """Check FILE and put it up as the next version; what is kept is labelled again under it."""
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.rewards.specifications import REWARD_SPECS, next_version
+    from stepstream.jobs.rewards.specifications import REWARD_SPECS, next_version, unreadable
     from stepstream.topics.events import new_reward_specification
     from stepstream.topics.ids import new_event_id, now_us
 
     spec = _read(file)
     with log_at_hand(load(), _say) as settings:
-        known = tables.read(settings, REWARD_SPECS)
+        known = tables.read(settings, REWARD_SPECS, unreadable)
         record = known.get(spec.name)
         changed = record is None or record["digest"] != spec.digest()
         if record is None or changed:
@@ -117,10 +117,10 @@ def _read(file: Path) -> "RewardSpec":
 def _all() -> dict[str, Any]:
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.rewards.specifications import REWARD_SPECS
+    from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 
     with log_at_hand(load(), _say) as settings:
-        return tables.read(settings, REWARD_SPECS)
+        return tables.read(settings, REWARD_SPECS, unreadable)
 
 
 def _whose(environments: "list[str] | tuple[str, ...]", agents: "list[str] | tuple[str, ...]") -> str:

@@ -6,18 +6,18 @@ from typing import Any
 from stepstream.config import Settings
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.producer import EventProducer
-from stepstream.topics.table import Table
+from stepstream.topics.table import Refused, Table
 
 _DEADLINE_S = 30.0
 
 
-def read(settings: Settings, topic: str) -> dict[str, Any]:
-    """The newest record of each key.
+def read(settings: Settings, topic: str, refused: Refused | None = None) -> dict[str, Any]:
+    """The newest record of each key that can be used; `refused` as in `Table`.
 
     Raises:
         RegistryUnavailable: the registry or broker does not give it within 30 seconds.
     """
-    with Table(settings, topic) as table:
+    with Table(settings, topic, refused=refused) as table:
         if not table.wait_current(_DEADLINE_S):
             raise RegistryUnavailable(f"topic {topic} was not read within {_DEADLINE_S:g} s: is the registry up?")
         return table.items()

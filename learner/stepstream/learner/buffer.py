@@ -69,8 +69,8 @@ class Buffer:
         self._open: dict[str, Group] = {}
         self._ready: dict[str, Group] = {}
         self._past: dict[str, Past] = {}
-        for group_id, trajectory_id, revision, freshest in given_up:
-            past = self._past.setdefault(group_id, Past(freshest))
+        for key, trajectory_id, revision, freshest in given_up:
+            past = self._past.setdefault(key, Past(freshest))
             past.freshest = max(past.freshest, freshest)
             past.seen[trajectory_id] = max(revision, past.seen.get(trajectory_id, 0))
         self._groups_seen = 0

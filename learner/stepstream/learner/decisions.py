@@ -10,7 +10,7 @@ from typing import Any
 
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.fates import Fate
-from stepstream.learner.groups import GivenUp
+from stepstream.learner.groups import GivenUp, group_key
 from stepstream.topics.events import LagFigures, LearnerUpdate, TrainingDecision, new_learner_update
 from stepstream.topics.events import new_training_decision as new
 from stepstream.topics.ids import derived_id, now_us
@@ -88,7 +88,8 @@ class Decider:
             ours = (decision["model"], decision["root"], decision["reason"]) == (self.model, self.root, GIVEN_UP)
             if ours and decision["group_id"] is not None:
                 freshest = decision["learner_version"] - (decision["staleness"] or 0)
-                yield GivenUp(decision["group_id"], decision["trajectory_id"], decision["revision"], freshest)
+                key = group_key(decision["tenant"], decision["group_id"])
+                yield GivenUp(key, decision["trajectory_id"], decision["revision"], freshest)
 
     def _about(self, attempt: Attempt, version: int, outcome: str, how: str) -> TrainingDecision:
         partition, offset = attempt.place

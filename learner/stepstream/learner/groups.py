@@ -13,13 +13,19 @@ ALONE = "\0"
 
 def key_of(attempt: Attempt) -> str:
     """Names the group of an attempt: one without a group is a group of one."""
-    return attempt.group_id or ALONE + attempt.trajectory_id
+    return group_key(attempt.tenant, attempt.group_id) if attempt.group_id else ALONE + attempt.trajectory_id
+
+
+def group_key(tenant: str, group_id: str) -> str:
+    """Names a group; the same id used by another tenant is another group."""
+    return f"{group_id}\0{tenant}"
 
 
 class GivenUp(NamedTuple):
     """An attempt of a group that an earlier run of the learner gave up."""
 
-    group_id: str
+    key: str
+    """Of the group, as `key_of` gives it."""
     trajectory_id: str
     revision: int
     freshest: int

@@ -6,11 +6,8 @@ Run it as `python -m stepstream.jobs.govern`. Reads `steps` and `feedback`; writ
 and consents are known, and where a policy cannot be applied, events wait.
 """
 
-import hashlib
 import logging
-import struct
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, Protocol, cast
@@ -18,6 +15,7 @@ from typing import Any, ClassVar, Protocol, cast
 from stepstream.config import Settings
 from stepstream.jobs.governance.governing import govern_feedback, govern_step
 from stepstream.jobs.governance.keys import pseudonym_key
+from stepstream.jobs.governance.remembered import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
 from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings
 from stepstream.jobs.governance.shredding import Erased, LateKeys
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
@@ -41,12 +39,8 @@ log = logging.getLogger(__name__)
 NAME = "govern"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
-DAY_US = 24 * 3600 * 1_000_000
 
-_SEEN, _CLEAN = b"e", b"p"
 _TABLE_WAIT_S = 2.0
-_DAY = struct.Struct(">I")
-_INDEX = struct.Struct(">i")
 
 
 class Governors(Protocol):
@@ -64,8 +58,8 @@ class Governors(Protocol):
 class GovernFold:
     """One partition of steps and feedback.
 
-    State, in buckets by day so that an old day is dropped at once: ids of the events seen, and which steps have a
-    clean context (a step may keep the digest of its shared prefix only after one).
+    State: ids of the events seen, which steps have a clean context (a step may keep the digest of its shared prefix
+    only after one), and whom the steps of a trajectory name.
     """
 
     def __init__(
@@ -77,6 +71,7 @@ class GovernFold:
         now_us: Callable[[], int],
         context_days: int | None = None,
         erased: Callable[[str, str, int], bool] = lambda tenant, user, occurred_us: False,
+        persons: Persons | None = None,
     ) -> None:
         """Makes the fold of a partition.
 
@@ -87,8 +82,9 @@ class GovernFold:
             now_us: the time, in microseconds since the Unix epoch.
             context_days: how many days back a step's context is looked for; None: as far as state is kept.
             erased: whether a tenant's person was erased after a time, in microseconds since the Unix epoch.
+            persons: tells whom feedback is about that names nobody; None: it stays nobody's.
         """
-        self._erased = erased
+        self._erased, self._persons = erased, persons
         self._rulings = rulings
         self._dedup_days = dedup_days
         self._context_days = dedup_days if context_days is None else context_days
@@ -107,7 +103,11 @@ class GovernFold:
             check_step(event)
         else:
             check_feedback(event)
-        if event["user"] is not None and self._erased(event["tenant"], event["user"], event["occurred_at_us"]):
+        person = None if is_step or self._persons is None else self._persons.of(event, record, changes, out)
+        if person:
+            event = event | {"user": person}
+        user = event["user"]
+        if person is False or (user is not None and self._erased(event["tenant"], user, event["occurred_at_us"])):
             log.error(
                 "%s[%d]@%d came after the erasure of its person, and may be in the clear: run `stepstream erase` for "
                 "them again",
@@ -118,11 +118,13 @@ class GovernFold:
             out.count(metrics.LATE_ERASED.labels(record.topic))
             self._withhold(record, event, "erased:late", 0, out)
             return
-        seen = _SEEN + _bucket(event) + uuid.UUID(event["event_id"]).bytes
+        seen = seen_key(event)
         if changes.get(seen) is not None:
             out.count(metrics.DUPLICATES.labels(record.topic))
             self._audit(record, event, "duplicate", {"event_id": 1}, 0, out, record.partition, record.offset)
             return
+        if is_step and self._persons is not None:
+            self._persons.note(cast(Step, event), record, changes, out)
         ruling = self._rulings.of(event["tenant"])
         consent = self._rulings.consent(ruling, event)
         if consent != event["consent"]:
@@ -150,9 +152,10 @@ class GovernFold:
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Drops the days before the window."""
         self._newest_day = now_ms * 1000 // DAY_US
-        oldest = _DAY.pack(max(0, self._newest_day - self._dedup_days))
-        for kind in (_SEEN, _CLEAN):
-            changes.delete_range(kind, kind + oldest)
+        for kind in (SEEN, CLEAN):
+            changes.delete_range(kind, kind + day(self._newest_day - self._dedup_days))
+        if self._persons is not None:
+            changes.delete_range(PERSON, PERSON + day(self._newest_day - self._persons.days))
 
     def published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: results depend on the input alone."""
@@ -161,7 +164,7 @@ class GovernFold:
         governed, clean = govern_step(JOB, step, self._prefix_clean(step, changes), ruling.redactor, ruling.version)
         out.emit("governed-steps", step["trajectory_id"], governed)
         if clean:
-            changes.put(_clean_key(step, step["step_index"], 0), b"")
+            changes.put(clean_key(step, step["step_index"], 0), b"")
         return governed
 
     @staticmethod
@@ -212,19 +215,7 @@ class GovernFold:
         """Whether the step that it continues is known to be clean; it may have happened some days before."""
         before = shared_step(step)
         days_back = range(self._context_days + 1)
-        return before is not None and any(changes.get(_clean_key(step, before, days)) is not None for days in days_back)
-
-
-def _bucket(event: Any, days_back: int = 0) -> bytes:
-    """The day of the event by its own telling: the same for each copy of it."""
-    return _DAY.pack(max(0, event["occurred_at_us"] // DAY_US - days_back))
-
-
-def _clean_key(step: Step, index: int, days_back: int) -> bytes:
-    # With the tenant: somebody else's clean step of the same name must not vouch for a context.
-    whose = f"{step['tenant']}\x00{step['trajectory_id']}".encode("utf-8", "surrogatepass")
-    trajectory = hashlib.blake2b(whose, digest_size=16).digest()
-    return _CLEAN + _bucket(step, days_back) + trajectory + _INDEX.pack(index)
+        return before is not None and any(changes.get(clean_key(step, before, days)) is not None for days in days_back)
 
 
 class PatientRulings:
@@ -260,7 +251,7 @@ class Govern:
     ) -> None:
         """`erased` as in `GovernFold`; `ready` blocks until the rulings are known."""
         self.max_event_bytes: int | None = settings.govern.max_event_bytes
-        self._settings = settings.govern
+        self._settings, self._person_days = settings.govern, settings.label.keep_days
         self._rulings, self._erased, self._ready = rulings, erased, ready
 
     def fold(self, state: PartitionState) -> GovernFold:
@@ -272,6 +263,7 @@ class Govern:
             max_future_s=self._settings.max_future_s,
             now_us=lambda: time.time_ns() // 1000,
             erased=self._erased,
+            persons=Persons(self._person_days),
         )
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from stepstream.config import Settings
+from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.limits import DeadLetterShare
 from stepstream.jobs.runtime.outputs import DEAD_LETTERS, Outputs
@@ -71,7 +72,7 @@ class StoreProcessor:
         """
         out = Outputs(JOB, self._codec, self._patiently)
         by_table: defaultdict[str, list[Row]] = defaultdict(list)
-        origins: defaultdict[str, list[Record]] = defaultdict(list)
+        origins: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
         deleted = {record.key: record.value is None for record in records if record.topic == CONSENTS}
         for record in records:
             if record.value is None and CATALOGUE[record.topic].cleanup == "compact":
@@ -79,18 +80,25 @@ class StoreProcessor:
             try:
                 event = self._patiently(partial(self._codec.decode, record.topic, record.value))
             except CodecError as error:
+                out.came[""] += 1
                 self._refuse(out, record, Refused(error.kind, str(error)))
+                continue
+            tenant = event.get("tenant") or ""
+            out.came[tenant] += 1
+            if record.topic == REWARD_SPECS and (fault := unreadable(event)):
+                self._refuse(out, record, Refused("invalid", fault, tenant))
                 continue
             for table, row in rows(record.topic, event):
                 by_table[table].append(row)
-                origins[table].append(record)
+                origins[table].append((record, tenant))
         for table, batch in by_table.items():
             for place in self._inserter.insert(table, batch):
-                self._refuse(out, origins[table][place], Refused("invalid", f"does not fit the table {table}"))
+                record, tenant = origins[table][place]
+                self._refuse(out, record, Refused("invalid", f"does not fit the table {table}", tenant))
         for key, gone in deleted.items():
             if gone:
                 self._inserter.delete(CONSENTS, "key", (key or b"").decode(errors="replace"))
-        self._share.note(len(records) - out.refused, out.refused)
+        self._share.note(out.came - out.refused, out.refused)
         self._publisher.publish(out.events)
         out.show_counts()
 

@@ -63,6 +63,13 @@ def test_a_stream_spells_the_whole_answer(content: str, ids: list[int], calls: i
         "weight_versions": first["weight_versions"],
     }
     chunks += [{"choices": [last]}, {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": len(ids)}}]
+    if data.draw(st.booleans()):  # a second alternative that says the same, its chunks anywhere between the first's
+        whole["choices"].append(first | {"index": 1})
+        at = 0
+        for chunk in [chunk for chunk in chunks if chunk["choices"]]:
+            at = data.draw(st.integers(at, len(chunks)))
+            chunks.insert(at, chunk | {"choices": [chunk["choices"][0] | {"index": 1}]})
+            at += 1
     gathered = CHAT.stream()
     for chunk in chunks:
         gathered.add(chunk)

@@ -16,7 +16,7 @@ from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.failures import failed
 from stepstream.services.gateway.protocols.messages import record_message
-from stepstream.services.gateway.recording import Call, Timing
+from stepstream.services.gateway.recording import Call, Timing, branch
 from stepstream.services.gateway.recording import record as record_call
 from stepstream.services.gateway.trees import prompt_of
 from stepstream.topics.events import Step, new_message, new_tool_call
@@ -68,6 +68,36 @@ def test_a_call_of_a_tool_that_was_not_on_offer_is_told_and_repeated_all_the_sam
     # The agent sends the call back as it was made: it is the step before's response.
     again = record(contexts, [question, said], answered([1, 2, 3], [4]), whose(), tools=offer)
     assert (again["prompt_shared_messages"], again["messages"]) == (2, [])
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_alternative_begins_a_branch_in_which_a_conversation_may_go_on(named: bool) -> None:
+    contexts = remembering()
+    whom = identify([(b"x-stepstream-group", b"g")], Gateway(), "t" if named else "")
+    question = {"role": "user", "content": "q"}
+    begun = record(contexts, [question], answered([1], [2], "x"), whom)
+    messages = [question, {"role": "assistant", "content": "x"}, {"role": "user", "content": "r"}]
+    conversation = CHAT.read({"model": "m", "messages": messages})
+    prompt = prompt_of(conversation.messages)
+    place = contexts.place(whom.tenant, whom.trajectory_id, None, prompt)
+    call = Call(whom, conversation, prompt, place, "e", 1)
+    other = record_call(contexts, branch(contexts, call, 1), answered([1, 2, 3], [5], "z"), Timing(1.0), "gateway/0")
+    first = record_call(contexts, call, answered([1, 2, 3], [4], "y"), Timing(1.0), "gateway/0")
+    assert (first["trajectory_id"], first["group_id"]) == (begun["trajectory_id"], "g")
+    assert other["trajectory_id"] == f"{begun['trajectory_id']}~{first['step_index']}.1"
+    assert (other["step_index"], other["parent_trajectory_id"]) == (0, begun["trajectory_id"])
+    assert (other["parent_step_index"], other["group_id"]) == (0, None)
+    assert (other["messages"], other["prompt_token_ids"]) == (conversation.messages, [1, 2, 3])
+    assert (other["response_token_ids"], other["response"]["content"]) == ([5], "z")
+    assert other["event_id"] != first["event_id"]
+    went_on = [*messages, {"role": "assistant", "content": "z"}, {"role": "user", "content": "s"}]
+    step = record(contexts, went_on, answered([1, 2, 3, 5, 6], [7]), whom)
+    if named:  # the caller's word; the alternative is context
+        assert (step["trajectory_id"], step["step_index"]) == ("t", 2)
+        assert (step["prompt_shared_messages"], step["prompt_token_ids"]) == (3, [5, 6])
+    else:
+        assert (step["trajectory_id"], step["step_index"]) == (other["trajectory_id"], 1)
+        assert (step["prompt_shared_messages"], step["prompt_token_ids"]) == (4, [6])
 
 
 @pytest.mark.parametrize("tools", [None, [], [{"type": "web_search"}], ["get"], [{"type": "function"}], [{"type": []}]])

@@ -7,7 +7,9 @@ from stepstream.config.sections import Gateway, Provider
 from stepstream.services.gateway.credentials import presented
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.histories import Histories
+from stepstream.services.gateway.kept_pieces import KeptPieces
 from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.protocols.base import History
 from stepstream.services.gateway.routing import Routes, native
 from stepstream.services.gateway.upstreams import Provider as Called
 from stepstream.services.gateway.upstreams import Workers
@@ -101,13 +103,25 @@ def test_providers_are_settings_like_others() -> None:
 
 
 def test_conversations_are_kept_up_to_a_number_of_bytes() -> None:
-    histories = Histories(300)
+    histories = Histories(KeptPieces(None, 1_000, 60.0))
+    said = History([{"role": "user", "content": "x" * 100}], "t")
     for turn in range(5):
-        histories.keep("acme", f"r{turn}", [{"role": "user", "content": "x" * 100}])
+        histories.keep("acme", f"r{turn}", said, None, 0)
     assert histories.get("acme", "r0") is None
-    kept = histories.get("acme", "r4")
-    assert kept is not None
-    assert kept.messages[0]["content"] == "x" * 100
+    assert histories.get("acme", "r4") == said
     assert histories.get("other", "r4") is None
-    histories.keep("acme", "huge", [{"role": "user", "content": "x" * 400}])
+    histories.keep("acme", "huge", History([{"role": "user", "content": "x" * 1_000}]), None, 0)
     assert histories.get("acme", "huge") is None
+
+
+def test_the_conversation_of_an_erased_person_is_gone() -> None:
+    erased = {("acme", "ada"): 5}
+    histories = Histories(
+        KeptPieces(None, 10_000, 60.0), lambda tenant, user, at_us: at_us <= erased.get((tenant, user), -1)
+    )
+    for name, user, at_us in (("before", "ada", 5), ("after", "ada", 6), ("other", "bob", 5), ("nobody", None, 5)):
+        histories.keep("acme", name, History(), user, at_us)
+    assert histories.get("acme", "before") is None
+    erased.clear()
+    assert histories.get("acme", "before") is None
+    assert all(histories.get("acme", name) is not None for name in ("after", "other", "nobody"))

@@ -23,6 +23,17 @@ def test_a_group_is_ready_when_all_attempts_have_come() -> None:
     assert here.take(1) is None
 
 
+def test_two_tenants_groups_of_one_name_are_two_groups() -> None:
+    theirs = [record | {"tenant": "theirs", "trajectory_id": f"t{n}"} for n, record in enumerate(group_of("g", SIZE))]
+    first, second, third, *others = log_of(*group_of("g", SIZE), *theirs)
+    here = fold(buffer(), [first, second, others[0]])
+    assert here.take(1) is None
+    fold(here, [third, *others[1:]])
+    assert [places([group]) for group in here.take(2) or []] == [
+        [(0, n) for n in range(start, start + SIZE)] for start in (0, SIZE)
+    ]
+
+
 def test_the_newest_revision_counts() -> None:
     revised = labelled("g", 1, 1.0, revision=2)
     here = fold(buffer(), log_of(*group_of("g", SIZE), revised))

@@ -16,7 +16,7 @@ from stepstream.learner.buffer import Buffer
 from stepstream.learner.choice import Choice
 from stepstream.learner.decisions import Decider, Use
 from stepstream.learner.fates import REASONS, REMEDIES
-from stepstream.learner.groups import GivenUp
+from stepstream.learner.groups import GivenUp, group_key
 from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import uses_of
 from stepstream.topics.events import new_checkpoint, new_update_input
@@ -73,7 +73,8 @@ def test_a_group_that_was_given_up_stays_so_after_a_restart() -> None:
     decider = Decider("demo", 0)
     decisions = [decider.dropped(fate, 0) for fate in first.fates()]
     given_up = list(decider.given_up([*decisions, decisions[0] | {"root": 7}, decisions[0] | {"reason": "stale"}]))
-    assert given_up == [GivenUp("g", "g/0", 1, 0), GivenUp("g", "g/1", 1, 0)]
+    key = group_key("default", "g")
+    assert given_up == [GivenUp(key, "g/0", 1, 0), GivenUp(key, "g/1", 1, 0)]
     again = fold(buffer(given_up=given_up), log)
     assert again.take(1) is None
     assert told(again) == [("g/2", 1, "group_over")]

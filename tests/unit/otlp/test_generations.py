@@ -1,5 +1,7 @@
 """What each generation of GenAI instrumentation exports comes to the same steps."""
 
+import json
+
 import pytest
 from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 
@@ -55,6 +57,15 @@ def test_a_run_with_tools_comes_to_three_whole_steps(generation: str) -> None:
     assert last["response"]["content"] == "4711 was sent; 4712 is refunded."
     assert [step["finish_reason"] for step in (first, second, last)] == ["tool_calls", "tool_calls", "stop"]
     assert [step["end"] for step in (first, second, last)] == ["open", "open", "terminated"]
+
+
+@pytest.mark.parametrize("generation", ["openllmetry", "openllmetry-indexed", "openinference"])
+def test_the_tools_on_offer_are_told_once(generation: str) -> None:
+    first, *others = steps_of(recorded_trace(generation))
+    tools = [tool.get("function", tool) for tool in json.loads(first["tool_definitions"])]
+    arguments = {"type": "object", "properties": {"order": {"type": "integer"}}}
+    assert [(tool["name"], tool["parameters"]) for tool in tools] == [("lookup", arguments), ("refund", arguments)]
+    assert [step["tool_definitions"] for step in others] == [None, None]
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

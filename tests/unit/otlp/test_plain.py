@@ -112,6 +112,7 @@ RARE = st.dictionaries(
             "gen_ai.conversation.id",
             "gen_ai.usage.prompt_tokens",
             "error.type",
+            "gen_ai.tool.definitions",
             "llm.finish_reason",
             "stepstream.consent",
             "stepstream.step_index",
@@ -119,7 +120,7 @@ RARE = st.dictionaries(
             "user.id",
         ]
     ),
-    st.sampled_from(["none", "3", ""]),
+    st.sampled_from(["none", "3", "", '[{"name": "lookup"}]']),
     max_size=1,
 )
 SPANS = st.fixed_dictionaries(

@@ -1,6 +1,7 @@
 """Agents inside agents, tools, evaluations, conversations: what the tree of a trace comes to."""
 
 import random
+from typing import Any
 
 import pytest
 from hand_made_traces import AGENT, CHAT, DEFAULTS, TOOL, TRACE, answer, span, told
@@ -163,3 +164,21 @@ def test_the_order_in_which_spans_come_does_not_matter(rng: random.Random) -> No
 def test_spans_that_are_their_own_ancestors_do_no_harm(parents: dict[str, str]) -> None:
     steps, _ = told(*(span(name, parent, 1, a=CHAT) for name, parent in parents.items()))
     assert len(steps) <= 2
+
+
+def test_tools_on_offer_are_told_where_they_change_and_may_be_the_agents() -> None:
+    tools = ['[{"type": "function", "name": "lookup"}]', [{"type": "function", "name": "refund"}]]
+    said: list[Any] = [{"role": "user", "parts": [{"type": "text", "content": "go"}]}]
+    spans = [span("a" * 16, "", 0, 9, a=AGENT)]
+    for at, offered in enumerate([tools[0], tools[0], tools[1], None]):
+        output = answer(f"answer {at}")
+        a = CHAT | {"gen_ai.input.messages": list(said), "gen_ai.output.messages": output}
+        a |= {} if offered is None else {"gen_ai.tool.definitions": offered}
+        spans.append(span(f"{at}" * 16, "a" * 16, at, a=a))
+        said += output
+    steps, _ = told(*spans)
+    lookup, refund = (f'[{{"type":"function","name":"{name}"}}]' for name in ("lookup", "refund"))
+    assert [step["tool_definitions"] for step in steps] == [lookup, None, refund, "[]"]
+    spans[0].attributes["gen_ai.tool.definitions"] = tools[0]
+    steps, _ = told(*spans)
+    assert [step["tool_definitions"] for step in steps] == [lookup, None, refund, lookup]

@@ -34,21 +34,27 @@ CALL_S = 5.0
 ASKED_AGAIN_S = 1.0
 
 Changed = Callable[[str, Any], None]
+Refused = Callable[[Any], str | None]
+"""Why a record cannot be used; None: it can."""
 
 
 class Table:
     """One followed table. Safe to read from any thread; close it, or use it as a context manager."""
 
-    def __init__(self, settings: Settings, topic: str, *, snapshot: Path | None = None) -> None:
+    def __init__(
+        self, settings: Settings, topic: str, *, snapshot: Path | None = None, refused: Refused | None = None
+    ) -> None:
         """Begins to follow; returns at once.
 
         Args:
             settings: where Kafka and the registry are.
             topic: a compacted topic of the catalogue with one partition.
             snapshot: file to keep what is known in; it is read now and replaced at each change.
+            refused: judges each record; one that cannot be used is passed over, and the one before it stays.
         """
         self._settings = settings
         self._topic = topic
+        self._refused = refused
         self._snapshot = _Snapshot(snapshot, topic) if snapshot is not None else None
         self._rows: dict[str, Any] = self._snapshot.read() if self._snapshot is not None else {}
         self._seen: set[str] = set()
@@ -162,7 +168,12 @@ class Table:
             return True
         while not self._closing.is_set():
             try:
-                self._set(key, codec.decode(self._topic, message.value()))
+                record = codec.decode(self._topic, message.value())
+                fault = None if self._refused is None else self._refused(record)
+                if fault is not None:
+                    log.error("offset %s of %s is refused: %s", message.offset(), self._topic, fault)
+                    return False
+                self._set(key, record)
                 break
             except CodecError as error:
                 log.error("offset %s of %s cannot be read and is passed over: %s", message.offset(), self._topic, error)

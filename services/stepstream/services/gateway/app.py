@@ -8,6 +8,7 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stepstream.config import Settings
+from stepstream.jobs.governance.shredding import Erased
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.asgi import (
     JSON,
@@ -22,7 +23,9 @@ from stepstream.services.gateway.asgi import (
 from stepstream.services.gateway.calls import Calls
 from stepstream.services.gateway.credentials import presented
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
+from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.identity import identify
+from stepstream.services.gateway.kept_pieces import KeptPieces
 from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.next_indices import NextIndices
@@ -37,6 +40,8 @@ from stepstream.services.gateway.protocols.responses import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher, spool_folder
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
+from stepstream.topics.seal_keys import ERASURES
+from stepstream.topics.table import Table
 from stepstream.topics.verdicts import SCOPE as VERDICTS
 
 log = logging.getLogger(__name__)
@@ -92,9 +97,19 @@ class GatewayApp:
         gateway = self._settings.gateway
         self._upstreams = Upstreams(gateway, self.metrics)
         self._keys = Keys(self._settings)
-        indices = NextIndices(spool_folder(self._settings))
+        folder = spool_folder(self._settings)
+        indices = NextIndices(folder)
+        kept = KeptPieces(folder, gateway.history_bytes, gateway.history_days * 86_400)
+        erasures = Table(self._settings, ERASURES)
         self._calls = Calls(
-            gateway, self._upstreams, self._publisher, self._keys, self.metrics, self._producer, indices
+            gateway,
+            self._upstreams,
+            self._publisher,
+            self._keys,
+            self.metrics,
+            self._producer,
+            indices,
+            Histories(kept, Erased(self._settings, erasures)),
         )
         self._pass_through = PassThrough(self._upstreams, self._keys)
         otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_tenant)
@@ -105,7 +120,9 @@ class GatewayApp:
         await otlp.close()
         await self._upstreams.close()
         self._keys.close()
+        erasures.close()
         indices.close()
+        kept.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _otlp_tenant(self, scope: Scope) -> str | None:

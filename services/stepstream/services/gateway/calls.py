@@ -33,11 +33,11 @@ from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.plans import Plan, Planner, parse_request
-from stepstream.services.gateway.protocols.base import Answer, ModelProtocol
+from stepstream.services.gateway.protocols.base import Answer, History, ModelProtocol
 from stepstream.services.gateway.protocols.chat import raw_messages
 from stepstream.services.gateway.protocols.failures import error_class, failed
 from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.recording import Timing, record
+from stepstream.services.gateway.recording import Call, Timing, branch, record
 from stepstream.services.gateway.streams import (
     READING_FAULTS,
     Native,
@@ -65,6 +65,7 @@ class Calls:
         metrics: Metrics,
         producer: str,
         indices: Indices,
+        histories: Histories,
     ) -> None:
         self._settings = settings
         self._publisher = publisher
@@ -72,7 +73,7 @@ class Calls:
         self._metrics = metrics
         self._producer = producer
         self._contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
-        self._histories = Histories(settings.history_bytes)
+        self._histories = histories
         self._planner = Planner(upstreams, self._contexts, self._histories, metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
@@ -92,7 +93,7 @@ class Calls:
             return
         except GatewayError as error:
             self._metrics.calls_refused.inc()
-            await respond_error(send, error, protocol.error_body(str(error), error.type))
+            await respond_error(send, error, protocol.error_body(str(error), error.type, error.code, error.param))
             return
         except Exception:
             log.exception("a %s call cannot be understood", protocol.name)
@@ -171,29 +172,35 @@ class Calls:
         finally:
             reply.close()
             answer = passage.answer()
-            if error is not None or (answer.error is None and not answer.finish_reason):
-                answer.error, answer.finish_reason = error or "incomplete_stream", "error"
+            for each in answer.every():
+                if error is not None or (each.error is None and not each.finish_reason):
+                    each.error, each.finish_reason = error or "incomplete_stream", "error"
             self._record(plan, answer, Timing(_ms_since(started), passage.first_token_ms))
 
     def _record(self, plan: Plan, answer: Answer, timing: Timing) -> None:
-        call = plan.call
-        identity, place = call.identity, call.place
+        for number, other in enumerate(answer.others, 1):
+            other.response_id = ""  # the answer's own id names the first
+            self._put(plan, branch(self._contexts, plan.call, number), other, timing)
+            self._metrics.alternatives.inc()
         if plan.protocol.name != "responses":
             answer.response_id = ""  # nothing is asked for by it
+        # After its alternatives: of equal ones, later calls go on from this one.
+        self._put(plan, plan.call, answer, timing)
+        self._metrics.ended(answer.error)
+
+    def _put(self, plan: Plan, call: Call, answer: Answer, timing: Timing) -> None:
+        identity, place = call.identity, call.place
         try:
             step = record(self._contexts, call, answer, timing, self._producer)
             if plan.kept and answer.error is None and answer.response_id:
-                messages = raw_messages(plan.request, answer)[plan.instructions :]
-                self._histories.keep(identity.tenant, answer.response_id, messages)
+                history = History(raw_messages(plan.request, answer)[plan.instructions :], place.trajectory.id)
+                self._histories.keep(identity.tenant, answer.response_id, history, step["user"], call.started_us)
         except Exception:  # whatever an upstream may send, the agent's call goes well
             log.exception("step %d of trajectory %s cannot be recorded", place.step_index, place.trajectory.id)
             self._metrics.events_lost.inc()
         else:
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
             self._publisher.publish(Event("steps", place.trajectory.id, step, headers))
-        self._metrics.ended(answer.error)
-        if answer.choices > 1:
-            self._metrics.choices_unrecorded.inc(answer.choices - 1)
 
 
 def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:

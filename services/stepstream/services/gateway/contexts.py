@@ -96,6 +96,22 @@ class Contexts:
             trajectory.kept.note(trajectory.next_index)
         return Place(trajectory, index, continues)
 
+    def branch(self, place: Place, number: int) -> Place:
+        """Where an alternative of a call's answer belongs: it begins a trajectory whose name tells of which call.
+
+        Args:
+            place: of the call.
+            number: of the alternative, from 1.
+        """
+        before = place.trajectory
+        trajectory_id = f"{before.id}~{place.step_index}.{number}"
+        trajectory = self._trajectories.get((before.tenant, trajectory_id))
+        if trajectory is None:
+            kept = self._indices.of(before.tenant, trajectory_id)
+            kept.note(1)
+            trajectory = self._add(Trajectory(before.tenant, trajectory_id, 1, kept, scope=before.scope))
+        return Place(trajectory, 0)
+
     @staticmethod
     def fail(place: Place) -> None:
         """Notes that a call got no answer: it may be made again, and then belongs to the same place."""
@@ -150,7 +166,9 @@ class Contexts:
         if trajectory.scope is not None:
             nodes = self._endings.setdefault((trajectory.scope, end), deque(maxlen=EQUAL_ENDINGS))
             nodes.append(node)
-        if response_id:
+        if response_id:  # after a restart, a call may name the trajectory by it
+            trajectory.kept = trajectory.kept or self._indices.of(trajectory.tenant, trajectory.id)
+            trajectory.kept.note(trajectory.next_index)
             self._responses[trajectory.tenant, response_id] = node
             trajectory.response_ids.append(response_id)
         trajectory.size += size

@@ -10,6 +10,10 @@ class GatewayError(Exception):
 
     status = 500
     type = "server_error"
+    code: str | None = None
+    """Names it, where its type does not."""
+    param: str | None = None
+    """Field of the request that is to blame."""
 
 
 class BadRequest(GatewayError):
@@ -17,6 +21,13 @@ class BadRequest(GatewayError):
 
     status = 400
     type = "invalid_request_error"
+
+
+class UnknownResponse(BadRequest):
+    """A call goes on from a response that is not known (any more), in OpenAI's words."""
+
+    code = "previous_response_not_found"
+    param = "previous_response_id"
 
 
 class TooLarge(GatewayError):
@@ -89,7 +100,7 @@ class NotAccepted(GatewayError):
     type = "backlog_full"
 
 
-def error_body(message: str, kind: str, code: str | None = None) -> bytes:
+def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
     """The JSON body of an error, as OpenAI's clients read it."""
-    body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return orjson.dumps(body)

@@ -28,9 +28,9 @@ class Metrics:
         self.upstream_failures = Counter(
             "stepstream_gateway_upstream_failures", "Attempts that no worker answered.", registry=self.registry
         )
-        self.choices_unrecorded = Counter(
-            "stepstream_gateway_choices_unrecorded",
-            "Alternatives beyond the first (n > 1), which no step holds.",
+        self.alternatives = Counter(
+            "stepstream_gateway_alternatives",
+            "Alternatives beyond the first (n > 1), each recorded as a branch of its own.",
             registry=self.registry,
         )
         self.parents_unknown = Counter(

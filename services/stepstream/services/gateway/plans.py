@@ -9,7 +9,7 @@ import orjson
 
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import Presented
-from stepstream.services.gateway.errors import BadRequest
+from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
@@ -80,13 +80,14 @@ class Planner:
         target = self._upstreams.serving(said.model)
         tenant, previous_id = identity.tenant, said.previous_response_id
         before = self._contexts.answered(tenant, previous_id) if previous_id else None
+        history = None
         spoken, translation, conversation = protocol, None, said
         if not native(protocol.name, target.speaks, target.name, protocol.path):
             history = self._histories.get(tenant, previous_id) if previous_id else None
             if previous_id and history is None:
-                raise BadRequest(
-                    f"previous_response_id '{previous_id}' is not known here (any more), and {target.name} keeps no "
-                    "conversations: send the whole conversation as input"
+                raise UnknownResponse(
+                    f"Previous response with id '{previous_id}' not found: it is not known here (any more), and "
+                    f"{target.name} keeps no conversations; send the whole conversation as input"
                 )
             translation = protocol.translation(request, history)
         if translation is not None:
@@ -95,7 +96,8 @@ class Planner:
             conversation.user = said.user or conversation.user
         trajectory_id = identity.trajectory_id
         if not trajectory_id:
-            trajectory_id = identity.trace_id if before is None else before.trajectory.id
+            known = history.trajectory_id if history is not None else ""  # by an earlier gateway
+            trajectory_id = before.trajectory.id if before is not None else known or identity.trace_id
         # A translated conversation is whole; a native one begins where the response that it names ended.
         prompt = prompt_of(conversation.messages, before if translation is None else None)
         scope = tenant, shown.key_id, identity.agent

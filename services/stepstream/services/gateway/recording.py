@@ -1,6 +1,6 @@
 """From a call and its answer to a `Step` that stores only what is new. Pure: no clock, no I/O."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepstream.services.gateway import tokens
 from stepstream.services.gateway.capture import captured
@@ -10,6 +10,7 @@ from stepstream.services.gateway.protocols.base import Answer, Conversation
 from stepstream.services.gateway.tool_calls import checked, definitions
 from stepstream.services.gateway.trees import Place, Prompt
 from stepstream.topics.events import Step, new_step
+from stepstream.topics.ids import new_event_id
 
 
 @dataclass(slots=True)
@@ -31,6 +32,29 @@ class Timing:
 
     duration_ms: float
     first_token_ms: float | None = None
+
+
+def branch(contexts: Contexts, call: Call, number: int) -> Call:
+    """The call as that which an alternative of its answer (`n` above 1) answers: a trajectory of its own.
+
+    It goes on behind the step before the call, as any other attempt at the rest would, and has no group: nobody has
+    attempted the task in that way before somebody goes on from there.
+
+    Args:
+        contexts: what is remembered of the call's trajectory.
+        call: as it came in.
+        number: of the alternative, from 1.
+    """
+    place = contexts.branch(call.place, number)
+    before = call.place.step_index - 1
+    identity = replace(
+        call.identity,
+        trajectory_id=place.trajectory.id,
+        parent_trajectory_id=call.place.trajectory.id,
+        parent_step_index=before if before >= 0 else None,
+        group_id=None,
+    )
+    return Call(identity, call.conversation, call.prompt, place, new_event_id(), call.started_us)
 
 
 def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, producer: str) -> Step:

@@ -66,7 +66,8 @@ class Native:
         """What the events spell."""
         answer = self._reader.answer()
         if self._malformed:
-            answer.error, answer.finish_reason = "malformed_response", "error"
+            for each in answer.every():
+                each.error, each.finish_reason = "malformed_response", "error"
         return answer
 
     def _event(self, event: ServerSentEvent) -> bytes:

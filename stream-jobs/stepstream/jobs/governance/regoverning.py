@@ -56,6 +56,8 @@ class Known:
 
     results: set[str] = field(default_factory=set)
     newest: dict[str, tuple[int, str]] = field(default_factory=dict)
+    persons: dict[str, str] = field(default_factory=dict)
+    """Whom feedback is about, by its source, as `govern` found by its trajectory where it names nobody itself."""
 
     def note(self, event: Any) -> None:
         """Takes in a governed event."""
@@ -65,6 +67,8 @@ class Known:
             entry = (governed["policy_version"], event["event_id"])
             source = governed["source_event_id"]
             self.newest[source] = max(self.newest.get(source, entry), entry)
+            if "comment" in event and event["user"] is not None:
+                self.persons[source] = event["user"]
 
 
 class Regovern:
@@ -98,6 +102,8 @@ class Regovern:
             topic = _RAW[record.topic]
             event = event | {"event_id": source, "governed": None}
             record = Record(topic, record.partition, record.offset, record.timestamp_ms, record.key, record.value)
+        elif record.topic == "feedback" and event["user"] is None:
+            event = event | {"user": self._known.persons.get(event["event_id"])}
         sink = _Sink()
         erased = is_erased(event)
         try:

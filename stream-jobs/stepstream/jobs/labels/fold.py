@@ -72,7 +72,8 @@ class LabelFold:
             if not head.steps:
                 self._store.settled(name, changes)
                 waited = f"{len(head.feedback)} events of feedback and {len(head.holds)} holds"
-                raise Refused("invalid", f"no step came, or none is kept any more, of a trajectory with {waited}")
+                told = f"no step came, or none is kept any more, of a trajectory with {waited}"
+                out.refuse(record, Refused("invalid", told), counts=False)
 
     def settle(self, changes: Changes, out: Outputs) -> None:
         """Publishes what became due: a first label, or a new revision where the inputs are others."""
@@ -85,6 +86,7 @@ class LabelFold:
                 try:
                     self._publishing.publish(name, head, changes, out)
                 except Refused as refused:
+                    refused.tenant = head.owner or ""
                     out.refuse(record, refused)
             self._waits.note(name, head, changes)
             self._store.put(name, head, changes)
@@ -144,7 +146,7 @@ class LabelFold:
             else:
                 value = self._store.stored_step(name, index, changes)
                 before = Record(STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, value)
-                out.refuse(before, _conflict(index))
+                out.refuse(before, _conflict(index, step["tenant"]))
         assert record.value is not None
         self._store.put_step(name, step, record.value, changes)
 
@@ -172,11 +174,14 @@ class LabelFold:
 
     def _disown(self, name: bytes, head: Head, first: Record, changes: Changes, out: Outputs) -> None:
         """Refuses feedback of other tenants that came before the first step told whose the trajectory is."""
+        whose = {source: entry["tenant"] for source, entry in head.feedback.items()}
         for source, place in head.disown().items():
             self._store.drop_demonstration(name, source, changes)
             if place is not None:
                 offset, at_ms, size, digest = place
-                out.refuse(Origin(FEEDBACK, first.partition, offset, at_ms, first.key, size, digest), _foreign())
+                out.refuse(
+                    Origin(FEEDBACK, first.partition, offset, at_ms, first.key, size, digest), _foreign(whose[source])
+                )
 
     def _look_again(self, changes: Changes, out: Outputs) -> None:
         """After a change of consent, of a specification or an erasure: some of those kept, until all were looked at."""
@@ -207,9 +212,9 @@ class LabelFold:
         return self._rules.fingerprint() << 64 | self._specs.fingerprint()
 
 
-def _foreign() -> Refused:
-    return Refused("invalid", "it names another tenant than the first step of this trajectory")
+def _foreign(tenant: str = "") -> Refused:
+    return Refused("invalid", "it names another tenant than the first step of this trajectory", tenant)
 
 
-def _conflict(index: int) -> Refused:
-    return Refused("invalid", f"another event is step {index} of this trajectory")
+def _conflict(index: int, tenant: str = "") -> Refused:
+    return Refused("invalid", f"another event is step {index} of this trajectory", tenant)

@@ -47,7 +47,8 @@ class TableSpecifications(FollowedTables):
             SettingsError: the specification of the settings cannot be read.
         """
         self._default = Declared(load_spec(settings.label.reward_spec))
-        super().__init__(settings, REWARD_SPECS)
+        # A version that cannot be read is refused: the one before it goes on ruling (`store` writes its dead letter).
+        super().__init__(settings, REWARD_SPECS, refused=unreadable)
         [self._table] = self._tables
         self._declared: dict[str, Declared] = {}
         self._known: dict[tuple[str, str], Declared] = {}
@@ -55,11 +56,7 @@ class TableSpecifications(FollowedTables):
         self._watch(self._table)
 
     def of(self, environment: str, agent: str) -> Declared:
-        """What rules the trajectories of an agent in an environment.
-
-        Raises:
-            SettingsError: a specification was put up that this version cannot read.
-        """
+        """What rules the trajectories of an agent in an environment."""
         self._refresh()
         key = environment, agent
         found = self._known.get(key)
@@ -110,6 +107,15 @@ def declared_by(record: Mapping[str, Any]) -> Declared:
             f"version {record['version']} of reward specification '{record['name']}' cannot be read: {error}; put up "
             "one that can, with `stepstream rewards put FILE`"
         ) from None
+
+
+def unreadable(record: Mapping[str, Any]) -> str | None:
+    """Why a record of the topic is no specification that rules anything; None: it is one."""
+    try:
+        declared_by(record)
+    except SettingsError as error:
+        return str(error)
+    return None
 
 
 def next_version(records: Mapping[str, Any], name: str) -> int:

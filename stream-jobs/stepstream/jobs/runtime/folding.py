@@ -94,11 +94,14 @@ class FoldProcessor:
     def _take(self, partition: Partition, records: Sequence[Record]) -> Outputs:
         changes, out = partition.state.begin(), self._outputs()
         self._fold(partition, records, changes, out)
-        if out.refused:
+        if out.refused.total():
             log.warning(
-                "%d of %d records of partition %d go to dead-letters", out.refused, len(records), partition.number
+                "%d of %d records of partition %d go to dead-letters",
+                out.refused.total(),
+                len(records),
+                partition.number,
             )
-        self._share.note(len(records) - out.refused, out.refused)
+        self._share.note(out.came - out.refused, out.refused)
         reached = {record.topic: record.offset + 1 for record in records}
         partition.state.write(changes, reached, time.time_ns() // 1_000_000, pack(out.events))
         return out
@@ -116,10 +119,15 @@ class FoldProcessor:
     def _fold(self, partition: Partition, records: Sequence[Record], changes: Changes, out: Outputs) -> None:
         fold = partition.fold
         for record in records:
+            tenant = ""
             try:
-                fold.apply(record, self._decode(record), changes, out)
+                event = self._decode(record)
+                tenant = event.get("tenant") or ""
+                fold.apply(record, event, changes, out)
             except Refused as refused:
+                tenant = refused.tenant = refused.tenant or tenant
                 out.refuse(record, refused)
+            out.came[tenant] += 1
         fold.settle(changes, out)
 
     def _decode(self, record: Record) -> dict[str, Any]:

@@ -1,16 +1,17 @@
 """What a batch of records gives: events to publish, and dead letters for what could not be used."""
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import Counter
+import prometheus_client
 
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.record import Origin, Record, Refused
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.codec import Codec, Unencodable
+from stepstream.topics.codec import Codec, CodecError, Unencodable
 from stepstream.topics.events import new_dead_letter
 from stepstream.topics.ids import derived_id
 
@@ -41,10 +42,13 @@ class Outputs:
         self._codec = codec
         self._patiently = patiently
         self.events: list[Output] = []
-        self.refused = 0
+        self.came: Counter[str] = Counter()
+        """Records that were taken, by tenant; those that name none under the empty name."""
+        self.refused: Counter[str] = Counter()
+        """Dead letters, by tenant likewise."""
         self.silent = False
         """Nothing of it will be published: state is being rebuilt."""
-        self._counted: list[tuple[Counter, int]] = []
+        self._counted: list[tuple[prometheus_client.Counter, int]] = []
 
     def emit(self, topic: str, key: str, record: Any) -> None:
         """Queues an event of a catalogue topic.
@@ -60,10 +64,32 @@ class Outputs:
             raise Refused("oversized", f"result of {len(value)} bytes is larger than {topic} takes")
         self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
 
-    def refuse(self, record: Record | Origin, refused: Refused) -> None:
-        """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted."""
+    def sealed(self, topic: str, record: Any) -> bytes:
+        """A record as it would be on a topic, to be kept in state: sealed where it names a person."""
+        value: bytes = self._patiently(lambda: self._codec.encode(topic, record))
+        return value
+
+    def opened(self, topic: str, value: bytes) -> Any:
+        """The reverse of `sealed`; marked as erased where its person was.
+
+        Raises:
+            Refused: it cannot be read any more.
+        """
+        try:
+            return self._patiently(lambda: self._codec.decode(topic, value))
+        except CodecError as error:
+            raise Refused(error.kind, str(error)) from error
+
+    def refuse(self, record: Record | Origin, refused: Refused, *, counts: bool = True) -> None:
+        """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted.
+
+        Args:
+            record: what cannot be used.
+            refused: why.
+            counts: whether it bears on the job's share of dead letters; not what anybody can send by a guess.
+        """
         origin = record if isinstance(record, Origin) else Origin.of(record)
-        self.refused += 1
+        self.refused[refused.tenant] += counts
         self.count(metrics.DEAD_LETTERS.labels(origin.topic, refused.error))
         letter = new_dead_letter(
             event_id=derived_id(self._job, "dead-letter", origin.topic, origin.partition, origin.offset),
@@ -80,7 +106,7 @@ class Outputs:
         )
         self.emit(DEAD_LETTERS, (letter["key"] or b"").decode(errors="replace"), letter)
 
-    def count(self, counter: Counter, by: int = 1) -> None:
+    def count(self, counter: prometheus_client.Counter, by: int = 1) -> None:
         """Notes a count; it shows when the batch has its effect, so that rebuilding state counts nothing twice."""
         self._counted.append((counter, by))
 

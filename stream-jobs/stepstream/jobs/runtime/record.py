@@ -43,7 +43,9 @@ class Origin:
 class Refused(Exception):
     """A record that cannot be used; becomes a dead letter. `reason` never holds the record's content."""
 
-    def __init__(self, error: str, reason: str) -> None:
+    def __init__(self, error: str, reason: str, tenant: str = "") -> None:
+        """`tenant`: whose input it is, where the record at hand does not name its tenant or not the one to blame."""
         super().__init__(f"{error}: {reason}")
         self.error = error
         self.reason = reason
+        self.tenant = tenant

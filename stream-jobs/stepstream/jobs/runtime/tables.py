@@ -6,15 +6,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from stepstream.config import Settings
-from stepstream.topics.table import Table
+from stepstream.topics.table import Refused, Table
 
 
 class FollowedTables:
     """Tables that are followed together; close them, or use this as a context manager."""
 
-    def __init__(self, settings: Settings, *topics: str) -> None:
-        """Begins to follow; ask only after `wait`."""
-        self._tables = [Table(settings, topic) for topic in topics]
+    def __init__(self, settings: Settings, *topics: str, refused: Refused | None = None) -> None:
+        """Begins to follow; ask only after `wait`. `refused` as in `Table`."""
+        self._tables = [Table(settings, topic, refused=refused) for topic in topics]
         self._changed = True
 
     def wait(self, abandoned: Callable[[], bool]) -> bool:

@@ -52,7 +52,7 @@ class ComponentFold:
     def take(self, labelled: LabeledTrajectory, before: Counted | None, record: Record, changes: Changes) -> Counted:
         """Counts a trajectory in place of what it was counted as `before`; returns what it is counted as now."""
         place, values = place_of(labelled), values_of(labelled)
-        group = _digest(labelled["group_id"] or labelled["trajectory_id"]).hex()
+        group = _digest(f"{labelled['tenant']}\0{labelled['group_id'] or labelled['trajectory_id']}").hex()
         at_us = labelled["occurred_at_us"]
         if before is not None:
             earlier = {Series(*series): value for series, value in before[2]}

@@ -13,6 +13,7 @@ from stream_records import T0_US, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.govern import JOB, GovernFold
 from stepstream.jobs.governance.governing import govern_feedback, govern_step
+from stepstream.jobs.governance.remembered import Persons
 from stepstream.jobs.governance.ruling import CannotGovern, Rulings
 from stepstream.jobs.redaction import Redactor
 from stepstream.jobs.runtime.record import Record
@@ -95,6 +96,34 @@ def test_a_redacted_prompt_loses_all_tokens_and_its_digest() -> None:
     assert all(governed[field] == [] for field in (*TOKENS, "prompt_token_ids"))  # type: ignore[literal-required]
     assert governed["prompt_shared_digest"] is None
     assert governed["prompt_shared_tokens"] == 0
+
+
+def test_feedback_that_names_nobody_is_about_whom_its_trajectory_names() -> None:
+    day_ms, now_ms, ours = 86_400_000, T0_US // 1000, {"comment": "she churned"}
+    run = fold_run(persons=Persons(7))
+    [step] = make_steps("t", 1, user="ada")
+    [other] = make_steps("u", 1)
+    given = [
+        make_feedback("t", number=1),
+        make_feedback("t", number=2, **ours),
+        make_feedback("t", number=3, user="bob", **ours),
+        make_feedback("t", number=4, tenant="theirs", **ours),
+        make_feedback("u", number=5, **ours),
+    ]
+    run.feed([run.record("steps", each, at_ms=now_ms) for each in (step, other)])
+    outputs = run.feed([run.record("feedback", feedback, at_ms=now_ms + 7 * day_ms) for feedback in given])
+    assert [event["user"] for _, _, event in outputs] == [None, "ada", "bob", None, None]
+    run.tick(now_ms + 8 * day_ms)
+    later = run.record("feedback", make_feedback("t", number=6, **ours), at_ms=now_ms + 7 * day_ms)
+    assert [event["user"] for _, _, event in run.feed([later])] == [None]
+
+
+def test_what_two_tenants_send_under_one_id_are_two_events() -> None:
+    run = fold_run()
+    [step] = make_steps("t", 1)
+    outputs = run.feed([run.record("steps", step | {"tenant": tenant}) for tenant in ("ours", "theirs", "ours")])
+    assert [event["tenant"] for _, _, event in outputs] == ["ours", "theirs"]
+    assert [entry["action"] for entry in run.audit] == ["duplicate"]
 
 
 def test_the_digest_of_a_redacted_prefix_goes_with_all_later_steps() -> None:

@@ -6,12 +6,15 @@ from fold_harness import FoldRun, MemoryState
 from stream_records import make_feedback, make_steps
 
 from stepstream.jobs.govern import JOB, GovernFold
+from stepstream.jobs.governance.governing import govern_feedback
 from stepstream.jobs.governance.regoverning import Known, Regovern, Tally, stretches_between, total
 from stepstream.jobs.governance.ruling import Rulings
+from stepstream.jobs.redaction import Redactor
 from stepstream.topics.events import Policy, Step, new_consent_change, new_message, new_policy
 from stepstream.topics.ids import derived_id
 
 NOW_US = 1_770_000_000_000_000
+REDACTOR = Redactor(b"key")
 
 
 def policy(version: int, document: str) -> Policy:
@@ -144,3 +147,12 @@ def test_feedback_is_governed_anew_too() -> None:
     given = run.take(world.govern.record("feedback", feedback), dict(feedback), count=True)
     results = [event for topic, _, event in given if topic == "governed-feedback"]
     assert [event["governed"]["redactions"] for event in results] == [{"email": 1}]
+
+
+def test_feedback_stays_about_whom_govern_found_by_its_trajectory() -> None:
+    world, feedback, known = World(), make_feedback("t", comment="she churned"), Known()
+    known.note(govern_feedback(JOB, feedback | {"user": "ada"}, REDACTOR))
+    run = Regovern(world.rulings, known, Tally(), NOW_US, 7)
+    world.policies["default"] = policy(3, "")
+    [(_, _, result)] = run.take(world.govern.record("feedback", feedback), dict(feedback), count=True)
+    assert (result["user"], result["governed"]["policy_version"]) == ("ada", 3)

@@ -19,6 +19,7 @@ from stepstream.jobs.runtime import folding
 from stepstream.jobs.runtime.folding import FoldProcessor
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.record import Record
+from stepstream.topics.events import new_trajectory_closed
 
 STEPS, FEEDBACK, LABELS = "governed-steps", "governed-feedback", "labeled-trajectories"
 
@@ -168,6 +169,24 @@ def test_killed_anywhere_the_effect_is_the_same(
     for one in labels:
         same = [other for other in labels if other["event_id"] == one["event_id"]]
         assert all(other == one for other in same)
+    worker.processor.shut_down()
+
+
+def test_a_flood_of_what_cannot_be_used_costs_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, flood = Log(), 1_100
+    fill(log, lambda events: events)
+    worker = Worker(log, tmp_path / "state", monkeypatch)
+    reached = worker.deliver({}, 2)
+    for number in range(flood):
+        foreign = as_governed(make_feedback("a", number=number) | {"tenant": "theirs"})
+        log.append(FEEDBACK, "a", LocalCodec().encode(FEEDBACK, foreign))
+        guessed = {"trajectory_id": f"guessed-{number}", "reason": "idle", "last_step_index": -1, "job": "label@1"}
+        closed = new_trajectory_closed(event_id=f"{number}", occurred_at_us=0, **guessed)
+        log.append("closures", closed["trajectory_id"], LocalCodec().encode("closures", closed))
+    worker.processor.process(log.topics["closures"])
+    worker.deliver(reached, 2 * flood)
+    assert len(log.events("dead-letters")) == 2 * flood
+    assert {one["trajectory_id"] for one in log.events(LABELS) if one["complete"]} == {"a", "b", "c"}
     worker.processor.shut_down()
 
 

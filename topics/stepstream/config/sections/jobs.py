@@ -17,7 +17,8 @@ class Jobs(Section):
         0.5,
         gt=0,
         le=1,
-        description="Share of dead letters in the last 1,000 records at which a job stops loudly.",
+        description="Share of dead letters in the last 1,000 records at which a job stops loudly; where one tenant "
+        "alone is to blame, it names that tenant in its log and goes on.",
     )
 
 

@@ -11,6 +11,7 @@ from stepstream.services.gateway.otlp.calls import Call, call_of
 from stepstream.services.gateway.otlp.evaluations import Told, feedback_of, whose
 from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
 from stepstream.services.gateway.otlp.messages import encoded, shared
+from stepstream.services.gateway.otlp.offers import hash_of, offer_of
 from stepstream.services.gateway.otlp.places import Places, Trajectory
 from stepstream.services.gateway.otlp.spans import AGENT, TOOL, Span
 from stepstream.services.gateway.otlp.tools import attach
@@ -135,11 +136,15 @@ class Assembler:
         index, trajectory = self._index(trace, span, call, defaults.tenant, trajectory_id)
         again = index < trajectory.next_index - 1
         error = span.error
-        old = 0
+        old, offered = 0, 0
+        # Some tell an agent's tools once, for all of its calls.
+        offer = call.offer or (offer_of(run.agent.attributes) if run.agent is not None else "")
         if not again:
             said = [encoded(message) for message in call.prompt]
             old = shared(said, trajectory.said)
+            offered = trajectory.offer if old else 0
             trajectory.said = [*said, encoded(call.response)] if error is None else ()
+            trajectory.offer = hash_of(offer)
         attributes = span.attributes
         step = EMPTY.copy()
         step.update(identity.fields)  # type: ignore[typeddict-item]
@@ -156,6 +161,7 @@ class Assembler:
         step["model"] = call.model
         step["prompt_shared_messages"] = old
         step["messages"] = call.prompt[old:] if old else call.prompt
+        step["tool_definitions"] = None if hash_of(offer) == offered else offer or "[]"
         step["response"] = call.response
         step["sampling"] = call.sampling
         step["finish_reason"] = "error" if error else call.finish_reason

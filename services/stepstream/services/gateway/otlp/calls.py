@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepstream.services.gateway.otlp import messages
+from stepstream.services.gateway.otlp.offers import offer_of
 from stepstream.services.gateway.otlp.spans import Log, Span
 from stepstream.services.gateway.otlp.values import Attributes, number, structure, text, whole
 from stepstream.topics.events import Message, Sampling, new_message
@@ -30,6 +31,8 @@ class Call:
     usage_response_tokens: int | None
     first_token_ms: float | None
     cost_usd: float | None
+    offer: str
+    """The tools on offer as JSON; empty: none are told."""
 
 
 def has_content(span: Span) -> bool:
@@ -67,6 +70,7 @@ def call_of(span: Span, logs: Sequence[Log] = ()) -> Call:
         whole(_first(a, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")),
         None if first_chunk is None else milliseconds(first_chunk),
         None if cost is None else number(cost),
+        offer_of(a),
     )
 
 

@@ -15,6 +15,8 @@ class Trajectory:
     next_index: int = 0
     said: Sequence[bytes] = ()
     """Prompt and response of its newest step, each message as it is on the log."""
+    offer: int = 0
+    """Hash of the tools that its newest step was offered; 0: none that are known."""
 
 
 class Whose(NamedTuple):

@@ -15,26 +15,31 @@ import orjson
 from stepstream.services.gateway.otlp.calls import milliseconds, sampling_of
 from stepstream.services.gateway.otlp.identity import NAMES
 from stepstream.services.gateway.otlp.messages import STEP, finish_reason
+from stepstream.services.gateway.otlp.offers import NAMES as OFFERS
 from stepstream.services.gateway.otlp.spans import AGENT, CALL, OPERATIONS, Resource, Role, Span, has_failed, span_of
 from stepstream.services.gateway.otlp.values import Attributes, decoded, string, value, whole
 from stepstream.topics.avro_writer import HALF, SIZES, compiled, zigzag
 
 _NO_MESSAGES, _NO_ID = b"\x0a\x02[]", b"\x0a\x00"
-_UNUSUAL = NAMES | {
-    "agent.name",
-    "error.type",
-    "gen_ai.agent.name",
-    "gen_ai.system_instructions",
-    "gen_ai.usage.completion_tokens",
-    "gen_ai.usage.prompt_tokens",
-    "llm.cost.total",
-    "llm.finish_reason",
-    "llm.invocation_parameters",
-    "llm.model_name",
-    "llm.token_count.completion",
-    "llm.token_count.prompt",
-    "stepstream.step_index",
-}
+_UNUSUAL = (
+    NAMES
+    | OFFERS
+    | {
+        "agent.name",
+        "error.type",
+        "gen_ai.agent.name",
+        "gen_ai.system_instructions",
+        "gen_ai.usage.completion_tokens",
+        "gen_ai.usage.prompt_tokens",
+        "llm.cost.total",
+        "llm.finish_reason",
+        "llm.invocation_parameters",
+        "llm.model_name",
+        "llm.token_count.completion",
+        "llm.token_count.prompt",
+        "stepstream.step_index",
+    }
+)
 """All other attributes that `assembly` asks such a call for."""
 _ALONE = b"\0\0\0\0"
 """A message after its content: no tool calls, no `tool_call_id`, `name`, `reasoning`."""
@@ -104,7 +109,7 @@ class Gathered:
         if role is not AGENT or self.agent is not None or raw.parent_span_id or raw.events:
             return False
         self.agent = span_of(raw, decoded(held), resource)
-        return NAMES.isdisjoint(held)
+        return NAMES.isdisjoint(held) and OFFERS.isdisjoint(held)
 
     def settle(self) -> bool:
         """Puts the calls in order once all spans are here; false where the trace is one for `assembly`."""

@@ -53,7 +53,10 @@ class PlainSteps:
         """The one that was asked for last, and what came of it."""
 
     def records(self, trace: Gathered, defaults: Defaults) -> list[Encoded] | None:
-        """The steps of a settled trace; None where its resource names somebody, and then nothing has changed."""
+        """The steps of a settled trace; None where it is one for `assembly`, and then nothing has changed.
+
+        That is where its resource names somebody, and where it goes on from steps that were offered tools.
+        """
         fields = self._whose(trace.shared, defaults)
         if fields is None:
             return None
@@ -64,6 +67,8 @@ class PlainSteps:
         key, trajectory = text_of(trace_id.encode()), places.trajectory(tenant, trace_id)
         if trajectory is None:
             trajectory = places.begin(tenant, trace_id, 0)
+        elif trajectory.offer:
+            return None
         whose = Whose(tenant, None, cast(Consent, fields[1]))
         places.note(trace_id, "", About(trace_id, whose=whose))
         if trace.agent is not None:

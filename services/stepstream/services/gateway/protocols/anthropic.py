@@ -52,7 +52,7 @@ class Anthropic:
         """There is nothing to take out."""
         return False
 
-    def error_body(self, message: str, kind: str) -> bytes:
+    def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
         """The body of an error."""
         return orjson.dumps(error(message, kind))
 

@@ -49,10 +49,15 @@ class Answer:
     logprobs: list[float] | None = None
     weight_versions: Any = None
     error: str | None = None
-    choices: int = 1
-    """How many alternatives there were; only the first is recorded."""
+    others: list["Answer"] = field(default_factory=list)
+    """The alternatives to this one, the first (`n` above 1), in their order."""
     usage_prompt_tokens: int | None = None
     usage_response_tokens: int | None = None
+    """As the upstream counts: of all alternatives together."""
+
+    def every(self) -> list["Answer"]:
+        """This one and its alternatives."""
+        return [self, *self.others]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class History:
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     """Chat messages, raw, of the whole conversation up to and with that response."""
+    trajectory_id: str = ""
+    """Where that response is recorded."""
 
 
 class ModelProtocol(Protocol):
@@ -132,8 +139,15 @@ class ModelProtocol(Protocol):
         """Takes out of a reply or a stream's event what the caller did not ask for; False if there was nothing."""
         ...
 
-    def error_body(self, message: str, kind: str) -> bytes:
-        """An error of the gateway's own, as this protocol's clients expect it: JSON."""
+    def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
+        """An error of the gateway's own, as this protocol's clients expect it: JSON.
+
+        Args:
+            message: what to do.
+            kind: its type.
+            code: names it, where its type does not.
+            param: field of the request that is to blame.
+        """
         ...
 
     def error_event(self, message: str, kind: str) -> bytes:

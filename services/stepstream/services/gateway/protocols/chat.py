@@ -14,8 +14,9 @@ from stepstream.services.gateway.protocols.base import (
     ProtocolName,
 )
 from stepstream.services.gateway.protocols.chat_stream import ChatStream, token_logprobs
+from stepstream.services.gateway.protocols.failures import failed
 from stepstream.services.gateway.protocols.messages import count, number, record_message
-from stepstream.topics.events import Sampling, new_message, new_sampling
+from stepstream.topics.events import Sampling, new_sampling
 
 _HIDDEN = {"documents", "functions", "chat_template"}
 """Fields that servers of token ids put into the prompt, and no step has a place for."""
@@ -65,24 +66,12 @@ class ChatCompletions:
     def answer(self, reply: dict[str, Any]) -> Answer:
         """The answer in the body of a chat completion."""
         choices = reply.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else None
-        if not isinstance(first, dict):
-            return Answer(new_message(role="assistant"), finish_reason="error", error="malformed_response")
-        model, finish_reason, response_id = reply.get("model"), first.get("finish_reason"), reply.get("id")
-        prompt_tokens, response_tokens = usage_of(reply.get("usage"))
-        return Answer(
-            message=record_message(first.get("message") or {"role": "assistant"}),
-            model=model if isinstance(model, str) else "",
-            finish_reason=finish_reason if isinstance(finish_reason, str) else "",
-            response_id=response_id if isinstance(response_id, str) else "",
-            prompt_token_ids=reply.get("prompt_token_ids"),
-            token_ids=first.get("token_ids"),
-            logprobs=token_logprobs(first.get("logprobs")),
-            weight_versions=first.get("weight_versions"),
-            choices=len(choices) if isinstance(choices, list) else 1,
-            usage_prompt_tokens=prompt_tokens,
-            usage_response_tokens=response_tokens,
-        )
+        if not isinstance(choices, list) or not choices:
+            return failed("malformed_response")
+        first, *others = [_alternative(reply, choice) for choice in choices]
+        first.others = others
+        first.usage_prompt_tokens, first.usage_response_tokens = usage_of(reply.get("usage"))
+        return first
 
     def stream(self) -> ChatStream:
         """Reads along with a streamed reply."""
@@ -108,9 +97,9 @@ class ChatCompletions:
                 changed = True
         return changed
 
-    def error_body(self, message: str, kind: str) -> bytes:
+    def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
         """An error of the gateway's own, as OpenAI's clients read it."""
-        return error_body(message, kind)
+        return error_body(message, kind, code, param)
 
     def error_event(self, message: str, kind: str) -> bytes:
         """The same as the last event of a stream that broke."""
@@ -143,6 +132,23 @@ def raw_messages(request: dict[str, Any], answer: Answer) -> list[dict[str, Any]
             for c in calls
         ]
     return [*request["messages"], message]
+
+
+def _alternative(reply: dict[str, Any], choice: Any) -> Answer:
+    """One of the choices of a chat completion."""
+    if not isinstance(choice, dict):
+        return failed("malformed_response")
+    model, finish_reason, response_id = reply.get("model"), choice.get("finish_reason"), reply.get("id")
+    return Answer(
+        message=record_message(choice.get("message") or {"role": "assistant"}),
+        model=model if isinstance(model, str) else "",
+        finish_reason=finish_reason if isinstance(finish_reason, str) else "",
+        response_id=response_id if isinstance(response_id, str) else "",
+        prompt_token_ids=reply.get("prompt_token_ids"),
+        token_ids=choice.get("token_ids"),
+        logprobs=token_logprobs(choice.get("logprobs")),
+        weight_versions=choice.get("weight_versions"),
+    )
 
 
 def _sampling(request: dict[str, Any]) -> Sampling:

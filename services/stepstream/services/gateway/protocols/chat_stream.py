@@ -7,25 +7,79 @@ from typing import Any
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.failures import error_class
 from stepstream.services.gateway.protocols.messages import count, record_message
+from stepstream.topics.events import Message
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One alternative, as far as it was said."""
+
+    role: str = "assistant"
+    finish_reason: str = ""
+    weight_versions: Any = None
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    token_ids: list[Any] = field(default_factory=list)
+    logprobs: list[float] | None = field(default_factory=list)
+
+    def add(self, choice: dict[str, Any]) -> bool:
+        """Takes in its part of one chunk; True if the model said something in it."""
+        token_ids = choice.get("token_ids")
+        if token_ids:
+            self.token_ids += token_ids
+        logprobs = token_logprobs(choice.get("logprobs"))
+        if logprobs is None:
+            if token_ids:
+                self.logprobs = None  # tokens without logprobs: the whole can't be token fidelity
+        elif self.logprobs is not None:
+            self.logprobs += logprobs
+        self.weight_versions = choice.get("weight_versions") or self.weight_versions
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        delta = choice.get("delta")
+        return bool(token_ids) | (isinstance(delta, dict) and self._add_delta(delta))
+
+    def message(self) -> Message:
+        """The message so far."""
+        raw = {
+            "role": self.role,
+            "content": "".join(self.content),
+            "tool_calls": [self.calls[index] for index in sorted(self.calls)],
+            "reasoning": "".join(self.reasoning) or None,
+        }
+        return record_message(raw)
+
+    def _add_delta(self, delta: dict[str, Any]) -> bool:
+        self.role = delta.get("role") or self.role
+        content = delta.get("content") or delta.get("refusal")
+        if content:
+            self.content.append(content)
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(reasoning, str) and reasoning:
+            self.reasoning.append(reasoning)
+        calls = delta.get("tool_calls")
+        for position, call in enumerate(calls or ()):
+            self._add_call(call.get("index", position), call)
+        return bool(content or calls or reasoning)
+
+    def _add_call(self, index: int, part: dict[str, Any]) -> None:
+        call = self.calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        call["id"] = part.get("id") or call["id"]
+        function = part.get("function") or {}
+        call["function"]["name"] += function.get("name") or ""
+        call["function"]["arguments"] += function.get("arguments") or ""
 
 
 @dataclass(slots=True)
 class ChatStream:
     """Gathers the chunks of a stream."""
 
-    role: str = "assistant"
     model: str = ""
-    finish_reason: str = ""
     response_id: str = ""
     prompt_token_ids: Any = None
-    weight_versions: Any = None
-    choices: int = 1
     error: str | None = None
-    _content: list[str] = field(default_factory=list)
-    _reasoning: list[str] = field(default_factory=list)
-    _calls: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _token_ids: list[Any] = field(default_factory=list)
-    _logprobs: list[float] | None = field(default_factory=list)
+    _first: _Choice = field(default_factory=_Choice)
+    _others: dict[int, _Choice] = field(default_factory=dict)
     _usage: Any = None
 
     def add(self, event: dict[str, Any]) -> bool:
@@ -42,70 +96,36 @@ class ChatStream:
             self._usage = event["usage"]
         spoke = False
         for choice in event.get("choices") or ():
-            if choice.get("index"):
-                self.choices = max(self.choices, choice["index"] + 1)
-                continue
-            spoke |= self._add_choice(choice)
+            index = choice.get("index")
+            spoke |= (self._first if not index else self._other(index)).add(choice)
         return spoke
 
     def answer(self) -> Answer:
         """What has been said so far."""
-        raw = {
-            "role": self.role,
-            "content": "".join(self._content),
-            "tool_calls": [self._calls[index] for index in sorted(self._calls)],
-            "reasoning": "".join(self._reasoning) or None,
-        }
         usage = self._usage if isinstance(self._usage, dict) else {}
+        answer = self._answer(self._first)
+        answer.others = [self._answer(self._others[index]) for index in sorted(self._others)]
+        answer.usage_prompt_tokens = count(usage.get("prompt_tokens"))
+        answer.usage_response_tokens = count(usage.get("completion_tokens"))
+        return answer
+
+    def _other(self, index: Any) -> _Choice:
+        if not isinstance(index, int):
+            raise TypeError("the index of a choice is a number")
+        return self._others.setdefault(index, _Choice())
+
+    def _answer(self, choice: _Choice) -> Answer:
         return Answer(
-            message=record_message(raw),
+            message=choice.message(),
             model=self.model,
-            finish_reason="error" if self.error else self.finish_reason,
+            finish_reason="error" if self.error else choice.finish_reason,
             response_id=self.response_id,
             prompt_token_ids=self.prompt_token_ids,
-            token_ids=self._token_ids or None,
-            logprobs=self._logprobs,
-            weight_versions=self.weight_versions,
+            token_ids=choice.token_ids or None,
+            logprobs=choice.logprobs,
+            weight_versions=choice.weight_versions,
             error=self.error,
-            choices=self.choices,
-            usage_prompt_tokens=count(usage.get("prompt_tokens")),
-            usage_response_tokens=count(usage.get("completion_tokens")),
         )
-
-    def _add_choice(self, choice: dict[str, Any]) -> bool:
-        token_ids = choice.get("token_ids")
-        if token_ids:
-            self._token_ids += token_ids
-        logprobs = token_logprobs(choice.get("logprobs"))
-        if logprobs is None:
-            if token_ids:
-                self._logprobs = None  # tokens without logprobs: the whole can't be token fidelity
-        elif self._logprobs is not None:
-            self._logprobs += logprobs
-        self.weight_versions = choice.get("weight_versions") or self.weight_versions
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        delta = choice.get("delta")
-        return bool(token_ids) | (isinstance(delta, dict) and self._add_delta(delta))
-
-    def _add_delta(self, delta: dict[str, Any]) -> bool:
-        self.role = delta.get("role") or self.role
-        content = delta.get("content") or delta.get("refusal")
-        if content:
-            self._content.append(content)
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(reasoning, str) and reasoning:
-            self._reasoning.append(reasoning)
-        calls = delta.get("tool_calls")
-        for position, call in enumerate(calls or ()):
-            self._add_call(call.get("index", position), call)
-        return bool(content or calls or reasoning)
-
-    def _add_call(self, index: int, part: dict[str, Any]) -> None:
-        call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-        call["id"] = part.get("id") or call["id"]
-        function = part.get("function") or {}
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
 
 
 def token_logprobs(logprobs: Any) -> list[float] | None:

@@ -76,9 +76,9 @@ class ResponsesProtocol:
         """False: nothing was added."""
         return False
 
-    def error_body(self, message: str, kind: str) -> bytes:
+    def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
         """OpenAI's error object."""
-        return error_body(message, kind)
+        return error_body(message, kind, code, param)
 
     def error_event(self, message: str, kind: str) -> bytes:
         """The event `error`. How many events came before is not known here, so it has the number 0."""
