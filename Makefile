@@ -5,14 +5,19 @@ AGENTS := .venv-agents
 BIN := $(VENV)/bin
 # Half of the tests' time is waiting for processes to start; each file of tests starts its own.
 TEST_PROCESSES ?= 2
-# The lock files are complete: nothing outside them is resolved. Compiled once here, or each of the stack's processes
-# would compile half of it at every start where Python is told to write no bytecode.
-UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode
+# Compiled once, or each of the stack's processes would compile half of it at every start where Python is told to write no
+# bytecode. Not for the checks: they run from here, where Python may write it, and import a small part of what there is.
+BYTECODE := --compile-bytecode
+test tests test-proxy lint types: BYTECODE :=
+# The lock files are complete: nothing outside them is resolved.
+UV = $(BIN)/uv pip install --quiet --no-deps $(BYTECODE)
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
+# The tests build examples with tools that would take these for their own.
+unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-proxy test-fast lint format types install locks clean distclean
+.PHONY: help demo up test tests test-proxy lint format types install locks clean distclean
 
 help: ## Show what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,9 +28,11 @@ demo: install ## Run the whole loop on the embedded stack until the policy is cl
 up: install ## Run the same services over the same data, until Ctrl-C
 	@$(BIN)/stepstream up
 
-test: $(VENV)/.dev $(AGENTS)/.done lint types ## Run every check and every test
+test: $(VENV)/.dev $(AGENTS)/.done lint types tests ## Run every check and every test
+
+tests: $(VENV)/.dev $(AGENTS)/.done
 	@echo "== tests, $(TEST_PROCESSES) files at once"
-	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
+	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # What shows that any agent can be pointed at Stepstream: agents and languages that are not ours, outages, old schemas.
 PROXY_TESTS := \
@@ -88,18 +95,17 @@ $(VENV)/.uv: requirements/uv.txt
 
 $(VENV)/.demo: requirements/demo.txt pyproject.toml $(VENV)/.uv
 	@echo "== locked packages (about 3 GB the first time, most of it torch)"
-	@$(UV) --require-hashes -r requirements/demo.txt
-	@$(UV) --no-build-isolation --editable .
+	@$(UV) --python $(BIN)/python --require-hashes -r requirements/demo.txt
+	@$(UV) --python $(BIN)/python --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
 	@echo "== locked packages for development"
-	@$(UV) --require-hashes -r requirements/dev.txt
+	@$(UV) --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@touch $@
 
 $(AGENTS)/.done: requirements/agents.txt $(VENV)/.uv
 	@echo "== other people's agents and instrumentations, for the tests, in $(AGENTS)"
 	@test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
-	@$(BIN)/uv pip install --quiet --python $(AGENTS)/bin/python --no-deps --compile-bytecode --require-hashes \
-		-r requirements/agents.txt
+	@$(UV) --python $(AGENTS)/bin/python --require-hashes -r requirements/agents.txt
 	@touch $@

@@ -1,6 +1,7 @@
 """Fixtures that several kinds of tests share: parts of the embedded stack as real processes, on free ports."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,20 @@ pytest_plugins = ["loop_fixtures", "stack_fixtures", "store_fixtures", "gateway_
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("stepstream", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stepstream")
+
+
+# What starts processes comes first, with whole stacks before all: what is left for the end is short.
+FOLDERS = ("faults", "end_to_end", "integration", "contract", "unit")
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts folders in the order of `FOLDERS`; first of all comes the longest file, which builds from source."""
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        return item.path.name != "test_examples.py", FOLDERS.index(item.path.relative_to(TESTS).parts[0])
+
+    items.sort(key=place)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,5 +1,7 @@
 """Fixtures of whole-loop tests: a base model made once, and the demo's settings on ports and data of their own."""
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,14 @@ from stepstream.embedded.addresses import isolated
 
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's warm-started model."""
-    data = tmp_path_factory.mktemp("base-model")
+    """The demo's warm-started model; it takes half a minute, so whoever runs beside this session gets the same one."""
+    data = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        data = data.parent
     settings = demo_settings()
-    return prepare(settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": data})}))
+    with (data / "base-model.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return prepare(settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": data})}))
 
 
 @pytest.fixture

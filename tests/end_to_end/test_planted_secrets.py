@@ -108,7 +108,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 def stack(loop_settings: Settings, upstream: ScriptedUpstream) -> Iterator[Stack]:
     provider = Provider(name="scripted", base_url=upstream.url, models=["scripted-*"], gives_tokens=True)
     small = {"groups_per_update": 2, "updates_per_checkpoint": 1}
-    settings = changed(loop_settings, gateway={"providers": [provider]}, learner=small)
+    settings = changed(loop_settings, gateway={"providers": [provider]}, learner=small, fleet={"concurrency": 16})
     with Stack(settings, held=["console", "fleet"]) as running:
         yield running
 
@@ -127,10 +127,10 @@ def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUp
     trajectories = plant(settings, upstream, values)
     refused = refuse(settings, spoken(values), disguised(values))
     until(lambda: checkpoints(settings) >= 2, "a version that was trained")
+    stack.stop_process("fleet")
     until(lambda: seen_everywhere(settings, LABELS, trajectories), "labels")
     until(lambda: stored(settings, trajectories), "rows of what was planted")
     until(lambda: seen_everywhere(settings, LETTERS, refused), "dead letters")
-    stack.stop_process("fleet")
 
     needles = {form: kind for kind, value in values.items() for form in forms(value)}
     haystack = {**records(settings), **rows(settings), **files(settings)}
