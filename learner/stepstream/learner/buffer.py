@@ -162,7 +162,8 @@ class Buffer:
         offsets = dict(self._positions)
         groups = (*self._open.values(), *self._ready.values())
         held = [attempt.place for group in groups for attempt in group.attempts.values()]
-        trained = [each.first for each in (*groups, *self._past.values()) if each.first is not None]
+        over: tuple[Group | Past, ...] = (*groups, *self._past.values())
+        trained = [each.first for each in over if each.first is not None]
         for partition, offset in [*held, *trained, *self._was_trained]:
             offsets[partition] = min(offset, offsets.get(partition, offset))
         return offsets
