@@ -24,7 +24,7 @@ def passes(fruitless: int, spacing: int) -> int:
         fruitless: its groups in a row that taught nothing.
         spacing: it is attempted every so-many-th time at least.
     """
-    return min(2 ** min(fruitless, 30), spacing) - 1
+    return min(1 << min(fruitless, 30), spacing) - 1
 
 
 @dataclass(slots=True)
