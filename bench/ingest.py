@@ -17,31 +17,25 @@ and what was acknowledged is looked for. Medians of the rounds, which alternate.
 
 import argparse
 import json
-import os
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import otlp_load
 import psutil
-import sdk_load
-from gateway import ENVIRONMENT, answers, running, wait_for
-from otlp_load import CALLS_OF_RUN, RUNS_OF_BATCH, SPANS, Load
-from peers import python_of
+from gateway import wait_for
+from ingest_senders import WARM_S, Client, Recorder, Round, said
+from ingest_servers import gateway, lightning
+from otlp_load import CALLS_OF_RUN, RUNS_OF_BATCH, SPANS
 
-from stepstream.config import Settings, environment_of, load
+from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
-from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.stack import Stack
 from stepstream.services.gateway.otlp.assembly import JOB, Assembler
@@ -55,115 +49,7 @@ from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import derived_id
 from stepstream.topics.producer import EventProducer
 
-AGENT_LIGHTNING = ["agentlightning==0.3.0"]
 STEPS_OF_BATCH = RUNS_OF_BATCH * CALLS_OF_RUN
-WARM_S = 1.0
-GATEWAYS = 2
-CORES = sorted(os.sched_getaffinity(0))
-
-
-@dataclass
-class Server:
-    """Something that takes spans."""
-
-    ports: list[int]
-    processes: list[psutil.Process]
-    resource: dict[str, str]
-
-    def cpu_s(self) -> float:
-        """CPU seconds used so far."""
-        return sum(sum(process.cpu_times()[:2]) for process in self.processes)
-
-    def is_connected(self) -> bool:
-        """Whether the client has found every process."""
-        return all(
-            any(c.status == psutil.CONN_ESTABLISHED and c.laddr.port in self.ports for c in process.net_connections())
-            for process in self.processes
-        )
-
-    def kill(self) -> None:
-        """kill -9."""
-        for process in self.processes:
-            process.send_signal(signal.SIGKILL)
-
-
-@dataclass
-class Round:
-    """Spans per second and per CPU-second of the server."""
-
-    rate: float
-    per_core: float
-
-
-@contextmanager
-def gateway(folder: Path, settings: Settings) -> Iterator[Server]:
-    """Our gateway; its model upstream does not matter here."""
-    ports = [free_block(1) for _ in range(GATEWAYS)]
-    arguments = [sys.executable, "-m", "stepstream.services.gateway"]
-    with ExitStack() as opened:
-        processes = []
-        for port in ports:
-            ours = environment_of(settings) | {"STEPSTREAM_GATEWAY_PORT": str(port)}
-            log = folder / f"gateway-{port}.log"
-            processes.append(opened.enter_context(running(arguments, CORES, log, **ours)))
-        for port in ports:
-            wait_for(lambda port=port: answers(f"http://127.0.0.1:{port}/health"), "the gateway")
-        yield Server(ports, processes, {})
-
-
-@contextmanager
-def lightning(folder: Path) -> Iterator[Server]:
-    """Agent Lightning's store, with one rollout that spans can belong to."""
-    port = free_block(1)
-    python = str(python_of("agentlightning", AGENT_LIGHTNING))
-    arguments = [python, "-m", "agentlightning.cli.store", "--host", "127.0.0.1", "--port", str(port)]
-    arguments += ["--log-level", "WARNING"]
-    with running(arguments, CORES, folder / "lightning.log", LITELLM_LOCAL_MODEL_COST_MAP="True") as process:
-        url = f"http://127.0.0.1:{port}/v1/agl"
-        wait_for(lambda: answers(f"{url}/health"), "Agent Lightning's store")
-        ask = urllib.request.Request(f"{url}/rollouts", b'{"input": {}}', {"content-type": "application/json"})
-        with urllib.request.urlopen(ask, timeout=30) as reply:
-            rollout = json.load(reply)
-        ids = {
-            "agentlightning.rollout_id": rollout["rollout_id"],
-            "agentlightning.attempt_id": rollout["attempt"]["attempt_id"],
-        }
-        yield Server([port], [process], ids)
-
-
-class Client:
-    """Sends batches from a process of its own; numbers go on from run to run, so that no id comes twice."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._first = 1
-
-    def start(self, server: Server, seconds: float) -> "subprocess.Popen[str]":
-        """Begins to send."""
-        file = self._folder / f"load-{self._first}.json"
-        file.write_text(json.dumps(asdict(Load(server.ports, seconds, self._first, server.resource))))
-        self._first += 1_000_000
-        return subprocess.Popen([sys.executable, otlp_load.__file__, str(file)], stdout=subprocess.PIPE, text=True)
-
-    def rate(self, server: Server, seconds: float) -> Round:
-        """Spans per second, the start left out."""
-        sending = self.start(server, seconds)
-        time.sleep(2 * WARM_S)
-        since, cpu = time.monotonic(), server.cpu_s()
-        time.sleep(seconds - 2 * WARM_S)
-        until, cpu = time.monotonic(), server.cpu_s() - cpu
-        told = said(sending)
-        if told["failed"]:
-            raise SystemExit(f"{told['failed']} of the batches were not acknowledged: see the servers' logs")
-        spans = SPANS * sum(since <= at < until for _, at in told["acknowledged"])
-        return Round(spans / (until - since), spans / cpu)
-
-
-def said(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What the client reports at its end."""
-    out, _ = process.communicate(timeout=120)
-    found: dict[str, Any] = json.loads(out)
-    return found
 
 
 def kafka_rate(settings: Settings, count: int) -> float:
@@ -188,46 +74,6 @@ def kafka_rate(settings: Settings, count: int) -> float:
     seconds = time.perf_counter() - began
     codec.close()
     return count / seconds
-
-
-class Recorder:
-    """Processes that record with the SDK; names go on from one to the next, so that no trajectory comes twice."""
-
-    def __init__(self, folder: Path, settings: Settings) -> None:
-        self._folder = folder
-        self._environment = ENVIRONMENT | environment_of(settings)
-        self._started = 0
-
-    def start(self, seconds: float) -> "Recording":
-        """Begins to record."""
-        self._started += 1
-        name = f"recorded-{self._started}"
-        told = self._folder / f"{name}.jsonl"
-        with told.open("w") as out:
-            arguments = [sys.executable, sdk_load.__file__, name, str(seconds)]
-            return Recording(name, told, subprocess.Popen(arguments, stdout=out, env=self._environment))
-
-    def rate(self, seconds: float) -> float:
-        """Steps per second, the first flush left out."""
-        recording = self.start(seconds)
-        if recording.process.wait():
-            raise SystemExit("the SDK's process failed")
-        flushes = recording.flushes()
-        (first, since), (last, until) = flushes[0], flushes[-1]
-        return (last - first) * CALLS_OF_RUN / (until - since)
-
-
-@dataclass
-class Recording:
-    """One process that records with the SDK, and the file that it tells of its flushes in."""
-
-    name: str
-    told: Path
-    process: "subprocess.Popen[bytes]"
-
-    def flushes(self) -> list[tuple[int, float]]:
-        """How many runs each flush made durable, from the start, and when."""
-        return [(runs, at) for runs, at in map(json.loads, self.told.read_text().splitlines())]
 
 
 def batch_steps() -> list[Any]:

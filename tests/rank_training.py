@@ -12,7 +12,7 @@ from stepstream.learner.update import Trainer
 KINDS: dict[str, dict[str, Any]] = {
     "full": {"kl_weight": 0.1, "advantage": "ppo_gae"},
     "adapters": {"lora_rank": 4, "kl_weight": 0.1, "advantage": "hcapo"},
-    "preferences": {"objective": "dpo", "activation_checkpointing": True},
+    "preferences": {"objective": "dpo", "activation_checkpointing": True, "precision": "bfloat16"},
 }
 
 

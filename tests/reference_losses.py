@@ -1,6 +1,7 @@
 """Figures of independent implementations on the seeded batches of `loss_batches`, for `test_loss_references.py`.
 
-Run where AReaL, TRL and M2PO's fork of verl can be imported: `python tests/reference_losses.py tests/data/losses`.
+Run where AReaL, TRL and M2PO's fork of verl can be imported: `python tests/reference_losses.py tests/data/losses`;
+docs/measured/references.md has the versions, and how to install them.
 It calls their functions as they are; losses and gradients are stored, in float64 where they compute so.
 """
 

@@ -6,20 +6,20 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cached_property
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import orjson
 from stream_records import make_ending, make_steps
 
 from stepstream.config import Settings, environment_of
 from stepstream.jobs.storage.clickhouse import Client, connect
+from stepstream.topics.closing import Closing
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.producer import EventProducer
 
 
-class World:
+class World(Closing):
     """One stack as a test sees it; close it, or use it as a context manager."""
 
     patience_s = 90.0
@@ -37,14 +37,6 @@ class World:
         if "store" in vars(self):
             self.store.close_connections()
             self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @cached_property
     def store(self) -> Client:

@@ -13,6 +13,7 @@ from asynchrony.machines import BOUNDS, MACHINES, OBJECTIVES
 from asynchrony.stages import FILE
 
 PUBLISHED = 2.77
+ACTIVITIES = ("wait", "read", "fold", "train", "publish")
 
 
 def ratios(runs: Sequence[Run], slow: dict[str, Any], quick: dict[str, Any]) -> list[float | None]:
@@ -38,12 +39,33 @@ def figures(real: Sequence[Run], simulated: Sequence[Run]) -> dict[str, Any]:
     for name in MACHINES:
         kind = {"machine": name, "objective": "decoupled"}
         told[f"async_to_sync_{name}"] = _middle(ratios(simulated, {**kind, "bound": 0}, {**kind, "bound": 1}))
+        ahead = {**kind, "bound": 1}
+        told[f"learner_share_{name}"] = _rounded([run for run in simulated if ahead.items() <= run.items()])
+    told["learner_share"] = _rounded([run for run in real if run["mode"] == "asynchronous"])
     return told | {"published": PUBLISHED, "seeds": len({run["seed"] for run in (*real, *simulated)})}
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
     middle = median_interval(values)[0] if values else math.inf
     return round(middle, 3) if math.isfinite(middle) else None
+
+
+def learner_shares(runs: Sequence[Run]) -> dict[str, float]:
+    """Share of the learner's time that each activity had, by median; `decode`: CPU time of the thread that reads and
+    decodes beside it. Runs that were not asked are left out; nothing where none was."""
+    asked = [(run, whole) for run in runs if (whole := sum(run.get("learner_s", {}).values()))]
+    if not asked:
+        return {}
+    told = {
+        activity: statistics.median(run["learner_s"].get(activity, 0.0) / whole for run, whole in asked)
+        for activity in ACTIVITIES
+    }
+    decoded = [run["reader_cpu_s"] / whole for run, whole in asked if "reader_cpu_s" in run]
+    return told | ({"decode": statistics.median(decoded)} if decoded else {})
+
+
+def _rounded(runs: Sequence[Run]) -> dict[str, float]:
+    return {activity: round(share, 4) for activity, share in learner_shares(runs).items()}
 
 
 def page(about: str, real: Sequence[Run], simulated: Sequence[Run]) -> str:
@@ -91,6 +113,7 @@ def _real(runs: Sequence[Run]) -> list[str]:
         f"Synchronous over asynchronous: {ratio}.",
         "",
         *_shares([run for run in runs if run.get("cpu_s")]),
+        *_learner({mode: [run for run in runs if run["mode"] == mode] for mode in ("synchronous", "asynchronous")}),
     ]
 
 
@@ -111,6 +134,25 @@ def _shares(runs: Sequence[Run]) -> list[str]:
         "",
         "| process | CPU ms a step | share |",
         "|---|---|---|",
+        *rows,
+    ]
+
+
+def _learner(kinds: dict[str, list[Run]]) -> list[str]:
+    """Where the learner's time goes, a row for each kind of runs."""
+    shares = {kind: found for kind, runs in kinds.items() if (found := learner_shares(runs))}
+    if not shares:
+        return []
+    rows = [
+        f"| {kind} | {' | '.join(f'{found[name]:.1%}' if name in found else '' for name in (*ACTIVITIES, 'decode'))} |"
+        for kind, found in shares.items()
+    ]
+    return [
+        "",
+        "What the learner's time went into:",
+        "",
+        "| | waiting for attempts | waiting for reading | taking in | training | publishing | decoding, beside it |",
+        "|---|---|---|---|---|---|---|",
         *rows,
     ]
 
@@ -152,4 +194,5 @@ def _simulated(runs: Sequence[Run]) -> list[str]:
                     ),
                 ]
                 lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    decoupled = [run for run in runs if run["objective"] == "decoupled"]
+    return lines + _learner({f"bound {k}": [run for run in decoupled if run["bound"] == k] for k in BOUNDS})

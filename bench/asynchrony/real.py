@@ -3,12 +3,14 @@
 import logging
 import os
 import time
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import clickhouse_connect
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 import stepstream.demo
 from stepstream.config import Settings, load
@@ -24,6 +26,7 @@ from stepstream.topics.codec import Codec
 AHEAD = {"asynchronous": 1, "synchronous": 0}
 """Versions of work that agents may be ahead: 0 makes them wait from the last attempt of a batch until the next version
 is published, which is all that synchronous means."""
+READER = "reader"
 
 
 def settings_of(mode: str, seed: int, data: Path) -> Settings:
@@ -53,7 +56,7 @@ def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:
         try:
             facts = demo.run(memory).facts
         except TargetMissed as error:
-            return {"seconds": None, "error": str(error)}
+            return {"seconds": None, "error": str(error), **demo.learner()}
         finally:
             memory.stop()
         return {
@@ -65,24 +68,51 @@ def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:
             "duplicated": facts["duplicated"],
             **_tables(stack.settings, demo.since_us),
             "cpu_s": demo.cpu_s,
+            **demo.learner(),
         }
 
 
 class _Watched(Demo):
-    """The demo, with the CPU seconds of every process between the fleet's start and the target."""
+    """The demo, with the CPU seconds of every process between the fleet's start and the target, and the learner's."""
 
     def __init__(self, stack: Stack, root: int) -> None:
         super().__init__(stack, open_view(stack.settings.demo.target, stack.settings.demo.deadline_s), root)
         self._watched = stack
         self.since_us = 0
         self.cpu_s: dict[str, float] = {}
+        self.learner_s: dict[str, float] = {}
 
     def _learn(self, began: float) -> Any:
         self.since_us = time.time_ns() // 1000
-        before = cpu_seconds(self._watched)
-        after = super()._learn(began)
-        self.cpu_s = {name: round(s - before.get(name, 0.0), 2) for name, s in cpu_seconds(self._watched).items()}
-        return after
+        before, learner = cpu_seconds(self._watched), learner_seconds(self._watched)
+        try:
+            return super()._learn(began)
+        finally:
+            self.cpu_s = _more(cpu_seconds(self._watched), before)
+            self.learner_s = _more(learner_seconds(self._watched), learner)
+
+    def learner(self) -> dict[str, Any]:
+        """What is told of the learner's time."""
+        activities = {activity: seconds for activity, seconds in self.learner_s.items() if activity != READER}
+        return {"learner_s": activities, "reader_cpu_s": self.learner_s[READER]}
+
+
+def _more(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    return {name: round(seconds - before.get(name, 0.0), 2) for name, seconds in now.items()}
+
+
+def learner_seconds(stack: Stack) -> dict[str, float]:
+    """What the learner's time went into so far, by activity, and under `READER` its reading thread's CPU seconds."""
+    (learner,) = (process for process in stack.processes if process.name == "learner")
+    with urllib.request.urlopen(learner.ready.address, timeout=10) as page:
+        families = text_string_to_metric_families(page.read().decode())
+    found = {}
+    for sample in (sample for family in families for sample in family.samples):
+        if sample.name == "stepstream_learner_seconds_total":
+            found[sample.labels["activity"]] = sample.value
+        elif sample.name == "stepstream_learner_reader_cpu_seconds_total":
+            found[READER] = sample.value
+    return found
 
 
 def cpu_seconds(stack: Stack) -> dict[str, float]:

@@ -6,8 +6,8 @@ whatever else the machine does, and machines that are not there can be tried.
 """
 
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -58,6 +58,8 @@ class Loop:
         self._engines = [_Engine(Batch(weights, 0, rows, CONTEXT)) for _ in range(settings.stack.workers)]
         self._policy = Policy(settings, base)
         self._learning, self._learn_s, self._unread = False, 0.0, 0
+        self._passed: defaultdict[str, float] = defaultdict(float)
+        """Seconds that the learner's work took, by activity, also where it had to share a core."""
         self._admission = admission_of(settings)
         self._groups = self._new_groups()
         self._next: deque[Conversation] = deque()
@@ -92,6 +94,7 @@ class Loop:
             "held_back": self._holds,
             "generating_share": round(sum(engine.busy_s for engine in self._engines) / now / len(self._engines), 3),
             "training_share": round(self._learn_s / now, 3),
+            "learner_s": self._learner_seconds(now),
             "cores_used": round(self.cores.busy_s / now, 3),
             "cpu_s": round(time.process_time() - began, 1),
         }
@@ -213,13 +216,16 @@ class Loop:
             return
         figures = policy.figures[-1]
         self._staleness.append((figures["tokens"], figures["staleness_mean"], figures["staleness_max"]))
-        seconds = self._stages.update_token_s * figures["tokens"] + self._stages.read_s * self._unread
+        work = {
+            "train": self._stages.update_token_s * figures["tokens"],
+            "read": self._stages.read_s * self._unread,
+        }
         self._unread = 0
         whole = len(policy.figures) >= policy.how.updates_per_checkpoint
-        self._train(seconds, self._publish if whole else self._learn)
+        self._train(work, self._publish if whole else self._learn)
 
     def _publish(self) -> None:
-        self._train(self._stages.publish_s, self._published)
+        self._train({"publish": self._stages.publish_s}, self._published)
 
     def _published(self) -> None:
         weights, version = self._policy.publish(), self._policy.version
@@ -235,15 +241,24 @@ class Loop:
             self._admission.advance(version, self.clock.now)
             self._fill()
 
-    def _train(self, seconds: float, then: Then) -> None:
+    def _train(self, work: Mapping[str, float], then: Then) -> None:
+        """Does CPU seconds of each activity, then calls `then`."""
+        seconds, began = sum(work.values()), self.clock.now
         self._learning = True
         self._learn_s += seconds
 
         def done() -> None:
+            for activity, share in work.items():
+                self._passed[activity] += (self.clock.now - began) * share / seconds
             self._learning = False
             then()
 
         self.cores.work(seconds, done)
+
+    def _learner_seconds(self, now: float) -> dict[str, float]:
+        """What the learner's time went into; there, records are decoded between updates."""
+        told = {"wait": now - sum(self._passed.values()), **self._passed}
+        return {activity: round(seconds, 3) for activity, seconds in told.items()}
 
     # The demo's watch
 

@@ -1,5 +1,7 @@
 """Agents at work: through the real gateway to a scripted worker, with every step and feedback accounted for."""
 
+import os
+import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -270,6 +272,34 @@ def test_where_outcomes_are_not_the_whole_reward_equal_ones_wait_for_the_learner
     assert {attempt.outcome for attempt in first} == {1.0}
     assert ledger(fleet)[GROUP].started_at_us >= decided
     assert fleet.stop() == 0
+
+
+def test_a_task_that_taught_the_learner_nothing_is_passed_over(
+    start_fleet: StartFleet, gateway: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = str(Path(__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
+    model = f"m-{uuid.uuid4()}"
+    fleet = start_fleet(environment="few_tasks:OneTask", curriculum_spacing=4, model=model, concurrency=1)
+    metrics = f"http://127.0.0.1:{fleet.settings.metrics.port}/metrics"
+
+    def passed_over() -> float:
+        with urllib.request.urlopen(metrics) as page:
+            lines = page.read().decode().splitlines()
+        (told,) = (line for line in lines if line.startswith("stepstream_fleet_tasks_passed_over_total "))
+        return float(told.split()[1])
+
+    until(lambda: len(ledger(fleet)) >= GROUP, timeout=60)
+    first = ledger(fleet)[0]
+    producer = EventProducer(gateway.settings.kafka, codec(gateway.settings.schema_registry.url), "test")
+    decision = training_decision(
+        first.trajectory_id, group_id=first.group_id, model=model, outcome="dropped", reason="no_variance", update=None
+    )
+    producer.send("training-decisions", first.trajectory_id, decision)
+    producer.flush(10)
+    until(lambda: passed_over() == 1.0, timeout=60)
+    assert fleet.stop() == 0
+    assert {attempt.task_id for attempt in ledger(fleet)} == {first.task_id}
 
 
 def test_an_environment_that_does_not_exist_is_named(start_fleet: StartFleet) -> None:

@@ -17,7 +17,7 @@ from stepstream.jobs.erasure import erasing, log
 from stepstream.jobs.erasure.finding import Person
 from stepstream.topics.events import new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
-from stepstream.topics.seal_keys import master_of
+from stepstream.topics.master_key import master_of
 
 MAIL = "ada@example.org"
 

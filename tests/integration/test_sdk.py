@@ -26,8 +26,8 @@ from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.confirmed import Confirmed, Event, NotDelivered
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
+from stepstream.topics.master_key import master_of
 from stepstream.topics.producer import EventProducer
-from stepstream.topics.seal_keys import master_of
 
 
 @pytest.fixture

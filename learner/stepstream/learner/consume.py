@@ -4,6 +4,7 @@ import hashlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import cast
 from stepstream.config.sections import Kafka
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.waiting import PatientCodec
+from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt, Place, attempt_of
 from stepstream.learner.decisions import DECISIONS, JOB
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS
@@ -83,6 +85,7 @@ class Reader:
         self._consumer.close()
 
     def _read(self) -> None:
+        counted = time.thread_time()
         try:
             while not self._stopping.is_set():
                 events = self._consumer.poll(_BATCH, 0.05)
@@ -91,6 +94,9 @@ class Reader:
                     self._put([arrival_of(event, self._limits) for event in events])
                     self._handed |= {(event.topic, event.partition): event.offset + 1 for event in events}
                 self._behind = self._consumer.has_beyond(self._handed)
+                spent = time.thread_time()
+                metrics.READER_CPU.inc(spent - counted)
+                counted = spent
         except Exception as fault:  # handed to the thread that waits in `next`
             self._fault = fault
 

@@ -30,3 +30,6 @@ WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts
 SECONDS = Counter(
     "stepstream_learner_seconds", "What the time went into: train, publish, fold, wait, read.", ["activity"]
 )
+READER_CPU = Counter(
+    "stepstream_learner_reader_cpu_seconds", "CPU time of the thread that reads and decodes while updates run."
+)

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from asynchrony.page import figures, ratios
+from asynchrony.page import figures, learner_shares, ratios
 from in_process.runs import finish, read_runs
 from in_process.summary import interval_rank, median_interval, told_interval
 
@@ -32,6 +32,17 @@ def test_ratios_are_of_the_same_seed() -> None:
     assert ratios(runs, {"mode": "synchronous"}, {"mode": "asynchronous"}) == [1.5, 0.5, None]
     assert figures(runs, [])["async_to_sync"] == 1.5
     assert figures(runs, [])["async_to_sync_separate"] is None
+
+
+def test_the_learner_s_time_is_told_as_shares() -> None:
+    def run(train: float, **more: object) -> dict[str, object]:
+        learner = {"wait": 8.0 - train, "train": train, "publish": 2.0}
+        return {"mode": "asynchronous", "seed": 0, "seconds": 1.0, "learner_s": learner, **more}
+
+    assert learner_shares([{"mode": "asynchronous"}]) == {}  # a run from before this was asked
+    assert learner_shares([run(4.0)]) == {"wait": 0.4, "read": 0.0, "fold": 0.0, "train": 0.4, "publish": 0.2}
+    assert learner_shares([run(4.0, reader_cpu_s=1.0), run(4.0, reader_cpu_s=2.0)])["decode"] == pytest.approx(0.15)
+    assert figures([run(1.0), run(2.0), run(3.0)], [])["learner_share"]["train"] == 0.2
 
 
 def test_finished_runs_are_not_run_again_and_a_cut_line_is(tmp_path: Path) -> None:

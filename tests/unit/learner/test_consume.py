@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from labelled_records import LIMITS, labelled
+from prometheus_client import REGISTRY
 from service_process import until
 
 from stepstream.config.sections import Kafka
@@ -46,6 +47,11 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(consume, "EventConsumer", Scripted)
     monkeypatch.setattr(consume, "arrival_of", noted)
+
+    def spent() -> float:
+        return REGISTRY.get_sample_value("stepstream_learner_reader_cpu_seconds_total") or 0.0
+
+    before = spent()
     reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         # The learner asks for nothing, as while it trains; yet the thread reads on, until it is far enough ahead.
@@ -54,6 +60,7 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
         offsets = [arrival.place[1] for _ in range(consume._BATCHES_AHEAD) for arrival in reader.next(0.0)]
         assert offsets == list(range(consume._BATCHES_AHEAD))
         until(lambda: Scripted.made.polled > consume._BATCHES_AHEAD + 1)
+        assert spent() > before
     finally:
         reader.close()
 

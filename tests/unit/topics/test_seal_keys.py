@@ -14,8 +14,9 @@ from stepstream.config.sections import Paths, Seal
 from stepstream.schemas import schema
 from stepstream.topics.codec import KeysUnavailable, Malformed
 from stepstream.topics.events import new_erasure
+from stepstream.topics.master_key import WrongMasterKey, master_of
 from stepstream.topics.seal import is_erased
-from stepstream.topics.seal_keys import ERASURES, KEYS, WrongMasterKey, master_of
+from stepstream.topics.seal_keys import ERASURES, KEYS
 
 WRITER = fastavro.parse_schema(schema("Step"))
 

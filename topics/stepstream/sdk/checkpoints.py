@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from stepstream.config import Settings, load
+from stepstream.topics.closing import Closing
 from stepstream.topics.events import Checkpoint
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ TOPIC = "checkpoints"
 _POLL_S = 0.25
 
 
-class Checkpoints:
+class Checkpoints(Closing):
     """An iterator, sync and async, that waits for the next version. Close it, or use it as a context manager.
 
     Iteration ends when it is closed, from any thread.
@@ -62,12 +63,6 @@ class Checkpoints:
             if self._codec is not None:
                 self._codec.close()
                 self._codec = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _look(self) -> None:
         """Looks once; blocks for a quarter of a second at most, longer while Kafka or the registry is away."""

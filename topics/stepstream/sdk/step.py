@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Token
 from types import TracebackType
@@ -15,6 +14,7 @@ import orjson
 from stepstream.sdk.context import leave, step_here
 from stepstream.sdk.messages import message_of, plain, text_of, tool_call_of
 from stepstream.sdk.recorder import quiet
+from stepstream.sdk.tool_results import attach
 from stepstream.topics.events import (
     Message,
     PolicySpan,
@@ -246,7 +246,7 @@ class Step:
             return
         trajectory, tokens, about = self._trajectory, self._tokens, self._trajectory.about
         response = self._response or new_message(role="assistant")
-        _attach(response, self._used)
+        attach(response, self._used)
         prompt_ids = tokens.prompt if tokens else []
         response_ids = tokens.response if tokens else []
         shared = trajectory.sharing.find(self.index, self._messages, prompt_ids)
@@ -285,29 +285,3 @@ class Step:
 
     def _sampling(self) -> Sampling:
         return new_sampling(**{name: value for name, value in self._sampling_given.items() if value is not None})
-
-
-def _attach(response: Message, used: Iterable[ToolCall]) -> None:
-    """Gives the response's calls what their tools gave back; a tool that it does not call becomes a call of its own."""
-    for use in used:
-        call = _unanswered(response["tool_calls"], use)
-        if call is None:
-            response["tool_calls"].append({**use, "call_id": use["call_id"] or f"call_{uuid.uuid4().hex[:12]}"})
-        else:
-            call["result"], call["error"], call["duration_ms"] = use["result"], use["error"], use["duration_ms"]
-
-
-def _unanswered(calls: Iterable[ToolCall], use: ToolCall) -> ToolCall | None:
-    waiting = [
-        call
-        for call in calls
-        if call["name"] == use["name"] and call["result"] is None and call["error"] is None and not call["duration_ms"]
-    ]
-    if use["call_id"]:
-        return next((call for call in waiting if call["call_id"] == use["call_id"]), None)
-    same = [call for call in waiting if _squeezed(call["arguments"]) == _squeezed(use["arguments"])]
-    return next(iter(same or waiting), None)
-
-
-def _squeezed(arguments: str) -> str:
-    return "".join(arguments.split())

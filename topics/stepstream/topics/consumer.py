@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from stepstream.config.sections import Kafka
 from stepstream.topics.client import client_config
+from stepstream.topics.closing import Closing
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class Event:
     """The record's bytes, for a dead letter."""
 
 
-class EventConsumer:
+class EventConsumer(Closing):
     """Polls events of catalogue topics. Use from one thread; close it, or use it as a context manager."""
 
     def __init__(self, kafka: Kafka, codec: Codec, *, group: str | None = None) -> None:
@@ -135,12 +136,6 @@ class EventConsumer:
     def close(self) -> None:
         """Leaves the group and frees the connection."""
         self._consumer.close()
-
-    def __enter__(self) -> "EventConsumer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """First and next offset of a partition; a leader that was just elected is asked again."""

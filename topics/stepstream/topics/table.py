@@ -13,8 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import fastavro
 import orjson
@@ -24,6 +23,7 @@ from stepstream.config import Settings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
+from stepstream.topics.closing import Closing
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ Refused = Callable[[Any], str | None]
 """Why a record cannot be used; None: it can."""
 
 
-class Table:
+class Table(Closing):
     """One followed table. Safe to read from any thread; close it, or use it as a context manager."""
 
     def __init__(
@@ -102,14 +102,6 @@ class Table:
         """Stops following."""
         self._closing.set()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self) -> None:
         codec = Codec(self._settings.schema_registry)

@@ -24,7 +24,7 @@ def main(settings: Settings, stop: Stop) -> None:
     """Runs the fleet."""
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # the OpenAI client's: a line for each call
     serve_metrics(settings.metrics)
-    if settings.fleet.max_ahead >= 0:
+    if listens(settings):
         wait_for_kafka(settings.kafka, lambda: bool(stop))
     if not stop:
         asyncio.run(work(settings))
@@ -56,7 +56,7 @@ async def work(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     follower: VersionFollower | None = None
-    if settings.fleet.max_ahead >= 0:
+    if listens(settings):
         paid = paid_of(settings)
         fleet.outcome_alone(paid.outcome_alone)
         follower = VersionFollower(
@@ -80,6 +80,11 @@ async def work(settings: Settings) -> None:
         ledger.close()
     if faults:
         raise Fatal(f"cannot follow the model's versions: {faults[0]}")
+
+
+def listens(settings: Settings) -> bool:
+    """Whether the fleet follows the learner's versions and decisions."""
+    return settings.fleet.max_ahead >= 0 or settings.fleet.curriculum_spacing > 1
 
 
 def admission_of(settings: Settings) -> Admission | None:

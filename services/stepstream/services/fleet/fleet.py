@@ -5,10 +5,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from itertools import count
 
 from stepstream.config import Settings
 from stepstream.services.fleet.admission import Admission
 from stepstream.services.fleet.agent import Agent, Assignment
+from stepstream.services.fleet.curriculum import Curriculum
 from stepstream.services.fleet.environment import Environment, load_environment
 from stepstream.services.fleet.gateway_client import GatewayClient
 from stepstream.services.fleet.ledger import Ledger
@@ -36,6 +38,7 @@ class Fleet:
         self._ledger = ledger
         self._metrics = metrics
         self._admission = admission
+        self._curriculum = Curriculum(settings.fleet.curriculum_spacing)
         self._stopping = asyncio.Event()
         self._halted = asyncio.Event()
         self._changed = asyncio.Event()
@@ -55,10 +58,11 @@ class Fleet:
             self._admission.advance(version, time.monotonic())
             self._changed.set()
 
-    def decided(self, group_id: str, trajectory_id: str, trained: bool) -> None:
-        """The learner trained on an attempt of a group, or let go of it."""
+    def decided(self, group_id: str, trajectory_id: str, reason: str) -> None:
+        """The learner trained on an attempt of a group (no reason), or let go of it."""
+        self._curriculum.decided(group_id, reason)
         if self._admission is not None:
-            self._admission.decided(group_id, trajectory_id, trained=trained)
+            self._admission.decided(group_id, trajectory_id, trained=not reason)
             self._changed.set()
 
     def outcome_alone(self, alone: bool) -> None:
@@ -68,7 +72,8 @@ class Fleet:
 
     async def run(self) -> None:
         """Works until `stop`, or until `fleet.max_trajectories` have been started and ended."""
-        for number, assignment in enumerate(self._assignments()):
+        assignments = self._assignments()
+        for number in count():
             if 0 < self._settings.max_trajectories <= number:
                 break
             if number % self._settings.group_size == 0:
@@ -77,7 +82,7 @@ class Fleet:
                 await self._wait_for_change(None)
             if self._stopping.is_set():
                 break
-            self._start(assignment)
+            self._start(next(assignments))
         await self._end()
 
     async def close(self) -> None:
@@ -85,8 +90,12 @@ class Fleet:
         await self._client.close()
 
     def _assignments(self) -> Iterator[Assignment]:
-        for task_id in self._environment.tasks(self._settings.seed, "train"):
-            group_id = new_event_id()
+        tasks = self._environment.tasks(self._settings.seed, "train")
+        while True:
+            before = self._curriculum.passed_over
+            task_id, group_id = self._curriculum.draw(tasks), new_event_id()
+            self._metrics.passed_over.inc(self._curriculum.passed_over - before)
+            self._curriculum.started(group_id, task_id)
             for _ in range(self._settings.group_size):
                 yield Assignment(task_id, "train", group_id)
 

@@ -20,6 +20,11 @@ class Metrics:
         self.held_back = Gauge(
             "stepstream_fleet_held_back", "1 while agents wait for the learner, else 0.", registry=registry
         )
+        self.passed_over = Counter(
+            "stepstream_fleet_tasks_passed_over",
+            "Draws of tasks that were passed over, since their last groups taught the learner nothing.",
+            registry=registry,
+        )
         self.lineage_versions = Gauge(
             "stepstream_fleet_lineage_versions", "Versions published since the root, as followed.", registry=registry
         )

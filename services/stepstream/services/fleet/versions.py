@@ -47,15 +47,15 @@ class VersionFollower:
         settings: Settings,
         paid: Paid,
         advance: Callable[[int], object],
-        decided: Callable[[str, str, bool], object],
+        decided: Callable[[str, str, str], object],
         outcome_alone: Callable[[bool], object],
         ready: Callable[[], object],
         fail: Callable[[Exception], object],
     ) -> None:
         """All are called from the thread: `ready` after the versions that were there, `fail` before it ends early.
 
-        `decided` gets the group of an attempt, the attempt, and whether it was trained on; `outcome_alone` what `paid`
-        says after each change of a reward specification.
+        `decided` gets the group of an attempt, the attempt, and why it was dropped, nothing where it was trained on;
+        `outcome_alone` what `paid` says after each change of a reward specification.
         """
         self._settings = settings
         self._paid = paid
@@ -107,4 +107,5 @@ class VersionFollower:
     def _tell(self, decision: Mapping[str, Any]) -> None:
         ours = decision["model"] == self._settings.fleet.model and decision["group_id"] is not None
         if ours and decision["reason"] not in _REPLACED:
-            self._decided(decision["group_id"], decision["trajectory_id"], decision["outcome"] == "trained")
+            reason = "" if decision["outcome"] == "trained" else decision["reason"]
+            self._decided(decision["group_id"], decision["trajectory_id"], reason)

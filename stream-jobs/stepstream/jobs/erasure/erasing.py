@@ -10,7 +10,8 @@ from stepstream.config import Settings
 from stepstream.jobs.erasure import log, tables
 from stepstream.jobs.erasure.finding import DEAD_LETTERS, GOVERNED, INTAKE, OPEN_TRACES, Found, Person, Say, find
 from stepstream.topics.events import SubjectKey
-from stepstream.topics.seal_keys import KEYS, Master, WrongMasterKey, master_of
+from stepstream.topics.master_key import Master, WrongMasterKey, master_of
+from stepstream.topics.seal_keys import KEYS
 from stepstream.topics.table import Table
 
 OTLP_GROUP = "otlp"

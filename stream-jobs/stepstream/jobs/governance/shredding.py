@@ -4,8 +4,9 @@ from typing import Any
 
 from stepstream.config import Settings, SettingsError
 from stepstream.topics.codec import Codec
+from stepstream.topics.master_key import Master, master_of
 from stepstream.topics.producer import EventProducer
-from stepstream.topics.seal_keys import ERASURES, KEYS, Master, master_of
+from stepstream.topics.seal_keys import ERASURES, KEYS
 from stepstream.topics.table import Table
 
 

@@ -2,14 +2,14 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from stepstream.config import Settings
+from stepstream.topics.closing import Closing
 from stepstream.topics.table import Refused, Table
 
 
-class FollowedTables:
+class FollowedTables(Closing):
     """Tables that are followed together; close them, or use this as a context manager."""
 
     def __init__(self, settings: Settings, *topics: str, refused: Refused | None = None) -> None:
@@ -25,14 +25,6 @@ class FollowedTables:
         """Stops following."""
         for table in self._tables:
             table.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _watch(self, *tables: Table) -> None:
         """From now on `_news` tells of changes of these."""

@@ -28,6 +28,13 @@ class Fleet(Section):
         description="Versions of work that may be under way beyond the one that the learner collects; 0: agents wait "
         "while it trains (synchronous); -1: no limit.",
     )
+    curriculum_spacing: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="A task whose group taught the learner nothing (all its rewards equal) is attempted every second "
+        "time it is drawn, after another such group every fourth, up to every so-many-th; 1: every time.",
+    )
     gateway_deadline_s: float = Field(
         60.0, gt=0, description="Seconds for which an unreachable gateway is tried again before an attempt is given up."
     )
