@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 AGENTS := .venv-agents
 BIN := $(VENV)/bin
-# Half of the tests' time is waiting for processes to start; each file of tests starts its own.
-TEST_PROCESSES ?= 2
+# More than two cores: of two files at once, a third of the time was waiting for processes to start and to end.
+TEST_PROCESSES ?= 3
 # Compiled once, or each of the stack's processes would compile half of it at every start where Python is told to write no
 # bytecode. Not for the checks: they run from here, where Python may write it, and import a small part of what there is.
 BYTECODE := --compile-bytecode
@@ -37,7 +37,7 @@ tests: $(VENV)/.dev $(AGENTS)/.done
 # What shows that any agent can be pointed at Stepstream: agents and languages that are not ours, outages, old schemas.
 PROXY_TESTS := \
 	tests/end_to_end/test_real_agents.py \
-	tests/end_to_end/test_agent_on_worker.py \
+	tests/end_to_end/test_first_event.py \
 	tests/integration/test_gateway.py \
 	tests/integration/test_gateway_anthropic.py \
 	tests/integration/test_gateway_responses.py \

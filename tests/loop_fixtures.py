@@ -27,11 +27,16 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def loop_settings(base_model: Path, base_settings: Settings, tmp_path: Path) -> Settings:
     """Settings of a whole loop that publishes `base_model` as its root."""
-    settings = isolated(fresh_run(demo_settings()), tmp_path / "loop")
+    return loop_of(base_model, base_settings, tmp_path)
+
+
+def loop_of(base_model: Path, base_settings: Settings, folder: Path) -> Settings:
+    """The same for a module's loop, whose data is in a folder of its own."""
+    settings = isolated(fresh_run(demo_settings()), folder / "loop")
     return settings.model_copy(
         update={
-            "stack": settings.stack.model_copy(update={"base_model": str(base_model)}),
-            "fleet": settings.fleet.model_copy(update={"ledger": tmp_path / "ledger.jsonl"}),
+            "stack": settings.stack.model_copy(update={"base_model": str(base_model), "start_deadline_s": 300.0}),
+            "fleet": settings.fleet.model_copy(update={"ledger": folder / "ledger.jsonl"}),
             "broker": settings.broker.model_copy(update={"home": base_settings.broker.home}),
         }
     )

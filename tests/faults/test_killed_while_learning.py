@@ -23,6 +23,8 @@ from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_checkpoint
 from stepstream.topics.process import Stop
 
+pytest_plugins = ["memory_folder"]
+
 KILLED = ("learner/learner.py", "learner/journal.py", "learner/outbox.py", "learner/publish.py")
 FIGURES = ("loss", "reward", "staleness_max", "clip_share", "effective_share", "tokens")
 UNTRAINED = {"shown/0": "split", "alike/0": "no_variance", "alike/1": "no_variance"}
@@ -228,10 +230,10 @@ def told(world: World) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(600)  # a process and some files forced to disk for each line
+@pytest.mark.timeout(600)  # a process for each line
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # no thread runs when it forks
-def test_at_no_line_is_anything_lost_or_trained_on_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, monkeypatch)
+def test_at_no_line_is_anything_lost_or_trained_on_twice(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(memory_path, monkeypatch)
     lines = lines_of(KILLED, lambda: world.learn(monkeypatch))
     expected = told(world)
     assert len(lines) > 120

@@ -16,6 +16,8 @@ from stepstream.learner.update import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
 from stepstream.topics.process import Stop
 
+pytest_plugins = ["memory_folder"]
+
 PUBLISHING = ("learner/checkpoint.py", "learner/publish.py", "learner/snapshot.py")
 
 
@@ -71,10 +73,10 @@ class Publishing:
         )  # fmt: skip
 
 
-@pytest.mark.timeout(600)  # a process and some files forced to disk for each line
+@pytest.mark.timeout(600)  # a process for each line
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and is gone at once
-def test_at_no_line_of_publishing_is_a_version_half_there(tmp_path: Path) -> None:
-    publishing = Publishing(tmp_path)
+def test_at_no_line_of_publishing_is_a_version_half_there(memory_path: Path) -> None:
+    publishing = Publishing(memory_path)
     lines = lines_of(PUBLISHING, publishing.publish)
     assert len(lines) > 60
     (whole,) = publishing.log.events()
