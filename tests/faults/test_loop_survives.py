@@ -1,6 +1,5 @@
 """kill -9 of every part of a running loop in turn: nothing is lost, nothing is counted twice, nobody trains twice."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -8,8 +7,6 @@ from contextlib import closing
 
 import clickhouse_connect
 import pytest
-import unhurried
-from stack_fixtures import changed
 
 from stepstream.config import Settings
 from stepstream.demo.accounting import Sent, settle
@@ -36,11 +33,8 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-def stack(loop_settings: Settings, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    monkeypatch.setenv("PYTHONPATH", str(unhurried.FOLDER), prepend=os.pathsep)
-    # What is killed comes back on a machine that the agents leave something of.
-    settings = changed(loop_settings, fleet={"environment": "unhurried:UnhurriedLookup"})
-    with Stack(settings, held=["fleet", "console"]) as stack:
+def stack(loop_settings: Settings):  # type: ignore[no-untyped-def]
+    with Stack(loop_settings, held=["fleet", "console"]) as stack:
         yield stack
 
 
