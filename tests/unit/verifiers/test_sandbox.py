@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -70,6 +71,19 @@ def test_what_goes_past_a_limit_is_stopped(code: str, ended: str, namespaces: bo
     done = ran(code, namespaces, Limits(wall_s, 20, 256, 4, 10_000, 8, 64))
     assert done.ended == ended, done.output
     assert len(done.output) <= 10_000
+
+
+def test_processes_are_counted_no_further_than_the_limit() -> None:
+    """Whoever reads on sees more and more of them: all others of the machine lost to a fork bomb meanwhile."""
+    script = "import os, time\nfor _ in range(3): os.fork()\nprint(end='x', flush=True); time.sleep(600)"
+    started = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    assert started.stdout is not None
+    with started, started.stdout:
+        try:
+            assert started.stdout.read(8) == b"x" * 8
+            assert (sandbox._session(started.pid, 100)[0], sandbox._session(started.pid, 3)[0]) == (8, 4)
+        finally:
+            os.killpg(started.pid, signal.SIGKILL)
 
 
 def test_time_of_the_processor_is_limited_too() -> None:

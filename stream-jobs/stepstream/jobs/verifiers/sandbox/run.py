@@ -180,9 +180,9 @@ class _Watched:
 
     def _passed(self) -> Ended | None:
         """The limit that all processes together have passed, if one."""
-        processes, resident = _session(self._process.pid)
-        # The launcher and the first process of the namespace are ours.
-        if processes > self._limits.processes + 2:
+        most = self._limits.processes + 2  # the launcher and the first process of the namespace are ours
+        processes, resident = _session(self._process.pid, most)
+        if processes > most:
             return "processes"
         if resident > self._limits.memory_mb << 20:
             return "memory"
@@ -201,10 +201,15 @@ def _drain(pipe: int, gathered: bytearray) -> None:
             gathered += piece
 
 
-def _session(session: int) -> tuple[int, int]:
-    """Processes of a session, and the bytes of memory that they hold."""
+def _session(session: int, most: int) -> tuple[int, int]:
+    """Processes of a session, and the bytes of memory that they hold; counts no further than one above `most`.
+
+    The youngest first: while all processes are read, code that does nothing but fork makes thousands more.
+    """
     processes = resident = 0
-    for name in os.listdir("/proc"):
+    for name in reversed(os.listdir("/proc")):
+        if processes > most:
+            break
         if not name.isdigit():
             continue
         try:
