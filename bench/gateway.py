@@ -182,13 +182,13 @@ def calls(server: Server, folder: Path, *, stream: bool, seconds: float, per_s: 
     """One round of calls to a server."""
     job = Load(server.port, stream, CONNECTIONS, seconds + 1.0, 1.0, per_s, server.headers)
     before = server.cpu_s()
-    process = subprocess.Popen(command(job, folder), stdout=subprocess.PIPE, text=True)
+    arguments, file = command(job, folder)
+    process = subprocess.Popen(arguments)
     psutil.Process(process.pid).cpu_affinity(OTHER_CORES)
-    out, _ = process.communicate()
-    if process.returncode:
+    if process.wait():
         raise SystemExit(f"the calls to {server.name} failed")
     used = server.cpu_s() - before
-    told = json.loads(out)
+    told = json.loads(file.read_text())
     times = sorted(told["latencies_ms"])
     if told["failed"] or not times:
         raise SystemExit(f"{told['failed']} calls to {server.name} failed, {len(times)} went well: see its log")

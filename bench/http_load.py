@@ -1,6 +1,6 @@
 """Calls a chat-completions endpoint as fast as it answers, or at a pace, and tells how long the calls took.
 
-Run it as `python bench/http_load.py CALLS.json`, which holds the fields of `Load`. Prints one line of JSON: all calls,
+Run it as `python bench/http_load.py CALLS.json TOLD.json`; CALLS holds the fields of `Load`. TOLD gets: all calls,
 counted calls that failed, the seconds in which they were counted, and the latency of each that went well in ms.
 """
 
@@ -166,12 +166,14 @@ async def run(load: Load) -> dict[str, object]:
     return {"calls": calls, "failed": failed, "seconds": time.perf_counter() - counted_from, "latencies_ms": latencies}
 
 
-def command(load: Load, folder: Path) -> list[str]:
-    """The command line of a process that does it."""
-    file = folder / f"load-{uuid.uuid4().hex}.json"
+def command(load: Load, folder: Path) -> tuple[list[str], Path]:
+    """The command line of a process that does it, and the file in which it tells."""
+    file, told = folder / f"load-{uuid.uuid4().hex}.json", folder / f"told-{uuid.uuid4().hex}.json"
     file.write_text(json.dumps(asdict(load)))
-    return [sys.executable, __file__, str(file)]
+    return [sys.executable, __file__, str(file), str(told)], told
 
 
 if __name__ == "__main__":
-    print(json.dumps(uvloop.run(run(Load(**json.loads(Path(sys.argv[1]).read_text()))))))
+    outcome = uvloop.run(run(Load(**json.loads(Path(sys.argv[1]).read_text()))))
+    # Not to standard output: of half a megabyte in a pipe a part was once missing.
+    Path(sys.argv[2]).write_text(json.dumps(outcome))
