@@ -51,6 +51,8 @@ def explain(trajectory: str, as_json: bool) -> None:
 
 
 def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[str]:
+    from stepstream.cli.standing import staleness_of
+
     yield f"{trajectory}: {standing.state.replace('_', ' ')}"
     yield f"why          {standing.why}"
     if standing.would_change_it:
@@ -91,10 +93,9 @@ def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[st
         yield f"group        {facts.group['labelled']} attempts labelled, {facts.group['open']} open"
     for row in facts.decisions:
         if row["outcome"] == "trained":
-            stale = "" if row["staleness"] is None else f", {row['staleness']} versions stale"
             yield (
                 f"learner      revision {row['revision']} trained on in update {row['update']}, part of "
-                f"{row['model']}@{row['checkpoint_version']}{stale}"
+                f"{row['model']}@{row['checkpoint_version']}{staleness_of(row)}"
             )
         else:
             yield (

@@ -125,7 +125,7 @@ def _unlabelled_without_steps(facts: Facts) -> Standing:
 def _trained(trained: Sequence[Row], facts: Facts) -> Standing:
     assert facts.label is not None
     uses = "; ".join(
-        f"{row['model']}@{row['checkpoint_version']} in update {row['update']}{_staleness(row)}" for row in trained
+        f"{row['model']}@{row['checkpoint_version']} in update {row['update']}{staleness_of(row)}" for row in trained
     )
     last = max(row["revision"] for row in trained)
     if last < facts.label["revision"]:
@@ -140,13 +140,13 @@ def _trained(trained: Sequence[Row], facts: Facts) -> Standing:
 
 def _because(decision: Row) -> str:
     words = REASONS.get(decision["reason"], decision["reason"])
-    stale = f"{_staleness(decision)} then" if decision["staleness"] is not None else ""
+    stale = f"{staleness_of(decision)} then" if decision["staleness"] is not None else ""
     return (
         f"a learner of {decision['model']} dropped it at version {decision['learner_version']}{stale}, because {words}"
     )
 
 
-def _staleness(decision: Row) -> str:
+def staleness_of(decision: Row) -> str:
     """How stale it was; nothing where no policy is known to have sampled it."""
     return "" if decision["staleness"] is None else f", {decision['staleness']} versions stale"
 
