@@ -12,7 +12,8 @@ Simulated. The same loop on a virtual clock: generation, admission, labels, buff
 real, and only how long each piece of work takes is read from measured stage times. A staleness bound of k lets agents
 be k versions ahead and drops attempts that are staler; 0 is the synchronous mode. Records are decoded between updates
 there, not beside them. Decoupled: clipped against the policy at the start of the update, weighted by the truncated
-ratio to the behaviour policy; coupled: clipped against the behaviour policy. `--calibrate` measures the stages again, from this process and the real runs in FOLDER.
+ratio to the behaviour policy; coupled: clipped against the behaviour policy. `--calibrate` measures the stages again,
+from this process and the real runs in FOLDER.
 """
 
 import argparse
