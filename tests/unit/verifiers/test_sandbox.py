@@ -144,6 +144,49 @@ def test_processes_outside_cannot_be_signalled_without_namespaces() -> None:
     assert "PermissionError" in done.output
 
 
+def test_files_outside_keep_their_mode_owner_and_times(namespaces: bool, tmp_path: Path) -> None:
+    """Landlock does not look at these calls, and the code runs as the user of whom these files are."""
+    (file := tmp_path / "of the job").write_text("kept")
+    before = file.stat()
+    code = f"""
+import os, shutil
+for change in (
+    lambda of: os.chmod(of, 0), lambda of: os.utime(of, (1, 1)), lambda of: os.chown(of, -1, -1),
+    lambda of: os.truncate(of, 0), lambda of: os.setxattr(of, 'user.a', b'x'),
+    lambda of: os.chmod(os.path.dirname(of), 0),
+):
+    try: change({str(file)!r})
+    except OSError: pass
+shutil.copy('main.py', 'copy.py')
+print(open('copy.py').read() == open('main.py').read())
+"""
+    done = ran(code, namespaces)
+    assert done.output == "True\n", done.output
+    after = file.stat()
+    names = ("st_mode", "st_uid", "st_size", "st_mtime_ns", "st_ctime_ns")
+    assert [getattr(after, name) for name in names] == [getattr(before, name) for name in names]
+
+
+def test_no_descriptor_tells_the_kernel_to_signal_another(namespaces: bool) -> None:
+    with subprocess.Popen(["/bin/sleep", "600"]) as victim:
+        try:
+            code = f"""
+import fcntl, os
+read, write = os.pipe()
+try:
+    fcntl.fcntl(read, fcntl.F_SETOWN, {victim.pid})
+    fcntl.fcntl(read, 10, 9)  # F_SETSIG, SIGKILL
+    fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(write, b"x")
+except OSError as error:
+    print(type(error).__name__)
+"""
+            assert ran(code, namespaces).output == "PermissionError\n"
+            assert victim.poll() is None
+        finally:
+            victim.kill()
+
+
 def test_processes_outside_cannot_be_seen_with_namespaces() -> None:
     done = ran(f"import os; os.kill({os.getpid()}, 0)", namespaces=True)
     if "PermissionError" in done.output:
@@ -231,13 +274,16 @@ def test_the_filter_refuses_what_it_does_not_know(machine: str) -> None:
     assert decided(filtered, arch[machine], tgkill, 78) == deny
     assert decided(filtered, arch[machine], kill_call) == deny
     assert decided(program(machine, None), arch[machine], kill_call) == allow
+    fcntl, fchmod = {"x86_64": (72, 91), "aarch64": (25, 52)}[machine]
+    assert [decided(filtered, arch[machine], fcntl, 3, command) for command in (8, 15, 2)] == [deny, deny, allow]
+    assert decided(filtered, arch[machine], fchmod) == 0x00050000  # nothing is done, and no error told
     if machine == "x86_64":
         assert decided(filtered, arch[machine], 0x40000000 + socket) == kill
 
 
-def decided(code: list[tuple[int, int, int, int]], architecture: int, number: int, argument: int = 0) -> int:
+def decided(code: list[tuple[int, int, int, int]], architecture: int, number: int, *arguments: int) -> int:
     """What the filter says of a call, as the kernel would run it."""
-    data = {0: number, 4: architecture, 16: argument}
+    data = {0: number, 4: architecture} | {16 + 8 * place: value for place, value in enumerate(arguments or (0,))}
     place = held = 0
     while True:
         kind, yes, no, operand = code[place]

@@ -8,6 +8,7 @@ import pytest
 import re2
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema.validators import Draft202012Validator
 
 from stepstream.config import Settings
 from stepstream.jobs.verifiers import registry
@@ -148,13 +149,46 @@ def test_a_document_cannot_make_a_schema_take_for_ever() -> None:
     hard = orjson.dumps({"a" * 40 + "!": "a" * 5_000 + "!"}).decode()
     schema = {"patternProperties": {"^(a+)+!$": {"pattern": "^(a+)+$"}}}
     assert verdict(made("json_schema"), hard, schema=schema).category == "misfit"
+    names = {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}
+    assert verdict(made("json_schema"), hard, schema=names).category == "misfit"
+    many = "[{}, [true], " + ", ".join(map(str, range(30_000))) + ", 0.0]"
+    assert verdict(made("json_schema"), many, schema={"uniqueItems": True}).category == "misfit"
     nested = {"$ref": "#/$defs/list", "$defs": {"list": {"items": {"$ref": "#/$defs/list"}}}}
     assert verdict(made("json_schema"), "[" * 900 + "]" * 900, schema=nested).category == "too_deep"
     assert verdict(made("json_schema"), "[" * 9_000 + "]" * 9_000, schema=nested).category == "not_json"
 
 
 @pytest.mark.parametrize(
-    "schema", [None, {"type": "thing"}, {"$ref": "http://127.0.0.1:9/x.json"}, {"patternProperties": {"(?=a)": {}}}]
+    ("schema", "document", "fits"),
+    [
+        ({"uniqueItems": True}, [1, True, "1", [1], [True], {"a": 1}, {"a": True}, None, [], {}], True),
+        ({"uniqueItems": True}, [{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], False),
+        ({"uniqueItems": False}, [1, 1], True),
+        (
+            {"additionalProperties": False, "properties": {"a": {}}, "patternProperties": {"^b": {}}},
+            {"a": 1, "bc": 1},
+            True,
+        ),
+        ({"additionalProperties": False, "properties": {"a": {}}, "patternProperties": {"^b": {}}}, {"cb": 1}, False),
+        ({"additionalProperties": {"type": "string"}, "properties": {"a": {}}}, {"a": 1, "b": "c"}, True),
+        ({"additionalProperties": {"type": "string"}, "properties": {"a": {}}}, {"a": 1, "b": 2}, False),
+        ({"additionalProperties": False}, [1], True),
+    ],
+)
+def test_keywords_of_ours_say_what_the_standard_says(schema: Any, document: Any, fits: bool) -> None:
+    assert value(made("json_schema"), orjson.dumps(document).decode(), schema=schema) == fits
+    assert Draft202012Validator(schema).is_valid(document) == fits
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        {"type": "thing"},
+        {"$ref": "http://127.0.0.1:9/x.json"},
+        {"patternProperties": {"(?=a)": {}}},
+        {"allOf": [{"patternProperties": {"a": {}}}], "unevaluatedProperties": False},
+    ],
 )
 def test_a_task_without_a_sound_schema_cannot_be_judged(schema: Any) -> None:
     with pytest.raises(Unusable):
@@ -176,6 +210,7 @@ SETUP = "CREATE TABLE t (id INTEGER, name TEXT, x REAL); INSERT INTO t VALUES (1
         ("UPDATE t SET name = 'c'", "different"),
         ("UPDATE t SET name = 'c' WHERE id = 2; INSERT INTO t SELECT * FROM t WHERE id = 1", "different"),
         ("UPDATE t SET name = 'c' WHERE id = 2; CREATE TABLE u (a)", "different"),
+        ("UPDATE t SET name = 'c' WHERE id = 2; CREATE TABLE sqlitex (a)", "different"),
         ("SELECT 1", "different"),
         ("", "different"),
         ("DROP TABLE t", "different"),
@@ -189,6 +224,19 @@ SETUP = "CREATE TABLE t (id INTEGER, name TEXT, x REAL); INSERT INTO t VALUES (1
         ("SELECT load_extension('{file}')", "failed"),
         ("CREATE TABLE big AS SELECT zeroblob(1000000000) AS x", "failed"),
         ("WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c", "timeout"),
+        # A function is not interrupted: what one call could take for hours is refused.
+        ("SELECT instr(zeroblob(2000000), CAST(zeroblob(1000000) AS BLOB) || x'01')", "failed"),
+        ("SELECT hex(zeroblob(40000)) LIKE '%' || hex(zeroblob(10000)) || '1'", "failed"),
+        (
+            "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 1000) "
+            "INSERT INTO t SELECT 3, hex(zeroblob(1000)), instr(zeroblob(90000), zeroblob(40000 + n) || x'01') FROM c",
+            "timeout",
+        ),
+        (
+            "CREATE TEMP TABLE x AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 5000) "
+            "SELECT zeroblob(1000) FROM c",
+            "failed",
+        ),
         (
             "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 100000) "
             "INSERT INTO t SELECT n, hex(zeroblob(1000)), 0 FROM c",

@@ -1,6 +1,6 @@
 """`json_schema`: what was observed is JSON that fits a schema (drafts 4 to 2020-12)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -76,14 +76,16 @@ def validator(schema: Any, *, formats: bool) -> Validator:
     """
     kind = validator_for(schema, default=Draft202012Validator)
     kind.check_schema(schema)
-    kind = extend(kind, {"pattern": _pattern, "patternProperties": _pattern_properties})
+    if _mentions(schema, "patternProperties") and _mentions(schema, "unevaluatedProperties"):
+        raise SchemaError("unevaluatedProperties beside patternProperties: use additionalProperties")
+    kind = extend(kind, _BOUNDED)
     checker = kind.FORMAT_CHECKER if formats else None
     checks: Validator = kind(schema, format_checker=checker, registry=Registry())
     return checks
 
 
 def _pattern(_: Validator, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """The keyword `pattern`, by RE2: a document cannot make it take for ever."""
+    """The keyword `pattern`, by RE2."""
     if isinstance(instance, str) and not _searched(pattern, instance):
         yield ValidationError("does not match the pattern")
 
@@ -95,6 +97,50 @@ def _pattern_properties(checks: Any, patterns: Any, instance: Any, schema: Any) 
             for name, value in instance.items():
                 if _searched(pattern, name):
                     yield from checks.descend(value, below, path=name, schema_path=pattern)
+
+
+def _additional_properties(checks: Any, below: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """The keyword `additionalProperties`; what is additional is found by RE2."""
+    if not isinstance(instance, dict):
+        return
+    named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    more = [name for name in instance if name not in named and not any(_searched(p, name) for p in patterns)]
+    if below is False and more:
+        yield ValidationError("has more properties")
+    elif below is not False:
+        for name in more:
+            yield from checks.descend(instance[name], below, path=name)
+
+
+def _unique_items(_: Validator, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """The keyword `uniqueItems`, in linear time."""
+    if wanted and isinstance(instance, list) and len({_key(item) for item in instance}) < len(instance):
+        yield ValidationError("has an item twice")
+
+
+_BOUNDED = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}
+"""Keywords with which a document could take for ever otherwise: patterns, and comparing every item with every other."""
+
+
+def _key(value: Any) -> Hashable:
+    """Equal for values that are equal in JSON, where true is not 1 and 1.0 is."""
+    if isinstance(value, dict):
+        return "{", frozenset((name, _key(held)) for name, held in value.items())
+    if isinstance(value, list):
+        return "[", *map(_key, value)
+    return (value,) if isinstance(value, bool) else value
+
+
+def _mentions(schema: Any, keyword: str) -> bool:
+    """Whether a keyword stands anywhere in a schema."""
+    if isinstance(schema, dict):
+        return keyword in schema or any(_mentions(below, keyword) for below in schema.values())
+    return isinstance(schema, list) and any(_mentions(below, keyword) for below in schema)
 
 
 def _searched(pattern: str, text: str) -> bool:

@@ -13,10 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal
 
+from pydantic import Field
+
 from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
 from stepstream.jobs.verifiers.options import Options, Surroundings, expected, read
 
-_STEPS_A_LOOK = 10_000
+_STEPS_A_LOOK = 50
+"""Instructions of SQLite between two looks at the clock: a single one may go through whole values, time and again."""
+_PATTERN_BYTES = 500
 _DENIED = {
     sqlite3.SQLITE_ATTACH,
     sqlite3.SQLITE_DETACH,
@@ -33,10 +37,13 @@ State = dict[str, Counter[tuple[Any, ...]]]
 class SqlStateOptions(Options):
     """Options of `sql_state`."""
 
-    seconds: float = 2.0
+    seconds: float = Field(2.0, gt=0)
     """Time for the agent's statements."""
-    memory_mb: int = 64
-    """Largest database."""
+    memory_mb: int = Field(64, ge=1)
+    """Largest database, and as much for temporary tables."""
+    value_bytes: int = Field(100_000, ge=1_000)
+    """Longest value that the agent's statements may make or read, and of these statements together: what one function
+    takes, which cannot be stopped, rises with its square."""
     pays: Literal["all", "share"] = "all"
     """1 for the right state alone, or the share of tables that are right."""
     ignore: tuple[str, ...] = ()
@@ -81,11 +88,14 @@ class SqlState:
 
     def _after(self, setup: str, statements: str) -> State:
         with closing(sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)) as database:
-            database.execute(f"PRAGMA max_page_count = {self._options.memory_mb * 256}")
+            for kind in ("main", "temp"):
+                database.execute(f"PRAGMA {kind}.max_page_count = {self._options.memory_mb * 256}")
             database.execute("PRAGMA trusted_schema = OFF")
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._options.memory_mb << 20)
             database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             database.executescript(setup)
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._options.value_bytes)
+            database.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _PATTERN_BYTES)
             until = time.monotonic() + self._options.seconds
             database.set_progress_handler(lambda: time.monotonic() > until, _STEPS_A_LOOK)
             database.set_authorizer(_authorize)
@@ -93,12 +103,13 @@ class SqlState:
             if database.in_transaction:
                 database.execute("ROLLBACK")  # what was not committed is not there
             database.set_authorizer(None)
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._options.memory_mb << 20)
             return state_of(database)
 
 
 def state_of(database: sqlite3.Connection) -> State:
     """Rows of every table."""
-    names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*'")
     return {
         name.lower(): Counter(
             tuple(map(normal, row)) for row in database.execute('SELECT * FROM "' + name.replace('"', '""') + '"')

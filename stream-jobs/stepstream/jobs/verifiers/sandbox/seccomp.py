@@ -39,9 +39,46 @@ _NR = {
     "msgget": (68, 186),
     "semget": (64, 190),
     "memfd_create": (319, 279),
+    "mq_open": (240, 180),
+    "syslog": (103, 116),
+    "truncate": (76, 45),  # older versions of Landlock leave it open
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
 }
+_PRETENDED = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+"""Calls that do nothing and say that they did: they would reach any file of this user's, which Landlock lets them, and
+ordinary code makes them when it copies files."""
 _SIGNALS = {"kill": (62, 129), "tkill": (200, 130)}
 _TGKILL, _CLONE, _CLONE3, _PRLIMIT = (234, 131), (56, 220), (435, 435), (302, 261)
+_FCNTL, _SET_OWNER, _SET_OWNER_EX = (72, 25), 8, 15
+_IOCTL, _SOCKET_OWNERS = (16, 29), (0x8901, 0x8902)
+"""How a descriptor is told whom to send which signal: another way to end a process."""
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _X32 = 0x40000000
 _NAMESPACES = 0x7E020000
@@ -95,25 +132,30 @@ def program(machine: str, only_pid: int | None) -> list[Instruction]:
     if machine == "x86_64":
         code += [(_JGE, 0, 1, _X32), (_RET, 0, 0, kill)]
     denied = {**_NR, **({} if only_pid is None else _SIGNALS)}
-    for numbers in denied.values():
-        code += [(_JEQ, 0, 1, numbers[column]), (_RET, 0, 0, deny)]
+    answers = [(numbers, deny) for numbers in denied.values()] + [(each, _ERRNO) for each in _PRETENDED.values()]
+    for numbers, answer in answers:
+        if (number := numbers[column]) is not None:
+            code += [(_JEQ, 0, 1, number), (_RET, 0, 0, answer)]
     # Threads and children may be made, in the namespaces that are there. glibc falls back from clone3 to clone, whose
     # flags a filter can see.
     code += [(_JEQ, 0, 1, _CLONE3[column]), (_RET, 0, 0, _ERRNO | errno.ENOSYS)]
-    code += _if_argument(_CLONE[column], 0, (_JSET, _NAMESPACES), deny, allow)
+    code += _if_argument(_CLONE[column], 0, [(_JSET, _NAMESPACES)], deny, allow)
+    code += _if_argument(_FCNTL[column], 1, [(_JEQ, _SET_OWNER), (_JEQ, _SET_OWNER_EX)], deny, allow)
+    code += _if_argument(_IOCTL[column], 1, [(_JEQ, owner) for owner in _SOCKET_OWNERS], deny, allow)
     # Limits of other processes: only its own, which is 0.
-    code += _if_argument(_PRLIMIT[column], 0, (_JEQ, 0), allow, deny)
+    code += _if_argument(_PRLIMIT[column], 0, [(_JEQ, 0)], allow, deny)
     if only_pid is not None:
-        code += _if_argument(_TGKILL[column], 0, (_JEQ, only_pid), allow, deny)
+        code += _if_argument(_TGKILL[column], 0, [(_JEQ, only_pid)], allow, deny)
     return [*code, (_RET, 0, 0, allow)]
 
 
-def _if_argument(number: int, argument: int, test: tuple[int, int], yes: int, no: int) -> list[Instruction]:
-    """For one call: `yes` where the low half of an argument passes the test, else `no`."""
+def _if_argument(number: int, argument: int, tests: list[tuple[int, int]], yes: int, no: int) -> list[Instruction]:
+    """For one call: `yes` where the low half of an argument passes one of the tests, else `no`."""
+    checks = [(kind, len(tests) - place, 0, operand) for place, (kind, operand) in enumerate(tests)]
     return [
-        (_JEQ, 0, 4, number),
+        (_JEQ, 0, len(tests) + 3, number),
         (_LOAD, 0, 0, 16 + 8 * argument),
-        (test[0], 0, 1, test[1]),
-        (_RET, 0, 0, yes),
+        *checks,
         (_RET, 0, 0, no),
+        (_RET, 0, 0, yes),
     ]
