@@ -1,14 +1,14 @@
 """What `label` does with the records of one partition: joins trajectories, closes them, labels them, looks again.
 
 State: the trajectories (`store.py`), and up to which changes of consent and of reward specifications all of them
-were looked at.
+were looked at by this version of the job.
 """
 
 import logging
 from typing import Any, cast
 
 from stepstream.jobs.governance.standing import NoRules, Rules
-from stepstream.jobs.labels.naming import CURATION
+from stepstream.jobs.labels.naming import CURATION, VERSION
 from stepstream.jobs.labels.publishing import Publishing
 from stepstream.jobs.labels.store import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
 from stepstream.jobs.labels.trajectory import Head, source_of
@@ -24,7 +24,7 @@ from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed
 
 log = logging.getLogger(__name__)
 
-_SETTLED = b"r"
+_SETTLED = b"r" + VERSION.encode()
 _LOOKED_AT = 500
 """Trajectories looked at again in one tick after consent or a reward specification changed."""
 
@@ -49,7 +49,8 @@ class LabelFold:
         self._waits = Waits(self._store, specs, idle_timeout_s=idle_timeout_s, end_grace_s=end_grace_s)
         self._publishing = Publishing(self._store, self._waits, self._rules)
         self._keep_days, self._swept_day = keep_days, 0
-        self._settled_rules = int.from_bytes(state.get(_SETTLED) or b"")
+        settled = state.get(_SETTLED)
+        self._settled_rules = None if settled is None else int.from_bytes(settled)
         self._looking: tuple[int, list[bytes]] | None = None
         self._touched: dict[bytes, tuple[Head, Record]] = {}
 
@@ -94,7 +95,7 @@ class LabelFold:
         self._store.trim()
 
     def due(self, now_ms: int) -> bool:
-        """Whether a trajectory may have waited or been kept long enough, or consent or a specification changed."""
+        """Whether a trajectory may have waited or been kept long enough, or consent, a specification or we changed."""
         return (
             self._waits.due(now_ms)
             or now_ms // DAY_MS > self._swept_day

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
+from stepstream.jobs.labels import fold, publishing
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import RewardSpec
@@ -162,7 +163,7 @@ def test_a_closed_trajectory_is_kept_for_its_days_and_then_forgotten() -> None:
     [(_, _, second)] = run.feed([told(run, make_feedback("t", 0.0, number=1))])
     assert second["revision"] == 2
     run.tick(NOW_MS + 32 * 86_400_000)
-    assert run.state.content == {}
+    assert set(run.state.content) == {fold._SETTLED}
 
 
 def test_two_events_cannot_be_the_same_step() -> None:
@@ -235,6 +236,21 @@ def test_the_last_revision_is_a_function_of_what_came(data: st.DataObject) -> No
 
 def last_labels(batches: list[list[tuple[str, str, Any]]]) -> dict[str, Any]:
     return {label["trajectory_id"]: without_revision(label) for outputs in batches for _, _, label in outputs}
+
+
+def test_what_an_earlier_version_of_the_job_labelled_is_labelled_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = MemoryState()
+    with monkeypatch.context() as then:
+        then.setattr(publishing, "JOB", "label@0")
+        then.setattr(fold, "_SETTLED", b"r0")
+        run = label_run(state)
+        run.feed([*steps_of(run, "t"), *steps_of(run, "open")])
+        [(_, _, first)] = run.feed([told(run, make_ending("t", 3))])
+        assert run.tick(NOW_MS) == run.tick(NOW_MS + 1_000) == []
+    run = label_run(state)
+    [(topic, _, second)] = run.tick(NOW_MS + 2_000)
+    assert (topic, first["revision"], second["revision"], second["labelled_by"]) == (LABELS, 1, 2, JOB)
+    assert run.tick(NOW_MS + 3_000) == label_run(state).tick(NOW_MS + 4_000) == []
 
 
 def test_the_same_inputs_give_the_same_bytes() -> None:
