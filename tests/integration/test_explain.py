@@ -99,6 +99,8 @@ def test_a_label_that_no_learner_may_use_says_why(client: Client, ask: Ask) -> N
 def test_an_attempt_in_an_open_group_says_whom_it_waits_for(client: Client, ask: Ask) -> None:
     put(client, "labeled-trajectories", label(), label("u"))
     put(client, "governed-steps", step("t", group_id="g"), step("v", group_id="g"))
+    put(client, "labeled-trajectories", label("x", tenant="another"))
+    put(client, "governed-steps", step("y", group_id="g", tenant="another"))
     found = answer(ask)
     assert found["state"] == "waiting"
     assert "2 of 8 labelled attempts, and 1 that are still open" in found["why"]

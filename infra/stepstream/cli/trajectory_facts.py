@@ -9,7 +9,8 @@ from stepstream.cli.standing import Facts
 _STEPS = """
 SELECT count() AS count, minOrNull(s.occurred_at) AS first_at, maxOrNull(s.occurred_at) AS last_at,
     countIf(s.trajectory_end != 'open') > 0 AS ended, countIf(s.trainable) AS trainable,
-    arraySort(arrayDistinct(arrayFlatten(groupArray(s.flags)))) AS flags, any(s.group_id) AS group_id
+    arraySort(arrayDistinct(arrayFlatten(groupArray(s.flags)))) AS flags, any(s.group_id) AS group_id,
+    any(s.tenant) AS tenant
 FROM
 (
     SELECT * FROM steps FINAL WHERE trajectory_id = {id:String}
@@ -49,8 +50,9 @@ FROM training_decisions FINAL WHERE trajectory_id = {id:String} ORDER BY occurre
 """
 _GROUP = """
 SELECT
-    (SELECT uniqExact(trajectory_id) FROM trajectories WHERE group_id = {group:String}) AS labelled,
-    (SELECT uniqExact(trajectory_id) FROM steps WHERE group_id = {group:String}
+    (SELECT uniqExact(trajectory_id) FROM trajectories
+        WHERE group_id = {group:String} AND tenant = {tenant:String}) AS labelled,
+    (SELECT uniqExact(trajectory_id) FROM steps WHERE group_id = {group:String} AND tenant = {tenant:String}
         AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE group_id = {group:String})) AS open
 """
 _NEWEST = "SELECT max(version) AS newest FROM checkpoints WHERE model = {model:String} HAVING count() > 0"
@@ -68,7 +70,7 @@ def facts_of(client: Client, trajectory_id: str) -> Facts:
 
     steps = ask(_STEPS)[0]
     label = next(iter(ask(_LABEL)), None)
-    group = label["group_id"] if label is not None else steps["group_id"]
+    group, tenant = (label or steps)["group_id"], (label or steps)["tenant"]
     newest = ask(_NEWEST, model=label["model"]) if label is not None else []
     return Facts(
         steps=steps,
@@ -77,7 +79,7 @@ def facts_of(client: Client, trajectory_id: str) -> Facts:
         label=label,
         components=ask(_COMPONENTS),
         curation=ask(_CURATION),
-        group=ask(_GROUP, group=group)[0] if group else {"labelled": 0, "open": 0},
+        group=ask(_GROUP, group=group, tenant=tenant)[0] if group else {"labelled": 0, "open": 0},
         decisions=ask(_DECISIONS),
         newest_version=newest[0]["newest"] if newest else None,
     )

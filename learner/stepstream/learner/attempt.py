@@ -1,6 +1,5 @@
 """What the learner needs of a labelled trajectory: its tokens as arrays, or why it may not be trained on."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,8 @@ Place = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
 
 _NO_OUTCOME = "no_outcome"
+_MOST_REWARD = 1e15
+"""Rewards beyond this would overflow a float32 gradient's norm, or a variance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
     Raises:
         Invalid: its spans, tokens, log-probabilities or reward cannot be right.
     """
-    if not all(map(math.isfinite, (record["reward"], *(step["reward"] for step in record["steps"])))):
-        raise Invalid("reward is not finite")
+    if not all(abs(paid) <= _MOST_REWARD for paid in (record["reward"], *(step["reward"] for step in record["steps"]))):
+        raise Invalid(f"reward is no number, or beyond {_MOST_REWARD:g}")
     barred = _barred(record, limits) or _unsuited(record, limits)
     sequences = () if barred else _sequences(record, limits)
     if not barred and not sequences:
@@ -88,6 +89,21 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         tenant=record["tenant"],
         signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
         demonstrations=demonstrations,
+    )
+
+
+def refused(record: Mapping[str, Any], place: Place, limits: Limits) -> Attempt:
+    """A LabeledTrajectory that `attempt_of` finds invalid, as the attempt that its group need not wait for."""
+    return Attempt(
+        place=place,
+        trajectory_id=record["trajectory_id"],
+        revision=record["revision"],
+        group_id=record["group_id"] or "",
+        reward=0.0,
+        sequences=(),
+        version_min=record["version_min"],
+        barred=_barred(record, limits) or "invalid",
+        tenant=record["tenant"],
     )
 
 
@@ -135,6 +151,9 @@ def _sequences(record: Mapping[str, Any], limits: Limits) -> tuple[Tokens, ...]:
     place = positions(record)
     if is_sampled(record):
         found = [_tokens(sequence, limits, place) for sequence in record["sequences"]]
+        steps = [step for tokens in found for step in set(tokens.steps.tolist())]
+        if len(set(steps)) < len(steps):
+            raise Invalid("the response of one step in two sequences")
     elif limits.transcript is None:
         found = []
     else:

@@ -14,7 +14,7 @@ from stepstream.config.sections import Kafka
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.learner import metrics
-from stepstream.learner.attempt import Attempt, Place, attempt_of
+from stepstream.learner.attempt import Attempt, Place, attempt_of, refused
 from stepstream.learner.decisions import DECISIONS, JOB
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS
 from stepstream.learner.publish import INPUT
@@ -33,7 +33,8 @@ _BATCHES_AHEAD = 50
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One record that was read: an attempt, a refusal of one, or a checkpoint event."""
+    """One record that was read: an attempt, a refusal of a record (with its attempt, where one can be told), or a
+    checkpoint event."""
 
     place: Place
     attempt: Attempt | None = None
@@ -138,7 +139,8 @@ def arrival_of(event: Event, limits: Limits) -> Arrival:
     try:
         return Arrival(place, attempt=attempt_of(event.record, place, limits))
     except Invalid as error:
-        return Arrival(place, refusal=_refusal(event, "invalid", str(error)))
+        refusal = _refusal(event, "invalid", str(error))
+        return Arrival(place, attempt=refused(event.record, place, limits), refusal=refusal)
 
 
 def _refusal(event: Event, error: str, reason: str) -> DeadLetter:

@@ -18,6 +18,7 @@ REASONS = {
     "no_outcome": "its outcome, or a component that its reward requires, had not come when its group ended",
     "shaping_discount": "its reward is shaped by potentials for another discount than the learner adds it up with, and "
     "would move the optimum",
+    "invalid": "its label contradicts itself or the model: the learner's dead letter says where",
     "no_trained_tokens": "none of its tokens may be trained on",
     "conversation_form": "its text is nothing that the model's chat template and tokenizer can write",
     "too_long": "it, or what was demonstrated, is longer than the model's context",
@@ -51,6 +52,7 @@ REMEDIES = {
     "no_outcome": "feedback with its outcome: its label then gets a new revision, which counts while it is not stale",
     "shaping_discount": "a reward specification with the `gamma` of the advantage rule: 1, or for rules that credit "
     "steps `learner.credit_discount` (docs/rewards.md, Shaping); its label then gets a new revision",
+    "invalid": "what wrote it, where its dead letter (`stepstream doctor`, topic dead-letters) points",
     "no_trained_tokens": "nothing for this one",
     "conversation_form": "a model with a chat template that has its roles and tool calls; or a label made anew, where "
     "it is older than labels that carry text",

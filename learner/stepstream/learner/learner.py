@@ -183,13 +183,14 @@ class _Lineage:
         """Folds one record; True if it is a new root."""
         if arrival.checkpoint is not None:
             return self._is_new_root(arrival.checkpoint)
+        if arrival.refusal is not None:
+            self._refuse(arrival.refusal)
         if arrival.attempt is not None:
             metrics.READ.inc()
             # A crash may have come between the version and the decisions that tell what is in it.
             self._journal.trained([arrival.attempt], self._uses.pop(arrival.place, []))
             self._buffer.add(arrival.attempt, time.monotonic())
         elif arrival.refusal is not None:
-            self._refuse(arrival.refusal)
             self._buffer.see(arrival.place)
         return False
 

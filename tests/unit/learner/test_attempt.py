@@ -67,6 +67,7 @@ def test_a_sequence_that_the_model_cannot_hold() -> None:
         (lambda s: s["spans"][0].update(version=-1), "version -1"),
         (lambda s: s["token_ids"].__setitem__(0, 99), "token id"),
         (lambda s: s["token_ids"].__setitem__(0, -1), "token id"),
+        (lambda s: s["spans"][1].update(step_index=7), "span of step 7"),
     ],
 )
 def test_records_that_contradict_themselves(change: Any, message: str) -> None:
@@ -76,6 +77,16 @@ def test_records_that_contradict_themselves(change: Any, message: str) -> None:
         attempt_of(record, (0, 0), LIMITS)
 
 
-def test_a_reward_that_is_no_number() -> None:
-    with pytest.raises(Invalid, match="reward"):
-        attempt(labelled("g", 0, float("nan")))
+def test_a_response_that_stands_in_two_sequences() -> None:
+    record = labelled("g", 0, 1.0)
+    record["sequences"] *= 2
+    with pytest.raises(Invalid, match="one step in two sequences"):
+        attempt(record)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), -float("inf"), 1e200])
+def test_a_reward_that_no_gradient_could_bear(reward: float) -> None:
+    for record in (labelled("g", 0, reward), labelled("g", 0, 0.0)):
+        record["steps"][0]["reward"] = reward
+        with pytest.raises(Invalid, match="reward"):
+            attempt(record)

@@ -38,6 +38,19 @@ class Scripted:
         return [Event("labeled-trajectories", 0, self.polled - 1, "g", record)]
 
 
+def test_a_record_that_is_refused_is_told_of_to_its_group() -> None:
+    """Its group need not wait for it, and whoever asks for it is answered."""
+    for fields, why in (({}, "invalid"), ({"model": "another"}, "other_model")):
+        record = labelled("g", 1, float("nan"), revision=3, tenant="shop", **fields)
+        arrival = arrival_of(Event("labeled-trajectories", 2, 5, "g", record), LIMITS)
+        assert arrival.refusal is not None
+        assert (arrival.refusal["error"], arrival.refusal["offset"]) == ("invalid", 5)
+        told = arrival.attempt
+        assert told is not None
+        assert (told.barred, told.trajectory_id, told.revision, told.group_id) == (why, "g/1", 3, "g")
+        assert (told.place, told.tenant, told.sequences) == ((2, 5), "shop", ())
+
+
 def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded_by: set[str] = set()
 
