@@ -102,7 +102,7 @@ class Speech:
                     list(messages), tools=tools, tokenize=False, add_generation_prompt=asks
                 )
             )
-        except (jinja2.TemplateError, TypeError, ValueError):
+        except (jinja2.TemplateError, TypeError, ValueError, RecursionError):
             return None
 
     @cached_property
@@ -122,7 +122,7 @@ class Speech:
 def message_of(response: str) -> Message | None:
     """The response as chat templates expect a message; None: it says nothing, or is no well-formed message."""
     try:
-        told = json.loads(response)
+        told = _read(response)
     except ValueError:
         told = None
     if not isinstance(told, dict) or told.get("role") != "assistant":
@@ -158,7 +158,7 @@ def _written(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 def _offered(tool_definitions: str | None) -> list[Any] | None:
     """Tools for a template; None: none, or in a form that is no list."""
     try:
-        told = json.loads(tool_definitions or "null")
+        told = _read(tool_definitions or "null")
     except ValueError:
         return None
     return told if isinstance(told, list) and told else None
@@ -168,7 +168,19 @@ def _call(call: Mapping[str, Any]) -> Message:
     function = call["function"]
     arguments = function["arguments"]
     if isinstance(arguments, str):
-        arguments = json.loads(arguments)
+        arguments = _read(arguments)
     if not isinstance(arguments, dict):
         raise TypeError("the arguments of a tool call are no object")
     return {"type": "function", "id": call.get("id"), "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _read(text: str) -> Any:
+    """JSON.
+
+    Raises:
+        ValueError: it is none, or nested too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None

@@ -93,6 +93,7 @@ def test_without_a_template_it_is_plain_text_and_the_end_of_the_turn(
     [
         "",
         calling("no json"),
+        calling("[" * 100_000),
         calling([1]),
         calling(tool_calls=[{"id": "c"}]),
         calling(tool_calls=7),
@@ -162,7 +163,7 @@ def test_an_answer_that_ends_early_is_read_on_as_it_stands(speech: Speech, worke
 
 def test_the_tools_that_were_offered_are_told(folder: Path, tmp_path: Path) -> None:
     offering = templated(folder, tmp_path / "offering", OFFERING)
-    for tools, count in (("[{}, {}]", "2"), ("[]", "-"), ("no json", "-"), (None, "-")):
+    for tools, count in (("[{}, {}]", "2"), ("[]", "-"), ("no json", "-"), ("[" * 100_000, "-"), (None, "-")):
         [spoken] = offering.transcript(talk("a", "b") | {"tool_definitions": tools})
         assert ChatTokenizer(tmp_path / "offering").text(spoken.ids[:2]) == "<bos>" + count
 
@@ -181,6 +182,6 @@ def test_what_the_template_cannot_write_is_left_out(
     assert speech.transcript(begun) == []
 
 
-@pytest.mark.parametrize("text", ['{"role": "user"}', "[1]", "{", "7"])
+@pytest.mark.parametrize("text", ['{"role": "user"}', "[1]", "{", "7", "[" * 100_000], ids=range(5))
 def test_other_json_is_text_like_any(text: str) -> None:
     assert message_of(text) == {"role": "assistant", "content": text}

@@ -26,7 +26,7 @@ def malformed(call: ToolCall) -> bool:
         return True
     try:
         return not isinstance(json.loads(call["arguments"] or "{}"), dict)
-    except ValueError:
+    except (ValueError, RecursionError):  # a model that repeats itself writes thousands of brackets
         return True
 
 

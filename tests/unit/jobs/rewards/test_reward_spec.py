@@ -117,6 +117,7 @@ def test_versions_rise_by_name_and_what_cannot_be_read_stops_the_job() -> None:
         ({"arguments": '{"input": "a"}', "error": "Timeout"}, False),
         ({"arguments": '{"input": '}, True),
         ({"arguments": '["a"]'}, True),
+        ({"arguments": '{"a": ' + "[" * 100_000}, True),
         ({"arguments": "{}", "error": "invalid_arguments"}, True),
         ({"arguments": "{}", "error": "unknown_tool"}, True),
         ({"arguments": "{}", "name": " "}, True),
