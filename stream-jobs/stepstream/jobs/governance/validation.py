@@ -12,6 +12,8 @@ _POSITIVE_LOGPROB = 1e-4
 _EARLIEST_US = 946_684_800_000_000
 """2000-01-01: an older time is a unit error."""
 _LONGEST_ID = 512
+_MOST = 1e15
+"""A larger value, time or price is a unit error, and sums of such would overflow."""
 
 
 def check_envelope(record: Mapping[str, Any], key: bytes | None, now_us: int, max_future_us: int) -> None:
@@ -60,6 +62,10 @@ def check_step(step: Mapping[str, Any]) -> None:
     _require(not ids or min(ids) >= 0, "a response token id is negative")
     _require(not step["prompt_token_ids"] or min(step["prompt_token_ids"]) >= 0, "a prompt token id is negative")
     _check_spans(step["policy_spans"], len(ids))
+    _check_amount("cost_usd", step["cost_usd"])
+    _check_amount("duration_ms", step["duration_ms"])
+    for call in step["response"]["tool_calls"]:
+        _check_amount("duration_ms of a tool call", call["duration_ms"])
     if step["fidelity"] == "token":
         _require(len(ids) == 0 or bool(step["policy_spans"]), "fidelity `token` needs policy_spans")
     else:
@@ -73,13 +79,16 @@ def check_feedback(feedback: Mapping[str, Any]) -> None:
         Refused: `invalid`, with the field and what is wrong with it.
     """
     _require(bool(feedback["name"]), "name is empty")
-    value = feedback["value"]
-    _require(value is None or math.isfinite(value), "value is not finite")
+    _check_amount("value", feedback["value"])
     _require(feedback["step_index"] is None or feedback["step_index"] >= 0, "step_index is negative")
     last = feedback["last_step_index"]
     _require(last is None or (last >= 0 and feedback["end"] != "open"), "last_step_index must be 0 or more, with `end`")
     if feedback["retracts"] is not None:
         _check_uuid("retracts", feedback["retracts"])
+
+
+def _check_amount(field: str, amount: float | None) -> None:
+    _require(amount is None or abs(amount) <= _MOST, f"{field} is not finite, or beyond {_MOST:g}")
 
 
 def _check_spans(spans: list[Mapping[str, Any]], tokens: int) -> None:

@@ -57,9 +57,9 @@ def measured(name: Builtin, step: Step, told_malformed: int) -> float | None:
             attempted = max(len(calls), wrong)
             return 1 - wrong / attempted if attempted else None
         case "seconds":
-            return (step["duration_ms"] or 0.0) / 1000
+            return max(0.0, step["duration_ms"] or 0.0) / 1000
         case "cost_usd":
-            return step["cost_usd"] or 0.0
+            return max(0.0, step["cost_usd"] or 0.0)
         case "response_tokens":
             return float(len(step["response_token_ids"]))
         case "certainty":

@@ -10,9 +10,10 @@ from stream_records import T0_US, make_feedback, make_steps
 
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.runtime.record import Refused
-from stepstream.topics.events import new_policy_span
+from stepstream.topics.events import new_message, new_policy_span, new_tool_call
 
 SPAN = {"model": "demo", "version": 3}
+SLOW = new_tool_call(call_id="c", name="get", arguments="{}", duration_ms=math.nan)
 
 
 def test_sound_events_pass() -> None:
@@ -51,6 +52,10 @@ def test_sound_events_pass() -> None:
         ({"prompt_shared_digest": "0" * 64}, "prompt_shared_digest"),
         ({"fidelity": "text"}, "no tokens"),
         ({"parent_step_index": 1}, "parent"),
+        ({"cost_usd": math.nan}, "cost_usd is not finite"),
+        ({"cost_usd": -1.7e308}, "cost_usd"),
+        ({"duration_ms": math.inf}, "duration_ms is not finite"),
+        ({"response": new_message(role="assistant", tool_calls=[SLOW])}, "of a tool call is not finite"),
     ],
 )
 def test_a_broken_step_is_refused(fields: dict[str, Any], reason: str) -> None:
@@ -64,6 +69,7 @@ def test_a_broken_step_is_refused(fields: dict[str, Any], reason: str) -> None:
     [
         ({"name": ""}, "name"),
         ({"value": math.inf}, "finite"),
+        ({"value": 1e300}, "value is not finite, or beyond 1e"),
         ({"step_index": -1}, "step_index"),
         ({"last_step_index": 2}, "last_step_index"),
         ({"end": "terminated", "last_step_index": -1}, "last_step_index"),

@@ -136,6 +136,11 @@ def test_what_is_measured_on_a_step() -> None:
     text = {**step, "response": new_message(role="assistant", content='<tool_call>{"name": "get"</tool_call>')}
     assert malformed_calls(text) == 1
     assert measured("valid_calls", text, 0) == 0.0
+    for name, field in (
+        ("cost_usd", "cost_usd"),
+        ("seconds", "duration_ms"),
+    ):  # nobody earns by having paid less than 0
+        assert measured(name, {**step, field: -5.0}, 0) == 0.0  # type: ignore[arg-type, misc]
     question = {**step, "response": new_message(role="assistant", content="Which one? ")}
     assert [measured("clarifying_questions", one, 0) for one in (question, step)] == [1.0, 0.0]
     assert measured("valid_calls", question, 0) is None
