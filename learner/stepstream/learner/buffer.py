@@ -215,8 +215,7 @@ class Buffer:
 
     def _late(self, attempt: Attempt, past: Past, now_s: float) -> None:
         """An attempt of a group that is done with."""
-        trained = past.trained.get(attempt.trajectory_id)
-        seen = max(trained or 0, past.seen.get(attempt.trajectory_id, 0))
+        seen = max(past.trained.get(attempt.trajectory_id, 0), past.seen.get(attempt.trajectory_id, 0))
         if attempt.revision <= seen:
             self.dropped["duplicate"] += 1
             return
@@ -265,11 +264,10 @@ class Buffer:
     def _close(self, group_id: str, group: Group, reason: str) -> None:
         self._open.pop(group_id, None)
         self._ready.pop(group_id, None)
-        attempts = group.attempts
         # Until a copy would be stale for certain; an attempt without versions counts as sampled now.
-        freshest = max((self._version - (a.staleness(self._version) or 0) for a in attempts.values()), default=0)
+        freshest = max((self._version - (a.staleness(self._version) or 0) for a in group.attempts.values()), default=0)
         past = self._past[group_id] = Past.of(group, freshest, group.used >= self._reuse, self._past.get(group_id))
-        for attempt in attempts.values():
+        for attempt in group.attempts.values():
             trained = group.trained.get(attempt.trajectory_id) == attempt.revision
             if not trained and not self._opens_again(attempt, past, group.since_s):
                 bar = self._bar(attempt)

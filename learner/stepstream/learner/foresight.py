@@ -7,7 +7,7 @@ them is a number, which then weighs the token's log θ in as many passes as memo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -43,35 +43,6 @@ def looks_beyond(objective: Judge, rows: Sequence[Row], batches: Sequence[Sequen
     return objective.reach == "sequence" and len(set(attempts)) < len(attempts)
 
 
-def judged(
-    objective: Judge,
-    rows: Mapping[int, Row],
-    scales: Mapping[int, float],
-    version: int,
-    scores: Scores,
-    proximal: Tensor | None,
-    reference: Tensor | None,
-) -> tuple[Tensor, Step]:
-    """The loss of some rows, with gradient, and what to tell of them.
-
-    Args:
-        objective: what is maximised.
-        rows: by number.
-        scales: what each token of a row counts, by number.
-        version: version that the update trains from.
-        scores: of the rows' trained tokens under θ, row after row.
-        proximal: log p of them; None where θ is p.
-        reference: log ref of them, where the objective asks for it.
-    """
-    chosen, current = list(rows.values()), scores.logprobs
-    before = current.detach() if proximal is None else proximal
-    batch = loss_batch(chosen, current, before, version, reference)
-    terms = objective.terms(batch)
-    scale = torch.tensor([scales[number] for number in rows]).repeat_interleave(torch.tensor(trained_sizes(chosen)))
-    loss = -(scale * terms.objective).sum()
-    return loss, Step.of(loss.item(), terms, batch, scores.entropy)
-
-
 @dataclass(frozen=True, slots=True)
 class Foreseen:
     """A gradient step that was judged as a whole."""
@@ -80,23 +51,6 @@ class Foreseen:
     """Derivative of the loss by log θ of each trained token, by row."""
     step: Step
     """What to tell of it."""
-
-    @classmethod
-    def of(
-        cls,
-        objective: Judge,
-        rows: Mapping[int, Row],
-        scales: Mapping[int, float],
-        version: int,
-        scores: Scores,
-        proximal: Tensor | None,
-        reference: Tensor | None,
-    ) -> Self:
-        """Judges all rows of a gradient step; the arguments are those of `judged`."""
-        leaf = scores.logprobs.clone().requires_grad_()
-        loss, step = judged(objective, rows, scales, version, Scores(leaf, scores.entropy), proximal, reference)
-        (slopes,) = torch.autograd.grad(loss, leaf)
-        return cls(dict(zip(rows, slopes.split(trained_sizes(list(rows.values()))), strict=True)), step)
 
     def loss(self, rows: Sequence[int], current: Tensor) -> Tensor:
         """Something with the gradient of the loss in these rows' log θ, but not its value.
@@ -108,3 +62,44 @@ class Foreseen:
         slopes = torch.cat([self.weights[row] for row in rows])
         # What is not finite was masked: its slope is 0, and 0 times it would not be.
         return (slopes * torch.where(slopes != 0, current, 0.0)).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """What one gradient step learns from."""
+
+    objective: Judge
+    """What is maximised."""
+    rows: Mapping[int, Row]
+    """By number."""
+    scales: Mapping[int, float]
+    """What each token of a row counts, by number."""
+    version: int
+    """Version that the update trains from."""
+
+    def judged(
+        self, numbers: Sequence[int], scores: Scores, proximal: Tensor | None, reference: Tensor | None
+    ) -> tuple[Tensor, Step]:
+        """The loss of some of the rows, with gradient, and what to tell of them.
+
+        Args:
+            numbers: of these rows.
+            scores: of their trained tokens under θ, row after row.
+            proximal: log p of them; None where θ is p.
+            reference: log ref of them, where the objective asks for it.
+        """
+        chosen, current = [self.rows[number] for number in numbers], scores.logprobs
+        before = current.detach() if proximal is None else proximal
+        batch = loss_batch(chosen, current, before, self.version, reference)
+        terms = self.objective.terms(batch)
+        scales = torch.tensor([self.scales[number] for number in numbers])
+        loss = -(scales.repeat_interleave(torch.tensor(trained_sizes(chosen))) * terms.objective).sum()
+        return loss, Step.of(loss.item(), terms, batch, scores.entropy)
+
+    def foreseen(self, scores: Scores, proximal: Tensor | None, reference: Tensor | None) -> Foreseen:
+        """Judges all rows before the step is made; the arguments are those of `judged`, for all rows in their order."""
+        leaf = scores.logprobs.clone().requires_grad_()
+        loss, step = self.judged(list(self.rows), Scores(leaf, scores.entropy), proximal, reference)
+        (slopes,) = torch.autograd.grad(loss, leaf)
+        sizes = trained_sizes(list(self.rows.values()))
+        return Foreseen(dict(zip(self.rows, slopes.split(sizes), strict=True)), step)

@@ -23,7 +23,7 @@ from stepstream.learner.credit import rule_of
 from stepstream.learner.critic import Critic, Surprise
 from stepstream.learner.evidence import Evidence, evidence_of, penalised, probes_of
 from stepstream.learner.figures import Step, critic_figures, data_figures, demonstrated_share, lag_figures, step_figures
-from stepstream.learner.foresight import Foreseen, judged, looks_beyond
+from stepstream.learner.foresight import Foreseen, Minibatch, looks_beyond
 from stepstream.learner.forward import Scores
 from stepstream.learner.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.losses import Bucket
@@ -38,6 +38,8 @@ from stepstream.learner.snapshot import Snapshot
 from stepstream.learner.speech import Speech
 from stepstream.learner.tokens import Limits, Tokens
 
+Rows = Sequence[Tokens] | Mapping[int, Tokens]
+"""Training sequences by number."""
 Score = Callable[[Sequence[Tokens]], Tensor]
 """Says something of every trained token, row after row. Shape [trained tokens, …]."""
 
@@ -216,7 +218,7 @@ class Trainer:
         return figures | preferred | {"learning_rate": rate}
 
     @torch.no_grad()
-    def _measured(self, rows: Sequence[Tokens], part: Sequence[int], score: Score) -> dict[int, Tensor]:
+    def _measured(self, rows: Rows, part: Sequence[int], score: Score) -> dict[int, Tensor]:
         """What is said of the trained tokens of each row of the part, by the policy as it is now or the reference."""
         batches = list(self._split(rows, part))
         mine = [score([rows[index] for index in batches[number]]) for number, _ in self._ranks.rounds(len(batches))]
@@ -231,26 +233,27 @@ class Trainer:
     ) -> Step:
         """One gradient step on the rows of the part."""
         scales = row_scales(rows, part, self._aggregation, self._how.loss_length)
+        minibatch = Minibatch(self._objective, {index: rows[index] for index in part}, scales, version)
         batches = list(self._split(tokens_of(rows), part))
         foreseen = None
         if looks_beyond(self._objective, rows, batches):
-            foreseen = self._foreseen(rows, part, proximal, version, scales)
+            foreseen = self._foreseen(minibatch, proximal)
         mine: list[tuple[Step, Surprise | None]] = []
         for number, present in self._ranks.rounds(len(batches)):
             indices = batches[number]
-            chosen = {index: rows[index] for index in indices}
-            tokens = tokens_of(list(chosen.values()))
+            chosen = [rows[index] for index in indices]
+            tokens = tokens_of(chosen)
             scores = self.policy.scores(tokens, states=self._critic is not None)
             if foreseen:
                 loss, told = foreseen.loss(indices, scores.logprobs), Step()
             else:
                 before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else None
                 reference = self._anchor(tokens) if self._anchor else None
-                loss, told = judged(self._objective, chosen, scales, version, scores, before, reference)
+                loss, told = minibatch.judged(indices, scores, before, reference)
             self.policy.learn(loss if self._ranks.rank < present else 0.0 * loss, present)
             surprise = None
             if self._critic and scores.states is not None:
-                surprise = self._critic.surprise(scores.states, *critic_targets(list(chosen.values())))
+                surprise = self._critic.surprise(scores.states, *critic_targets(chosen))
             mine.append((told, surprise))
         gathered = self._ranks.gathered(mine, len(batches))
         step = foreseen.step if foreseen else Step.of_all([told for told, _ in gathered])
@@ -260,27 +263,21 @@ class Trainer:
             step.value_loss = self._critic.learn([surprise for _, surprise in gathered if surprise])
         return step
 
-    def _foreseen(
-        self,
-        rows: Sequence[Row],
-        part: Sequence[int],
-        proximal: dict[int, Tensor],
-        version: int,
-        scales: Mapping[int, float],
-    ) -> Foreseen:
-        """The gradient step on the rows of the part, judged before it is made."""
-        tokens = tokens_of(rows)
-        found = self._measured(tokens, part, lambda own: torch.stack(self.policy.scores(own)[:2], 1))
-        logprobs, entropy = torch.cat([found[index] for index in part]).unbind(1)
-        before = torch.cat([proximal[index] for index in part]) if part[0] in proximal else None
-        reference = None
-        if self._anchor:
-            far = self._measured(tokens, part, self._anchor)
-            reference = torch.cat([far[index] for index in part])
-        chosen, scores = {index: rows[index] for index in part}, Scores(logprobs, entropy)
-        return Foreseen.of(self._objective, chosen, scales, version, scores, before, reference)
+    def _foreseen(self, minibatch: Minibatch, proximal: Mapping[int, Tensor]) -> Foreseen:
+        """The gradient step on the rows of the minibatch, judged before it is made."""
+        part = list(minibatch.rows)
+        tokens = dict(zip(part, tokens_of(list(minibatch.rows.values())), strict=True))
 
-    def _split(self, rows: Sequence[Tokens], part: Sequence[int]) -> Iterator[list[int]]:
+        def found(score: Score) -> Tensor:
+            by_row = self._measured(tokens, part, score)
+            return torch.cat([by_row[index] for index in part])
+
+        logprobs, entropy = found(lambda own: torch.stack(self.policy.scores(own)[:2], 1)).unbind(1)
+        before = torch.cat([proximal[index] for index in part]) if part[0] in proximal else None
+        reference = found(self._anchor) if self._anchor else None
+        return minibatch.foreseen(Scores(logprobs, entropy), before, reference)
+
+    def _split(self, rows: Rows, part: Sequence[int]) -> Iterator[list[int]]:
         """Rows of the part that share a forward pass."""
         for local in self.policy.batches([rows[index] for index in part], self._how.microbatch_tokens):
             yield [part[index] for index in local]

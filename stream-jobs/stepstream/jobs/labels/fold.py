@@ -10,8 +10,9 @@ from typing import Any, cast
 from stepstream.jobs.governance.standing import NoRules, Rules
 from stepstream.jobs.labels.naming import CURATION, VERSION
 from stepstream.jobs.labels.publishing import Publishing
+from stepstream.jobs.labels.signals import source_of
 from stepstream.jobs.labels.store import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
-from stepstream.jobs.labels.trajectory import Head, source_of
+from stepstream.jobs.labels.trajectory import Head
 from stepstream.jobs.labels.waits import Waits
 from stepstream.jobs.rewards.evidence import too_late
 from stepstream.jobs.rewards.specifications import Specifications

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import orjson
 
+from stepstream.jobs.labels.signals import complete, origin_of, signal_of
 from stepstream.jobs.runtime.record import Origin
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
 from stepstream.topics.ids import derived_id
@@ -83,11 +84,7 @@ class Head:
         if head.first and head.owner is None:
             head.owner = head.first[1]
         for entry in head.feedback.values():
-            entry.setdefault("arrived", 0)
-            entry.setdefault("producer", None)
-            entry.setdefault("demonstrates", False)
-            entry.setdefault("tenant", None)
-            entry.setdefault("call", None)
+            complete(entry)
         for known in head.steps.values():
             known += [[]] * (7 - len(known))
         return head
@@ -102,7 +99,7 @@ class Head:
             return "foreign", None
         self.owner = step["tenant"]
         index = str(step["step_index"])
-        source, version, job = _origin(step)
+        source, version, job = origin_of(step)
         calls = [call["call_id"] for call in step["response"]["tool_calls"]]
         entry = [step["event_id"], source, version, job, step["error"] is not None, offset, calls]
         known = self.steps.get(index)
@@ -128,7 +125,7 @@ class Head:
     def came_early(self, feedback: Feedback, origin: Origin) -> None:
         """Notes where feedback stands that was taken before the first step, in case it has to be refused."""
         place = [origin.offset, origin.timestamp_ms, origin.value_bytes, origin.value_sha256]
-        self.early[_origin(feedback)[0]] = place
+        self.early[origin_of(feedback)[0]] = place
 
     def disown(self) -> dict[str, list[Any] | None]:
         """Once the first step came: forgets feedback of other tenants that came before it.
@@ -153,31 +150,14 @@ class Head:
 
     def add_feedback(self, feedback: Feedback, arrived_ms: int) -> bool:
         """Notes feedback, which is not `foreign`; False where it is known, or an older result for its source."""
-        source, version, job = _origin(feedback)
+        source, version, job = origin_of(feedback)
         known = self.feedback.get(source)
         if known is not None:
             if (known["version"], known["job"], known["id"]) >= (version, job, feedback["event_id"]):
                 return False
             self.ends.pop(known["id"], None)
         first_ms = arrived_ms if known is None else min(known["arrived"], arrived_ms)
-        self.feedback[source] = {
-            "id": feedback["event_id"],
-            "source_id": source,
-            "version": version,
-            "job": job,
-            "tenant": feedback["tenant"],
-            "name": feedback["name"],
-            "value": feedback["value"],
-            "step": feedback["step_index"],
-            "call": feedback["tool_call_id"],
-            "source": feedback["source"],
-            "producer": feedback["producer"],
-            "at": feedback["occurred_at_us"],
-            "retracts": feedback["retracts"],
-            "consent": feedback["consent"],
-            "arrived": first_ms,
-            "demonstrates": bool(feedback["demonstration"]),
-        }
+        self.feedback[source] = signal_of(feedback, first_ms)
         self._arrived(0, arrived_ms)
         if feedback["end"] != "open":
             last = feedback["last_step_index"]
@@ -303,19 +283,6 @@ class Head:
         self.ends[event_id] = [end, last]
         earliest = min(self.end_arrived_ms or arrived_ms, arrived_ms)
         self.end_arrived_ms = max(1, earliest)
-
-
-def source_of(event: Step | Feedback) -> str:
-    """The id of the event that was governed."""
-    return _origin(event)[0]
-
-
-def _origin(event: Step | Feedback) -> tuple[str, int, str]:
-    """The source event, and the policy and job by which it was governed."""
-    governed = event["governed"]
-    if governed is None:
-        return event["event_id"], 0, ""
-    return governed["source_event_id"], governed["policy_version"], governed["job"]
 
 
 def _version(entry: list[Any]) -> tuple[int, str, str]:

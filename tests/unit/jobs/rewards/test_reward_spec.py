@@ -139,7 +139,7 @@ def test_what_is_measured_on_a_step() -> None:
     for name, field in (
         ("cost_usd", "cost_usd"),
         ("seconds", "duration_ms"),
-    ):  # nobody earns by having paid less than 0
+    ):  # nobody earns by less than 0
         assert measured(name, {**step, field: -5.0}, 0) == 0.0  # type: ignore[arg-type, misc]
     question = {**step, "response": new_message(role="assistant", content="Which one? ")}
     assert [measured("clarifying_questions", one, 0) for one in (question, step)] == [1.0, 0.0]
