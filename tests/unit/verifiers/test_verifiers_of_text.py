@@ -257,7 +257,16 @@ def test_sql_state(statements: str, word: str, tmp_path: Path) -> None:
 def test_a_state_may_be_given_as_rows_and_a_share_be_paid() -> None:
     state = {"T": [[2, "b", 2], [1, "a", 1.5]], "u": [[None]]}
     assert value(made("sql_state"), "CREATE TABLE U (a); INSERT INTO u VALUES (NULL)", setup=SETUP, state=state) == 1
-    assert value(made("sql_state", pays="share"), "CREATE TABLE u (a)", setup=SETUP, state=state) == 0.5
+    share = made("sql_state", pays="share")
+    assert value(share, "CREATE TABLE u (a)", setup=SETUP, state=state) == 0.0  # t was right already
+    both = {"setup": SETUP, "gold": "UPDATE t SET name = 'c'; CREATE TABLE u (a); INSERT INTO u VALUES (1)"}
+    for statements, paid in (
+        ("", 0.0),
+        ("UPDATE t SET name = 'c'", 1 / 2),
+        ("UPDATE t SET name = 'c'; CREATE TABLE more (a)", 1 / 3),
+        (both["gold"], 1.0),
+    ):
+        assert value(share, statements, **both) == pytest.approx(paid)
     assert value(made("sql_state", ignore=("u",)), "", setup=SETUP, state=state) == 1
 
 

@@ -45,7 +45,7 @@ class SqlStateOptions(Options):
     """Longest value that the agent's statements may make or read, and of these statements together: what one function
     takes, which cannot be stopped, rises with its square."""
     pays: Literal["all", "share"] = "all"
-    """1 for the right state alone, or the share of tables that are right."""
+    """1 for the right state alone, or the share of tables that are right, of those that had to change or are wrong."""
     ignore: tuple[str, ...] = ()
     """Tables that do not count."""
 
@@ -74,7 +74,11 @@ class SqlState:
         wrong = [name for name in names if wanted.get(name) != found.get(name)]
         if not wrong:
             return [Verdict(1.0, "equal")]
-        paid = 1 - len(wrong) / len(names) if self._options.pays == "share" else 0.0
+        paid = 0.0
+        if self._options.pays == "share":
+            before = self._after(setup, "")  # a table that was right from the beginning is no merit
+            changed = [name for name in names if wanted.get(name) != before.get(name)]
+            paid = 1 - len(wrong) / len({*changed, *wrong})
         return [Verdict(paid, "different", f"{len(wrong)} of {len(names)} tables differ")]
 
     def _wanted(self, case: Case, setup: str) -> State:
