@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from stepstream.jobs.redaction.checks import entropy
+from stepstream.jobs.redaction.relaxed import relaxed
 from stepstream.jobs.redaction.rule import Finder, Rule
 
 # What tells a password: any value that is no placeholder and no code.
@@ -75,7 +76,8 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+")
 _WORD = re.compile(r"[A-Za-z][a-z]*(?:[_-][A-Za-z]+)*")
 _PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.-]{1,24}){1,20}/?")
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
-_RANDOM = re.compile(r"[A-Za-z0-9+/=_.~!@#$%^*:-]{12,512}")
+_DRAWN = r"[A-Za-z0-9+/=_.~!@#$%^*:-]{12,512}"
+_RANDOM = re.compile(_DRAWN)
 _RUN = re.compile(r"[A-Za-z0-9+/=_~-]{12,}")
 
 
@@ -154,8 +156,12 @@ def _bounded(text: str, begin: int, at: int, element: bool) -> tuple[int, int] |
     return found.span() if found is not None else None
 
 
-def _assigned(words: tuple[str, ...], accept: Callable[[str, bool, bool], bool]) -> Finder:
-    """A rule's `find`: what is assigned to one of the words and accepted (value, whether quoted, whether doubtful)."""
+Accept = Callable[[str, bool, bool], bool]
+"""Whether a value counts, given whether it is quoted and whether it must look like no word."""
+
+
+def _assigned(words: tuple[str, ...], accept: Accept) -> Finder:
+    """A rule's `find`: what is assigned to one of the words and accepted."""
 
     cored = _cored(words)
 
@@ -250,24 +256,22 @@ def _shell(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
         yield match.span(match.lastgroup or 0)
 
 
+def _words_rule(name: str, rank: int, words: tuple[str, ...], accept: Accept, quoted: str, bare: str) -> Rule:
+    """The rule for what is assigned to one of the words; all values that are accepted begin as `quoted` or `bare`."""
+    told = "|".join(words).replace("_", "[_-]")
+    # As `_value_after` reads: an assignment or an element, what is said, a flag.
+    signs = r"\\*[\"'`]\]?\s{0,4}[=:,][=>]?|\]?\)?\s{0,4}[=:](?:\s?str(?:ing)?\s?=|[=>]?)|>"
+    assigned = rf"(?:{told})(?:[\w.-]*(?:{signs})|\s+(?:is|was|ist|est|es)\s*:?)\s*|--[\w-]*(?:{told})[\w-]*\s+"
+    hint = rf"(?:{assigned})(?:[rbf]?[\"'`]{quoted}|{bare})|(?:{told})s?\s+[\"'`]{quoted}"
+    return Rule(name, rank, _assigned(words, accept), relaxed(hint, re.IGNORECASE), told_by="words", quotes=True)
+
+
 ASSIGNMENTS = (
-    Rule("connection_string", 5, _url, ("://",)),
-    Rule("authorization", 14, _authorization, ("authorization",)),
-    Rule("bearer", 15, _bearer, ("bearer",)),
-    Rule("password", 18, _shell, ("mysql", "mariadb", "curl", "sshpass", "redis-cli", "docker login")),
-    Rule(
-        "password",
-        20,
-        _assigned(_STRONG, _password),
-        quotes=True,
-        marks=("passw", "passp", "passc", "pwd", "kennwort", "contras", "mot de"),
-    ),
-    Rule("secret", 21, _assigned(_MEDIUM, _key), quotes=True, marks=("key", "secret")),
-    Rule(
-        "secret",
-        22,
-        _assigned(_WEAK, _drawn),
-        quotes=True,
-        marks=("key", "token", "credential", "session", "auth", "jwt", "cookie", "sid=", "pat="),
-    ),
+    Rule("connection_string", 5, _url, relaxed(_URL.pattern, re.IGNORECASE)),
+    Rule("authorization", 14, _authorization, relaxed(_AUTHORIZATION.pattern, re.IGNORECASE)),
+    Rule("bearer", 15, _bearer, relaxed(_BEARER.pattern, re.IGNORECASE)),
+    Rule("password", 18, _shell, relaxed(_SHELL.pattern)),
+    _words_rule("password", 20, _STRONG, _password, "", r"[^\s<>]{4}"),
+    _words_rule("secret", 21, _MEDIUM, _key, r"[^ \n]{8}", r"\S{8}"),
+    _words_rule("secret", 22, _WEAK, _drawn, _DRAWN, _DRAWN),
 )

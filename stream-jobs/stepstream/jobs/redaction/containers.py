@@ -6,12 +6,24 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from stepstream.jobs.redaction.automata import spans
+
 _SHORTEST = 16
+_SIGN, _DIGIT = "[A-Za-z0-9+/_-]", "[0-9A-Fa-f]"
+# Four signs of base64 of which the first two bytes are ASCII text: the highest bit of each is 0.
+_TEXTUAL = rf"[CDI-Za-f][AC-HQS-Xgi-nwyz0-3]{_SIGN}{_SIGN}"
+# A run of which something reads as text, counted from where it begins: words, paths and UUIDs hardly ever are such.
+_RUN = (
+    rf"(?:^|[^A-Za-z0-9+/_-])(?:(?:{_SIGN}{{4}})*(?:{_TEXTUAL}){{2}}"
+    rf"|(?:{_DIGIT}{{2}})*(?:[2-7]{_DIGIT}|0[9AaDd]){{2}}){_SIGN}*"
+)
+_NO_SIGN = re.compile(r"[^A-Za-z0-9+/_-]")
 # Lines of one length (MIME, PEM without its frame) are one piece, the last line shorter.
 _LINE = 60
 _NEXT_LINE = re.compile(r"\r?\n([A-Za-z0-9+/_-]{1,76}={0,2})(?![A-Za-z0-9+/_-])")
 _HEX = re.compile(r"(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,}")
 _READABLE = bytes(range(32, 127)) + b"\t\r\n"
+_NO_BLANKS = dict.fromkeys(map(ord, "\t\r\n"))
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PROBE = 64
 _MIN_LETTERS = 4
@@ -26,10 +38,13 @@ class Container(NamedTuple):
     wrap: Callable[[str], str]
 
 
-def containers(text: str, runs: list[tuple[int, int]]) -> Iterator[Container]:
-    """The pieces that hold readable text; `runs` are the spans that the pattern of `LONG` matches."""
+def containers(text: str) -> Iterator[Container]:
+    """The pieces that hold readable text."""
     done = 0
-    for start, end in runs:
+    for start, end in spans(_RUN, text):
+        if _NO_SIGN.match(text, start):
+            start += 1
+        end += 2 if text.startswith("==", end) else text.startswith("=", end)
         size = end - start
         if start < done or size < _SHORTEST:
             continue
@@ -74,7 +89,8 @@ def _readable(data: bytes) -> str | None:
         if error.start < len(data) - 3:
             return None
         text = data[: error.start].decode()
-    odd = sum(1 for character in text if not (character.isprintable() or character in "\t\r\n"))
+    blank = text.translate(_NO_BLANKS)
+    odd = 0 if blank.isprintable() else sum(1 for character in blank if not character.isprintable())
     return text if odd * 10 <= len(text) and len(text) >= _MIN_LETTERS else None
 
 

@@ -3,15 +3,14 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from unicodedata import decimal
 
 from stepstream.jobs.redaction import checks
-from stepstream.jobs.redaction.rule import LETTERED, NUMBER, Gate, Rule, by_pattern, context_before
+from stepstream.jobs.redaction.relaxed import relaxed
+from stepstream.jobs.redaction.rule import Rule, by_pattern, context_before, pattern_rule
 
 _RANK = 45
 _PLAIN = re.compile(r"[^A-Za-z0-9]+")
-_LONGEST_HEAD = 16
-"""Characters of an id before the eight digits by which it is found: eleven of a French one with 2A in it."""
 _BEFORE, _AFTER = r"(?<![A-Za-z0-9])(?<!\d[.-])", r"(?![A-Za-z0-9]|[.-]\d)"
 
 
@@ -27,10 +26,6 @@ class NationalId:
     bare: str = ""
     """Without separators (or with any): counts only after one of `words`."""
     words: str = ""
-    marks: tuple[str, ...] = ()
-    """Of these lower-case literals one is in all that `words` matches."""
-    gate: Gate | None = None
-    """Null: it is found by its digits."""
 
     @property
     def region(self) -> str:
@@ -41,22 +36,30 @@ class NationalId:
         """The rules of the two ways to write it."""
         made = []
         if self.formatted:
-            find = by_pattern(_framed(self.formatted), self._check(None))
-            made.append(Rule(self.name, _RANK, find, gate=self.gate or _formatted()))
+            made.append(pattern_rule(self.name, _RANK, _framed(self.formatted), self._check(None), "digits"))
         if self.bare:
-            find = by_pattern(_framed(self.bare), self._check(re.compile(self.words, re.IGNORECASE)))
-            made.append(Rule(self.name, _RANK, find, self.marks, NUMBER))
+            bare = _framed(self.bare)
+            find = by_pattern(bare, self._check(re.compile(self.words, re.IGNORECASE)))
+            hint = relaxed(rf"(?i:{self.words})[\s\S]*{bare}")
+            made.append(Rule(self.name, _RANK, find, hint, told_by="words"))
         return tuple(made)
 
     def _check(self, words: "re.Pattern[str] | None") -> Callable[[str, int, int], bool]:
         check = self.check
 
         def passes(text: str, start: int, end: int) -> bool:
-            if check is not None and not check(_PLAIN.sub("", text[start:end]).upper()):
+            if check is not None and not check(_plain(text[start:end])):
                 return False
             return words is None or context_before(text, start, words)
 
         return passes
+
+
+def _plain(written: str) -> str:
+    """The letters, in capitals, and digits of an id, which may be written in any script's digits."""
+    if not written.isascii():
+        written = "".join(str(decimal(character, character)) for character in written)
+    return _PLAIN.sub("", written).upper()
 
 
 def _framed(pattern: str) -> str:
@@ -69,15 +72,13 @@ IDS = (
         r"(?!000|666|9\d\d)\d{3}-(?!00)\d\d-(?!0000)\d{4}",
         bare=r"(?!000|666|9\d\d)\d{3}[ .-]?(?!00)\d\d[ .-]?(?!0000)\d{4}",
         words=r"\bssn|social.?sec|itin\b",
-        marks=("ssn", "social", "itin"),
     ),
     NationalId("us_itin", r"9\d\d-(?:5\d|6[0-5]|7\d|8[0-8]|9[0-24-9])-\d{4}"),
     NationalId(
         "uk_nino",
         r"(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z][ -]?\d\d[ -]?\d\d[ -]?\d\d[ -]?[A-D]",
-        gate=LETTERED,
     ),
-    NationalId("uk_nhs", "", checks.uk_nhs, r"\d{3}[ -]?\d{3}[ -]?\d{4}", r"\bnhs\b|patient", marks=("nhs", "patient")),
+    NationalId("uk_nhs", "", checks.uk_nhs, r"\d{3}[ -]?\d{3}[ -]?\d{4}", r"\bnhs\b|patient"),
     NationalId("de_tax_id", r"[1-9]\d[ /]?\d{3}[ /]?\d{3}[ /]?\d{3}", checks.german_tax_id),
     NationalId(
         "fr_nir",
@@ -85,14 +86,13 @@ IDS = (
         checks.french_nir,
     ),
     NationalId("es_id", r"(?:\d{8}|[XYZxyz][ -]?\d{7})[ -]?[A-Za-z]", checks.spanish_id),
-    NationalId("it_fiscal_code", r"[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]", checks.italian_code, gate=LETTERED),
+    NationalId("it_fiscal_code", r"[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]", checks.italian_code),
     NationalId(
         "nl_bsn",
         "",
         checks.dutch_bsn,
         r"\d{3}[ .]?\d{3}[ .]?\d{3}|\d{4}[ .]\d{2}[ .]\d{3}",
         r"\bbsn\b|burgerservice|sofi",
-        marks=("bsn", "burgerservice", "sofi"),
     ),
     NationalId(
         "br_cpf",
@@ -100,7 +100,6 @@ IDS = (
         checks.brazilian_cpf,
         r"\d{11}|\d{9}-\d\d",
         r"\bcpf\b|contribuinte",
-        marks=("cpf", "contribuinte"),
     ),
     NationalId(
         "in_aadhaar",
@@ -108,17 +107,15 @@ IDS = (
         checks.verhoeff,
         r"[2-9]\d{11}",
         r"aadha?ar|kyc|uidai|\buid\b|aadhar",
-        marks=("aadha", "uid", "kyc"),
     ),
-    NationalId("in_pan", r"[A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z]", gate=LETTERED),
-    NationalId("pl_pesel", "", checks.polish_pesel, r"\d{11}", r"\bpesel\b", marks=("pesel",)),
+    NationalId("in_pan", r"[A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z]"),
+    NationalId("pl_pesel", "", checks.polish_pesel, r"\d{11}", r"\bpesel\b"),
     NationalId(
         "se_personnummer",
         r"\d{6}[-+]\d{4}",
         checks.swedish_number,
         r"(?:19|20)?\d{6}[-+]?\d{4}",
         r"person.?n(?:ummer|r)|\bpnr\b",
-        marks=("person", "pnr"),
     ),
     NationalId(
         "ca_sin",
@@ -126,11 +123,8 @@ IDS = (
         checks.luhn,
         r"\d{3}[ -]?\d{3}[ -]?\d{3}",
         r"\bsin\b|social.?ins|assurance sociale|\bnas\b",
-        marks=("sin", "nas", "social"),
     ),
-    NationalId(
-        "au_tfn", "", checks.australian_tfn, r"\d{3}[ -]?\d{3}[ -]?\d{3}", r"\btfn\b|tax file", marks=("tfn", "tax")
-    ),
+    NationalId("au_tfn", "", checks.australian_tfn, r"\d{3}[ -]?\d{3}[ -]?\d{3}", r"\btfn\b|tax file"),
     NationalId("ch_ahv", r"756[. ]?\d{4}[. ]?\d{4}[. ]?\d{2}", checks.swiss_ahv),
     NationalId(
         "be_national",
@@ -138,17 +132,9 @@ IDS = (
         checks.belgian_number,
         r"\d{11}",
         r"rijksregister|registre national|\binsz\b|\bniss\b",
-        marks=("rijksregister", "registre", "insz", "niss"),
     ),
     NationalId("cn_id", r"[1-8]\d{5}(?:19|20)\d{9}[\dXx]", checks.chinese_id),
     NationalId("kr_rrn", r"\d{6}-[1-8]\d{6}", checks.korean_rrn),
-    NationalId("mx_curp", r"[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d", gate=LETTERED),
+    NationalId("mx_curp", r"[A-Z][AEIOUX][A-Z]{2}\d{6}[HMX][A-Z]{5}[A-Z0-9]\d"),
     NationalId("sg_nric", r"[STFG]\d{7}[A-Z]", checks.singapore_nric),
 )
-
-
-@cache
-def _formatted() -> Gate:
-    """Numbers of eight digits or more that are written as one of the ids is, of which no word around has to tell."""
-    union = "|".join(kind.formatted for kind in IDS if kind.formatted and kind.gate is None)
-    return NUMBER._replace(before=_LONGEST_HEAD, confirm=re.compile(_framed(union)))

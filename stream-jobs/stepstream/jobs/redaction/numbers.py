@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from stepstream.jobs.redaction.checks import luhn, mod97
-from stepstream.jobs.redaction.rule import LETTERED, NUMBER, Rule, by_pattern, context_before
+from stepstream.jobs.redaction.relaxed import longest, relaxed
+from stepstream.jobs.redaction.rule import Finder, Rule, context_before, pattern_rule
 
 # Digits of the networks' ranges (ISO/IEC 7812), each with the lengths and groups that they print.
 _SEP = r"[ .-]?"
@@ -30,8 +31,7 @@ _IBAN_LENGTH = {
         "YE30",
     )
 }
-_IBAN_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}\d{2}(?=[ -]?[A-Za-z0-9]{4})")
-_IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,29}")
+_IBAN = r"(?<![A-Za-z0-9])(?P<head>[A-Z]{2}\d{2})(?=[ -]?[A-Za-z0-9]{4})(?=(?P<rest>(?:[ -]?[A-Za-z0-9]){11,29}))"
 
 _PHONE = re.compile(
     r"(?<![\w.+/#=%-])(?<!\d[ ,:])(?:"
@@ -54,8 +54,6 @@ _PHONE_TOLD = re.compile(
     re.IGNORECASE,
 )
 _EXTENSION = re.compile(r"(?:x|ext).*", re.IGNORECASE)
-_PHONE_MARKS = ("phone", "tel", "tél", "mob", "móvil", "movil", "cel", "handy", "call", "fax", "whatsapp", "sms",
-                "text me", "msisdn", "hotline", "rufnummer", "portable", "gsm", "dial", "ring", "contact")  # fmt: skip
 _NO_PHONE = re.compile(
     r"(?:order|invoice|ticket|tracking|serial|isbn|issn|doi|part|version|sku|case|ref|model|build|rev|no\.?|#|id|date"
     r"|account|page|lines?|range|port|batch|at)\W{0,3}\s?$",
@@ -64,21 +62,26 @@ _NO_PHONE = re.compile(
 _DATE = re.compile(r"(?:19|20)\d\d[-/. ](?:0\d|1[0-2])|\d\d?[./-]\d\d?[./-](?:19|20)\d\d")
 
 
-def _iban(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
-    for head in _IBAN_HEAD.finditer(text, low, high):
-        start = head.start()
-        length = _IBAN_LENGTH.get(text[start : start + 2].upper())
-        rest = _IBAN_REST.match(text, head.end()) if length else None
-        if length is None or rest is None:
-            continue
-        end, count = head.end(), 4
-        while count < length and end < rest.end():
-            count += text[end] not in " -"
-            end += 1
-        value = re.sub(r"[ -]", "", text[start:end])
-        whole = count == length and not text[end : end + 1].isalnum()
-        if whole and mod97(value.upper()):
-            yield start, end
+def _iban(flags: int) -> Finder:
+    """A rule's `find`, for account numbers in capitals, or also in others."""
+    written = re.compile(_IBAN, flags)
+
+    def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+        for match in written.finditer(text, low, high):
+            start, end = match.start(), match.end("head")
+            length = _IBAN_LENGTH.get(text[start : start + 2].upper())
+            if length is None:
+                continue
+            count = 4
+            while count < length and end < match.end("rest"):
+                count += text[end] not in " -"
+                end += 1
+            value = re.sub(r"[ -]", "", text[start:end])
+            whole = count == length and not text[end : end + 1].isalnum()
+            if whole and mod97(value.upper()):
+                yield start, end
+
+    return find
 
 
 def _card(text: str, start: int, end: int) -> bool:
@@ -109,9 +112,10 @@ def _phone_told(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 
 NUMBERS = (
-    Rule("card", 40, by_pattern(_CARD, _card), gate=NUMBER),
-    Rule("iban", 35, _iban, gate=LETTERED),
-    Rule("iban", 35, _iban, ("iban",)),  # in lower case only where it is told
-    Rule("phone", 60, _phone, gate=NUMBER),
-    Rule("phone", 60, _phone_told, _PHONE_MARKS, gate=NUMBER),
+    pattern_rule("card", 40, _CARD, _card, "digits"),
+    Rule("iban", 35, _iban(0), relaxed(_IBAN), told_by="digits"),
+    # In lower case only where it is told.
+    Rule("iban", 35, _iban(re.IGNORECASE), relaxed("iban", re.IGNORECASE), told_by="words"),
+    Rule("phone", 60, _phone, relaxed(_PHONE.pattern), longest(_PHONE.pattern), "digits"),
+    Rule("phone", 60, _phone_told, relaxed(_PHONE_TOLD.pattern, re.IGNORECASE), longest(_PHONE_TOLD.pattern), "words"),
 )

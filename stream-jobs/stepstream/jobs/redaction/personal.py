@@ -4,7 +4,8 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from stepstream.jobs.redaction.rule import Gate, Rule, by_pattern, context_before
+from stepstream.jobs.redaction.relaxed import longest, relaxed
+from stepstream.jobs.redaction.rule import Rule, context_before, pattern_rule
 
 _LOCAL_REVERSED = re.compile(r"[\w.%+'/=-]{1,64}")
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w-])")
@@ -19,6 +20,8 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _IPV6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:]{0,4}:)[0-9A-Fa-f:]{3,39}(?:\.\d{1,3}){0,3}(?![\w:])")
+# It has eight groups, or two colons for those left out, or six and an address of four numbers.
+_IPV6_SHAPE = r"(?<![\w:.])(?:(?:[0-9A-Fa-f]{1,4}:){6}|[0-9A-Fa-f:]{0,38}::[0-9A-Fa-f]|[0-9A-Fa-f][0-9A-Fa-f:]{0,38}::)"
 _MAC = r"(?<![\w:-])[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])"
 
 
@@ -61,13 +64,9 @@ def _ipv6(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
             yield match.start(), match.start() + len(value)
 
 
-_FOUR_NUMBERS = Gate(re.compile(r"\.\d{1,3}\.\d{1,3}\.\d"), before=4, after=4)
-_COLONS = Gate(re.compile(r":(?:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]|:[0-9A-Fa-f])"), before=40, after=40)
-_PAIRS = Gate(re.compile(r"[:-][0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-]"), before=6, after=8)
-
 PERSONAL = (
-    Rule("email", 50, _email, ("@",)),
-    Rule("ip", 55, by_pattern(_IPV4, _ipv4), gate=_FOUR_NUMBERS),
-    Rule("ip", 55, _ipv6, gate=_COLONS),
-    Rule("mac", 56, by_pattern(_MAC), gate=_PAIRS),
+    Rule("email", 50, _email, relaxed(rf"{_LOCAL_REVERSED.pattern}@{_DOMAIN.pattern}")),
+    pattern_rule("ip", 55, _IPV4, _ipv4, "digits"),
+    Rule("ip", 55, _ipv6, relaxed(_IPV6_SHAPE), longest(_IPV6.pattern), "digits"),
+    pattern_rule("mac", 56, _MAC, told_by="digits"),
 )

@@ -1,69 +1,74 @@
-"""Which of many patterns a text has at all, and where: in time linear in its length.
+"""Which of many rules have to look at a text at all.
 
-Almost every pattern is absent from almost every text. RE2 runs a set of patterns as one automaton, several times
-faster than looking for each; where the matches are is then asked only of those that have any.
+Almost every rule finds nothing in almost every text. RE2 runs the hints of many as one automaton, in one pass over the
+text; only the rules whose hints it reports look for themselves.
 """
 
-import re
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import re2
+from stepstream.jobs.redaction.automata import all_of, encoded, spans_in
+from stepstream.jobs.redaction.relaxed import FOREIGN
+from stepstream.jobs.redaction.rule import Rule
+
+_SOUND, _FOREIGN, _FIRST = 0, 1, 2
+"""Places in a set: of a pattern that every text has, since RE2 reports nothing where an automaton outgrew its memory;
+of `FOREIGN`, which no hint knows; of the first hint."""
+_NOTHING = [_SOUND]
 
 
-class Literals:
-    """A set of lower-case literals."""
+class Rules:
+    """Rules, each of which looks only at texts that have its hint."""
 
-    def __init__(self, literals: Iterable[str]) -> None:
-        self._literals = sorted(set(literals))
-        self._set = _compiled([re.escape(literal) for literal in self._literals])
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self.alone = [rule for rule in rules if rule.alone]
+        self._always = [place for place, rule in enumerate(rules) if not rule.hint]
+        self._hinted: list[tuple[Any, list[int]]] = []
+        for telling in sorted({rule.told_by for rule in rules}):
+            places = [place for place, rule in enumerate(rules) if rule.hint and rule.told_by == telling]
+            self._hinted.append((all_of(["^", FOREIGN, *(rules[place].hint for place in places)]), places))
 
-    def of(self, lowered: bytes) -> set[str]:
-        """Those in a text that was made lower-case and encoded as UTF-8."""
-        return {self._literals[index] for index in _matched(self._set, lowered)}
+    def find(self, text: str, *, joined: bool = False) -> Iterator[tuple[int, int, Rule]]:
+        """What they find, overlaps included; `joined`: the text is made of several, which some rules cannot take."""
+        coded = encoded(text)
+        present, sure = self._present(coded)
+        for place in present:
+            rule = self._rules[place]
+            if joined and rule.alone:
+                continue
+            for low, high in _windows(rule, coded) if sure and rule.reach else ((0, len(text)),):
+                for start, end in rule.find(text, low, high):
+                    yield start, end, rule
 
+    def alone_find(self, text: str) -> bool:
+        """Whether those find something that look at no texts joined."""
+        return any(True for rule in self.alone for _ in rule.find(text, 0, len(text)))
 
-class Patterns:
-    """A set of patterns, which must be such as Python's `re` and RE2 read alike."""
-
-    def __init__(self, patterns: Sequence["re.Pattern[str]"]) -> None:
-        self._set = _compiled([_alike(pattern) for pattern in patterns])
-
-    def of(self, text: bytes) -> set[int]:
-        """Indices of those that match somewhere in a text, encoded as UTF-8."""
-        return set(_matched(self._set, text))
-
-
-def spans(pattern: "re.Pattern[str]", text: str) -> list[tuple[int, int]]:
-    """Where a pattern matches, in order; the pattern must be one that `re` and RE2 read alike."""
-    if not text.isascii():  # RE2 counts bytes
-        return [match.span() for match in pattern.finditer(text)]
-    return [match.span() for match in _in_re2(pattern).finditer(text.encode())]
-
-
-@lru_cache
-def _in_re2(pattern: "re.Pattern[str]") -> Any:
-    return re2.compile(_alike(pattern))
-
-
-def _alike(pattern: "re.Pattern[str]") -> str:
-    """A pattern for RE2, which has its own word for digits of all scripts and needs none for giving nothing back."""
-    return pattern.pattern.replace(r"\d", r"\p{Nd}").replace("}+", "}")
-
-
-def _compiled(patterns: Sequence[str]) -> "re2.Set":
-    found = re2.Set.SearchSet()
-    for pattern in patterns:
-        found.Add(pattern)
-    found.Compile()
-    return found
+    def _present(self, coded: bytes) -> tuple[list[int], bool]:
+        """Places of the rules whose hints a text has, in order, and whether they tell all; else any may find some."""
+        present = list(self._always)
+        sure = True
+        for hints, places in self._hinted:
+            matched: list[int] = hints.Match(coded) or []
+            if matched == _NOTHING:
+                continue
+            if _SOUND not in matched or _FOREIGN in matched:
+                present += places
+                sure = False
+            else:
+                present += [places[place - _FIRST] for place in matched if place != _SOUND]
+        return sorted(present), sure
 
 
-def _matched(patterns: "re2.Set", text: bytes) -> Sequence[int]:
-    return patterns.Match(text) or ()
-
-
-def encoded(text: str) -> bytes:
-    """UTF-8 of any text, also where an escape that was undone left half of a character."""
-    return text.encode("utf-8", "surrogatepass")
+def _windows(rule: Rule, coded: bytes) -> list[tuple[int, int]]:
+    """Where a rule's values may be, if its hint matches at each; without overlaps."""
+    windows: list[tuple[int, int]] = []
+    reach = rule.reach or 0
+    for start, end in spans_in(rule.hint, coded):
+        # From the value's own beginning to beyond its end, with what may not follow it.
+        low, high = max(0, start - reach - 1), end + 2 * reach
+        if windows and low <= windows[-1][1]:
+            low = windows.pop()[0]
+        windows.append((low, high))
+    return windows

@@ -4,14 +4,15 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, islice
 
 from stepstream.jobs.redaction.catalogue import ID_RULES, inline_rules
 from stepstream.jobs.redaction.containers import containers
 from stepstream.jobs.redaction.options import RedactionOptions
-from stepstream.jobs.redaction.presence import Literals, Patterns, encoded, spans
+from stepstream.jobs.redaction.presence import Rules
 from stepstream.jobs.redaction.pseudonyms import PSEUDONYM, pseudonym
-from stepstream.jobs.redaction.rule import LONG, Find, Gate, Rule, by_pattern
+from stepstream.jobs.redaction.rule import Find, Rule, by_pattern
 from stepstream.jobs.redaction.tiers import tier_rules
 from stepstream.jobs.redaction.views import MAX_LAYERS, View, plain, undone_text, views_of
 
@@ -45,22 +46,10 @@ class Redactor:
         """
         options = options or RedactionOptions()
         self._key = key
-        rules = inline_rules(options) if "inline" in options.tiers else ()
-        custom = [Rule(name, _CUSTOM_RANK, by_pattern(pattern), quotes=True) for name, pattern in options.custom]
-        every = (*rules, *custom, *tier_rules(options.tiers))
-        self._rules = every if only is None else tuple(rule for rule in rules if rule.name in only)
+        self._rules, self._quoted = _rules_of(options, only)
         self._of_ids = Redactor(key, options, only=ID_RULES) if only is None else self
         self._clean: set[tuple[str | None, ...]] = set()
         self._words: dict[str, tuple[str, Counter[str]]] = {}
-        by_gate: dict[Gate, list[Rule]] = {}
-        for rule in self._rules:
-            if rule.gate is not None:
-                by_gate.setdefault(rule.gate, []).append(rule)
-        self._ungated = _Behind([rule for rule in self._rules if rule.gate is None])
-        self._quoted = [rule for rule in self._rules if rule.quotes]
-        self._gated = [(gate, _Behind(rules)) for gate, rules in by_gate.items()]
-        self._marks = Literals(mark for rule in self._rules for mark in rule.marks)
-        self._gates = Patterns([gate.pattern for gate in by_gate])
         self._allow = tuple(re.compile(pattern) for pattern in options.allow)
 
     def redact(self, text: str, found: "Counter[str]") -> str:
@@ -86,25 +75,27 @@ class Redactor:
                 if under is not None:
                     deeper.append((place, under[0]))
             layer = deeper
-        return self._suspects([*whole, *layer], whole=True) | self._suspects(quoted, whole=False)
+        return self._suspects([*whole, *layer], self._rules) | self._suspects(quoted, self._quoted)
 
-    def _suspects(self, texts: Sequence[tuple[int, str]], *, whole: bool) -> set[int]:
+    def _suspects(self, texts: Sequence[tuple[int, str]], rules: Rules) -> set[int]:
         if not texts:
             return set()
+        suspects = {place for place, text in texts if rules.alone_find(text)} if rules.alone else set()
         joined = _BETWEEN.join([text for _, text in texts])
-        runs = spans(LONG.pattern, joined) if whole else []
-        scan = self._scan(joined, runs) if whole else self._scan_quoted(joined)
-        found = [(start, end) for start, end, _ in scan]
-        found += [(piece.start, piece.end) for piece in containers(joined, runs)]
-        if not found:
-            return set()
-        ends = list(accumulate(len(text) + len(_BETWEEN) for _, text in texts))
-        # A find that reaches over an end, and so is none, may hide one in the text that it reaches into.
-        return {
-            texts[k][0]
-            for start, end in found
-            for k in range(bisect_right(ends, start), min(bisect_right(ends, end - 1) + 1, len(texts)))
-        }
+        found = [(start, end) for start, end, _ in rules.find(joined, joined=True)]
+        if rules is self._rules:
+            pieces = list(containers(joined))
+            inside = self.suspects([piece.content for piece in pieces]) if pieces else ()
+            found += [(pieces[place].start, pieces[place].end) for place in inside]
+        if found:
+            ends = list(accumulate(len(text) + len(_BETWEEN) for _, text in texts))
+            # A find that reaches over an end, and so is none, may hide one in the text that it reaches into.
+            suspects.update(
+                texts[k][0]
+                for start, end in found
+                for k in range(bisect_right(ends, start), min(bisect_right(ends, end - 1) + 1, len(texts)))
+            )
+        return suspects
 
     def redact_id(self, text: str, found: "Counter[str]") -> str:
         """An id without what is known by its form (`ID_RULES`): the others would take ids for secrets."""
@@ -168,51 +159,19 @@ class Redactor:
         finds: list[Find] = []
         for level, view in enumerate(views):
             whole = level + 1 == len(views) or views[level + 1].form
-            runs = spans(LONG.pattern, view.text) if whole else []
-            for start, end, rule in self._scan(view.text, runs) if whole else self._scan_quoted(view.text):
+            for start, end, rule in (self._rules if whole else self._quoted).find(view.text):
                 value = view.text[start:end]
                 if not any(pattern.fullmatch(value) for pattern in self._allow):
                     finds.append(Find(*view.span(start, end), rule.name, value, rule.rank, level))
-            if depth < _MAX_DEPTH:
-                finds.extend(self._contained(view, runs, level, depth))
+            if whole and depth < _MAX_DEPTH:
+                finds.extend(self._contained(view, level, depth))
         if not finds:
             return finds
         return _chosen([fitted for find in finds if (fitted := _fitted(find, text, views, shields)) is not None])
 
-    def _scan(self, text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int, Rule]]:
-        """What the rules find in one view, overlaps included."""
-        lowered = text.lower()
-        present = self._marks.of(encoded(lowered))
-        for rule in self._ungated.candidates(present):
-            for start, end in rule.find(text, 0, len(text)):
-                yield start, end, rule
-        found = {LONG.pattern: runs}
-        for index in self._gates.of(encoded(text)):
-            gate, behind = self._gated[index]
-            rules = behind.candidates(present)
-            if not rules:
-                continue
-            if gate.pattern not in found:
-                found[gate.pattern] = spans(gate.pattern, text)
-            windows = gate.windows(text, found[gate.pattern])
-            near = "\n".join([lowered[low:high] for low, high in windows])
-            for rule in rules if windows else ():
-                if not rule.marks or _one_in(rule.marks, near):
-                    for low, high in windows:
-                        for start, end in rule.find(text, low, high):
-                            yield start, end, rule
-
-    def _scan_quoted(self, text: str) -> Iterator[tuple[int, int, Rule]]:
-        """What the rules that read quotation marks find in a view that has a deeper one."""
-        lowered = text.lower()
-        for rule in self._quoted:
-            if not rule.marks or _one_in(rule.marks, lowered):
-                for start, end in rule.find(text, 0, len(text)):
-                    yield start, end, rule
-
-    def _contained(self, view: View, runs: list[tuple[int, int]], level: int, depth: int) -> Iterator[Find]:
+    def _contained(self, view: View, level: int, depth: int) -> Iterator[Find]:
         """Containers in one view whose content has something to replace."""
-        for piece in containers(view.text, runs):
+        for piece in containers(view.text):
             inner: Counter[str] = Counter()
             redacted = self._redact(piece.content, inner, depth + 1)
             if inner:
@@ -220,31 +179,18 @@ class Redactor:
                 yield Find(start, end, "", "", _CONTAINER_RANK, level, piece.wrap(redacted), inner)
 
 
-class _Behind:
-    """Some rules, as those behind one gate, and which of them a text with certain marks may match."""
-
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = rules
-        self._unmarked = [place for place, rule in enumerate(rules) if not rule.marks]
-        self._always = [rules[place] for place in self._unmarked]
-        self._of_mark: dict[str, list[int]] = {}
-        for place, rule in enumerate(rules):
-            for mark in rule.marks:
-                self._of_mark.setdefault(mark, []).append(place)
-
-    def candidates(self, present: set[str]) -> list[Rule]:
-        """Those without marks, and those with one that is present, in their order."""
-        marked = [place for mark in present if mark in self._of_mark for place in self._of_mark[mark]]
-        if not marked:
-            return self._always
-        return [self._rules[place] for place in sorted({*marked, *self._unmarked})]
-
-
-def _one_in(marks: tuple[str, ...], text: str) -> bool:
-    for mark in marks:  # noqa: SIM110 - any() over a generator takes three times as long
-        if mark in text:
-            return True
-    return False
+@lru_cache(maxsize=64)
+def _rules_of(options: RedactionOptions, only: frozenset[str] | None) -> tuple[Rules, Rules]:
+    """The rules for tenants with these options, and those of them that read quotation marks."""
+    rules = inline_rules(options) if "inline" in options.tiers else ()
+    if only is not None:
+        rules = tuple(rule for rule in rules if rule.name in only)
+    else:
+        custom = [
+            Rule(name, _CUSTOM_RANK, by_pattern(pattern), quotes=True, alone=True) for name, pattern in options.custom
+        ]
+        rules = (*rules, *custom, *tier_rules(options.tiers))
+    return Rules(rules), Rules([rule for rule in rules if rule.quotes])
 
 
 def _fitted(find: Find, text: str, views: list[View], shields: list[tuple[int, int]]) -> Find | None:

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from stepstream.jobs.redaction.relaxed import longest, relaxed
 
 
 class Find(NamedTuple):
@@ -24,40 +26,15 @@ class Find(NamedTuple):
     """What was found in the container, by rule."""
 
 
-class Gate(NamedTuple):
-    """Quick to search for, and near every match of the rules behind it: they look only around where it is."""
-
-    pattern: "re.Pattern[str]"
-    before: int
-    after: int
-    skip: "re.Pattern[str] | None" = None
-    """Matches that this one matches as a whole open nothing."""
-    confirm: "re.Pattern[str] | None" = None
-    """Matches in every window that is worth a look."""
-
-    def windows(self, text: str, spans: "list[tuple[int, int]]") -> list[tuple[int, int]]:
-        """Where to look, in order, without overlaps; `spans` are the matches of the pattern."""
-        windows: list[tuple[int, int]] = []
-        size = len(text)
-        for start, end in spans:
-            if self.skip is not None and self.skip.fullmatch(text, start, end):
-                continue
-            low, high = max(0, start - self.before), min(size, end + self.after)
-            if windows and low <= windows[-1][1]:
-                low = windows.pop()[0]
-            windows.append((low, high))
-        if self.confirm is None:
-            return windows
-        return [window for window in windows if self.confirm.search(text, *window)]
-
-
 Finder = Callable[[str, int, int], Iterator[tuple[int, int]]]
-"""Start and end of each value that begins in a window of a text."""
+"""Start and end of each value in a window of a text; it may find others outside."""
+Telling = Literal["form", "words", "digits"]
+"""What a kind of value is told by."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One kind of value. Most texts have none of a rule's marks, and looking for those costs next to nothing.
+    """One kind of value.
 
     `find` must take time linear in the text: bounded repetitions, no nested ones.
     """
@@ -65,35 +42,25 @@ class Rule:
     name: str
     rank: int
     find: Finder
-    marks: tuple[str, ...] = ()
-    """Lower-case literals, at least one of which is in the lower-cased text of every match; none: the gate decides."""
-    gate: Gate | None = None
+    hint: str = ""
+    """Pattern of RE2 (as `relaxed` makes them) that matches in all texts in which `find` finds something; empty: none
+    is known, and the rule looks at every text."""
+    reach: int | None = None
+    """Characters of the longest match: so far around its hint it looks. None: at the whole text."""
+    told_by: Telling = "form"
+    """Hints of one of these are looked for together."""
     quotes: bool = False
     """Whether it reads quotation marks: it looks at a text with its escapes as well as without them."""
+    alone: bool = False
+    """Whether it may ask where a text begins and ends: it looks at no texts joined."""
 
 
-# A run of characters as keys and tokens have them, and base64.
-LONG = Gate(
-    re.compile(r"[A-Za-z0-9+/_-]{14,}+={0,2}"),
-    before=40,
-    after=48,
-    skip=re.compile(
-        r"/?[a-z]{1,20}(?:[_/-][a-z]{1,20})*|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
-    ),  # words, paths, UUIDs
-)
-# Capital letters, then digits, as ids and accounts begin.
-LETTERED = Gate(re.compile(r"[A-Z]{2}[ -]?\d\d[ -]?[A-Z\d]{2}"), before=8, after=40)
-# A number of eight digits or more with separators between, unless it is the day and hour of a time stamp.
-NUMBER = Gate(
-    re.compile(r"\d(?:[ ().\-/+]{0,3}+\d){6,}"),
-    before=64,
-    after=12,
-    skip=re.compile(r"(?:19|20)\d\d[-/]\d\d[-/]\d\d(?: \d\d)?"),
-)
+Check = Callable[[str, int, int], bool]
+"""Whether a match is a value, given text and span."""
 
 
-def by_pattern(pattern: str, check: Callable[[str, int, int], bool] | None = None, flags: int = 0) -> Finder:
-    """A rule's `find`: each match of a pattern (or its group `value`) that the check, given text and span, passes."""
+def by_pattern(pattern: str, check: Check | None = None, flags: int = 0) -> Finder:
+    """A rule's `find`: each match of a pattern (or its group `value`) that the check passes."""
     compiled = re.compile(pattern, flags)
     group = "value" if "value" in compiled.groupindex else 0
 
@@ -104,6 +71,11 @@ def by_pattern(pattern: str, check: Callable[[str, int, int], bool] | None = Non
                 yield start, end
 
     return find
+
+
+def pattern_rule(name: str, rank: int, pattern: str, check: Check | None = None, told_by: Telling = "form") -> Rule:
+    """A rule for all matches of a pattern (or its group `value`) that the check passes."""
+    return Rule(name, rank, by_pattern(pattern, check), relaxed(pattern), longest(pattern), told_by)
 
 
 def context_before(text: str, start: int, words: "re.Pattern[str]", reach: int = 40) -> bool:

@@ -3,11 +3,11 @@
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from stepstream.jobs.redaction.options import RedactionError
-from stepstream.jobs.redaction.rule import Rule
+from stepstream.jobs.redaction.rule import Finder, Rule
 
 _PACKAGES = {"presidio": "presidio_analyzer", "detect_secrets": "detect_secrets"}
 _RANK = 80
@@ -50,7 +50,7 @@ def _presidio() -> Iterator[Rule]:
             yield Rule(f"presidio_{entity.lower()}", _RANK, _by_recogniser(recogniser, entity))
 
 
-def _by_recogniser(recogniser: Any, entity: str) -> Callable[[str, int, int], Iterator[tuple[int, int]]]:
+def _by_recogniser(recogniser: Any, entity: str) -> Finder:
     def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
         for result in recogniser.analyze(text, [entity]):
             # Below, it is a form that only words around it would confirm, and that asks for a model of the language.
@@ -68,7 +68,7 @@ def _detect_secrets() -> Iterator[Rule]:
                 yield Rule(f"detect_secrets_{name}", _RANK, _by_plugin(kind()))
 
 
-def _by_plugin(plugin: Any) -> Callable[[str, int, int], Iterator[tuple[int, int]]]:
+def _by_plugin(plugin: Any) -> Finder:
     def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
         for secret in dict.fromkeys(plugin.analyze_string(text)):
             for match in re.finditer(re.escape(secret), text) if secret else ():

@@ -10,6 +10,9 @@ import re
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
 
+from stepstream.jobs.redaction.automata import found
+from stepstream.jobs.redaction.relaxed import relaxed
+
 MAX_LAYERS = 5
 
 _ESCAPE = re.compile(
@@ -21,6 +24,7 @@ _INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 _SIMPLE = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 # As forms and addresses write spaces; a plus sign of their own is %2B.
 _FORM = re.compile(r"[\w\]]=[^\s=&]{0,500}\+[^\s=]|%[0-7][0-9a-fA-F][^\s]{0,200}\+|\+[^\s+]{0,200}%[0-7][0-9a-fA-F]")
+_FORM_HINT = relaxed(_FORM.pattern)
 # Spaces, hyphens and full-width forms that typesetting puts for plain ones: one character for one.
 _PLAIN: dict[int, int | str] = {
     **{0xFF01 + n: 0x21 + n for n in range(94)},
@@ -157,7 +161,7 @@ def undone(below: View) -> View | None:
 def _escapes(text: str) -> "tuple[bool, re.Pattern[str] | None]":
     """Whether a text is a form's, and what its escapes look like; null where there is neither."""
     ascii_only = text.isascii()
-    form = "+" in text and _FORM.search(text) is not None
+    form = "+" in text and found(_FORM_HINT, text) and _FORM.search(text) is not None
     if form or "\\" in text or "%" in text or "&" in text or not (ascii_only or _INVISIBLE.search(text) is None):
         return form, _ASCII_ESCAPE if ascii_only else _ESCAPE
     return False, None

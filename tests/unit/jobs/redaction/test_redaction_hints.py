@@ -1,0 +1,121 @@
+"""Rules look only where their hints are: nothing is lost by it."""
+
+import re
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+import re2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redaction_corpus import corpus
+from redaction_corpus.measuring import texts
+
+from stepstream.jobs.redaction import RedactionOptions, Redactor, presence
+from stepstream.jobs.redaction.assignments import _AUTHORIZATION, _BEARER, _SHELL, _URL
+from stepstream.jobs.redaction.automata import encoded
+from stepstream.jobs.redaction.catalogue import inline_rules
+from stepstream.jobs.redaction.names import _KEYED, _SAID
+from stepstream.jobs.redaction.national import IDS
+from stepstream.jobs.redaction.numbers import _CARD, _IBAN, _PHONE, _PHONE_TOLD
+from stepstream.jobs.redaction.personal import _IPV4, _IPV6, _MAC
+from stepstream.jobs.redaction.presence import Rules
+from stepstream.jobs.redaction.relaxed import FOREIGN, relaxed
+from stepstream.jobs.redaction.tokens import _API_KEY, _AZURE, _DISCORD, _TOKENS
+
+OPTIONS = RedactionOptions(names=True, on=frozenset({"mac"}))
+RULES = inline_rules(OPTIONS)
+HINTED = Rules(RULES)
+REDACTOR = Redactor(b"key", OPTIONS)
+PATTERNS = [
+    *(re.compile(pattern) for _, pattern in _TOKENS),
+    *(re.compile(pattern) for pattern in (_AZURE, _DISCORD, _CARD, _IBAN, _IPV4, _MAC, _SAID)),
+    *(re.compile(kind.formatted) for kind in IDS if kind.formatted),
+    *(re.compile(f"(?:{kind.words})[^\\W\\d]{{0,3}}.{{0,3}}(?:{kind.bare})") for kind in IDS if kind.bare),
+    _API_KEY, _AUTHORIZATION, _BEARER, _SHELL, _URL, _IPV6, _PHONE, _PHONE_TOLD, _KEYED,
+]  # fmt: skip
+CORPUS = [text for half in ("development", "held_out") for s in corpus(half, 150, seed=3) for text in texts(s.step)]
+ASSIGNED = st.tuples(
+    st.sampled_from(["", "my_", "<", "--", "?", ";", "X-"]),
+    st.sampled_from(["password", "Passwd", "pwd", "api-key", "client_secret", "token", "SESSION", "contraseña"]),
+    st.sampled_from(
+        ["=", ": ", '": "', '\\": \\"', " = ", ":=", " is ", " ist: ", "s '", ">", " ", ": str = '", "=>", "] == "]
+    ),
+    st.from_regex(r"\A[!-~]{3,40}\Z") | st.sampled_from(["Tr0ub4dor4765#", "QTzVVozg7fi5pfTDl2Grukj2jpiY5GHi"]),
+    st.sampled_from(["", '"', "'", "</x>", " and", ";x"]),
+).map("".join)
+
+
+def hit(pattern: str, text: str) -> bool:
+    return re2.search(pattern, encoded(text)) is not None
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_relaxed_patterns_match_wherever_the_pattern_does(data: st.DataObject) -> None:
+    pattern = data.draw(st.sampled_from(PATTERNS))
+    text = data.draw(st.from_regex(pattern))
+    assert hit(relaxed(pattern.pattern, pattern.flags), text) or hit(FOREIGN, text)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.sampled_from(CORPUS) | ASSIGNED | st.sampled_from(PATTERNS).flatmap(st.from_regex) | st.text(max_size=9),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(["", " ", "\n", "é", "\ud800", "٣"]),
+)
+def test_what_rules_find_is_found_by_their_hints_and_among_other_texts(parts: list[str], between: str) -> None:
+    text = between.join(parts)
+    whole = {(*span, rule.name) for rule in RULES for span in rule.find(text, 0, len(text))}
+    assert whole <= {(start, end, rule.name) for start, end, rule in HINTED.find(text)}
+    suspects = REDACTOR.suspects(parts)
+    assert all(place in suspects or REDACTOR.redact(part, Counter()) == part for place, part in enumerate(parts))
+
+
+def test_what_is_foreign_to_ascii_classes_is_known() -> None:
+    digits = [chr(code) for code in range(128, sys.maxunicode + 1) if chr(code).isdecimal()]
+    folded = re.findall("(?i)[a-z0-9_]", "".join(chr(code) for code in range(128, 0x3000)))
+    assert len(folded) == 4
+    assert [character for character in digits + folded if not hit(FOREIGN, character)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "loose"),
+    [
+        (r"ab{0,9}c?", "a"),
+        (r"(?<![a-z])x(?=yz)", "xyz"),
+        (r"(a|b)\1{2,200}c", "abac"),
+        (r"(?i:key)s", "KEYs"),
+        (r"\bkey\b[^\W\d]{12,30}.", "key" + "é" * 8 + "."),
+        (r"q[\d-]{9,}?(?!\d|\.\d)", "q12345678."),
+    ],
+)
+def test_relaxed(pattern: str, loose: str) -> None:
+    assert hit(relaxed(pattern), loose)
+
+
+@pytest.mark.parametrize(("pattern", "flags"), [("a.b", re.DOTALL), ("(?s:a.b)", 0), ("(?m)^a", 0)])
+def test_a_flag_that_is_not_known_is_refused(pattern: str, flags: int) -> None:
+    with pytest.raises(ValueError, match="no relaxed form"):
+        relaxed(pattern, flags)
+
+
+def test_an_automaton_that_reports_nothing_at_all_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OutOfMemory:
+        def Match(self, coded: bytes) -> Any:
+            return None
+
+    monkeypatch.setattr(presence, "all_of", lambda patterns: OutOfMemory())
+    text = "card 4111 1111 1111 1111, é mail ada@example.org"
+    assert {rule.name for _, _, rule in Rules(RULES).find(text)} == {"card", "email"}
+
+
+def test_a_pattern_that_asks_where_a_text_begins_is_asked_of_each_text() -> None:
+    redactor = Redactor(b"key", RedactionOptions(custom=(("employee", r"^EMP-\d{6}$"),)))
+    parts = ["see", "EMP-123456", "EMP-123456 or", 'a "quoted\\n" text']
+    assert redactor.suspects(parts) == {1}
+    assert redactor.redact(parts[1], Counter()).startswith("<EMPLOYEE:")
