@@ -23,6 +23,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from service_process import registry
 
 from stepstream.config import Settings
+from stepstream.config.sections import SchemaRegistry
+from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
 pytest_plugins = ["node_project"]
 
@@ -276,6 +278,23 @@ def test_versions(client: SchemaRegistryClient, subject: str) -> None:
         assert client.lookup_schema(subject, Schema(text, "AVRO")).version == version
     assert client.get_latest_version(subject).version == 2
     assert subject in client.get_subjects()
+
+
+def test_the_client_of_the_codec(client: SchemaRegistryClient, url: str, subject: str) -> None:
+    ours = RegistryClient(SchemaRegistry(url=url))
+    with pytest.raises(RegistryRefused) as unknown:
+        ours.look_up(subject, EVENT)
+    ours.set_compatibility(subject, "FULL_TRANSITIVE")
+    schema_id = ours.register(subject, EVENT)
+    assert ours.register(subject, EVENT) == ours.look_up(subject, EVENT) == schema_id
+    assert client.lookup_schema(subject, Schema(EVENT, "AVRO")).schema_id == schema_id
+    assert json.loads(ours.schema(schema_id)) == json.loads(EVENT)
+    assert subject in ours.subjects()
+    with pytest.raises(RegistryRefused) as incompatible:
+        ours.register(subject, record(ID))
+    with pytest.raises(RegistryRefused) as missing:
+        ours.schema(2_000_000_000)
+    assert [refusal.value.status for refusal in (unknown, incompatible, missing)] == [404, 409, 404]
 
 
 def test_deleting(client: SchemaRegistryClient, url: str, subject: str) -> None:

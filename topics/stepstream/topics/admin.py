@@ -14,18 +14,17 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Schema, SchemaRegistryClient, ServerConfig
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from stepstream.config import Settings
 from stepstream.config.sections import SchemaRegistry
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS, Topic
 from stepstream.topics.client import admin_client, wait_for_kafka
+from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
 log = logging.getLogger(__name__)
 
-COMPATIBILITY = ConfigCompatibilityLevel.FULL_TRANSITIVE
+COMPATIBILITY = "FULL_TRANSITIVE"
 
 
 class RegistryNotReady(Exception):
@@ -47,7 +46,7 @@ def apply(settings: Settings) -> list[Change]:
     Raises:
         KafkaUnavailable, RegistryNotReady: not reachable within the declared deadlines.
         KafkaException: the cluster refused a change.
-        SchemaRegistryError: a schema is not compatible with what is registered.
+        RegistryRefused: a schema is not compatible with what is registered.
     """
     wait_for_kafka(settings.kafka)
     admin = admin_client(settings.kafka)
@@ -106,40 +105,37 @@ def _done(future: object) -> bool:
 
 
 def _apply_subjects(registry: SchemaRegistry) -> list[Change]:
-    with _registry_client(registry) as client:
-        return [change for topic in TOPICS.values() if (change := _apply_subject(client, topic)) is not None]
+    client = _waited_for(registry)
+    return [change for topic in TOPICS.values() if (change := _apply_subject(client, topic)) is not None]
 
 
-def _apply_subject(client: SchemaRegistryClient, topic: Topic) -> Change | None:
-    schema = Schema(schema_text(topic.schema), "AVRO")
+def _apply_subject(client: RegistryClient, topic: Topic) -> Change | None:
+    schema = schema_text(topic.schema)
     if _is_registered(client, topic.subject, schema):
         return None
     # Compatibility first: a schema that slipped in under a laxer rule would stay.
-    client.set_config(topic.subject, ServerConfig(compatibility=COMPATIBILITY))
-    schema_id = client.register_schema(topic.subject, schema)
-    return Change("subject", topic.subject, f"registered schema {schema_id}")
+    client.set_compatibility(topic.subject, COMPATIBILITY)
+    return Change("subject", topic.subject, f"registered schema {client.register(topic.subject, schema)}")
 
 
-def _is_registered(client: SchemaRegistryClient, subject: str, schema: Schema) -> bool:
+def _is_registered(client: RegistryClient, subject: str, schema: str) -> bool:
     try:
-        client.lookup_schema(subject, schema)
-    except SchemaRegistryError as error:
-        if error.http_status_code == 404:
+        client.look_up(subject, schema)
+    except RegistryRefused as error:
+        if error.status == 404:
             return False
         raise
     return True
 
 
-def _registry_client(registry: SchemaRegistry) -> SchemaRegistryClient:
-    config: dict[str, object] = {"url": registry.url, "timeout": registry.timeout_s}
-    if registry.user_info.get_secret_value():
-        config["basic.auth.user.info"] = registry.user_info.get_secret_value()
-    client = SchemaRegistryClient(config)
+def _waited_for(registry: SchemaRegistry) -> RegistryClient:
+    """A client of a registry that answers."""
+    client = RegistryClient(registry)
     deadline = time.monotonic() + registry.deadline_s
     while True:
         try:
-            client.get_subjects()
-        except Exception as error:  # the client lets its HTTP library's errors through
+            client.subjects()
+        except Exception as error:  # whatever a connection dies of, and an answer that is none
             if time.monotonic() >= deadline:
                 raise RegistryNotReady(
                     f"no schema registry answers at {registry.url} after {registry.deadline_s:g} s ({error!r}): "

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import fastavro
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 from fastavro.types import Schema as ParsedSchema
 
 from stepstream.config.sections import SchemaRegistry, Settings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_writer import Writer, compiled
 from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 from stepstream.topics.seal import SEALED_TOPICS
 
 if TYPE_CHECKING:
@@ -104,10 +103,7 @@ class Codec:
     def __init__(self, registry: SchemaRegistry, sealing: Sealing | None = None) -> None:
         self._sealing = sealing
         self._url = registry.url
-        config: dict[str, Any] = {"url": registry.url, "timeout": registry.timeout_s}
-        if registry.user_info.get_secret_value():
-            config["basic.auth.user.info"] = registry.user_info.get_secret_value()
-        self._client = SchemaRegistryClient(config)
+        self._client = RegistryClient(registry)
         self._parsed = {topic.name: fastavro.parse_schema(schema(topic.schema)) for topic in TOPICS.values()}
         self._write: dict[str, Writer] = {}
         self._ids: dict[tuple[str, str | None], bytes] = {}
@@ -117,8 +113,7 @@ class Codec:
         self._translated: dict[str, ParsedSchema] = {}
 
     def close(self) -> None:
-        """Frees the connections to the registry and to the keys."""
-        self._client.close()
+        """Frees the connections to the keys."""
         if self._sealing is not None:
             self._sealing.close()
 
@@ -226,23 +221,23 @@ class Codec:
 
     def _look_up_id(self, key: tuple[str, str | None]) -> bytes:
         topic, text = key
-        written = Schema(text or schema_text(TOPICS[topic].schema), "AVRO")
-        found = self._ask(lambda: self._client.lookup_schema(TOPICS[topic].subject, written))
+        written = text or schema_text(TOPICS[topic].schema)
+        found = self._ask(lambda: self._client.look_up(TOPICS[topic].subject, written))
         if found is None:
             raise NotRegistered(
                 f"the schema of {topic} is not registered at {self._url}: run `stepstream topics apply`"
             )
-        self._ids[key] = HEADER.pack(MAGIC, found.schema_id)
+        self._ids[key] = HEADER.pack(MAGIC, found)
         return self._ids[key]
 
     def _look_up_writer(self, schema_id: int) -> ParsedSchema:
         if time.monotonic() - self._unknown.get(schema_id, -FORGET_UNKNOWN_S) < FORGET_UNKNOWN_S:
             raise UnknownSchema(f"no schema {schema_id} in the registry")
-        found = self._ask(lambda: self._client.get_schema(schema_id))
+        found = self._ask(lambda: self._client.schema(schema_id))
         if found is None:
             self._unknown[schema_id] = time.monotonic()
             raise UnknownSchema(f"no schema {schema_id} in the registry")
-        parsed = fastavro.parse_schema(json.loads(found.schema_str))
+        parsed = fastavro.parse_schema(json.loads(found))
         self._writers[schema_id] = parsed
         return parsed
 
@@ -250,9 +245,9 @@ class Codec:
         """The registry's answer; None where it says that there is no such thing."""
         try:
             return call()
-        except SchemaRegistryError as error:
-            if error.http_status_code == 404:
+        except RegistryRefused as error:
+            if error.status == 404:
                 return None
             raise RegistryUnavailable(f"schema registry at {self._url}: {error}") from error
-        except Exception as error:  # the client lets its HTTP library's connection errors through
+        except Exception as error:  # whatever a connection dies of, and an answer that is none
             raise RegistryUnavailable(f"schema registry at {self._url} does not answer: {error!r}") from error
