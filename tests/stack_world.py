@@ -1,17 +1,15 @@
 """What tests say to a running stack, and what its log and its tables come to say."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import orjson
+from command_line import stepstream
 from stream_records import make_ending, make_steps
 
-from stepstream.config import Settings, environment_of
+from stepstream.config import Settings
 from stepstream.jobs.storage.clickhouse import Client, connect
 from stepstream.topics.closing import Closing
 from stepstream.topics.codec import codec_of
@@ -103,15 +101,9 @@ class World(Closing):
             time.sleep(0.1)
 
     def command(self, *words: str, fails: bool = False) -> str:
-        """What `stepstream WORDS` prints, in a process of its own; where it is to fail, what it complains of."""
-        done = subprocess.run(
-            [sys.executable, "-m", "stepstream.cli.main", *words],
-            env={**os.environ, **environment_of(self.settings)},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert (done.returncode != 0) == fails, done.stderr + done.stdout
+        """What `stepstream WORDS` prints; where it is to fail, what it complains of."""
+        done = stepstream(self.settings, *words)
+        assert (done.status != 0) == fails, done.stderr + done.stdout
         return done.stderr if fails else done.stdout
 
     def facts(self, *words: str) -> Any:
