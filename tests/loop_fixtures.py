@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,11 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def loop_settings(base_model: Path, base_settings: Settings, tmp_path: Path) -> Settings:
+def loop_settings(
+    base_model: Path, base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path
+) -> Settings:
     """Settings of a whole loop that publishes `base_model` as its root."""
-    return loop_of(base_model, base_settings, tmp_path)
+    return with_topics(loop_of(base_model, base_settings, tmp_path))
 
 
 def loop_of(base_model: Path, base_settings: Settings, folder: Path) -> Settings:

@@ -1,6 +1,8 @@
 """Fixtures that run parts of the embedded stack as real processes, on free ports and data of their own."""
 
+import fcntl
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,31 @@ def base_settings() -> Settings:
 
 
 @pytest.fixture(scope="session")
+def with_topics(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Settings]:
+    """Gives settings, before their stack's first start, a log in which the catalogue is applied already.
+
+    Making a hundred partitions takes a broker longer than all else that it does for most tests, so it is done once, for
+    whoever runs beside this session too, and copied. That a stack makes them itself is for `test_stack.py` and others.
+    """
+    data = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        data = data.parent
+    made = data / "topics"
+    with (data / "topics.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            with Stack(isolated(base_settings, data / "applied"), ["broker", "registry"]) as stack:
+                pass
+            shutil.move(stack.settings.paths.data / "kafka", made)
+
+    def give(settings: Settings) -> Settings:
+        shutil.copytree(made, settings.paths.data / "kafka")
+        return settings
+
+    return give
+
+
+@pytest.fixture(scope="session")
 def broker_settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Settings whose Kafka is a running broker, shared by the session: use topics of your own."""
     with Stack(isolated(base_settings, tmp_path_factory.mktemp("broker")), ["broker"]) as stack:
@@ -45,7 +72,9 @@ def registry_settings(
 
 
 @pytest.fixture
-def stack_factory(base_settings: Settings, tmp_path: Path) -> Iterator[Callable[..., Stack]]:
+def stack_factory(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path
+) -> Iterator[Callable[..., Stack]]:
     """Starts a stack of the named processes: `stack_factory(["broker"], label={"idle_timeout_s": 1.0})`.
 
     `settings=` of an earlier stack gives its data and ports again; `held=` names processes to leave down.
@@ -59,7 +88,7 @@ def stack_factory(base_settings: Settings, tmp_path: Path) -> Iterator[Callable[
         **sections: dict[str, Any],
     ) -> Stack:
         if settings is None:
-            settings = isolated(base_settings, tmp_path / f"stack-{len(started)}")
+            settings = with_topics(isolated(base_settings, tmp_path / f"stack-{len(started)}"))
         stack = Stack(changed(settings, **sections), processes, held=held)
         started.append(stack)
         stack.start()

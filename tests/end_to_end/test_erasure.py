@@ -1,23 +1,21 @@
 """A person is erased from a running stack: what they said and who they are is found nowhere; others keep everything."""
 
 import json
-import os
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import stepstream
 from confluent_kafka.admin import AdminClient
 from scripted_upstream import ScriptedUpstream
 from service_process import until
 from stack_fixtures import changed
 from stream_records import make_ending, make_feedback, make_steps
 
-from stepstream.config import Settings, environment_of
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.erasure.log import ends, wait_until_read
@@ -54,9 +52,12 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics: Callable[[Settings], Settings],
+    upstream: ScriptedUpstream,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    settings = isolated(base_settings, tmp_path_factory.mktemp("erasure"))
+    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("erasure")))
     settings = changed(settings, gateway={"upstreams": [upstream.url]}, stack={"start_deadline_s": 240.0})
     with Stack(settings, PROCESSES) as running:
         yield running
@@ -98,14 +99,8 @@ class World:
         return events
 
     def command(self, *words: str, status: int = 0) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "stepstream.cli.main", *words, "--json"],
-            env={**os.environ, **environment_of(self.settings)},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert done.returncode == status, done.stderr + done.stdout
+        done = stepstream(self.settings, *words, "--json")
+        assert done.status == status, done.stderr + done.stdout
         return json.loads(done.stdout)
 
     def _post(self, path: str, body: Any, headers: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +37,15 @@ class Workplace:
 
 
 @pytest.fixture(scope="module")
-def workplace(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+def workplace(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workplace]:
     model = ToolUsingModel()
     model.start()
     folder = tmp_path_factory.mktemp("agents")
-    with Stack(isolated(base_settings, folder / "stack"), ["broker", "registry", "govern", "label"]) as stack:
+    with Stack(
+        with_topics(isolated(base_settings, folder / "stack")), ["broker", "registry", "govern", "label"]
+    ) as stack:
         settings = gateway_settings(stack.settings, model)
         with gateway_process(settings, folder / "gateway.log"):
             yield Workplace(settings, model, f"http://127.0.0.1:{settings.gateway.port}")

@@ -1,6 +1,6 @@
 """Decisions about stored trajectories, by real processes: consent, holds, releases, near-duplicates, replay, judge."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -32,10 +32,13 @@ def judge() -> Iterator[tuple[str, list[Any]]]:
 
 @pytest.fixture(scope="module")
 def stack(
-    base_settings: Settings, judge: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory
+    base_settings: Settings,
+    with_topics: Callable[[Settings], Settings],
+    judge: tuple[str, list[Any]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     settings = changed(
-        isolated(base_settings, tmp_path_factory.mktemp("curation")),
+        with_topics(isolated(base_settings, tmp_path_factory.mktemp("curation"))),
         stack={"start_deadline_s": 240.0, "more": ["curate", "judge"]},
         judge={"url": judge[0], "model": "scripted", "per_minute": 6000.0, "agents": ["judged"]},
     )

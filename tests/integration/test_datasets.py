@@ -35,8 +35,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def stack(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    settings = isolated(base_settings, tmp_path_factory.mktemp("datasets"))
+def stack(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("datasets")))
     settings = changed(settings, stack={"start_deadline_s": 240.0})
     with Stack(settings, ["broker", "registry", "store", "govern", "label", "store-writer"]) as running:
         yield running

@@ -25,8 +25,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def stack(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    settings = isolated(base_settings, tmp_path_factory.mktemp("governance"))
+def stack(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("governance")))
     settings = changed(settings, stack={"start_deadline_s": 240.0})
     with Stack(settings, ["broker", "registry", "govern"]) as running:
         yield running

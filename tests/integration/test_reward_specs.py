@@ -1,6 +1,6 @@
 """A reward specification from its file to the rows, by real processes: put up, late feedback, taken back, a new one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,12 @@ class Rewarded(World):
 
 
 @pytest.fixture(scope="module")
-def world(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rewarded]:
-    settings = changed(isolated(base_settings, tmp_path_factory.mktemp("rewards")), stack={"start_deadline_s": 240.0})
+def world(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rewarded]:
+    settings = changed(
+        with_topics(isolated(base_settings, tmp_path_factory.mktemp("rewards"))), stack={"start_deadline_s": 240.0}
+    )
     with Stack(settings, PROCESSES) as running, Rewarded(running.settings) as opened:
         yield opened
 

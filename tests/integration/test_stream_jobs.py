@@ -5,7 +5,7 @@ import shutil
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from stack_fixtures import changed
@@ -25,8 +25,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def stack(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    settings = isolated(base_settings, tmp_path_factory.mktemp("jobs"))
+def stack(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("jobs")))
     # On a busy machine a killed job is away for longer than steps are waited for: that is to close no trajectory.
     settings = changed(settings, stack={"start_deadline_s": 240.0}, label={"end_grace_s": 300.0})
     with Stack(settings, ["broker", "registry", "store", *JOBS]) as running:

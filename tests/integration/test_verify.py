@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stack(base_settings: Settings, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(
+    base_settings: Settings,
+    with_topics: Callable[[Settings], Settings],
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
     with answering(judged) as (url, _):
         settings = changed(
-            isolated(base_settings, tmp_path_factory.mktemp("stack")),
+            with_topics(isolated(base_settings, tmp_path_factory.mktemp("stack"))),
             stack={"start_deadline_s": 240.0, "more": ["verify"]},
             label={"reward_spec": folder / "reward.toml"},
             judge={"url": url, "model": "scripted", "per_minute": 60_000.0},
