@@ -12,7 +12,7 @@ from stepstream.embedded.errors import StackError
 from stepstream.embedded.processes import Action, Part
 from stepstream.embedded.watch import Watch
 
-POLL_S = 0.05
+POLL_S = 0.1
 
 
 @dataclass(frozen=True)
