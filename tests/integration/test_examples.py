@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import pytest
 from gateway_fixtures import read_topic
 from stack_fixtures import changed
@@ -24,6 +24,13 @@ pytest_plugins = ["node_project"]
 pytestmark = pytest.mark.timeout(BUILD_S + 120)
 
 
+def called(command: tuple[str, ...], folder: Path, **how: Any) -> str:
+    """What a command prints; its errors are the test's failure."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False, **how)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 class Language(NamedTuple):
     """How an example is built and run; `{work}` is where its products go."""
 
@@ -31,18 +38,37 @@ class Language(NamedTuple):
     build: tuple[tuple[str, ...], ...]
     run: tuple[str, ...]
     steps: int = 3
-    building: Mapping[str, str] = MappingProxyType({})
-    """Variables of the build."""
+    prepare: Callable[[Path], None] | None = None
+    """Called with `{work}` before the build."""
+
+
+def ready_librdkafka(work: Path) -> None:
+    """Settings of cargo with which rdkafka links the library of confluent-kafka's wheel: building it takes a minute."""
+    work.mkdir()
+    settings = work / "cargo.toml"
+    settings.touch()
+    libraries = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
+    for library in libraries.glob("librdkafka-*.so.*"):  # a wheel for Linux has one
+        (work / "librdkafka.so").symlink_to(library)
+        host = called(("rustc", "-vV"), work).partition("host: ")[2].split()[0]
+        settings.write_text(
+            f"""
+            [target.{host}]
+            rustflags = ["-C", "link-arg=-Wl,-rpath,{libraries}"]
+            [target.{host}.rdkafka]
+            rustc-link-lib = ["rdkafka"]
+            rustc-link-search = ["native={work}"]
+            """
+        )
 
 
 LANGUAGES = {
     "go": Language(("go",), (("go", "build", "-o", "{work}/agent", "."),), ("{work}/agent",)),
     "rust": Language(
-        ("cargo",),
-        (("cargo", "build", "--quiet", "--target-dir", "{work}/target"),),
+        ("cargo", "rustc"),
+        (("cargo", "build", "--quiet", "--target-dir", "{work}/target", "--config", "{work}/cargo.toml"),),
         ("{work}/target/debug/support-agent",),
-        # rdkafka builds librdkafka as a release, whatever the profile: four minutes of a core, where this takes one.
-        building=MappingProxyType({"CFLAGS": "-O0 -g0", "CXXFLAGS": "-O0 -g0"}),
+        prepare=ready_librdkafka,
     ),
     "java": Language(
         ("java", "mvn"),
@@ -54,18 +80,13 @@ LANGUAGES = {
 
 
 @pytest.fixture(scope="module")
-def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    wired = isolated(base_settings, tmp_path_factory.mktemp("examples"))
+def settings(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
+    wired = with_topics(isolated(base_settings, tmp_path_factory.mktemp("examples")))
     wired = changed(wired, stack={"start_deadline_s": 240.0})
     with Stack(wired, ["broker", "registry", "govern", "label"]) as stack:
         yield stack.settings
-
-
-def called(command: tuple[str, ...], folder: Path, **how: Any) -> str:
-    """What a command prints; its errors are the test's failure."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False, **how)
-    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture
@@ -83,8 +104,10 @@ def example(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[dict[st
     def placed(command: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(word.replace("{work}", str(work)) for word in command)
 
+    if language.prepare is not None:
+        language.prepare(work)
     for command in language.build:
-        called(placed(command), folder, env={**os.environ, **language.building})
+        called(placed(command), folder)
     return lambda environment: called(placed(language.run), folder, env={**os.environ, **environment})
 
 
