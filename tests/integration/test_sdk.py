@@ -23,8 +23,9 @@ from stepstream.jobs.labels.joining import join
 from stepstream.sdk.recorder import Recorder
 from stepstream.sdk.trajectory import About
 from stepstream.topics.codec import Codec, codec_of
-from stepstream.topics.confirmed import Confirmed, Event, NotDelivered
+from stepstream.topics.confirmed import Confirmed, NotDelivered
 from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.encoded import Event
 from stepstream.topics.ids import now_us
 from stepstream.topics.master_key import master_of
 from stepstream.topics.producer import EventProducer

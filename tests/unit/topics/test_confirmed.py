@@ -9,8 +9,9 @@ from stepstream.config import load
 from stepstream.topics import confirmed as confirmed_module
 from stepstream.topics import producer
 from stepstream.topics.codec import HEADER, Codec
-from stepstream.topics.confirmed import Confirmed, Event
+from stepstream.topics.confirmed import Confirmed
 from stepstream.topics.delivery import Delivery
+from stepstream.topics.encoded import Event
 from stepstream.topics.producer import EventProducer
 
 

@@ -6,16 +6,15 @@ For producers that keep what they have until it is acknowledged, as OpenTelemetr
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config.sections import Kafka
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.delivery import Delivery
-from stepstream.topics.encoded import Encoded
+from stepstream.topics.encoded import Encoded, Event
 from stepstream.topics.producer import EventProducer
 
 LINGER_MS = 10.0
@@ -26,15 +25,6 @@ _ASK_S = 0.002
 _KEYS_S = 0.005
 
 log = logging.getLogger(__name__)
-
-
-class Event(NamedTuple):
-    """One event to publish."""
-
-    topic: str
-    key: str
-    record: Any
-    headers: Mapping[str, str] | None = None
 
 
 class NotDelivered(Exception):

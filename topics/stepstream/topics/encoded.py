@@ -1,7 +1,16 @@
-"""Events whose records are bytes already."""
+"""Events as they are published: with a record, or with one that is bytes already."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+
+class Event(NamedTuple):
+    """One event to publish."""
+
+    topic: str
+    key: str
+    record: Any
+    headers: Mapping[str, str] | None = None
 
 
 class Encoded(NamedTuple):

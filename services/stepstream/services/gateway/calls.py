@@ -1,6 +1,6 @@
 """One model call, in whichever protocol: pass it on, give the answer back, record the step.
 
-The step is made after the answer's last byte has been sent, so recording takes nothing of the agent's time.
+What is known of an answer is on disk before its last byte leaves, see `recorder.py`.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.plans import Plan, Planner, parse_request
-from stepstream.services.gateway.protocols.base import Answer, History, ModelProtocol
-from stepstream.services.gateway.protocols.chat import raw_messages
+from stepstream.services.gateway.protocols.base import Answer, ModelProtocol
 from stepstream.services.gateway.protocols.failures import error_class, failed
-from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.recording import Call, Timing, branch, record
+from stepstream.services.gateway.publisher import Publisher
+from stepstream.services.gateway.recorder import Recorder
+from stepstream.services.gateway.recording import Timing
 from stepstream.services.gateway.streams import (
     READING_FAULTS,
     Native,
@@ -68,13 +68,11 @@ class Calls:
         histories: Histories,
     ) -> None:
         self._settings = settings
-        self._publisher = publisher
         self._keys = keys
         self._metrics = metrics
-        self._producer = producer
-        self._contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
-        self._histories = histories
-        self._planner = Planner(upstreams, self._contexts, self._histories, metrics)
+        contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
+        self._planner = Planner(upstreams, contexts, histories, metrics)
+        self._recorder = Recorder(contexts, histories, publisher, metrics, producer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
         """One call, from request to recorded step; `session`: the key in its path, or empty."""
@@ -126,21 +124,19 @@ class Calls:
             try:
                 await respond_error(send, error, plan.protocol.error_body(str(error), error.type), ours)
             finally:
-                self._record(plan, failed(error.type), Timing(_ms_since(started)))
+                self._recorder.record(plan, failed(error.type), Timing(_ms_since(started)))
             return
         except BaseException as error:
             # Its index is taken, maybe with later ones beside it: without a step it would be a gap.
-            self._record(plan, failed(_broken_off(error, hangup)), Timing(_ms_since(started)))
+            self._recorder.record(plan, failed(_broken_off(error, hangup)), Timing(_ms_since(started)))
             raise
         if reply.streaming:
             await self._stream(plan, started, reply, ours, send, hangup)
             return
         answer, out = _whole(plan, reply)
         hangup.stop()
-        try:
-            await respond(send, reply.status, out, (reply.headers or [JSON]) + ours)
-        finally:
-            self._record(plan, answer, Timing(_ms_since(started)))
+        await self._recorder.record(plan, answer, Timing(_ms_since(started)))
+        await respond(send, reply.status, out, (reply.headers or [JSON]) + ours)
 
     async def _stream(
         self, plan: Plan, started: float, reply: Reply, ours: Headers, send: Send, hangup: Hangup
@@ -151,6 +147,7 @@ class Calls:
             else Translated(plan.protocol, plan.translation, started)
         )
         error: str | None = None
+        last = b""
         try:
             await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers + ours})
             chunk = reply.body
@@ -159,48 +156,23 @@ class Calls:
                 if out:
                     await send({"type": "http.response.body", "body": out, "more_body": True})
                 chunk = await reply.more()
-            hangup.stop()
-            await send({"type": "http.response.body", "body": passage.end(), "more_body": False})
+            last = passage.end()
         except asyncio.CancelledError as fault:
             error = _broken_off(fault, hangup)
             raise
         except StreamBroke as fault:
             error = "upstream_disconnected"
-            hangup.stop()
-            told = passage.broke(str(fault), error)
-            await send({"type": "http.response.body", "body": told, "more_body": False})
+            last = passage.broke(str(fault), error)
         finally:
+            hangup.stop()
             reply.close()
             answer = passage.answer()
             for each in answer.every():
                 if error is not None or (each.error is None and not each.finish_reason):
                     each.error, each.finish_reason = error or "incomplete_stream", "error"
-            self._record(plan, answer, Timing(_ms_since(started), passage.first_token_ms))
-
-    def _record(self, plan: Plan, answer: Answer, timing: Timing) -> None:
-        for number, other in enumerate(answer.others, 1):
-            other.response_id = ""  # the answer's own id names the first
-            self._put(plan, branch(self._contexts, plan.call, number), other, timing)
-            self._metrics.alternatives.inc()
-        if plan.protocol.name != "responses":
-            answer.response_id = ""  # nothing is asked for by it
-        # After its alternatives: of equal ones, later calls go on from this one.
-        self._put(plan, plan.call, answer, timing)
-        self._metrics.ended(answer.error)
-
-    def _put(self, plan: Plan, call: Call, answer: Answer, timing: Timing) -> None:
-        identity, place = call.identity, call.place
-        try:
-            step = record(self._contexts, call, answer, timing, self._producer)
-            if plan.kept and answer.error is None and answer.response_id:
-                history = History(raw_messages(plan.request, answer)[plan.instructions :], place.trajectory.id)
-                self._histories.keep(identity.tenant, answer.response_id, history, step["user"], call.started_us)
-        except Exception:  # whatever an upstream may send, the agent's call goes well
-            log.exception("step %d of trajectory %s cannot be recorded", place.step_index, place.trajectory.id)
-            self._metrics.events_lost.inc()
-        else:
-            headers = {"traceparent": identity.traceparent} if identity.traceparent else None
-            self._publisher.publish(Event("steps", place.trajectory.id, step, headers))
+            recorded = self._recorder.record(plan, answer, Timing(_ms_since(started), passage.first_token_ms))
+        await recorded
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:

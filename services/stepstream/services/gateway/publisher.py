@@ -7,8 +7,9 @@ from stepstream.config import Settings
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.topics.backlog import Room
 from stepstream.topics.codec import codec_of
-from stepstream.topics.confirmed import Confirmed, Event, NotDelivered
+from stepstream.topics.confirmed import Confirmed, NotDelivered
 from stepstream.topics.delivery import Delivery, Left
+from stepstream.topics.encoded import Event
 
 __all__ = ["Event", "Left", "NotDelivered", "Publisher", "spool_folder"]
 
@@ -37,6 +38,10 @@ class Publisher:
     def publish(self, event: Event) -> bool:
         """Spools one event and sees to it that it arrives; takes microseconds. False: it is lost, no room is left."""
         return self._delivery.send(event.topic, event.key, event.record, event.headers)
+
+    def publish_all(self, events: Sequence[Event]) -> None:
+        """As `publish`, for less each; what is lost is counted."""
+        self._delivery.send_all(events)
 
     async def deliver(self, events: Sequence[Event], timeout_s: float) -> None:
         """Returns when Kafka has acknowledged all events, which are not spooled.
