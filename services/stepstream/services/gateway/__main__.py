@@ -8,6 +8,7 @@ import uvicorn
 
 from stepstream.config import Settings
 from stepstream.services.gateway.app import GatewayApp
+from stepstream.services.gateway.http_server import HttpServerProtocol
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.publisher import Publisher
 from stepstream.services.listen import listen
@@ -24,7 +25,7 @@ def main(settings: Settings, stop: Stop) -> None:
     config = uvicorn.Config(
         GatewayApp(settings, publisher, metrics),
         loop="uvloop",
-        http="httptools",
+        http=HttpServerProtocol,
         lifespan="on",
         access_log=False,
         log_config=None,

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from stepstream.services.gateway.errors import GatewayError, TooLarge, error_body
+from stepstream.services.gateway.http_exchange import EXTENSION, Exchange
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -12,7 +13,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 MAX_BODY = 64 * 1_048_576
-PATIENCE_S = 0.2
 JSON = (b"content-type", b"application/json")
 
 
@@ -54,30 +54,21 @@ async def respond_error(send: Send, error: GatewayError, body: bytes = b"", head
 
 
 class Hangup:
-    """Cancels the task that handles a request when its caller goes away; `gone` tells that this was why.
+    """Cancels the task that handles a request when its caller goes away; `gone` tells that this was why."""
 
-    It looks only at requests that take a while: a task for each would cost more than a quick answer.
-    """
-
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.gone = False
-        self._receive = receive
         self._handler = asyncio.current_task()
-        self._watch: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._begin)
+        self._exchange: Exchange = scope["extensions"][EXTENSION]
+        self._exchange.on_hangup = self._happened
+        if self._exchange.gone:
+            self._happened()
 
     def stop(self) -> None:
         """Call it before the response's last byte, after which a caller may well leave."""
-        self._timer.cancel()
-        if self._watch is not None:
-            self._watch.cancel()
+        self._exchange.on_hangup = None
 
-    def _begin(self) -> None:
-        self._watch = asyncio.create_task(self._wait())
-
-    async def _wait(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _happened(self) -> None:
         self.gone = True
         assert self._handler is not None
         self._handler.cancel()

@@ -99,7 +99,7 @@ class Calls:
             fault = GatewayError("the gateway failed on this request; its log says how")
             await respond_error(send, fault, protocol.error_body(str(fault), fault.type))
             return
-        hangup = Hangup(receive)
+        hangup = Hangup(scope)
         try:
             await self._pass_on(
                 plan, started, plan.target.headers(scope["headers"], shown, plan.spoken.name), send, hangup

@@ -52,7 +52,7 @@ class PassThrough:
         except GatewayError as error:
             await self._refuse(send, path, error)
             return
-        hangup = Hangup(receive)
+        hangup = Hangup(scope)
         try:
             reply = await target.send(scope["method"], where, body or None, sent)
             await self._give_back(reply, send, hangup)
