@@ -2,7 +2,8 @@
 
 Run it as `python bench/fake_upstream.py PORT`. Each request gets a chat completion of about one kilobyte, or, where it
 asks for a stream, the same words in 20 events written at once. Who asks for token ids and logprobs gets them as well,
-with versions, as our inference workers give them. It speaks just enough HTTP/1.1 for that.
+with versions: logprobs as OpenAI's objects, or as plain numbers, as our inference workers give them to the gateway. It
+speaks just enough HTTP/1.1 for that.
 """
 
 import asyncio
@@ -18,12 +19,14 @@ PROMPT_TOKENS, TOKENS = 120, 114
 VERSIONS = [{"version": 3, "start": 0, "end": TOKENS}]
 
 
-def _logprobs(count: int) -> dict[str, object]:
+def _logprobs(count: int, plain: bool) -> dict[str, object]:
+    if plain:
+        return {"values": [-0.6931471805599453] * count}
     token = {"token": " parcel", "logprob": -0.6931471805599453, "bytes": None, "top_logprobs": []}
     return {"content": [token] * count, "refusal": None}
 
 
-def _completion(tokens: bool) -> bytes:
+def _completion(tokens: bool, plain: bool = False) -> bytes:
     message = {"role": "assistant", "content": WORDS, "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     body = {
@@ -36,12 +39,12 @@ def _completion(tokens: bool) -> bytes:
         "system_fingerprint": "fp_bench",
     }
     if tokens:
-        choice |= {"logprobs": _logprobs(TOKENS), "token_ids": list(range(TOKENS)), "weight_versions": VERSIONS}
+        choice |= {"logprobs": _logprobs(TOKENS, plain), "token_ids": list(range(TOKENS)), "weight_versions": VERSIONS}
         body["prompt_token_ids"] = list(range(PROMPT_TOKENS))
     return json.dumps(body).encode()
 
 
-def _events(tokens: bool) -> bytes:
+def _events(tokens: bool, plain: bool = False) -> bytes:
     size, each = len(WORDS) // CHUNKS, TOKENS // (CHUNKS - 1)
     head = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "bench-model"}
     deltas = [{"content": WORDS[i * size : (i + 1) * size]} for i in range(CHUNKS - 1)]
@@ -49,7 +52,7 @@ def _events(tokens: bool) -> bytes:
     last["finish_reason"] = "stop"
     if tokens:
         for number, choice in enumerate(choices):
-            choice |= {"logprobs": _logprobs(each), "token_ids": list(range(number * each, (number + 1) * each))}
+            choice |= {"logprobs": _logprobs(each, plain), "token_ids": list(range(number * each, (number + 1) * each))}
         last["weight_versions"] = VERSIONS
     events = [{**head, "choices": [{"finish_reason": None, **choice}]} for choice in [first, *choices, last]]
     if tokens:
@@ -68,11 +71,12 @@ def _chunked(kind: bytes, body: bytes) -> bytes:
 
 
 ANSWERS = {
-    (streams, tokens): _chunked(b"text/event-stream", _events(tokens))
+    (streams, tokens, plain): _chunked(b"text/event-stream", _events(tokens, plain))
     if streams
-    else _response(b"application/json", _completion(tokens))
+    else _response(b"application/json", _completion(tokens, plain))
     for streams in (False, True)
     for tokens in (False, True)
+    for plain in (False, True)
 }
 
 
@@ -93,8 +97,9 @@ class Provider(asyncio.Protocol):
     def on_message_complete(self) -> None:
         streams = b'"stream":true' in self._body or b'"stream": true' in self._body
         tokens = b'"return_token_ids":true' in self._body
+        plain = b'"plain_logprobs":true' in self._body
         self._body = b""
-        self._transport.write(ANSWERS[streams, tokens])
+        self._transport.write(ANSWERS[streams, tokens, plain])
 
 
 async def main(port: int) -> None:

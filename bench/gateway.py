@@ -149,19 +149,9 @@ def litellm(folder: Path, provider: Server) -> Iterator[Server]:
 
 @contextmanager
 def gateway(folder: Path, provider: Server, settings: Settings) -> Iterator[Server]:
-    """Our gateway with its features on."""
+    """Our gateway with its features on, before what answers as an inference worker of ours."""
     port = free_block(1)
-    providers = [
-        {
-            "name": "bench",
-            "base_url": f"http://127.0.0.1:{provider.port}",
-            "models": ["bench-*"],
-            "protocols": ["chat"],
-            "gives_tokens": True,
-            "api_key": "none",
-        }
-    ]
-    fields = {"port": port, "require_key": True, "providers": providers}
+    fields = {"port": port, "require_key": True, "upstreams": [f"http://127.0.0.1:{provider.port}"]}
     settings = Settings.model_validate(settings.model_dump() | {"gateway": settings.gateway.model_dump() | fields})
     environment = environment_of(settings)
     made = subprocess.run(

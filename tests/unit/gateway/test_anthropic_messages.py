@@ -249,7 +249,7 @@ def test_an_answer_without_content_is_malformed() -> None:
 
 def test_bytes_go_through_untouched() -> None:
     body = b'{"model": "m" }'
-    assert ANTHROPIC.with_additions(body, {"model": "m"}) is body
+    assert ANTHROPIC.with_additions(body, {"model": "m"}, True) is body
     asked = ANTHROPIC.asked({"logprobs": True})
     assert asked == Asked(logprobs=False, token_ids=False)
     assert ANTHROPIC.strip(message([]), asked) is False

@@ -76,6 +76,15 @@ def test_a_stream_spells_the_whole_answer(content: str, ids: list[int], calls: i
     assert gathered.answer() == CHAT.answer(whole)
 
 
+def test_a_worker_gives_logprobs_as_numbers_alone() -> None:
+    choice = {"index": 0, "token_ids": [1, 2], "logprobs": {"values": [-0.5, -0.25]}}
+    assert CHAT.answer({"choices": [choice]}).logprobs == [-0.5, -0.25]
+    gathered = CHAT.stream()
+    gathered.add({"choices": [choice]})
+    gathered.add({"choices": [choice]})
+    assert gathered.answer().logprobs == [-0.5, -0.25] * 2
+
+
 def test_tokens_without_logprobs_in_one_chunk_leave_the_answer_without() -> None:
     gathered = CHAT.stream()
     gathered.add({"choices": [{"index": 0, "delta": {}, "token_ids": [1], "logprobs": logprobs(1)}]})
@@ -123,12 +132,16 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max
 @given(
     st.dictionaries(st.text(max_size=4) | st.sampled_from(ADDITIONS), JSON, max_size=4),
     st.sampled_from([b"", b" ", b"\n\n"]),
+    st.booleans(),
 )
-def test_the_upstream_is_asked_for_more_and_all_else_is_untouched(request: dict[str, Any], space: bytes) -> None:
-    sent = orjson.loads(CHAT.with_additions(space + orjson.dumps(request) + space, request))
-    assert sent == request | {"logprobs": True, "return_token_ids": True}
+def test_the_upstream_is_asked_for_more_and_all_else_is_untouched(
+    request: dict[str, Any], space: bytes, plain: bool
+) -> None:
+    sent = orjson.loads(CHAT.with_additions(space + orjson.dumps(request) + space, request, plain))
+    more = {"plain_logprobs": True} if plain and not request.get("logprobs") else {}
+    assert sent == request | {"logprobs": True, "return_token_ids": True} | more
 
 
 def test_numbers_that_json_parsers_bend_stay_as_they_were_written() -> None:
     body = b'{"seed": 123456789012345678901234567890, "temperature": 1.10}'
-    assert CHAT.with_additions(body, orjson.loads(body)).startswith(body[:-1])
+    assert CHAT.with_additions(body, orjson.loads(body), True).startswith(body[:-1])

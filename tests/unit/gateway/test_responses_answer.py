@@ -209,5 +209,5 @@ def test_whatever_comes_is_an_answer_or_a_fault_of_reading(came: list[tuple[str,
 
 def test_bytes_of_a_request_are_left_alone() -> None:
     body = b'{"model": "m",  "include": []}'
-    assert RESPONSES.with_additions(body, {"model": "m"}) is body
+    assert RESPONSES.with_additions(body, {"model": "m"}, True) is body
     assert not RESPONSES.strip(dict(WHOLE), RESPONSES.asked({}))

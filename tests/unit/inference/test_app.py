@@ -130,6 +130,8 @@ async def test_a_reply_has_tokens_logprobs_and_versions(served: Served) -> None:
     assert reply["prompt_token_ids"] == prompt
     assert params == SamplingParams(9, 0.7, 0.5, 5, stream=False)
     assert reply["usage"]["total_tokens"] == len(prompt) + len(tokens)
+    _, plain = await served.chat(plain_logprobs=True)
+    assert plain["choices"][0]["logprobs"] == {"values": [-0.5] * len(tokens)}
 
 
 async def test_a_tool_call_and_the_conversation_after_it(served: Served) -> None:

@@ -109,7 +109,7 @@ class Planner:
             target=target,
             path=spoken.path,
             request=request,
-            body=spoken.with_additions(body, request) if target.gives_tokens else body,
+            body=(spoken.with_additions(body, request, target.plain_logprobs) if target.gives_tokens else body),
             asked=spoken.asked(request),
             translation=translation,
             kept=translation is not None and protocol.name == "responses",

@@ -41,6 +41,8 @@ class Target(Protocol):
     name: str
     speaks: Sequence[ProtocolName]
     gives_tokens: bool
+    plain_logprobs: bool
+    """Whether it knows how to give logprobs as numbers alone."""
 
     def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
         """The headers of a call that it gets, with the credentials that it wants; `protocol`: that it is called in."""
@@ -62,6 +64,7 @@ class Workers:
     name = "workers"
     speaks: Sequence[ProtocolName] = ("chat",)
     gives_tokens = True
+    plain_logprobs = True
 
     def __init__(self, settings: Gateway, client: HttpClient, metrics: Metrics) -> None:
         self.pool = Pool(settings.upstreams)
@@ -115,6 +118,7 @@ class Provider:
         self.name = declared.name
         self.speaks: Sequence[ProtocolName] = declared.protocols
         self.gives_tokens = declared.gives_tokens
+        self.plain_logprobs = False
         self.upstream = Upstream(declared.base_url.rstrip("/") + declared.path_prefix.rstrip("/"))
         self._origin = Origin.of(self.upstream.url)
         self._key = declared.api_key.get_secret_value().strip().encode() if declared.api_key is not None else b""

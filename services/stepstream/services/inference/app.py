@@ -205,7 +205,7 @@ class StreamedReply:
         if request.return_token_ids:
             choice["token_ids"] = chunk.token_ids
         if request.logprobs:
-            choice["logprobs"] = {"content": protocol.logprob_content(self._tokenizer, chunk), "refusal": None}
+            choice["logprobs"] = protocol.logprobs(request, self._tokenizer, [chunk])
         if chunk.finish_reason is not None:
             choice["weight_versions"] = protocol.weight_versions(chunk)
         events = protocol.event(self._head | extra | {"choices": [choice]})

@@ -36,7 +36,7 @@ class Anthropic:
         """Nothing: there is nothing to ask for."""
         return Asked(logprobs=False, token_ids=False)
 
-    def with_additions(self, body: bytes, request: dict[str, Any]) -> bytes:
+    def with_additions(self, body: bytes, request: dict[str, Any], plain: bool) -> bytes:
         """The caller's own bytes."""
         return body
 

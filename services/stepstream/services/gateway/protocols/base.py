@@ -123,8 +123,15 @@ class ModelProtocol(Protocol):
         """Which additions the caller asked for itself."""
         ...
 
-    def with_additions(self, body: bytes, request: dict[str, Any]) -> bytes:
-        """The body for an upstream that can give token ids and logprobs; the caller's own bytes where it can't ask."""
+    def with_additions(self, body: bytes, request: dict[str, Any], plain: bool) -> bytes:
+        """The body for an upstream that can give token ids and logprobs; the caller's own bytes where it can't ask.
+
+        Args:
+            body: the caller's.
+            request: what it says.
+            plain: whether the upstream is one of our workers, which give logprobs as numbers alone where these are
+                all that is wanted.
+        """
         ...
 
     def answer(self, reply: dict[str, Any]) -> Answer:

@@ -21,12 +21,8 @@ from stepstream.topics.events import Sampling, new_sampling
 _HIDDEN = {"documents", "functions", "chat_template"}
 """Fields that servers of token ids put into the prompt, and no step has a place for."""
 ADDITIONS = ("logprobs", "return_token_ids")
-_ADDED = {
-    (): b"",
-    ADDITIONS: b',"logprobs":true,"return_token_ids":true',
-    ADDITIONS[:1]: b',"logprobs":true',
-    ADDITIONS[1:]: b',"return_token_ids":true',
-}
+PLAIN = "plain_logprobs"
+"""What our workers are asked for as well: logprobs as an array of numbers, which are read in a tenth of the time."""
 
 
 class ChatCompletions:
@@ -53,14 +49,16 @@ class ChatCompletions:
         """Which additions the caller asked for itself."""
         return Asked(bool(request.get("logprobs")), bool(request.get("return_token_ids")))
 
-    def with_additions(self, body: bytes, request: dict[str, Any]) -> bytes:
+    def with_additions(self, body: bytes, request: dict[str, Any], plain: bool) -> bytes:
         """The body to send on: the caller's own bytes, asking for token ids and logprobs as well."""
-        missing = tuple([name for name in ADDITIONS if request.get(name) is not True])
+        missing = [name for name in ADDITIONS if request.get(name) is not True]
+        if plain and "logprobs" in missing and not request.get("logprobs"):  # the caller does not get to see them
+            missing.append(PLAIN)
         if not missing:
             return body
         if request and not any(name in request for name in missing):
             end = body.rindex(b"}")
-            return b"%b%b}" % (body[:end], _ADDED[missing])
+            return b"%b,%b}" % (body[:end], b",".join([b'"%b":true' % name.encode() for name in missing]))
         return orjson.dumps(request | dict.fromkeys(missing, True))
 
     def answer(self, reply: dict[str, Any]) -> Answer:

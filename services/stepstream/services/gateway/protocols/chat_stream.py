@@ -129,9 +129,12 @@ class ChatStream:
 
 
 def token_logprobs(logprobs: Any) -> list[float] | None:
-    """The logprob of each token of a `logprobs` object; None where it is none."""
+    """The logprob of each token of a `logprobs` object, OpenAI's or a worker's; None where it is none."""
     if not isinstance(logprobs, dict):
         return None
+    values = logprobs.get("values")
+    if isinstance(values, list):
+        return values
     content: Sequence[Any] | None = logprobs.get("content")
     if content is None:
         return None

@@ -60,7 +60,7 @@ class ResponsesProtocol:
         """Everything: nothing is added to these requests, so nothing is taken out."""
         return Asked(logprobs=True, token_ids=True)
 
-    def with_additions(self, body: bytes, request: dict[str, Any]) -> bytes:
+    def with_additions(self, body: bytes, request: dict[str, Any], plain: bool) -> bytes:
         """The caller's own bytes: the API gives logprobs, but no token ids to go with them."""
         return body
 
