@@ -7,9 +7,9 @@ writes; a value that does not fit raises whatever it provokes, and the caller le
 
 import io
 import struct
-from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
+from operator import itemgetter
 from typing import Any
 
 import fastavro
@@ -17,7 +17,7 @@ import fastavro
 Writer = Callable[[Any], bytes]
 
 _ARRAY_CODES = {"int": "i", "long": "q", "float": "f", "double": "d"}
-"""Codes that `array` and `struct` have for Avro's numbers."""
+"""Codes that `struct` has for Avro's numbers."""
 
 _SMALL = 1 << 14
 _KEPT = 1 << 16
@@ -73,12 +73,13 @@ class _Zigzags(dict[int, bytes]):
         return coded
 
 
-_zigzag_again = _Zigzags().__getitem__
+_zigzags = _Zigzags()
 
 
 def _integers(values: Sequence[int], code: str) -> bytes:
-    """An array's items; `code` is the type that `array` has for them, which takes nothing but whole numbers."""
-    return b"".join(map(_zigzag_again, array(code, values)))
+    """An array's items; `code` is the type that `struct` has for them, which takes nothing but whole numbers."""
+    struct.pack(f"{len(values)}{code}", *values)
+    return b"".join(itemgetter(*values)(_zigzags)) if len(values) > 1 else _zigzags[values[0]]
 
 
 def compiled(schema: Any, name: str = "") -> Writer:

@@ -63,17 +63,21 @@ class Layout:
         self.personal = [name for name in _PERSONAL[parsed["name"].rpartition(".")[2]] if name in self._fields]
         named = parsed["__named_schemas"]
         fields = [self._of_blob(self._fields[name]) for name in self.personal if name not in _BEHIND_STEPS]
-        self.inside: list[str] = []
+        self.empty_inside: dict[str, Any] = {}
+        """The same for those inside `steps`."""
         if "steps" in self._fields:
             entry = named[_referenced(self._fields["steps"]["type"])["items"]]
             inner = {field["name"]: field for field in entry["fields"]}
-            self.inside = [name for name in _INSIDE_STEPS if name in inner]
-            record = {"type": "record", "name": "SealedEntry", "fields": [self._of_blob(inner[n]) for n in self.inside]}
+            inside = [inner[name] for name in _INSIDE_STEPS if name in inner]
+            self.empty_inside = {field["name"]: _empty(field) for field in inside}
+            record = {"type": "record", "name": "SealedEntry", "fields": [self._of_blob(field) for field in inside]}
             fields.append({"name": "steps", "type": {"type": "array", "items": record}})
         fields += [self._of_blob(self._fields[name]) for name in self.personal if name in _BEHIND_STEPS]
         blob = {"type": "record", "name": f"Sealed{parsed['name'].rpartition('.')[2]}", "fields": fields}
         self.blob = fastavro.parse_schema(blob, named_schemas=dict(named))
         self._write = compiled(self.blob)
+        self.empty = {name: _empty(self._fields[name]) for name in self.personal}
+        """What stands in the clear for the personal fields; of all records the same."""
 
     def write(self, record: Mapping[str, Any]) -> bytes:
         """The personal fields of a record; raises whatever a value that does not fit provokes."""
@@ -105,12 +109,9 @@ def seal(layout: Layout, topic: str, record: Mapping[str, Any], key_id: str, cip
 
 def emptied(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
     """The record without what is personal in it."""
-    plain = dict(record)
-    for name in layout.personal:
-        if name in plain:
-            plain[name] = _empty(name, plain[name])
-    if layout.inside:
-        plain["steps"] = [_emptied_entry(layout, entry) for entry in record["steps"]]
+    plain = _emptied(record, layout.empty)
+    if layout.empty_inside:
+        plain["steps"] = [_emptied(entry, layout.empty_inside) for entry in record["steps"]]
     return plain
 
 
@@ -162,21 +163,23 @@ def erase(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _empty(name: str, value: Any) -> Any:
-    """What stands in the clear for a personal field; that a call failed stays known."""
-    if isinstance(value, list):
+def _empty(field: Mapping[str, Any]) -> Any:
+    """What stands in the clear for a personal field; see `_emptied` for errors."""
+    kind = field["type"]
+    if isinstance(kind, dict) and kind["type"] == "array":
         return []
-    if name == "response":
-        return {"role": "assistant"}
-    return _ERASED if name == "error" and value is not None else None
+    return {"role": "assistant"} if field["name"] == "response" else None
+
+
+def _emptied(record: Mapping[str, Any], empty: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {**record, **empty}
+    if "error" in empty and record.get("error") is not None:
+        plain["error"] = _ERASED  # that a call failed stays known
+    return plain
 
 
 def _with_erased(flags: list[str]) -> list[str]:
     return flags if _ERASED in flags else [*flags, _ERASED]
-
-
-def _emptied_entry(layout: Layout, entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {**entry, **{name: _empty(name, entry[name]) for name in layout.inside if name in entry}}
 
 
 def _bound_to(topic: str, record: Mapping[str, Any], key_id: str) -> bytes:

@@ -1,5 +1,6 @@
 """The tokens of an answer, where every one is certain. Nothing is ever tokenised again from text. Pure."""
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ def captured(answer: Answer, model: str) -> Captured | None:
         return None
     try:
         return Captured(tokens.pack(prompt), prompt, tokens.pack(response), response, logprobs, spans)
-    except (TypeError, OverflowError):
+    except (TypeError, struct.error):
         return None
 
 

@@ -1,7 +1,6 @@
 """Token ids packed as little-endian int32: compact to remember, quick to compare, and what their digest is taken of."""
 
-import sys
-from array import array
+import struct
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -12,12 +11,9 @@ def pack(token_ids: Sequence[int]) -> bytes:
     """Token ids as bytes.
 
     Raises:
-        TypeError, OverflowError: something among them is not a 32-bit integer.
+        TypeError, struct.error: something among them is not a 32-bit integer.
     """
-    packed = array("i", token_ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
 def shared_tokens(prompt: bytes, before: bytes) -> int:
