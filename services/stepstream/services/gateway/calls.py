@@ -150,13 +150,12 @@ class Calls:
         last = b""
         try:
             await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers + ours})
-            chunk = reply.body
-            while chunk:
-                out = passage.feed(chunk)
-                if out:
-                    await send({"type": "http.response.body", "body": out, "more_body": True})
-                chunk = await reply.more()
-            last = passage.end()
+            last = passage.feed(reply.body)
+            while not reply.whole:
+                if last:
+                    await send({"type": "http.response.body", "body": last, "more_body": True})
+                last = passage.feed(await reply.more())
+            last += passage.end()
         except asyncio.CancelledError as fault:
             error = _broken_off(fault, hangup)
             raise

@@ -86,6 +86,12 @@ class Reply:
         """Whether it is an event stream that has not been closed."""
         return self._connection is not None
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of a stream has been read."""
+        assert self._connection is not None
+        return self._connection.drained
+
     async def more(self) -> bytes:
         """The next bytes of a stream; empty at its end.
 

@@ -62,6 +62,11 @@ class Connection(asyncio.Protocol):
             self._transport.write(request)
         return await self.read()
 
+    @property
+    def drained(self) -> bool:
+        """Whether the reply has come whole and has been read."""
+        return self.complete and not self._chunks
+
     async def read(self) -> bytes:
         """The whole body, or the next bytes of a stream; empty at its end.
 

@@ -25,10 +25,17 @@ class EventParser:
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that this chunk completes."""
         buffer = self._rest + chunk if self._rest else chunk
-        end_of_next = _plain_end if b"\r" not in buffer else _any_end
+        if b"\r" not in buffer:
+            *blocks, self._rest = buffer.split(b"\n\n")
+            return [
+                ServerSentEvent(
+                    block + b"\n\n", block[6:] if block.startswith(b"data: ") and b"\n" not in block else _data(block)
+                )
+                for block in blocks
+            ]
         events = []
         start = 0
-        while (end := end_of_next(buffer, start)) >= 0:
+        while (end := _any_end(buffer, start)) >= 0:
             raw = buffer[start:end]
             events.append(ServerSentEvent(raw, _data(raw)))
             start = end
@@ -48,11 +55,6 @@ def with_data(event: ServerSentEvent, data: bytes) -> bytes:
     return b"\n".join([*kept, b"data: " + data]) + b"\n\n"
 
 
-def _plain_end(buffer: bytes, start: int) -> int:
-    found = buffer.find(b"\n\n", start)
-    return found + 2 if found >= 0 else -1
-
-
 def _any_end(buffer: bytes, start: int) -> int:
     match = _BLANK_LINE.search(buffer, start)
     # A carriage return at the very end may be half of a line end: wait for the next byte.
@@ -61,11 +63,9 @@ def _any_end(buffer: bytes, start: int) -> int:
     return match.end()
 
 
-def _data(raw: bytes) -> bytes | None:
-    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
-        return raw[6:-2]
+def _data(block: bytes) -> bytes | None:
     lines = []
-    for line in _LINE.split(raw):
+    for line in _LINE.split(block):
         name, _, value = line.partition(b":")
         if name == b"data":
             lines.append(value[1:] if value.startswith(b" ") else value)
