@@ -16,7 +16,7 @@ from stepstream.services.gateway.plans import Plan
 from stepstream.services.gateway.protocols.base import Answer, History
 from stepstream.services.gateway.protocols.chat import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.recording import Call, Timing, branch, record
+from stepstream.services.gateway.recording import Timing, branch, record
 
 log = logging.getLogger(__name__)
 
@@ -67,17 +67,20 @@ class Recorder:
     def _steps(self, plan: Plan, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
         for number, other in enumerate(answer.others, 1):
             other.response_id = ""  # the answer's own id names the first
-            self._step(plan, branch(self._contexts, plan.call, number), other, timing, out)
+            self._step(plan, number, other, timing, out)
             self._metrics.alternatives.inc()
         if plan.protocol.name != "responses":
             answer.response_id = ""  # nothing is asked for by it
         # After its alternatives: of equal ones, later calls go on from this one.
-        self._step(plan, plan.call, answer, timing, out)
+        self._step(plan, 0, answer, timing, out)
         self._metrics.ended(answer.error)
 
-    def _step(self, plan: Plan, call: Call, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
-        identity, place = call.identity, call.place
+    def _step(self, plan: Plan, number: int, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
+        """The event of an answer: the first, or an alternative with a number from 1."""
+        place = plan.call.place
         try:
+            call = branch(self._contexts, plan.call, number) if number else plan.call
+            identity, place = call.identity, call.place
             step = record(self._contexts, call, answer, timing, self._producer)
             if plan.kept and answer.error is None and answer.response_id:
                 history = History(raw_messages(plan.request, answer)[plan.instructions :], place.trajectory.id)
