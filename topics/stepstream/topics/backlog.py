@@ -13,7 +13,7 @@ from stepstream.topics.spool import Place, Spool
 log = logging.getLogger(__name__)
 
 REOPEN_S = 5.0
-_CHUNK_BYTES = 128 * 1024
+_CHUNK_BYTES = 512 * 1024
 _CHUNK_EVENTS = 64
 
 

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config.sections import Kafka
 from stepstream.topics.backlog import Watch
-from stepstream.topics.codec import Codec, RegistryUnavailable
+from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
+from stepstream.topics.encoded import Event
 from stepstream.topics.events import DeadLetter, new_dead_letter
 from stepstream.topics.headers import Headers
 from stepstream.topics.ids import derived_id, now_us
@@ -43,6 +44,7 @@ class Carrier:
         self._connect = partial(EventProducer, kafka, codec, source, linger_ms=linger_ms)
         self.producer = self._connect()
         self.headers = Headers(codec)
+        self._codec = codec
         self.letters: deque[DeadLetter] = deque()
         """Dead letters to send, of events that Kafka has refused."""
         self.failed = False
@@ -52,6 +54,17 @@ class Carrier:
         self._watch = watch
         self._fatal = False
         self._warned_at = -WARN_EVERY_S
+
+    def encoded(self, event: Event) -> Record | None:
+        """An event as it waits; None: it is refused."""
+        topic, key, record, headers = event
+        event_id = record["event_id"]
+        try:
+            body = self._codec.body(topic, record)
+        except (CodecError, RegistryUnavailable) as error:
+            self.refuse(topic, event_id, str(error))
+            return None
+        return Record(topic, key, event_id, record["occurred_at_us"], headers, self.headers.schemas[topic], body)
 
     def hand_over(self, record: Record, sent: Sent) -> bool:
         """Gives one event to the client; False: not now. Never blocks, never raises."""
