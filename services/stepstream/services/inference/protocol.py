@@ -195,7 +195,7 @@ def logprobs(request: ChatRequest, tokenizer: ChatTokenizer, chunks: Iterable[To
         return None
     if request.plain_logprobs:
         return {"values": [logprob for chunk in chunks for logprob in chunk.logprobs]}
-    entries = [
+    entries: list[dict[str, Any]] = [
         {"token": tokenizer.token(token), "logprob": logprob, "bytes": None, "top_logprobs": []}
         for chunk in chunks
         for token, logprob in zip(chunk.token_ids, chunk.logprobs, strict=True)
