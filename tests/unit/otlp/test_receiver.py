@@ -174,6 +174,42 @@ async def test_what_is_wrong_with_one_span_refuses_that_span_alone() -> None:
     assert [record.topic for record in kafka.records] == ["steps"] * 3
 
 
+@pytest.mark.parametrize("odd", ["no hexadecimal", "CvdlGRbNQ92ESOshHIAxnA==", 12, ["ab"], None, ""])
+async def test_an_id_in_json_that_is_none_refuses_its_span_alone(odd: Any) -> None:
+    kafka = Kafka()
+    request = recorded_requests("openinference", as_json=True)[0]
+    export = orjson.loads(request.body)
+    wrong = {"traceId": odd, "spanId": "b7ad6b7169203331"}, {"traceId": "ab" * 16, "spanId": odd}
+    export["resourceSpans"].append({"scopeSpans": [{"spans": wrong}]})
+    reply = await post(receiver(kafka), request.path, request.headers, orjson.dumps(export))
+    assert (reply.status, orjson.loads(reply.body)["partialSuccess"]["rejectedSpans"]) == (200, "2")
+    assert [record.topic for record in kafka.records] == ["steps"] * 3
+
+    logs = [{"eventName": "gen_ai.choice", "traceId": odd, "spanId": "b7ad6b7169203331"}]
+    export = {"resourceLogs": [{"scopeLogs": [{"logRecords": logs}]}]}
+    reply = await post(receiver(kafka), "/v1/logs", request.headers, orjson.dumps(export))
+    assert (reply.status, orjson.loads(reply.body)["partialSuccess"]["rejectedLogRecords"]) == (200, "1")
+
+
+ODD = [{"arrayValue": {"values": [{"stringValue": "chat"}]}}, {"kvlistValue": {}}, {"boolValue": False}, {"intValue": 0}]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "name", ["gen_ai.operation.name", "openinference.span.kind", "mcp.method.name", "stepstream.consent"]
+)
+async def test_a_value_of_another_kind_costs_nobody_else_anything(name: str, odd: Any) -> None:
+    kafka = Kafka()
+    request = recorded_requests("openinference", as_json=True)[0]
+    export = orjson.loads(request.body)
+    strange = {"traceId": "ab" * 16, "spanId": "b7ad6b7169203331", "attributes": [{"key": name, "value": odd}]}
+    export["resourceSpans"].append({"scopeSpans": [{"spans": [strange]}]})
+    reply = await post(receiver(kafka), request.path, request.headers, orjson.dumps(export))
+    refused = name == "stepstream.consent"  # what is no consent is no permission
+    assert (reply.status, b"rejectedSpans" in reply.body) == (200, refused)
+    assert [record.topic for record in kafka.records] == ["steps"] * 3 + ([] if refused else ["open-traces"])
+
+
 async def test_a_log_record_without_its_span_is_rejected() -> None:
     kafka = Kafka()
     export = {

@@ -5,15 +5,14 @@ the conversation or trace. It belongs to whom it names, else to whom the step be
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
 
 from stepstream.services.gateway.otlp.calls import EVALUATION
-from stepstream.services.gateway.otlp.identity import CONSENTS, Defaults, identity_of, user_of
+from stepstream.services.gateway.otlp.identity import Defaults, consent_of, identity_of, user_of
 from stepstream.services.gateway.otlp.places import About, Places, Whose
 from stepstream.services.gateway.otlp.spans import CALL, TOOL, Log, Resource, Span
 from stepstream.services.gateway.otlp.trace import Run, Trace
 from stepstream.services.gateway.otlp.values import Attributes, number, text, whole
-from stepstream.topics.events import Consent, Feedback, Step, new_feedback
+from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
 
 
@@ -92,7 +91,7 @@ def feedback_of(trace: Trace, told: Told, places: Places, defaults: Defaults, jo
             occurred_at_us=time_ns // 1000,
             producer="",
             tenant=defaults.tenant,
-            consent=cast(Consent, consent) if consent in CONSENTS else "none",
+            consent=consent_of(consent),
             user=user_of(a) or (whose.user if whose is not None else None) or said.fields["user"],
             trajectory_id=about.trajectory_id,
             step_index=about.step_index,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from stepstream.services.gateway.otlp.spans import Span
 from stepstream.services.gateway.otlp.trace import Trace
@@ -84,7 +84,7 @@ def identity_of(sources: Iterable[Attributes], defaults: Defaults) -> Identity:
     return Identity(
         {
             "tenant": defaults.tenant,
-            "consent": said.get("stepstream.consent") or defaults.consent,
+            "consent": consent_of(said["stepstream.consent"]) if "stepstream.consent" in said else defaults.consent,
             "user": user_of(said),
             "task_id": text(said.get("stepstream.task_id")),
             "group_id": text(said.get("stepstream.group_id")) or None,
@@ -96,6 +96,11 @@ def identity_of(sources: Iterable[Attributes], defaults: Defaults) -> Identity:
         text(said.get("stepstream.parent_trajectory_id")),
         text(said.get("gen_ai.conversation.id") or said.get("session.id")),
     )
+
+
+def consent_of(said: Any) -> Consent:
+    """A consent that an attribute names; one that is none of ours allows nothing."""
+    return cast(Consent, said) if isinstance(said, str) and said in CONSENTS else "none"
 
 
 def user_of(said: Attributes) -> str | None:

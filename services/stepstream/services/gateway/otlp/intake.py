@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import Assembler, Record
 from stepstream.services.gateway.otlp.calls import EVALUATION
-from stepstream.services.gateway.otlp.identity import CONSENTS, Defaults
+from stepstream.services.gateway.otlp.identity import CONSENTS, Defaults, consent_of
 from stepstream.services.gateway.otlp.plain import Gathered
 from stepstream.services.gateway.otlp.plain_steps import PlainSteps
 from stepstream.services.gateway.otlp.spans import CALL, Resource, logs_of, span_of
@@ -138,8 +138,8 @@ def _gather(group: Any, traces: dict[str, Gathered], taken: Taken) -> None:
             held = {name: named[name] for name in named}  # `dict` asks for the names in Python, one by one
             trace_id = raw.trace_id.hex()
             fault = usual
-            if _CONSENT in held:
-                fault = _consent_fault(value(held[_CONSENT]) or attributes.get(_CONSENT))
+            if _CONSENT in held and (own := value(held[_CONSENT])) not in (None, ""):
+                fault = _consent_fault(own)
             if len(trace_id) != 32 or len(raw.span_id) != 8:
                 fault = "a span's trace_id must have 16 bytes and its span_id 8"
             if fault:
@@ -153,7 +153,7 @@ def _gather(group: Any, traces: dict[str, Gathered], taken: Taken) -> None:
 
 def _consent_fault(consent: Any) -> str:
     """Why spans with this consent cannot be taken; empty if they can."""
-    if consent is None or consent in CONSENTS:
+    if consent in (None, "") or consent_of(consent) == consent:
         return ""
     return f"{_CONSENT} must be one of {', '.join(sorted(CONSENTS))}, not '{consent}'"
 

@@ -163,7 +163,12 @@ class OpenTraces:
                 continue
             assert self._publish is not None
             try:
-                self._publish(self._tell(known.trace, known.defaults))
+                records = self._tell(known.trace, known.defaults)
+            except Exception:  # it would hold up all others for ever
+                log.exception("trace %s cannot be told: its steps are lost", trace_id)
+                records = []
+            try:
+                self._publish(records)
             except Exception as error:  # whatever keeps Kafka from having it: the trace waits
                 log.warning("trace %s waits: %s", trace_id, error)
                 return

@@ -111,11 +111,11 @@ def role_of(attributes: Attributes, name: str) -> Role:
     """The part that a span plays, from whichever convention it follows."""
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
-        return OPERATIONS.get(operation, OTHER)
+        return OPERATIONS.get(operation, OTHER) if type(operation) is str else OTHER
     for key, roles in _NAMED:
         word = attributes.get(key)
         if word is not None:
-            return roles.get(word, OTHER)
+            return roles.get(word, OTHER) if type(word) is str else OTHER
     if name.startswith("a2a.") or any(key.startswith("a2a.") for key in attributes):
         return AGENT
     return OTHER
@@ -142,10 +142,10 @@ def has_failed(status: bytes) -> bool:
 
 def span_of(raw: Any, attributes: Attributes, resource: Resource) -> Span:
     """A span of a `TraceRequest`. Raises as `spans_of` does."""
-    trace_id, span_id, name = raw.trace_id, raw.span_id, raw.name
+    name = raw.name
     return Span(
-        trace_id.hex() if len(trace_id) == 16 else "",
-        span_id.hex() if len(span_id) == 8 else "",
+        _id(raw.trace_id, 16),
+        _id(raw.span_id, 8),
         raw.parent_span_id.hex(),
         role_of(attributes, name),
         raw.start_time_unix_nano,
@@ -159,7 +159,7 @@ def span_of(raw: Any, attributes: Attributes, resource: Resource) -> Span:
 
 
 def logs_of(request: ExportLogsServiceRequest) -> Iterator[Log]:
-    """The GenAI events among the log records of an export."""
+    """The GenAI events among the log records of an export; malformed ids are empty text."""
     for group in request.resource_logs:
         shared = attributes_of(group.resource.attributes)
         for scope in group.scope_logs:
@@ -169,11 +169,15 @@ def logs_of(request: ExportLogsServiceRequest) -> Iterator[Log]:
                 name = raw.event_name or attributes.get("event.name", "")
                 if isinstance(name, str) and name.startswith("gen_ai."):
                     yield Log(
-                        raw.trace_id.hex(),
-                        raw.span_id.hex(),
+                        _id(raw.trace_id, 16),
+                        _id(raw.span_id, 8),
                         name,
                         raw.time_unix_nano or raw.observed_time_unix_nano,
                         attributes,
                         value_of(raw.body, raw.body.WhichOneof("value")),
                         resource,
                     )
+
+
+def _id(raw: bytes, size: int) -> str:
+    return raw.hex() if len(raw) == size else ""

@@ -21,6 +21,7 @@ JSON = "application/json"
 Signal = Literal["traces", "logs"]
 M = TypeVar("M", ExportTraceServiceRequest, ExportLogsServiceRequest)
 _IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+_NO_ID = b"?"
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 # google.rpc.Code by HTTP status.
 _CODES = {400: 3, 401: 16, 403: 7, 413: 8, 415: 3, 503: 14}
@@ -159,11 +160,18 @@ def _with_base64_ids(node: Any) -> Any:
     """OTLP's JSON writes ids in hexadecimal, where protobuf's JSON has base64."""
     if isinstance(node, dict):
         return {
-            name: base64.b64encode(bytes.fromhex(value)).decode()
-            if name in _IDS and isinstance(value, str)
-            else _with_base64_ids(value)
+            name: _base64_id(value) if name in _IDS and value is not None else _with_base64_ids(value)
             for name, value in node.items()
         }
     if isinstance(node, list):
         return [_with_base64_ids(item) for item in node]
     return node
+
+
+def _base64_id(told: Any) -> str:
+    """An id; one that is none gets a length that none has, so that its span alone is refused."""
+    try:
+        raw = bytes.fromhex(told)
+    except (TypeError, ValueError):
+        raw = _NO_ID
+    return base64.b64encode(raw).decode()
