@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stepstream.cli.dataset_import import check
 from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
 from stepstream.datasets.files import documents
+from stepstream.datasets.messages import from_chat
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 
 DATA = Path(__file__).parents[2] / "data" / "datasets"
@@ -138,6 +139,12 @@ def test_chat() -> None:
     assert [message["role"] for message in step["messages"]] == ["user", "assistant", "user"]
     assert step["response"]["content"].endswith("Jupiter.")
     assert parts.steps[0]["messages"][0]["content"] == "Which is the capital of Austria?"
+
+
+def test_a_custom_tools_text_is_its_argument() -> None:
+    call = {"id": "1", "type": "custom", "custom": {"name": "run", "input": "1+1"}}
+    [told] = from_chat({"role": "assistant", "content": None, "tool_calls": [call]}, set())["tool_calls"]
+    assert (told["name"], told["arguments"]) == ("run", '{"input":"1+1"}')
 
 
 def test_preferences_are_two_attempts_of_one_group() -> None:

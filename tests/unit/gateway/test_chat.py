@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from stepstream.services.gateway.protocols.base import Asked
 from stepstream.services.gateway.protocols.chat import ADDITIONS, CHAT
 from stepstream.services.gateway.protocols.failures import error_class
+from stepstream.services.gateway.protocols.messages import record_message
+from stepstream.services.gateway.tool_calls import checked
 
 CALLS = [
     {"id": "c0", "type": "function", "function": {"name": "get", "arguments": '{"input":"a"}'}},
@@ -83,6 +85,42 @@ def test_a_worker_gives_logprobs_as_numbers_alone() -> None:
     gathered.add({"choices": [choice]})
     gathered.add({"choices": [choice]})
     assert gathered.answer().logprobs == [-0.5, -0.25] * 2
+
+
+CUSTOM = {"id": "c0", "type": "custom", "custom": {"name": "run", "input": "1+1"}}
+OLD = {"name": "run", "arguments": '{"input":"1+1"}'}
+
+
+@pytest.mark.parametrize(
+    ("said", "deltas", "call_id"),
+    [
+        (
+            {"tool_calls": [CUSTOM]},
+            [
+                {"tool_calls": [{"index": 0, "id": "c0", "type": "custom"}]},
+                {"tool_calls": [{"index": 0, "custom": {"name": "run", "input": "1+"}}]},
+                {"tool_calls": [{"index": 0, "custom": {"input": "1"}}]},
+            ],
+            "c0",
+        ),
+        (
+            {"function_call": OLD},
+            [{"function_call": {"name": "run", "arguments": ""}}, {"function_call": {"arguments": OLD["arguments"]}}],
+            "run",
+        ),
+    ],
+    ids=["custom", "before there were several"],
+)
+def test_calls_of_other_shapes_are_calls(said: dict[str, Any], deltas: list[dict[str, Any]], call_id: str) -> None:
+    message = record_message({"role": "assistant", "content": None, **said})
+    [call] = message["tool_calls"]
+    assert (call["call_id"], call["name"], call["arguments"]) == (call_id, "run", '{"input":"1+1"}')
+    assert checked(message, [{"type": "custom", "custom": {"name": "run"}}]) is message
+    gathered = CHAT.stream()
+    assert all([gathered.add({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas])
+    assert gathered.answer().message == message
+    result = record_message({"role": "function", "name": "run", "content": "2"})
+    assert (result["role"], result["tool_call_id"]) == ("tool", "run")
 
 
 def test_tokens_without_logprobs_in_one_chunk_leave_the_answer_without() -> None:

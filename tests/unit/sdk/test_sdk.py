@@ -232,6 +232,19 @@ def test_objects_of_client_libraries(sink: sdk.MemorySink) -> None:
     assert (second["prompt_shared_messages"], second["messages"][0]["content"]) == (2, "go")
 
 
+def test_calls_of_every_shape(sink: sdk.MemorySink) -> None:
+    custom = {"id": "1", "type": "custom", "custom": {"name": "run", "input": "1+1"}}
+    old = {"role": "assistant", "content": None, "function_call": {"name": "get", "arguments": "{}"}}
+    with sdk.trajectory() as t, t.step([old, {"role": "function", "name": "get", "content": "4"}]) as s:
+        s.response({"role": "assistant", "content": None, "tool_calls": [custom]})
+    [step] = sink.of("steps")
+    asked, answered = step["messages"]
+    assert [(c["call_id"], c["name"], c["arguments"]) for c in asked["tool_calls"]] == [("get", "get", "{}")]
+    assert (answered["role"], answered["tool_call_id"]) == ("tool", "get")
+    [call] = step["response"]["tool_calls"]
+    assert (call["call_id"], call["name"], call["arguments"]) == ("1", "run", '{"input":"1+1"}')
+
+
 def test_through_the_gateway_the_sdk_adds_what_the_gateway_cannot_see(sink: sdk.MemorySink) -> None:
     with sdk.trajectory("task", agent="a", trajectory_id="t1") as t:
         headers = t.headers()

@@ -87,7 +87,9 @@ def digest_of(document: Any) -> str:
 
 
 def _call(raw: Mapping[str, Any]) -> ToolCall:
-    function = raw.get("function") or raw
+    function, custom = raw.get("function") or raw, raw.get("custom")
+    if custom:
+        function = {"name": custom["name"], "arguments": {"input": custom.get("input")}}
     return new_tool_call(
         call_id=text_of(raw.get("id")), name=text_of(function["name"]), arguments=text_of(function.get("arguments"))
     )

@@ -14,23 +14,34 @@ def message_of(raw: Any, role: str = "user") -> Message:
     if not isinstance(raw, Mapping):
         return new_message(role=role, content=text_of(raw))
     reasoning = raw.get("reasoning", raw.get("reasoning_content"))
+    role, answers = text_of(raw.get("role")) or role, raw.get("tool_call_id")
+    calls, alone = raw.get("tool_calls") or [], raw.get("function_call")
+    if isinstance(alone, Mapping) and not calls:  # as it was told before there were several in one message
+        calls = [{**alone, "id": alone.get("name")}]
+    if role == "function":
+        role, answers = "tool", raw.get("name")
     return new_message(
-        role=text_of(raw.get("role")) or role,
+        role=role,
         content=content_of(raw.get("content")),
-        tool_calls=[tool_call_of(call) for call in raw.get("tool_calls") or []],
-        tool_call_id=_optional(raw.get("tool_call_id")),
+        tool_calls=[tool_call_of(call) for call in calls],
+        tool_call_id=_optional(answers),
         name=_optional(raw.get("name")),
         reasoning=_optional(reasoning),
     )
 
 
 def tool_call_of(raw: Any) -> ToolCall:
-    """A tool call: in OpenAI's shape, or flat with `name`, `arguments` and `id` or `call_id`."""
+    """A tool call: in OpenAI's shape, or flat with `name`, `arguments` and `id` or `call_id`.
+
+    The free text given to a custom tool becomes the arguments of the function that stands for it: `{"input": …}`.
+    """
     raw = plain(raw)
     if not isinstance(raw, Mapping):
         return new_tool_call(call_id="", name="", arguments=text_of(raw))
-    function = raw.get("function")
+    function, custom = raw.get("function"), raw.get("custom")
     inner = function if isinstance(function, Mapping) else raw
+    if isinstance(custom, Mapping):
+        inner = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
     return new_tool_call(
         call_id=text_of(raw.get("call_id", raw.get("id"))),
         name=text_of(inner.get("name")),

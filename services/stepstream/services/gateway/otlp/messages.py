@@ -143,7 +143,9 @@ def chat_message(item: Attributes, role: str = "") -> Message:
 def _chat_call(raw: Any) -> ToolCall:
     if not isinstance(raw, dict):
         return _call("", "", raw)
-    function = raw.get("function")
+    function, custom = raw.get("function"), raw.get("custom")
+    if isinstance(custom, dict):
+        return _call(raw.get("id"), custom.get("name"), {"input": custom.get("input")})
     if not isinstance(function, dict):
         return _call(raw.get("id"), raw.get("name"), raw.get("arguments"))
     return _call(raw.get("id"), function.get("name"), function.get("arguments"))

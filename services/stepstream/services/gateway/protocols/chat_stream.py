@@ -10,6 +10,9 @@ from stepstream.services.gateway.protocols.messages import count, record_message
 from stepstream.topics.events import Message
 
 
+_EMPTY = {"function": {"name": "", "arguments": ""}, "custom": {"name": "", "input": ""}}
+
+
 @dataclass(slots=True)
 class _Choice:
     """One alternative, as far as it was said."""
@@ -20,6 +23,8 @@ class _Choice:
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    function_call: dict[str, Any] | None = None
+    """The call as it was told before there were several in one message."""
     token_ids: list[Any] = field(default_factory=list)
     logprobs: list[float] | None = field(default_factory=list)
 
@@ -44,7 +49,8 @@ class _Choice:
         raw = {
             "role": self.role,
             "content": "".join(self.content),
-            "tool_calls": [self.calls[index] for index in sorted(self.calls)],
+            "tool_calls": [self.calls[index] for index in sorted(self.calls)] or None,
+            "function_call": self.function_call,
             "reasoning": "".join(self.reasoning) or None,
         }
         return record_message(raw)
@@ -60,14 +66,23 @@ class _Choice:
         calls = delta.get("tool_calls")
         for position, call in enumerate(calls or ()):
             self._add_call(call.get("index", position), call)
-        return bool(content or calls or reasoning)
+        alone = delta.get("function_call")
+        if alone:
+            self.function_call = self.function_call or {"name": "", "arguments": ""}
+            _grow(self.function_call, alone)
+        return bool(content or calls or reasoning or alone)
 
     def _add_call(self, index: int, part: dict[str, Any]) -> None:
-        call = self.calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        kind = "custom" if "custom" in part or part.get("type") == "custom" else "function"
+        call = self.calls.setdefault(index, {"id": ""})
         call["id"] = part.get("id") or call["id"]
-        function = part.get("function") or {}
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
+        _grow(call.setdefault(kind, dict(_EMPTY[kind])), part.get(kind) or {})
+
+
+def _grow(said: dict[str, str], part: dict[str, Any]) -> None:
+    """Adds to each of the texts what a part has of it."""
+    for name in said:
+        said[name] += part.get(name) or ""
 
 
 @dataclass(slots=True)

@@ -11,14 +11,19 @@ def record_message(raw: Any) -> Message:
     """A message of a request or a response in the log's form; what is malformed is kept as JSON text."""
     if not isinstance(raw, dict):
         return new_message(role="user", content=json_text(raw))
-    calls = raw.get("tool_calls")
+    role, answers, told = text(raw.get("role")) or "user", raw.get("tool_call_id"), raw.get("tool_calls")
+    calls = [_tool_call(call) for call in told] if isinstance(told, list) else None
+    if calls is None and raw.get("function_call") is not None:
+        calls = [_function_call(raw["function_call"])]
+    if role == "function":
+        role, answers = "tool", raw.get("name")
     # Reasoning models' servers name it `reasoning_content` (vLLM, DeepSeek) or `reasoning` (OpenRouter, newer vLLM).
     reasoning = raw.get("reasoning_content")
     return new_message(
-        role=text(raw.get("role")) or "user",
+        role=role,
         content=content_text(raw.get("content")) or text(raw.get("refusal")),
-        tool_calls=[_tool_call(call) for call in calls] if isinstance(calls, list) else None,
-        tool_call_id=optional_text(raw.get("tool_call_id")),
+        tool_calls=calls,
+        tool_call_id=optional_text(answers),
         name=optional_text(raw.get("name")),
         reasoning=optional_text(raw.get("reasoning") if reasoning is None else reasoning),
     )
@@ -62,12 +67,28 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
+def custom_arguments(given: str) -> str:
+    """The free text given to a custom tool, as the arguments of the function that stands for it."""
+    return json_text({"input": given})
+
+
 def _tool_call(raw: Any) -> ToolCall:
     if not isinstance(raw, dict):
         return new_tool_call(call_id="", name="", arguments=json_text(raw))
-    function = raw.get("function")
-    if not isinstance(function, dict):  # a custom tool's call, or none that we know
-        return new_tool_call(call_id=text(raw.get("id")), name=text(raw.get("type")), arguments=json_text(raw))
-    return new_tool_call(
-        call_id=text(raw.get("id")), name=text(function.get("name")), arguments=text(function.get("arguments"))
-    )
+    function, custom = raw.get("function"), raw.get("custom")
+    if isinstance(function, dict):
+        return new_tool_call(
+            call_id=text(raw.get("id")), name=text(function.get("name")), arguments=text(function.get("arguments"))
+        )
+    if isinstance(custom, dict):
+        given = custom_arguments(text(custom.get("input")))
+        return new_tool_call(call_id=text(raw.get("id")), name=text(custom.get("name")), arguments=given)
+    return new_tool_call(call_id=text(raw.get("id")), name=text(raw.get("type")), arguments=json_text(raw))
+
+
+def _function_call(raw: Any) -> ToolCall:
+    """A call as it was told before there were several in one message; its result names the function, as it does."""
+    if not isinstance(raw, dict):
+        return new_tool_call(call_id="", name="", arguments=json_text(raw))
+    name = text(raw.get("name"))
+    return new_tool_call(call_id=name, name=name, arguments=text(raw.get("arguments")))

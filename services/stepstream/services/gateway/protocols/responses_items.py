@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepstream.services.gateway.protocols.messages import json_text, record_message, text
+from stepstream.services.gateway.protocols.messages import custom_arguments, json_text, record_message, text
 from stepstream.topics.events import Message
 
 Raw = dict[str, Any]
@@ -61,11 +61,6 @@ def assistant_message(items: Sequence[Any]) -> Message:
 def calls_tools(items: Iterable[Any]) -> bool:
     """Whether a response waits for results of the caller's tools."""
     return any(isinstance(item, dict) and item.get("type") in _CALLS for item in items)
-
-
-def custom_arguments(given: str) -> str:
-    """The free text given to a custom tool, as the arguments of the function that stands for it."""
-    return json_text({"input": given})
 
 
 def _is_models(item: Any) -> bool:
