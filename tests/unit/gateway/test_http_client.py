@@ -149,8 +149,9 @@ async def test_a_fast_stream_waits_for_a_slow_caller() -> None:
 async def test_a_stream_that_breaks_gives_what_there_was() -> None:
     async with answering(CHUNKED + b"3\r\none\r\n") as up:
         reply = await up.call()
-        with pytest.raises(StreamBroke, match="middle of its answer"):
+        with pytest.raises(StreamBroke, match="went away in the middle of its answer") as broke:
             await rest(reply)
+        assert not broke.value.silent
         reply.close()
 
 
@@ -170,6 +171,17 @@ async def test_silence_is_given_up() -> None:
     async with answering(wait, silence_s=0.05) as up:
         with pytest.raises(Silent):
             await up.call()
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + b"3\r\none\r\n")
+        await reader.read()
+
+    async with answering(begin, silence_s=0.05) as up:
+        reply = await up.call()
+        with pytest.raises(StreamBroke, match="fell silent in the middle of its answer") as broke:
+            await rest(reply)
+        assert broke.value.silent
+        reply.close()
 
 
 async def test_nobody_there() -> None:

@@ -117,6 +117,8 @@ def test_a_key_that_is_not_valid_is_refused(fields: dict[str, object]) -> None:
         ("/v1/messages", "", "/v1/messages"),
         ("/t/s-1/v1/messages", "s-1", "/v1/messages"),
         ("/t/s-1/messages", "s-1", "/messages"),
+        ("/v1/v1/messages", "", "/v1/messages"),  # Anthropic's client with a base address that ends with /v1
+        ("/t/s-1/v1/v1/messages", "s-1", "/v1/messages"),
         ("/t/s-1", "s-1", "/"),
         ("/t//v1/messages", "", "/v1/messages"),
     ],

@@ -26,7 +26,7 @@ from stepstream.services.gateway.asgi import (
 )
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import presented
-from stepstream.services.gateway.errors import GatewayError
+from stepstream.services.gateway.errors import GatewayError, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.http_client import Reply, StreamBroke
 from stepstream.services.gateway.identity import identify
@@ -160,7 +160,7 @@ class Calls:
             error = _broken_off(fault, hangup)
             raise
         except StreamBroke as fault:
-            error = "upstream_disconnected"
+            error = UpstreamSilent.type if fault.silent else UpstreamDied.type
             last = passage.broke(str(fault), error)
         finally:
             hangup.stop()

@@ -36,7 +36,11 @@ _NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"date", b"server", b"set-cooki
 
 
 class StreamBroke(Exception):
-    """The upstream went away in the middle of its answer."""
+    """The upstream went away in the middle of its answer, or said nothing more for too long."""
+
+    def __init__(self, message: str, *, silent: bool) -> None:
+        super().__init__(message)
+        self.silent = silent
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,9 @@ class Reply:
             return await self._connection.read()
         except FAULTS as error:
             self.upstream.failed(str(error) or type(error).__name__, time.monotonic())
-            raise StreamBroke(f"the upstream went away in the middle of its answer: {error}") from error
+            silent = isinstance(error, Silent)
+            what = "fell silent" if silent else "went away"
+            raise StreamBroke(f"the upstream {what} in the middle of its answer: {error}", silent=silent) from error
 
     def close(self) -> None:
         """Ends it; a stream that was not read to its end is cut, which tells the upstream to stop."""

@@ -38,6 +38,8 @@ _SMALL_WORDS = {
         "tr": "ve bir bu da de için ile çok ne o ben daha gibi var mi ama olarak en değil",
     }.items()
 }
+LANGUAGES = frozenset({*_SMALL_WORDS, *(name for name, _ in _SCRIPTS)})
+"""ISO 639-1 codes of those that can be told."""
 _LEAST_WORDS = 20
 _LEAST_LETTERS = 20
 _CLEARLY = 0.6

@@ -5,16 +5,19 @@ when it is put up, with a sentence that says which entry is wrong, so that no jo
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from stepstream.jobs.curation.languages import LANGUAGES
 from stepstream.topics.events import Consent
 
 if TYPE_CHECKING:
     from stepstream.jobs.redaction import RedactionOptions
 
+FLAGS = ("empty", "looping", "partial_failure", "truncated", "wrong_language")
+"""What `curation.quality` flags; `wrong_language:de` is that of one language."""
 EVERY_TENANT = "*"
 """Tenant of the policy for all that have none of their own."""
 
@@ -41,8 +44,8 @@ class QualityPolicy(Part):
 
     keep_out: tuple[str, ...] = Field(
         ("empty",),
-        description="Flags of quality (empty, looping, partial_failure, truncated, wrong_language) that keep a "
-        "trajectory out of training; all are counted either way. Learning from one's own work needs failures too.",
+        description=f"Flags of quality ({', '.join(FLAGS)}) that keep a trajectory out of training; all are counted "
+        "either way. Learning from one's own work needs failures too.",
         strict=False,
     )
     languages: tuple[str, ...] = Field(
@@ -107,6 +110,10 @@ def check(document: str) -> PolicyFile:
     """The policy of a file's text, with everything in it looked at; raises `PolicyError`."""
     policy = PolicyFile.parse(document)
     policy.redaction_options()
+    languages = sorted(LANGUAGES)
+    _check_known("quality.languages", policy.quality.languages, languages)
+    flags = [*FLAGS, *(f"wrong_language:{language}" for language in languages)]
+    _check_known("quality.keep_out", policy.quality.keep_out, flags, FLAGS)
     return policy
 
 
@@ -117,6 +124,12 @@ def next_version(policies: Mapping[str, Any], tenant: str) -> int:
     """
     ruling = policies.values() if tenant == EVERY_TENANT else [policies.get(tenant), policies.get(EVERY_TENANT)]
     return 1 + max((record["version"] for record in ruling if record is not None), default=0)
+
+
+def _check_known(entry: str, given: Sequence[str], known: Sequence[str], shown: Sequence[str] = ()) -> None:
+    for name in given:
+        if name not in known:
+            raise PolicyError(f"{entry} does not know {name}; it knows {', '.join(shown or known)}")
 
 
 def _explain(error: ValidationError) -> str:

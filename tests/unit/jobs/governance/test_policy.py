@@ -41,6 +41,11 @@ def test_every_entry_is_read() -> None:
     assert not policy.inspect.hold
 
 
+def test_every_flag_and_language_may_be_named() -> None:
+    flags = ["empty", "looping", "partial_failure", "truncated", "wrong_language", "wrong_language:de"]
+    assert check(f"[quality]\nkeep_out = {flags}\nlanguages = ['ja', 'tr']").quality.keep_out == tuple(flags)
+
+
 def test_versions_rise_above_whatever_ruled_before() -> None:
     policies = {"a": {"version": 4}, "*": {"version": 6}}
     assert next_version({}, "a") == 1
@@ -61,6 +66,9 @@ def test_versions_rise_above_whatever_ruled_before() -> None:
         ("[near_duplicates]\nthreshold = 0", "near_duplicates.threshold: input should be greater than 0"),
         ("quality = 3", "quality: "),
         ("[redaction]\ntiers = ['psychic']", "redaction.tiers does not know psychic"),
+        ("[quality]\nkeep_out = ['empty', 'loping']", "quality.keep_out does not know loping; it knows empty, looping"),
+        ("[quality]\nkeep_out = ['wrong_language:english']", "quality.keep_out does not know wrong_language:english"),
+        ("[quality]\nlanguages = ['english']", "quality.languages does not know english; it knows ar, de, el, en"),
     ],
 )
 def test_a_wrong_entry_is_named(document: str, said: str) -> None:
