@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.protocols.base import Asked
+from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.base import Asked, ModelProtocol
 from stepstream.services.gateway.protocols.chat import ADDITIONS, CHAT
 from stepstream.services.gateway.protocols.failures import error_class
 from stepstream.services.gateway.protocols.messages import record_message
+from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.streams import Native, Passage, Translated
 from stepstream.services.gateway.tool_calls import checked
 
 CALLS = [
@@ -121,6 +124,49 @@ def test_calls_of_other_shapes_are_calls(said: dict[str, Any], deltas: list[dict
     assert gathered.answer().message == message
     result = record_message({"role": "function", "name": "run", "content": "2"})
     assert (result["role"], result["tool_call_id"]) == ("tool", "run")
+
+
+def test_thought_in_parts_of_the_content_is_reasoning() -> None:
+    thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": word}]} for word in ("h", "m")]
+    said = [{"type": "text", "text": "so"}]
+    whole = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, *said]
+    message = record_message({"role": "assistant", "content": whole})
+    assert (message["content"], message["reasoning"]) == ("so", "hm")
+    gathered = CHAT.stream()
+    for content in (*([part] for part in thinking), "", said):
+        gathered.add({"choices": [{"index": 0, "delta": {"content": content}}]})
+    assert gathered.answer().message == message
+
+
+ODD = st.sampled_from([None, 0, 1.5, True, "x", [], ["x"], {}, {"a": 1}, [None], [{"type": "text", "text": "a"}]])
+CALL = st.fixed_dictionaries({}, optional={name: ODD for name in ("index", "id", "type", "function", "custom")})
+DELTA = st.fixed_dictionaries(
+    {},
+    optional={name: ODD for name in ("role", "content", "refusal", "reasoning", "reasoning_content", "function_call")}
+    | {"tool_calls": ODD | st.lists(CALL, max_size=2)},
+)
+CHOICE = st.fixed_dictionaries(
+    {}, optional={name: ODD for name in ("index", "finish_reason", "token_ids", "logprobs", "weight_versions")}
+).flatmap(lambda choice: (ODD | DELTA).map(lambda delta: choice | {"delta": delta}))
+CHUNK = st.fixed_dictionaries(
+    {"choices": ODD | st.lists(CHOICE, max_size=2)},
+    optional={name: ODD for name in ("id", "model", "usage", "prompt_token_ids")},
+)
+
+
+@given(st.lists(CHUNK, max_size=3))
+@pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+def test_whatever_is_streamed_goes_on_and_is_an_answer(protocol: ModelProtocol, chunks: list[dict[str, Any]]) -> None:
+    request = {"model": "m", "input": "x", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+    translation = protocol.translation(request, None)
+    asked = Asked(logprobs=False, token_ids=False)
+    passage: Passage = (
+        Native(protocol, asked, 0.0) if translation is None else Translated(protocol, translation, 0.0)
+    )
+    for chunk in chunks:
+        passage.feed(b"data: %b\n\n" % orjson.dumps(chunk))
+    passage.end()
+    assert passage.answer().message["role"]
 
 
 def test_tokens_without_logprobs_in_one_chunk_leave_the_answer_without() -> None:

@@ -165,7 +165,7 @@ class Calls:
         finally:
             hangup.stop()
             reply.close()
-            answer = passage.answer()
+            answer = _spelled(passage)
             for each in answer.every():
                 if error is not None or (each.error is None and not each.finish_reason):
                     each.error, each.finish_reason = error or "incomplete_stream", "error"
@@ -198,6 +198,15 @@ def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:
         return failed("malformed_response"), plan.protocol.error_body(
             "the upstream's answer cannot be read", "malformed_response"
         )
+
+
+def _spelled(passage: Passage) -> Answer:
+    """What a stream spelled; whatever it was, the call goes well and is recorded."""
+    try:
+        return passage.answer()
+    except READING_FAULTS:
+        log.exception("a streamed answer cannot be read")
+        return failed("malformed_response")
 
 
 def _broken_off(error: BaseException, hangup: Hangup) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.failures import error_class
-from stepstream.services.gateway.protocols.messages import count, record_message
+from stepstream.services.gateway.protocols.messages import count, record_message, said_and_thought
 from stepstream.topics.events import Message
 
 
@@ -58,14 +58,18 @@ class _Choice:
     def _add_delta(self, delta: dict[str, Any]) -> bool:
         self.role = delta.get("role") or self.role
         content = delta.get("content") or delta.get("refusal")
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if content and not isinstance(content, str):
+            content, thought = said_and_thought(content if isinstance(content, list) else [content])
+            reasoning = thought or reasoning
         if content:
             self.content.append(content)
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(reasoning, str) and reasoning:
             self.reasoning.append(reasoning)
         calls = delta.get("tool_calls")
         for position, call in enumerate(calls or ()):
-            self._add_call(call.get("index", position), call)
+            index = call.get("index")
+            self._add_call(index if isinstance(index, int) else position, call)
         alone = delta.get("function_call")
         if alone:
             self.function_call = self.function_call or {"name": "", "arguments": ""}

@@ -17,11 +17,15 @@ def record_message(raw: Any) -> Message:
         calls = [_function_call(raw["function_call"])]
     if role == "function":
         role, answers = "tool", raw.get("name")
-    # Reasoning models' servers name it `reasoning_content` (vLLM, DeepSeek) or `reasoning` (OpenRouter, newer vLLM).
-    reasoning = raw.get("reasoning_content")
+    # Reasoning models' servers name it `reasoning_content` (vLLM, DeepSeek) or `reasoning` (OpenRouter, newer vLLM), or
+    # put it into the content.
+    reasoning, content = raw.get("reasoning_content"), raw.get("content")
+    if isinstance(content, list):
+        content, thought = said_and_thought(content)
+        reasoning = thought or reasoning
     return new_message(
         role=role,
-        content=content_text(raw.get("content")) or text(raw.get("refusal")),
+        content=content_text(content) or text(raw.get("refusal")),
         tool_calls=calls,
         tool_call_id=optional_text(answers),
         name=optional_text(raw.get("name")),
@@ -38,6 +42,15 @@ def content_text(content: Any) -> str:
     if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
         return "".join([text(part.get("text")) for part in content])
     return json_text(content)
+
+
+def said_and_thought(parts: list[Any]) -> tuple[str, str]:
+    """A content of parts as text, and what those of type `thinking` hold (Mistral's) apart from it."""
+    thoughts = [part for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
+    if not thoughts:
+        return content_text(parts), ""
+    said = [part for part in parts if not any(part is thought for thought in thoughts)]
+    return content_text(said), "".join([content_text(thought.get("thinking")) for thought in thoughts])
 
 
 def text(value: Any) -> str:

@@ -109,7 +109,7 @@ class Responder:
 
 def final_status(finish_reason: Any) -> str:
     """What `Responder.response` takes as the status of an answer that ended for this reason."""
-    return finish_reason if finish_reason in _INCOMPLETE else "completed"
+    return finish_reason if isinstance(finish_reason, str) and finish_reason in _INCOMPLETE else "completed"
 
 
 def text_part(said: str, logprobs: list[Raw]) -> Raw:
