@@ -167,6 +167,10 @@ def test_a_response_is_gone_on_from_after_the_gateway_was_killed(
     ]
     assert again.headers["x-stepstream-trajectory"] == trajectory
     assert [step["step_index"] for step in recorded("steps", trajectory, 2)] == [0, 1]
+    answered: Any = [{"type": "item_reference", "id": item.id} for item in raw.parse().output]
+    named = [{"role": "user", "content": "go"}, *answered, {"role": "user", "content": "on"}]
+    client.responses.create(model="demo", input=named, instructions="Old.", user="someone")
+    assert [message["content"] for message in upstream.requests[-1]["messages"]] == ["Old.", "go", "hello", "on"]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_calls_of_other_shapes_are_calls(said: dict[str, Any], deltas: list[dict
     assert (call["call_id"], call["name"], call["arguments"]) == (call_id, "run", '{"input":"1+1"}')
     assert checked(message, [{"type": "custom", "custom": {"name": "run"}}]) is message
     gathered = CHAT.stream()
-    assert all([gathered.add({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas])
+    assert all(gathered.add({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas)
     assert gathered.answer().message == message
     result = record_message({"role": "function", "name": "run", "content": "2"})
     assert (result["role"], result["tool_call_id"]) == ("tool", "run")
@@ -139,18 +139,18 @@ def test_thought_in_parts_of_the_content_is_reasoning() -> None:
 
 
 ODD = st.sampled_from([None, 0, 1.5, True, "x", [], ["x"], {}, {"a": 1}, [None], [{"type": "text", "text": "a"}]])
-CALL = st.fixed_dictionaries({}, optional={name: ODD for name in ("index", "id", "type", "function", "custom")})
+CALL = st.fixed_dictionaries({}, optional=dict.fromkeys(("index", "id", "type", "function", "custom"), ODD))
 DELTA = st.fixed_dictionaries(
     {},
-    optional={name: ODD for name in ("role", "content", "refusal", "reasoning", "reasoning_content", "function_call")}
+    optional=dict.fromkeys(("role", "content", "refusal", "reasoning", "reasoning_content", "function_call"), ODD)
     | {"tool_calls": ODD | st.lists(CALL, max_size=2)},
 )
 CHOICE = st.fixed_dictionaries(
-    {}, optional={name: ODD for name in ("index", "finish_reason", "token_ids", "logprobs", "weight_versions")}
+    {}, optional=dict.fromkeys(("index", "finish_reason", "token_ids", "logprobs", "weight_versions"), ODD)
 ).flatmap(lambda choice: (ODD | DELTA).map(lambda delta: choice | {"delta": delta}))
 CHUNK = st.fixed_dictionaries(
     {"choices": ODD | st.lists(CHOICE, max_size=2)},
-    optional={name: ODD for name in ("id", "model", "usage", "prompt_token_ids")},
+    optional=dict.fromkeys(("id", "model", "usage", "prompt_token_ids"), ODD),
 )
 
 
@@ -160,9 +160,7 @@ def test_whatever_is_streamed_goes_on_and_is_an_answer(protocol: ModelProtocol, 
     request = {"model": "m", "input": "x", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     translation = protocol.translation(request, None)
     asked = Asked(logprobs=False, token_ids=False)
-    passage: Passage = (
-        Native(protocol, asked, 0.0) if translation is None else Translated(protocol, translation, 0.0)
-    )
+    passage: Passage = Native(protocol, asked, 0.0) if translation is None else Translated(protocol, translation, 0.0)
     for chunk in chunks:
         passage.feed(b"data: %b\n\n" % orjson.dumps(chunk))
     passage.end()

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
 from stepstream.services.gateway.protocols.messages import record_message
-from stepstream.services.gateway.protocols.responses import ResponsesProtocol
-from stepstream.services.gateway.protocols.responses_memory import ItemMemory
+from stepstream.services.gateway.protocols.responses import RESPONSES, ResponsesProtocol
+from stepstream.services.gateway.protocols.responses_references import nameable
 
 Raw = dict[str, Any]
 
@@ -102,14 +101,16 @@ WAYS = ["as it came", "by id", "without ids", "with all nulls", "through the mod
 @given(output_items(), st.sampled_from(WAYS), st.sampled_from(["user", "tool", "nothing"]))
 def test_a_repeated_response_reads_as_it_was_recorded(output: list[Raw], way: str, then: str) -> None:
     protocol = ResponsesProtocol()
-    recorded = protocol.answer(response(output)).message
+    answer = protocol.answer(response(output))
+    recorded = answer.message
     new: dict[str, list[Raw]] = {
         "user": [{"role": "user", "content": "on"}],
         "tool": [{"type": "function_call_output", "call_id": "call_0", "output": "7"}],
         "nothing": [],
     }
     items = [{"role": "user", "content": "go"}, *repeated(output, way), *new[then]]
-    messages = protocol.read({"instructions": "Be brief.", "input": items}).messages
+    known = {item["id"]: item for item in answer.items}
+    messages = protocol.read(protocol.resolved({"instructions": "Be brief.", "input": items}, known.get)).messages
     assert [message["role"] for message in messages[:3]] == ["system", "user", "assistant"]
     assert messages[2] == recorded
     assert len(messages) == 3 + len(new[then])
@@ -195,17 +196,16 @@ def test_whatever_a_request_holds_is_read(instructions: Any, items: Any) -> None
 
 
 @pytest.mark.parametrize("bare", [True, False])
-def test_the_newest_items_are_remembered_up_to_a_size(bare: bool) -> None:
-    items = [{"id": f"{n:032}", "type": "message"} for n in range(3)]
-    memory = ItemMemory(limit_bytes=2 * len(orjson.dumps(items[0])))
-    memory.keep(items[:2])
-    memory.keep(items[:1])
-    memory.keep(items[2:])
+def test_items_that_are_named_are_put_in_where_they_are_known(bare: bool) -> None:
+    items = {f"{n:032}": {"id": f"{n:032}", "type": "message"} for n in (0, 2)}
     references = [{"id": f"{n:032}"} | ({} if bare else {"type": "item_reference"}) for n in range(3)]
-    assert memory.resolved([*references, "text"]) == [items[0], references[1], items[2], "text"]
+    asked = {"model": "m", "input": [*references, "text", {"type": "item_reference", "id": None}]}
+    told = RESPONSES.resolved(asked, items.get)
+    first, second = items.values()
+    assert told == {"model": "m", "input": [first, references[1], second, "text", asked["input"][-1]]}
+    for other in ({"input": "text"}, {}, {"input": [{"role": "user", "content": "x"}]}):
+        assert RESPONSES.resolved(other, items.get) is other
 
 
 def test_an_id_that_others_may_have_too_names_nothing() -> None:
-    memory = ItemMemory()
-    memory.keep([{"id": "msg_1", "type": "message"}])
-    assert memory.resolved([{"type": "item_reference", "id": "msg_1"}]) == [{"type": "item_reference", "id": "msg_1"}]
+    assert nameable([{"id": "msg_1"}, {"id": 24 * "x"}, {"id": None}, "x"]) == [{"id": 24 * "x"}]

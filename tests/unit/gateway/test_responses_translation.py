@@ -338,16 +338,15 @@ def test_ids_are_new_for_every_call() -> None:
 def test_items_of_a_reply_may_be_named_by_id(way: str) -> None:
     translation = RESPONSES.translation({"model": "m", "input": "go"}, None)
     if way == "whole":
-        output = translation.reply(completion({"content": "hi", "tool_calls": CALLS[:1]}))["output"]
-        ids = [item["id"] for item in output]
+        translation.reply(completion({"content": "hi", "tool_calls": CALLS[:1]}))
     else:
         translation.feed({"choices": [{"delta": {"content": "hi", "tool_calls": CALLS[:1]}, "finish_reason": "stop"}]})
         translation.end()
-        seed = translation.response_id.removeprefix("resp_")
-        ids = [f"msg_{seed}_0", f"fc_{seed}_1"]
-    references = [{"type": "item_reference", "id": name} for name in ids]
+    seed = translation.response_id.removeprefix("resp_")
+    items = {item["id"]: item for item in translation.items}
+    references = [{"type": "item_reference", "id": name} for name in (f"msg_{seed}_0", f"fc_{seed}_1")]
     result = {"type": "function_call_output", "call_id": "c0", "output": "7"}
-    messages = chat({"input": [USER, *references, result]})["messages"]
+    messages = chat(RESPONSES.resolved({"input": [USER, *references, result]}, items.get))["messages"]
     assert messages[1] == {"role": "assistant", "content": "hi", "tool_calls": CALLS[:1]}
 
 

@@ -122,6 +122,10 @@ def test_the_conversation_of_an_erased_person_is_gone() -> None:
     for name, user, at_us in (("before", "ada", 5), ("after", "ada", 6), ("other", "bob", 5), ("nobody", None, 5)):
         histories.keep("acme", name, History(), user, at_us)
     assert histories.get("acme", "before") is None
+    histories.keep_items("acme", [{"id": "i1"}], "ada", 5)
+    histories.keep_items("acme", [{"id": "i2"}], "ada", 6)
+    assert (histories.item("acme", "i1"), histories.item("acme", "i2")) == (None, {"id": "i2"})
+    assert histories.item("other", "i2") is None
     erased.clear()
     assert histories.get("acme", "before") is None
     assert all(histories.get("acme", name) is not None for name in ("after", "other", "nobody"))

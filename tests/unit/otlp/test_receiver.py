@@ -191,7 +191,12 @@ async def test_an_id_in_json_that_is_none_refuses_its_span_alone(odd: Any) -> No
     assert (reply.status, orjson.loads(reply.body)["partialSuccess"]["rejectedLogRecords"]) == (200, "1")
 
 
-ODD = [{"arrayValue": {"values": [{"stringValue": "chat"}]}}, {"kvlistValue": {}}, {"boolValue": False}, {"intValue": 0}]
+ODD = [
+    {"arrayValue": {"values": [{"stringValue": "chat"}]}},
+    {"kvlistValue": {}},
+    {"boolValue": False},
+    {"intValue": 0},
+]
 
 
 @pytest.mark.parametrize("odd", ODD)

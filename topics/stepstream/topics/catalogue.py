@@ -21,6 +21,7 @@ class Topic:
     doc: str
     writers: tuple[str, ...]
     readers: tuple[str, ...]
+    """Programs, commands (`replay`, `export`, `erase`), or in words; `people`: other commands of theirs."""
     partitions: int = 8
     cleanup: Literal["delete", "compact"] = "delete"
     retention_ms: int = -1
@@ -54,14 +55,22 @@ class Topic:
 AGENTS = ("gateway", "SDK", "any Kafka client")
 
 _ALL = (
-    Topic("steps", "trajectory_id", "Step", "What agents did, as they told it.", AGENTS, ("govern",), config=DAILY),
+    Topic(
+        "steps",
+        "trajectory_id",
+        "Step",
+        "What agents did, as they told it.",
+        AGENTS,
+        ("govern", "replay", "erase"),
+        config=DAILY,
+    ),
     Topic(
         "feedback",
         "trajectory_id",
         "Feedback",
         "Signals about it, as they came.",
         (*AGENTS, "judge", "verify"),
-        ("govern",),
+        ("govern", "replay", "erase"),
         config=DAILY,
     ),
     Topic(
@@ -70,7 +79,7 @@ _ALL = (
         "Step",
         "Steps that may be used.",
         ("govern", "replay"),
-        ("label", "store", "inspect", "judge", "verify"),
+        ("label", "store", "inspect", "judge", "verify", "replay", "export", "erase"),
     ),
     Topic(
         "governed-feedback",
@@ -78,7 +87,7 @@ _ALL = (
         "Feedback",
         "Feedback that may be used.",
         ("govern", "replay"),
-        ("label", "store", "verify"),
+        ("label", "store", "verify", "replay", "erase"),
     ),
     Topic(
         "closures",
@@ -94,7 +103,7 @@ _ALL = (
         "LabeledTrajectory",
         "Closed trajectories with rewards, returns and training sequences.",
         ("label",),
-        ("measure", "learner", "store", "curate"),
+        ("label", "measure", "learner", "store", "curate", "erase"),
         max_message_bytes=16 * 1_048_576,
     ),
     Topic(
@@ -131,7 +140,7 @@ _ALL = (
         "Checkpoint",
         "Published versions of models.",
         ("learner",),
-        ("inference", "learner", "store", "fleet"),
+        ("inference", "learner", "store", "fleet", "SDK", "erase"),
         partitions=1,
         cleanup="compact",
     ),
@@ -168,7 +177,7 @@ _ALL = (
         "Curation",
         "Decisions to keep trajectories out of training, or to let them in again.",
         ("label", "curate", "inspect", "people"),
-        ("label", "store"),
+        ("label", "curate", "store"),
     ),
     Topic(
         "governance-audit",
@@ -184,7 +193,7 @@ _ALL = (
         "Policy",
         "Governance policies of tenants.",
         ("people",),
-        ("govern", "label", "curate", "store"),
+        ("govern", "label", "curate", "inspect", "judge", "verify", "replay", "store"),
         partitions=1,
         cleanup="compact",
     ),
@@ -204,7 +213,7 @@ _ALL = (
         "ConsentChange",
         "What tenants, users and agents allow.",
         ("people",),
-        ("govern", "label", "judge", "verify", "store"),
+        ("govern", "label", "inspect", "judge", "verify", "replay", "erase", "store"),
         partitions=1,
         cleanup="compact",
         # Names a person: what was withdrawn, or is erased, is to be gone from the disk soon.
@@ -228,7 +237,7 @@ _ALL = (
         "Erasure",
         "Decisions to erase a person.",
         ("people",),
-        ("govern", "label", "judge", "verify", "store"),
+        ("every writer and reader of sealed records", "store"),
         partitions=1,
         cleanup="compact",
     ),
@@ -238,7 +247,7 @@ _ALL = (
         "JudgeCalibration",
         "How far judges agree with people.",
         ("people",),
-        ("verify",),
+        ("judge", "verify"),
         partitions=1,
         cleanup="compact",
     ),
@@ -258,7 +267,7 @@ _ALL = (
         "TraceExport",
         "Parts of OpenTelemetry traces that wait for the rest.",
         ("gateway",),
-        ("gateway",),
+        ("gateway", "erase"),
         retention_ms=2 * DAY_MS,
         max_message_bytes=16 * 1_048_576,
     ),
@@ -268,7 +277,7 @@ _ALL = (
         "DeadLetter",
         "Records that could not be used, and why.",
         ("govern", "label", "verify", "measure", "store", "learner", *AGENTS[:2]),
-        ("store",),
+        ("store", "erase"),
         retention_ms=90 * DAY_MS,
         config=DAILY,
     ),

@@ -190,7 +190,7 @@ def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:
         if translation is None:
             return answer, orjson.dumps(body) if plan.spoken.strip(body, plan.asked) else reply.body
         told = translation.reply(body)
-        answer.response_id = str(told.get("id") or "")
+        answer.response_id, answer.items = str(told.get("id") or ""), translation.items
         return answer, orjson.dumps(told)
     except READING_FAULTS:
         if translation is None:

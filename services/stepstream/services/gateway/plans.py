@@ -46,6 +46,8 @@ class Plan:
     translation: ChatTranslation | None = None
     kept: bool = False
     """Whether a later call may go on from the response by its id, which the upstream itself does not keep."""
+    stored: bool = False
+    """Whether a later call may name what is in the answer."""
     instructions: int = 0
     """How many leading messages of a translated call are its own alone: a later call goes on without them."""
 
@@ -76,6 +78,8 @@ class Planner:
                 it names a step of a parent that it does not name.
         """
         self._name_parent(identity)
+        request = protocol.resolved(request, lambda item_id: self._histories.item(identity.tenant, item_id))
+        stored = request.get("store") is not False
         said = _read(protocol, request)
         target = self._upstreams.serving(said.model)
         tenant, previous_id = identity.tenant, said.previous_response_id
@@ -113,6 +117,7 @@ class Planner:
             asked=spoken.asked(request),
             translation=translation,
             kept=translation is not None and protocol.name == "responses",
+            stored=stored,
             instructions=said.instructions,
         )
 

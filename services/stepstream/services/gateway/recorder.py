@@ -85,6 +85,8 @@ class Recorder:
             if plan.kept and answer.error is None and answer.response_id:
                 history = History(raw_messages(plan.request, answer)[plan.instructions :], place.trajectory.id)
                 self._histories.keep(identity.tenant, answer.response_id, history, step["user"], call.started_us)
+            if plan.stored:
+                self._histories.keep_items(identity.tenant, answer.items, step["user"], call.started_us)
         except Exception:  # whatever an upstream may send, the agent's call goes well
             log.exception("step %d of trajectory %s cannot be recorded", place.step_index, place.trajectory.id)
             self._metrics.events_lost.inc()

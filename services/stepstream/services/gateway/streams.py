@@ -116,6 +116,7 @@ class Translated:
         """What the chunks spell."""
         answer = self._reader.answer()
         answer.response_id = self._response_id
+        answer.items = self._translation.items
         return answer
 
     def _event(self, event: ServerSentEvent) -> bytes:

@@ -57,10 +57,10 @@ class Gateway(Section):
     history_bytes: int = Field(
         64 * 1_048_576,
         ge=1,
-        description="Most bytes of conversations on disk, beside the spool, for `previous_response_id` at upstreams "
-        "that keep none.",
+        description="Most bytes on disk, beside the spool, of conversations for `previous_response_id` at upstreams "
+        "that keep none, and of items that calls of the Responses API may name.",
     )
-    history_days: float = Field(7.0, gt=0, description="Days for which such a conversation is kept.")
+    history_days: float = Field(7.0, gt=0, description="Days for which these are kept.")
     upstream_deadline_s: float = Field(
         60.0, ge=0, description="Seconds for which a call is tried again while no worker answers it."
     )

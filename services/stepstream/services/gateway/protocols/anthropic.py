@@ -1,5 +1,6 @@
 """Anthropic's Messages API. It has no token ids or logprobs to ask for: bytes go through as they are."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -19,6 +20,10 @@ class Anthropic:
 
     name: ProtocolName = "anthropic"
     path = "/v1/messages"
+
+    def resolved(self, request: dict[str, Any], known: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
+        """The request itself: it names nothing."""
+        return request
 
     def read(self, request: dict[str, Any]) -> Conversation:
         """What a request says."""

@@ -20,6 +20,7 @@ class AnthropicTranslation:
 
     def __init__(self, chat: dict[str, Any], request: dict[str, Any]) -> None:
         self.request = chat
+        self.items: list[dict[str, Any]] = []
         thinking = request.get("thinking")
         self._thinking = isinstance(thinking, dict) and thinking.get("type") != "disabled"
         self._stops = frozenset(stop for stop in chat.get("stop", ()) if isinstance(stop, str))

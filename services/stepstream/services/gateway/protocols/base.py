@@ -5,6 +5,7 @@ along: `read` the request, `answer` or `stream` the reply. Where the upstream sp
 workers do), `translation` turns the request into one and the reply back, and the chat protocol reads along.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -54,6 +55,8 @@ class Answer:
     usage_prompt_tokens: int | None = None
     usage_response_tokens: int | None = None
     """As the upstream counts: of all alternatives together."""
+    items: list[dict[str, Any]] = field(default_factory=list)
+    """Responses API: what of it, as the caller saw it, a later call may name by an id instead of repeating it."""
 
     def every(self) -> list["Answer"]:
         """This one and its alternatives."""
@@ -84,6 +87,8 @@ class ChatTranslation(Protocol):
     """One call in another protocol, made as a chat completion. `request` is the body for `/v1/chat/completions`."""
 
     request: dict[str, Any]
+    items: list[dict[str, Any]]
+    """As `Answer.items`, once the answer is whole."""
 
     def reply(self, completion: dict[str, Any]) -> dict[str, Any]:
         """The whole reply, from a chat completion."""
@@ -114,6 +119,10 @@ class ModelProtocol(Protocol):
     name: ProtocolName
     path: str
     """Where its calls go, at the upstream too, as `/v1/chat/completions`."""
+
+    def resolved(self, request: dict[str, Any], known: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
+        """The request with what it only names put in, as far as it is known by its id; to be read and translated."""
+        ...
 
     def read(self, request: dict[str, Any]) -> Conversation:
         """What a request says; tolerant: what is malformed is kept as JSON text, and is the upstream's to refuse."""

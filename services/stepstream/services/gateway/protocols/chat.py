@@ -1,5 +1,6 @@
 """OpenAI's chat completions: what inference workers speak, and what the other protocols are translated into."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -31,6 +32,10 @@ class ChatCompletions:
 
     name: ProtocolName = "chat"
     path = "/v1/chat/completions"
+
+    def resolved(self, request: dict[str, Any], known: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
+        """The request itself: it names nothing."""
+        return request
 
     def read(self, request: dict[str, Any]) -> Conversation:
         """What a request says; what is malformed is kept as JSON text, and is the upstream's to refuse."""

@@ -9,7 +9,6 @@ from stepstream.services.gateway.protocols.failures import error_class
 from stepstream.services.gateway.protocols.messages import count, record_message, said_and_thought
 from stepstream.topics.events import Message
 
-
 _EMPTY = {"function": {"name": "", "arguments": ""}, "custom": {"name": "", "input": ""}}
 
 

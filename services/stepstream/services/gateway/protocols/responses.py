@@ -17,7 +17,7 @@ from stepstream.services.gateway.protocols.messages import number, record_messag
 from stepstream.services.gateway.protocols.responses_answer import ResponseStream, answer_of
 from stepstream.services.gateway.protocols.responses_chat import chat_request, custom_tools, instruction_items
 from stepstream.services.gateway.protocols.responses_items import Raw, chat_messages, items_of
-from stepstream.services.gateway.protocols.responses_memory import ItemMemory
+from stepstream.services.gateway.protocols.responses_references import Known, nameable, resolved
 from stepstream.services.gateway.protocols.responses_reply import (
     Responder,
     final_status,
@@ -32,18 +32,19 @@ from stepstream.topics.ids import new_event_id
 
 
 class ResponsesProtocol:
-    """Reads and translates. It remembers items of responses, since a request may name one instead of repeating it."""
+    """Reads and translates."""
 
     name: ProtocolName = "responses"
     path = "/v1/responses"
 
-    def __init__(self) -> None:
-        self._memory = ItemMemory()
+    def resolved(self, request: dict[str, Any], known: Known) -> dict[str, Any]:
+        """The request with the items that it only names put in."""
+        return resolved(request, known)
 
     def read(self, request: dict[str, Any]) -> Conversation:
         """What a request says; tolerant of everything."""
         instructions = chat_messages(instruction_items(request)).messages
-        new = chat_messages(self._items(request)).messages
+        new = chat_messages(items_of(request.get("input"))).messages
         user, previous = request.get("safety_identifier") or request.get("user"), request.get("previous_response_id")
         return Conversation(
             messages=[record_message(message) for message in instructions + new],
@@ -66,11 +67,11 @@ class ResponsesProtocol:
 
     def answer(self, reply: dict[str, Any]) -> Answer:
         """The answer in a `response` object."""
-        return answer_of(reply, self._memory)
+        return answer_of(reply)
 
     def stream(self) -> AnswerStream:
         """Reads along with a stream's events."""
-        return ResponseStream(self._memory)
+        return ResponseStream()
 
     def strip(self, body: dict[str, Any], asked: Asked) -> bool:
         """False: nothing was added."""
@@ -98,22 +99,19 @@ class ResponsesProtocol:
         Raises:
             BadRequest: it asks for what a chat completion cannot do.
         """
-        chat = chat_request(request, self._items(request), history)
+        chat = chat_request(request, items_of(request.get("input")), history)
         made_from = seed or new_event_id().replace("-", "")
-        return ResponsesTranslation(chat, Responder(request, made_from, custom_tools(request)), self._memory)
-
-    def _items(self, request: dict[str, Any]) -> list[Any]:
-        return self._memory.resolved(items_of(request.get("input")))
+        return ResponsesTranslation(chat, Responder(request, made_from, custom_tools(request)))
 
 
 class ResponsesTranslation:
     """One call made as a chat completion: the request for it, and the way back."""
 
-    def __init__(self, request: dict[str, Any], responder: Responder, memory: ItemMemory) -> None:
+    def __init__(self, request: dict[str, Any], responder: Responder) -> None:
         self.request = request
         self.response_id = responder.id
         self._make = responder
-        self._memory = memory
+        self.items: list[dict[str, Any]] = []
         self._events = EventStream(responder)
 
     def reply(self, completion: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +124,7 @@ class ResponsesTranslation:
             return self._make.response("failed", [], error=error)
         status = final_status(first.get("finish_reason"))
         output = self._output(first, "completed" if status == "completed" else "incomplete")
-        self._memory.keep(output)
+        self.items = nameable(output)
         return self._make.response(status, output, completion.get("usage"))
 
     def feed(self, chunk: dict[str, Any]) -> bytes:
@@ -136,7 +134,7 @@ class ResponsesTranslation:
     def end(self, error: str | None = None) -> bytes:
         """The events that end the stream: `response.completed` or `.incomplete`, or `error` and `response.failed`."""
         out = self._events.end(error)
-        self._memory.keep(self._events.output)
+        self.items = nameable(self._events.output)
         return out
 
     def _output(self, choice: Raw, status: str) -> list[Raw]:

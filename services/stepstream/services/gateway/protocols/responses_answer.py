@@ -5,7 +5,7 @@ from typing import Any
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.messages import count
 from stepstream.services.gateway.protocols.responses_items import Raw, assistant_message, calls_tools
-from stepstream.services.gateway.protocols.responses_memory import ItemMemory
+from stepstream.services.gateway.protocols.responses_references import nameable
 from stepstream.topics.events import new_message
 
 _LAST = ("response.completed", "response.incomplete", "response.failed")
@@ -21,13 +21,12 @@ _DELTAS: dict[Any, tuple[str, str, str | None, str]] = {
 """Events in which the model speaks: the item, the field of it, the part in that field, and the part's field."""
 
 
-def answer_of(response: Raw, memory: ItemMemory) -> Answer:
+def answer_of(response: Raw) -> Answer:
     """The answer in a `response` object; what there is of one that failed is kept."""
     output = response.get("output")
     if not isinstance(output, list):
         failure = error_name(response["error"]) if response.get("error") else "malformed_response"
         return Answer(new_message(role="assistant"), finish_reason="error", error=failure)
-    memory.keep(output)
     reason, error = _ending(response, output)
     usage = response.get("usage")
     used = usage if isinstance(usage, dict) else {}
@@ -39,6 +38,7 @@ def answer_of(response: Raw, memory: ItemMemory) -> Answer:
         error=error,
         usage_prompt_tokens=count(used.get("input_tokens")),
         usage_response_tokens=count(used.get("output_tokens")),
+        items=nameable(output),
     )
 
 
@@ -71,8 +71,7 @@ def _ending(response: Raw, output: list[Any]) -> tuple[str, str | None]:
 class ResponseStream:
     """Gathers a stream's events; the final `response` counts where it comes, else what was said so far."""
 
-    def __init__(self, memory: ItemMemory) -> None:
-        self._memory = memory
+    def __init__(self) -> None:
         self._items: dict[int, Raw] = {}
         self._done: set[int] = set()
         self._deltas: dict[tuple[int, str, int], list[str]] = {}
@@ -106,7 +105,7 @@ class ResponseStream:
             response = response | {"output": self._gathered()}
         if not self._ended:
             response = response | {"status": None, "error": None}
-        answer = answer_of(response, self._memory)
+        answer = answer_of(response)
         if not self._ended:
             answer.finish_reason = ""
         if self._error is not None:

@@ -1,0 +1,23 @@
+"""The catalogue says who reads a topic, and access rights follow from it."""
+
+import pytest
+
+from stepstream.jobs.govern import Govern
+from stepstream.jobs.inspect import Inspect
+from stepstream.jobs.judge import Judge
+from stepstream.jobs.label import Label
+from stepstream.jobs.measure import Measure
+from stepstream.jobs.runtime.fold_job import FoldJob
+from stepstream.jobs.storage.rows import TOPICS as STORED
+from stepstream.jobs.verify import Verify
+from stepstream.topics.catalogue import TOPICS
+
+
+@pytest.mark.parametrize("job", [Govern, Inspect, Judge, Label, Measure, Verify], ids=lambda job: job.name)
+def test_a_job_may_read_its_inputs_and_what_it_remembers(job: type[FoldJob]) -> None:
+    topics = {*job.inputs, *([job.remembers] if job.remembers else [])}
+    assert [topic for topic in topics if job.name not in TOPICS[topic].readers] == []
+
+
+def test_the_store_may_read_what_it_stores() -> None:
+    assert [topic for topic in STORED if "store" not in TOPICS[topic].readers] == []
