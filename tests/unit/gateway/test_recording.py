@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.config.sections import Gateway
+from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.identity import Identity, identify
 from stepstream.services.gateway.next_indices import NextIndices
@@ -194,6 +195,8 @@ def test_a_forgotten_context_stores_the_prompt_whole() -> None:
         {"weight_versions": [{"version": 3, "start": 0, "end": 1}]},
         {"weight_versions": [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 0, "end": 2}]},
         {"weight_versions": [{"version": 3}]},
+        {"weight_versions": None},
+        {"logprobs": [-0.5, float("nan")]},
     ],
 )
 def test_tokens_that_are_not_certain_are_left_out(fields: dict[str, Any]) -> None:
@@ -201,6 +204,7 @@ def test_tokens_that_are_not_certain_are_left_out(fields: dict[str, Any]) -> Non
     assert step["fidelity"] == "text"
     kept = ("prompt_token_ids", "response_token_ids", "response_logprobs", "policy_spans", "prompt_shared_digest")
     assert not any(step[name] for name in kept)  # type: ignore[literal-required]
+    check_step(step)  # or `govern` would refuse it
 
 
 def test_spans_of_several_versions() -> None:

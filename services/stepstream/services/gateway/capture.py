@@ -1,5 +1,6 @@
 """The tokens of an answer, where every one is certain. Nothing is ever tokenised again from text. Pure."""
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ class Captured:
 
 
 def captured(answer: Answer, model: str) -> Captured | None:
-    """The tokens, or None unless every one came with its id, its logprob and, if told, its version."""
+    """The tokens, or None unless every one came with its id, and those of the response with logprob and version."""
     prompt, response, logprobs = answer.prompt_token_ids, answer.token_ids, answer.logprobs
     if answer.error is not None or not prompt or not response or logprobs is None or len(logprobs) != len(response):
         return None
@@ -30,19 +31,19 @@ def captured(answer: Answer, model: str) -> Captured | None:
     if spans is None:
         return None
     try:
+        if not math.isfinite(sum(logprobs)):
+            return None
         return Captured(tokens.pack(prompt), prompt, tokens.pack(response), response, logprobs, spans)
     except (TypeError, struct.error):
         return None
 
 
 def policy_spans(weight_versions: Any, count: int, model: str) -> list[PolicySpan] | None:
-    """The versions of a response's `count` tokens; empty where the upstream tells none.
+    """The versions of a response's `count` tokens.
 
     Returns:
-        None where what it tells does not cover the tokens in order without gaps: a token of unknown version.
+        None where what the upstream tells does not cover them in order without gaps: a token of unknown version.
     """
-    if weight_versions is None:
-        return []
     spans = []
     position = 0
     try:

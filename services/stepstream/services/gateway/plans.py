@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from stepstream.services.gateway import lenient_json
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
@@ -151,8 +152,8 @@ def parse_request(body: bytes) -> dict[str, Any]:
         BadRequest: not a JSON object.
     """
     try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        request = lenient_json.loads(body)
+    except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(request, dict):
         raise BadRequest("the body must be a JSON object")

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from stepstream.services.gateway import lenient_json
 from stepstream.services.gateway.protocols.base import Answer, Asked, ChatTranslation, ModelProtocol
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.sse import EventParser, ServerSentEvent, with_data
@@ -151,8 +152,8 @@ def json_object(data: bytes | None) -> dict[str, Any] | None:
     if data is None or data == b"[DONE]":
         return None
     try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError:
+        body = lenient_json.loads(data)
+    except ValueError:
         return None
     return body if isinstance(body, dict) else None
 

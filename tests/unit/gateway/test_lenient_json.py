@@ -1,0 +1,40 @@
+"""What other parsers take is taken, and what it becomes can be recorded and sent."""
+
+import math
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.services.gateway.lenient_json import loads
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3), st.lists, max_leaves=4)
+
+
+@given(JSON)
+def test_sound_json_is_what_it_is(value: Any) -> None:
+    assert loads(orjson.dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (rb'{"cut \ud83d": ["\ud83d", "\ud83d\ude00"]}', {"cut \ufffd": ["\ufffd", "\U0001f600"]}),
+        (b'[-Infinity, 1e400, "\xed\xa0\xbd"]', [-math.inf, math.inf, "\ufffd"]),
+        (b'["\xed\xa0\xbd", 123456789012345678901234567890]', ["\ufffd", 1.2345678901234568e29]),
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
+    ],
+)
+def test_what_others_take_is_taken(text: bytes, value: Any) -> None:
+    assert loads(text) == value
+    orjson.dumps(loads(text))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"a": "\xff"}', b"[" * 100_000, b'{"a": "\\ud83d"}' + b" " * 9_000_000 + b"}"]
+)
+def test_what_is_none_is_none(text: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever a parser says
+        loads(text)
