@@ -1,15 +1,18 @@
 """History governed anew: as govern would now, once, and never less strictly than before."""
 
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from fold_harness import FoldRun, MemoryState
 from stream_records import make_feedback, make_steps
 
 from stepstream.jobs.govern import JOB, GovernFold
 from stepstream.jobs.governance.governing import govern_feedback
 from stepstream.jobs.governance.regoverning import Known, Regovern, Tally, stretches_between, total
+from stepstream.jobs.governance.replaying import Place, _stretches
 from stepstream.jobs.governance.ruling import Rulings
 from stepstream.jobs.redaction import Redactor
+from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.topics.events import Policy, Step, new_consent_change, new_message, new_policy
 from stepstream.topics.ids import derived_id
 
@@ -137,6 +140,36 @@ def test_stretches() -> None:
     between = stretches_between(begin, end)
     assert between == {("t", 0): (5, 50), ("t", 1): (7, 7)}
     assert total(between.values()) == 45
+
+
+class Timed:
+    """A reader of one partition in which offset N was written at N milliseconds; the oldest ones are gone."""
+
+    low, high = 10, 90
+
+    def since(self, topic: str, timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
+        return {(topic, 0): (min(max(self.low, timestamp_ms), self.high), self.high)}
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "read", "first"),
+    [
+        (Place(), Place(), (10, 90), 10),
+        (Place(offset=40), Place(offset=60), (10, 60), 40),
+        (Place(offset=5), Place(offset=500), (10, 90), 10),
+        (Place(offset=500), Place(), (10, 90), 90),
+        (Place(time_ms=40), Place(time_ms=60), (20, 60), 40),
+        (Place(time_ms=40), Place(offset=60), (20, 60), 40),
+        (Place(offset=40), Place(time_ms=60), (10, 60), 40),
+        (Place(time_ms=60), Place(time_ms=30), (40, 40), 60),
+    ],
+)
+def test_a_stretch_is_between_times_or_offsets_and_what_comes_before_is_read_too(
+    begin: Place, end: Place, read: tuple[int, int], first: int
+) -> None:
+    lead_ms = 20
+    found = _stretches(cast(LogReader, Timed()), "steps", begin, end, lead_ms)
+    assert found == ({("steps", 0): read}, {0: first})
 
 
 def test_feedback_is_governed_anew_too() -> None:
