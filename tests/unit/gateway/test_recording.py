@@ -195,7 +195,10 @@ def test_a_forgotten_context_stores_the_prompt_whole() -> None:
         {"weight_versions": [{"version": 3, "start": 0, "end": 1}]},
         {"weight_versions": [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 0, "end": 2}]},
         {"weight_versions": [{"version": 3}]},
+        {"weight_versions": [{"version": -1, "start": 0, "end": 2}]},
         {"weight_versions": None},
+        {"token_ids": 2},
+        {"logprobs": [-0.5, 0.5]},
         {"logprobs": [-0.5, float("nan")]},
     ],
 )

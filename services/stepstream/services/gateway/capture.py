@@ -9,6 +9,9 @@ from stepstream.services.gateway import tokens
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.topics.events import PolicySpan, new_policy_span
 
+_ROUNDED = 1e-4
+"""How far above 0 rounding may put a logprob."""
+
 
 @dataclass(slots=True)
 class Captured:
@@ -25,13 +28,13 @@ class Captured:
 def captured(answer: Answer, model: str) -> Captured | None:
     """The tokens, or None unless every one came with its id, and those of the response with logprob and version."""
     prompt, response, logprobs = answer.prompt_token_ids, answer.token_ids, answer.logprobs
-    if answer.error is not None or not prompt or not response or logprobs is None or len(logprobs) != len(response):
-        return None
-    spans = policy_spans(answer.weight_versions, len(response), model)
-    if spans is None:
+    if answer.error is not None or not prompt or not response or not logprobs:
         return None
     try:
-        if not math.isfinite(sum(logprobs)):
+        if len(logprobs) != len(response) or not math.isfinite(sum(logprobs)) or max(logprobs) > _ROUNDED:
+            return None
+        spans = policy_spans(answer.weight_versions, len(response), model)
+        if spans is None:
             return None
         return Captured(tokens.pack(prompt), prompt, tokens.pack(response), response, logprobs, spans)
     except (TypeError, struct.error):
@@ -49,7 +52,7 @@ def policy_spans(weight_versions: Any, count: int, model: str) -> list[PolicySpa
     try:
         for span in weight_versions:
             start, end, version = span["start"], span["end"], span["version"]
-            if start != position or end < start:
+            if start != position or end < start or int(version) < 0:
                 return None
             if end > start:
                 spans.append(new_policy_span(start=start, end=end, model=model, version=int(version)))

@@ -39,7 +39,9 @@ class _Choice:
         elif self.logprobs is not None:
             self.logprobs += logprobs
         self.weight_versions = choice.get("weight_versions") or self.weight_versions
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        finish_reason = choice.get("finish_reason")
+        if finish_reason and isinstance(finish_reason, str):
+            self.finish_reason = finish_reason
         delta = choice.get("delta")
         return bool(token_ids) | (isinstance(delta, dict) and self._add_delta(delta))
 

@@ -1,0 +1,151 @@
+"""Whatever is sent, a call is answered to its end and recorded once, as a step that `govern` takes."""
+
+import asyncio
+from random import Random
+from typing import Any, cast
+
+import orjson
+import pytest
+from fold_harness import LocalCodec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepstream.config import load
+from stepstream.jobs.governance.validation import check_step
+from stepstream.services.gateway.calls import Calls
+from stepstream.services.gateway.histories import Histories
+from stepstream.services.gateway.http_client import Origin, Reply
+from stepstream.services.gateway.http_connection import Died
+from stepstream.services.gateway.kept_pieces import KeptPieces
+from stepstream.services.gateway.metrics import Metrics
+from stepstream.services.gateway.next_indices import NextIndices
+from stepstream.services.gateway.pool import Upstream
+from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.base import ModelProtocol
+from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.publisher import Event
+
+ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
+CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOKENS = {"token_ids": [3], "logprobs": {"content": [{"token": "a", "logprob": -1.0}]}}
+VERSIONS = [{"version": 1, "start": 0, "end": 1}]
+SAID = {"role": "assistant", "content": "a", "tool_calls": [CALL]}
+ITEM = {"type": "message", "id": 24 * "m", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+BLOCK = {"type": "text", "text": "a"}
+ASKED = {"role": "user", "content": "q"}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [ASKED, SAID, {"role": "tool", "tool_call_id": "c", "content": "4"}]},
+    "responses": {"input": [ASKED, ITEM, {"type": "item_reference", "id": 24 * "m"}], "instructions": "i"},
+    "anthropic": {"system": "s", "max_tokens": 9, "messages": [{"role": "user", "content": [BLOCK]}]},
+}
+LAST = {"finish_reason": "stop", "weight_versions": VERSIONS}
+REPLIES: dict[str, dict[str, Any]] = {
+    "chat": {
+        "id": "i",
+        "model": "m",
+        "prompt_token_ids": [1],
+        "choices": [{"index": 0, "message": SAID, **LAST, **TOKENS}],
+        "usage": {"prompt_tokens": 1},
+    },
+    "responses": {"id": "resp_1", "status": "completed", "model": "m", "output": [ITEM], "usage": {"input_tokens": 1}},
+    "anthropic": {"type": "message", "model": "m", "content": [BLOCK], "stop_reason": "end_turn", "usage": {}},
+}
+EVENTS: dict[str, list[dict[str, Any]]] = {
+    "chat": [
+        {"id": "i", "model": "m", "prompt_token_ids": [1], "choices": [{"index": 0, "delta": SAID, **TOKENS}]},
+        {"choices": [{"index": 0, "delta": {}, **LAST}], "usage": {"prompt_tokens": 1}},
+    ],
+    "responses": [
+        {"type": "response.output_item.added", "output_index": 0, "item": ITEM},
+        {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "a"},
+        {"type": "response.completed", "response": REPLIES["responses"]},
+    ],
+    "anthropic": [
+        {"type": "message_start", "message": REPLIES["anthropic"]},
+        {"type": "content_block_start", "index": 0, "content_block": BLOCK},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+    ],
+}
+CODEC = LocalCodec()
+
+
+def spoiled(value: Any, random: Random) -> Any:
+    """A value with something else in some of its places."""
+    if random.random() < 0.06:
+        return random.choice(ODD)
+    if isinstance(value, dict):
+        return {name: spoiled(part, random) for name, part in value.items()}
+    return [spoiled(part, random) for part in value] if isinstance(value, list) else value
+
+
+class Stub:
+    """All that stands around the calls: an upstream that answers oddly, and a log."""
+
+    name, gives_tokens = "odd", True
+
+    def __init__(self, random: Random, speaks: str) -> None:
+        self.random, self.speaks = random, (speaks,)
+        self.steps: list[Any] = []
+        self.chunks: list[bytes] = []
+        self.sent: list[Any] = []
+
+    def serving(self, model: str) -> Any:
+        return self
+
+    def tenant(self, shown: Any, scope: str) -> None:
+        return None
+
+    def headers(self, *_: Any) -> Any:
+        return []
+
+    async def send(self, method: str, path: str, body: bytes, headers: Any) -> Reply:
+        spoken = self.speaks[0]
+        upstream = Upstream("u", in_flight=1)
+        if orjson.loads(body).get("stream") is True:
+            events = [spoiled(event, self.random) for event in EVENTS[spoken]]
+            self.chunks = [b"data: %b\n\n" % orjson.dumps(event) for event in events]
+            stub: Any = self
+            return Reply(200, [], self.chunks.pop(0), upstream, stub, Origin.of("http://u"), stub)
+        return Reply(200, [], orjson.dumps(spoiled(REPLIES[spoken], self.random)), upstream)
+
+    async def read(self) -> bytes:
+        if not self.chunks and self.random.random() < 0.3:
+            raise Died("gone")
+        return self.chunks.pop(0) if self.chunks else b""
+
+    def release(self, *_: Any) -> None:
+        pass
+
+    def publish(self, event: Event) -> bool:
+        CODEC.encode(event.topic, event.record)
+        check_step(event.record)
+        self.steps.append(event.record)
+        return True
+
+
+@given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
+@pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+def test_whatever_comes_a_call_is_answered_and_recorded_once(
+    protocol: ModelProtocol, random: Random, native: bool, stream: bool
+) -> None:
+    stub: Any = Stub(random, protocol.name if native else "chat")
+    asked = {name: spoiled(part, random) for name, part in REQUESTS[protocol.name].items()}
+    body = orjson.dumps(asked | {"model": "m", "stream": stream})
+    pieces = KeptPieces(None, 100_000, 60.0)
+    calls = Calls(load({}).gateway, stub, stub, stub, Metrics(), "test/1", NextIndices(), Histories(pieces))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        stub.sent.append(message)
+
+    scope = {"headers": [], "query_string": b""}
+    asyncio.run(calls(cast(Any, scope), receive, send, protocol, "t"))
+    pieces.close()
+    assert not stub.sent[-1].get("more_body")
+    refused = stub.sent[0]["status"] == 400  # what cannot be translated
+    assert [step["trajectory_id"] for step in stub.steps].count("t") == (0 if refused else 1)
+    assert not (refused and native)
