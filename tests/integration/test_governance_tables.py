@@ -85,18 +85,22 @@ def test_a_persons_rows_are_deleted_and_nobody_elses(client: Client, inserter: I
         put(inserter, "labeled-trajectories", *(trajectory(f"{name}{n}", user=user) for n in range(3)))
     put(inserter, "governed-steps", step("else", user=ADA.user, tenant="else"))
     put(inserter, "consents", said("train", user=ADA.user) | {"event_id": "c"})
+    # She may say something about anybody's trajectory, and another tenant may name one as hers: these stay.
+    put(inserter, "governed-feedback", feedback(event_id="said", user=ADA.user, trajectory_id="theirs"))
+    put(inserter, "labeled-trajectories", trajectory("theirs", user=None, tenant="else"))
+    put(inserter, "governed-steps", step("a1", 1, user=None, tenant="else"))
     trajectories = trajectories_of(client, ADA)
     own = own_of(client, ADA)
-    assert trajectories == own == {"a0", "a1", "a2"}
+    assert (trajectories, own) == ({"a0", "a1", "a2", "theirs"}, {"a0", "a1", "a2"})
     # Steps, feedback, consent; of the trajectories each with its one step and that one's two components.
-    assert delete_rows(client, ADA, trajectories, own) == 3 + 1 + 1 + 3 * (1 + 1 + 2)
+    assert delete_rows(client, ADA, trajectories, own) == 3 + 2 + 1 + 3 * (1 + 1 + 2)
     assert rows_left(client, ADA, own) == 0
     assert delete_rows(client, ADA, trajectories, own) == 0
     counts = [client.query(f"SELECT count() FROM {table}").result_rows[0][0] for table in ("steps", "trajectories")]
-    assert counts == [4, 3]
+    assert counts == [5, 4]
     # Physically: the active parts hold as many rows as there are, and no statement that names her is kept.
     held = "SELECT sum(rows) FROM system.parts WHERE active AND database = 'governance' AND table = 'steps'"
-    assert client.query(held).result_rows == [(4,)]
+    assert client.query(held).result_rows == [(5,)]
     kept = client.query("SELECT command FROM system.mutations WHERE database = 'governance'").result_rows
     assert any("'a1'" in command for (command,) in kept)
     assert not any("ada" in command for (command,) in kept)

@@ -77,7 +77,7 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
         click.echo(f"checkpoints that trained on the person: {', '.join(direct) or 'none'}")
         click.echo(f"checkpoints that descend from those: {', '.join(descend) or 'none'}")
     for topic, records in sorted(done.left.items()):
-        click.echo(f"stepstream: {records} records of theirs are left in the clear on {topic}: {_why(topic)}", err=True)
+        click.echo(f"stepstream: {records} records of theirs are left readable on {topic}: {_why(topic)}", err=True)
     if done.left:
         sys.exit(1)
 
@@ -86,6 +86,11 @@ def _why(topic: str) -> str:
     """Why records were left on a topic, and what to do."""
     if topic == "open-traces":
         return "they wait for the rest of their traces; run this again in a minute (they are gone in two days)"
+    if topic == "labeled-trajectories":
+        return (
+            "they are from before records were sealed, name nobody, or are of a trajectory shared with somebody else, "
+            "under whose key they are; delete them with kafka-delete-records, or erase the other person too"
+        )
     return (
         "they are from before records were sealed, or name nobody in a trajectory of theirs; delete them with "
         "kafka-delete-records, or let them go with their topic"

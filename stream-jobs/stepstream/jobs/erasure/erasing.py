@@ -38,7 +38,7 @@ class Erased:
     """Partitions, by topic, whose oldest records were deleted since some were the person's in the clear."""
     consents_forgotten: int = 0
     left: dict[str, int] = field(default_factory=dict)
-    """Records in the clear that are not erased, by topic; empty where the erasure is complete."""
+    """Records that are not erased, by topic; empty where the erasure is complete."""
     trajectories: list[str] = field(default_factory=list)
     labels: set[tuple[int, int]] = field(default_factory=set)
 
@@ -65,13 +65,13 @@ def erase(settings: Settings, client: Client, person: Person, *, requested_by: s
             "or run this where the data folder of the jobs is"
         )
     subject = master.subject(person.tenant, person.user)
-    key_ids, consents = _theirs(settings, master, subject, person)
+    key_ids, others, consents = _theirs(settings, master, subject, person)
     say(f"subject {subject}: {len(key_ids)} keys")
     journal = settings.paths.data / "erasures" / f"{subject}.json"
     earlier = Found.unpack(journal.read_bytes()) if journal.exists() else Found()
     found = Found(set(key_ids), tables.trajectories_of(client, person), tables.own_of(client, person))
     found.merge(earlier)
-    find(settings, person, found, say)
+    find(settings, person, found, others, say)
     _remember(journal, found)
     log.decide(settings, person.tenant, subject, requested_by)
     log.destroy(settings, key_ids)
@@ -93,8 +93,8 @@ def erase(settings: Settings, client: Client, person: Person, *, requested_by: s
     )
 
 
-def _theirs(settings: Settings, master: Master, subject: str, person: Person) -> tuple[list[str], list[str]]:
-    """Ids of their keys, and keys of the consents that name them."""
+def _theirs(settings: Settings, master: Master, subject: str, person: Person) -> tuple[list[str], set[str], list[str]]:
+    """Ids of their keys, those of other people's, and keys of the consents that name them."""
     with Table(settings, KEYS) as keys, Table(settings, "consents") as consents:
         if not (keys.wait_current(_TABLE_S) and consents.wait_current(_TABLE_S)):
             raise CannotErase(f"{KEYS} and consents could not be read within {_TABLE_S:g} s: is the registry up?")
@@ -107,7 +107,8 @@ def _theirs(settings: Settings, master: Master, subject: str, person: Person) ->
             raise CannotErase(str(error)) from None
         break
     named = [key for key, change in said.items() if (change["tenant"], change["user"]) == (person.tenant, person.user)]
-    return [key_id for key_id, key in rows.items() if key["subject"] == subject], named
+    theirs = [key_id for key_id, key in rows.items() if key["subject"] == subject]
+    return theirs, rows.keys() - set(theirs), named
 
 
 def _remember(journal: Path, found: Found) -> None:

@@ -1,7 +1,7 @@
 """Looks through the log for what is a person's, without opening anything that is sealed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,8 +50,9 @@ class Found:
     clear: dict[tuple[str, int], int] = field(default_factory=dict)
     """Newest offset of a record in the clear, by topic and partition, where such records can be deleted."""
     left: Counter[str] = field(default_factory=Counter)
-    """Records in the clear, by topic, that this does not erase: on governed topics those from before records were
-    sealed and those that name nobody; open traces that are not told yet."""
+    """Records, by topic, that this does not erase: on governed topics those in the clear from before records were
+    sealed and those that name nobody; labels under the key of somebody else, who had a part in the trajectory; open
+    traces that are not told yet."""
 
     def merge(self, earlier: "Found") -> None:
         """Adds what an attempt that was cut off had found."""
@@ -81,7 +82,7 @@ class Found:
         return Found(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
 
 
-def find(settings: Settings, person: Person, found: Found, say: Say) -> None:
+def find(settings: Settings, person: Person, found: Found, others: Collection[str], say: Say) -> None:
     """Reads the topics that hold what people say, up to where they end now, and adds what is the person's.
 
     Twice, since what names nobody is theirs by its trajectory, whose steps may come later.
@@ -90,6 +91,7 @@ def find(settings: Settings, person: Person, found: Found, say: Say) -> None:
         settings: where the log is.
         person: whom to look for.
         found: their keys, and what is known of them already.
+        others: ids of the keys of other people.
         say: told how far it is.
 
     Raises:
@@ -105,7 +107,7 @@ def find(settings: Settings, person: Person, found: Found, say: Say) -> None:
             say(f"looked through {records} records of {topic}")
         for topic in (*INTAKE, *GOVERNED) if found.own else ():
             for event in _events(settings, codec, topic):
-                note_unnamed(found, event)
+                note_by_trajectory(found, person, event, others)
     finally:
         codec.close()
 
@@ -140,12 +142,19 @@ def note(found: Found, person: Person, event: Event, codec: Codec) -> None:
             found.left[event.topic] += 1
 
 
-def note_unnamed(found: Found, event: Event) -> None:
-    """Adds an event in the clear that names nobody, where it says something in a trajectory of the person's own."""
+def note_by_trajectory(found: Found, person: Person, event: Event, others: Collection[str]) -> None:
+    """Adds an event that says something in a trajectory of the person's own, though it does not name them.
+
+    Such are events in the clear that name nobody, and labels of a trajectory that they share with somebody else, under
+    whose key (of `others`) these are sealed.
+    """
     record = event.record
-    if record is None or record["trajectory_id"] not in found.own:
+    if record is None or record["trajectory_id"] not in found.own or record["tenant"] != person.tenant:
         return
-    if record["user"] is None and record["seal_key"] is None and _says_something(event.topic, record):
+    if event.topic == LABELS and record["seal_key"] is not None and record["seal_key"] not in found.key_ids:
+        found.labels.add((event.partition, event.offset))
+        found.left[LABELS] += record["seal_key"] in others
+    elif record["user"] is None and record["seal_key"] is None and _says_something(event.topic, record):
         if event.topic in INTAKE:
             _note_clear(found, event)
         else:

@@ -18,9 +18,10 @@ _BY_EVENT = ("steps", "feedback", "consents")
 """Tables whose rows name a person."""
 _UNNAMED = ("steps", "feedback")
 """Tables whose rows may name nobody, in a trajectory that is somebody's."""
-_IDS, _NOBODY = "trajectory_id IN {ids:Array(String)}", "AND user IS NULL"
-_BY_TRAJECTORY = ("trajectories", "trajectory_steps", "reward_components")
-"""Tables whose rows tell of a trajectory in which a person took part."""
+_TENANT = "AND tenant = {tenant:String}"
+_IDS, _NOBODY = "trajectory_id IN {ids:Array(String)}", f"AND user IS NULL {_TENANT}"
+_BY_TRAJECTORY = ("trajectory_steps", "reward_components", "trajectories")
+"""Tables whose rows tell of a trajectory in which a person took part; the one that names its tenant last."""
 
 
 def trajectories_of(client: Client, person: Person) -> set[str]:
@@ -51,11 +52,13 @@ def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own
     """
     deleted = 0
     for table in _BY_EVENT:
-        deleted += _delete(client, table, "event_id", _column(client, f"SELECT event_id FROM {table}", person))
+        events = _column(client, f"SELECT event_id FROM {table}", person)
+        deleted += _delete(client, table, "event_id", events, person, _TENANT)
     for table in _UNNAMED:
-        deleted += _delete(client, table, "trajectory_id", sorted(own), _NOBODY)
+        deleted += _delete(client, table, "trajectory_id", sorted(own), person, _NOBODY)
+    mine = sorted(set(trajectories) - _of_others(client, person, trajectories))
     for table in _BY_TRAJECTORY:
-        deleted += _delete(client, table, "trajectory_id", sorted(trajectories))
+        deleted += _delete(client, table, "trajectory_id", mine, person)
     return deleted
 
 
@@ -64,7 +67,18 @@ def rows_left(client: Client, person: Person, own: Iterable[str]) -> int:
     tables = ("steps", "feedback", "trajectories", "consents")
     named: int = sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
     chunks = list(_chunks(sorted(own)))
-    return named + sum(_count(client, table, f"{_IDS} {_NOBODY}", chunk) for table in _UNNAMED for chunk in chunks)
+    unnamed = (_count(client, table, f"{_IDS} {_NOBODY}", chunk, person) for table in _UNNAMED for chunk in chunks)
+    return named + sum(unnamed)
+
+
+def _of_others(client: Client, person: Person, trajectories: Iterable[str]) -> set[str]:
+    """Which of the trajectories are another tenant's: anybody may say something about a trajectory by its name."""
+    query = f"SELECT DISTINCT trajectory_id FROM trajectories WHERE {_IDS} AND tenant != {{tenant:String}}"
+    found: set[str] = set()
+    for chunk in _chunks(sorted(trajectories)):
+        rows = client.query(query, parameters={"ids": chunk, "tenant": person.tenant}).result_rows
+        found |= {name for (name,) in rows}
+    return found
 
 
 def _column(client: Client, query: str, person: Person) -> list[Any]:
@@ -73,18 +87,21 @@ def _column(client: Client, query: str, person: Person) -> list[Any]:
     return [row[0] for row in result.result_rows]
 
 
-def _count(client: Client, table: str, where: str, ids: Sequence[str]) -> int:
-    [(rows,)] = client.query(f"SELECT count() FROM {table} WHERE {where}", parameters={"ids": ids}).result_rows
+def _count(client: Client, table: str, where: str, ids: Sequence[str], person: Person) -> int:
+    parameters = {"ids": ids, "tenant": person.tenant}
+    [(rows,)] = client.query(f"SELECT count() FROM {table} WHERE {where}", parameters=parameters).result_rows
     return int(rows)
 
 
-def _delete(client: Client, table: str, column: str, ids: Sequence[str], which: str = "") -> int:
+def _delete(client: Client, table: str, column: str, ids: Sequence[str], person: Person, which: str = "") -> int:
     deleted = 0
     for chunk in _chunks(ids):
         where = f"{column} IN {{ids:Array(String)}} {which}"
-        if rows := _count(client, table, where, chunk):
+        if rows := _count(client, table, where, chunk, person):
             client.command(
-                f"ALTER TABLE {table} DELETE WHERE {where}", parameters={"ids": chunk}, settings={"mutations_sync": 2}
+                f"ALTER TABLE {table} DELETE WHERE {where}",
+                parameters={"ids": chunk, "tenant": person.tenant},
+                settings={"mutations_sync": 2},
             )
             deleted += rows
     return deleted

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from stream_records import T0_US, make_feedback, make_steps
 
-from stepstream.jobs.erasure.finding import Found, Person, note, note_unnamed
+from stepstream.jobs.erasure.finding import Found, Person, note, note_by_trajectory
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_trace_export
@@ -17,14 +17,14 @@ def event(topic: str, record: Any, offset: int = 0) -> Event:
     return Event(topic, 0, offset, "", record)
 
 
-def look(*events: Event) -> Found:
-    """Both passes over a log."""
-    found = Found()
+def look(*events: Event, keys: frozenset[str] = frozenset()) -> Found:
+    """Both passes over a log; `keys` are hers, and `bobs` is another's."""
+    found = Found(set(keys))
     for each in events:
         note(found, ADA, each, NO_CODEC)
     for each in events:
         if each.topic != "open-traces":
-            note_unnamed(found, each)
+            note_by_trajectory(found, ADA, each, {"bobs"})
     return found
 
 
@@ -60,6 +60,29 @@ def test_whose_feedback_alone_they_gave_is_not_theirs() -> None:
     found = look(event("feedback", make_feedback("t", user="ada")), event("steps", step, 4))
     assert (found.trajectories, found.own) == ({"t"}, set())
     assert found.clear == {("feedback", 0): 0}
+
+
+def test_a_trajectory_of_another_tenant_is_not_theirs_by_its_name() -> None:
+    [theirs, silent] = make_steps("t", 2)
+    found = look(event("steps", theirs | {"user": "ada"}, 1), event("steps", silent | {"tenant": "other"}, 2))
+    assert found.clear == {("steps", 0): 1}
+
+
+def test_labels_of_a_shared_trajectory_are_found_whosever_key_they_are_under() -> None:
+    [step] = make_steps("t", 1)
+    label = {"trajectory_id": "t", "tenant": "default", "user": None}
+    found = look(
+        event("governed-steps", step | {"seal_key": "hers"}),
+        *(
+            event("labeled-trajectories", label | {"seal_key": key}, n)
+            for n, key in enumerate(["bobs", "gone", "hers"])
+        ),
+        event("labeled-trajectories", label | {"seal_key": "bobs", "trajectory_id": "u"}, 3),
+        event("labeled-trajectories", label | {"seal_key": "bobs", "tenant": "other"}, 4),
+        keys=frozenset({"hers"}),
+    )
+    assert found.labels == {(0, 0), (0, 1), (0, 2)}
+    assert found.left == {"labeled-trajectories": 1}, "what can still be read"
 
 
 def test_open_traces_that_name_them_are_found() -> None:
