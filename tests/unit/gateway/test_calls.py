@@ -1,7 +1,9 @@
 """Whatever is sent, a call is answered to its end and recorded once, as a step that `govern` takes."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
@@ -16,6 +18,7 @@ from stepstream.services.gateway.calls import Calls
 from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.http_client import Origin, Reply
 from stepstream.services.gateway.http_connection import Died
+from stepstream.services.gateway.http_exchange import EXTENSION
 from stepstream.services.gateway.kept_pieces import KeptPieces
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.next_indices import NextIndices
@@ -83,7 +86,7 @@ def spoiled(value: Any, random: Random) -> Any:
 class Stub:
     """All that stands around the calls: an upstream that answers oddly, and a log."""
 
-    name, gives_tokens = "odd", True
+    name, gives_tokens, plain_logprobs = "odd", True, False
 
     def __init__(self, random: Random, speaks: str) -> None:
         self.random, self.speaks = random, (speaks,)
@@ -115,14 +118,18 @@ class Stub:
             raise Died("gone")
         return self.chunks.pop(0) if self.chunks else b""
 
+    @property
+    def drained(self) -> bool:
+        return not self.chunks and self.random.random() < 0.5  # an end may be told of with the last bytes
+
     def release(self, *_: Any) -> None:
         pass
 
-    def publish(self, event: Event) -> bool:
-        CODEC.encode(event.topic, event.record)
-        check_step(event.record)
-        self.steps.append(event.record)
-        return True
+    def publish_all(self, events: Sequence[Event]) -> None:
+        for event in events:
+            CODEC.encode(event.topic, event.record)
+            check_step(event.record)
+            self.steps.append(event.record)
 
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
@@ -142,7 +149,7 @@ def test_whatever_comes_a_call_is_answered_and_recorded_once(
     async def send(message: Any) -> None:
         stub.sent.append(message)
 
-    scope = {"headers": [], "query_string": b""}
+    scope = {"headers": [], "query_string": b"", "extensions": {EXTENSION: SimpleNamespace(gone=False, on_hangup=None)}}
     asyncio.run(calls(cast(Any, scope), receive, send, protocol, "t"))
     pieces.close()
     assert not stub.sent[-1].get("more_body")

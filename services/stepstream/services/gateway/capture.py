@@ -37,7 +37,7 @@ def captured(answer: Answer, model: str) -> Captured | None:
         if spans is None:
             return None
         return Captured(tokens.pack(prompt), prompt, tokens.pack(response), response, logprobs, spans)
-    except (TypeError, struct.error):
+    except (TypeError, ValueError, OverflowError, struct.error):
         return None
 
 
