@@ -21,6 +21,7 @@ ELECTING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError._UNKNOWN_PARTITION,  # it was listed, so this is the client's own word for one without a leader
 )
 
 
