@@ -1,8 +1,9 @@
-"""Traces that waited on the log are told, each for itself."""
+"""Traces that waited on the log are told, each for itself; what cannot be is a dead letter."""
 
 from dataclasses import dataclass
 from typing import Any, cast
 
+import pytest
 from hand_made_traces import DEFAULTS
 
 from stepstream.config import load
@@ -11,8 +12,11 @@ from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
 from stepstream.services.gateway.otlp.protocol import TraceRequest
 from stepstream.services.gateway.otlp.trace import Trace
-from stepstream.topics.codec import Codec
+from stepstream.topics.codec import Codec, CodecError
+from stepstream.topics.confirmed import NotDelivered
 from stepstream.topics.events import new_trace_export
+
+TORN = "cc" * 16
 
 
 @dataclass
@@ -28,14 +32,20 @@ class Part:
     def offset(self) -> int:
         return self.place
 
-    def value(self) -> str:
-        return self.trace_id
+    def key(self) -> bytes:
+        return self.trace_id.encode()
+
+    def value(self) -> bytes:
+        return self.trace_id.encode()
 
 
 class Plain:
     """A codec of such messages."""
 
-    def decode(self, topic: str, trace_id: str) -> Any:
+    def decode(self, topic: str, value: bytes) -> Any:
+        trace_id = value.decode()
+        if trace_id == TORN:
+            raise CodecError("half of a record")
         request = TraceRequest()
         request.resource_spans.add().scope_spans.add().spans.add(trace_id=bytes.fromhex(trace_id), span_id=b"12345678")
         return new_trace_export(
@@ -50,8 +60,8 @@ class Plain:
         )
 
 
-def test_a_trace_that_cannot_be_told_holds_up_no_other() -> None:
-    poison, sound = "aa" * 16, "bb" * 16
+def test_what_cannot_be_told_is_a_dead_letter_and_holds_up_no_other() -> None:
+    poison, sound, vast = "aa" * 16, "bb" * 16, "dd" * 16
     published: list[Record] = []
 
     def tell(trace: Trace, defaults: Defaults) -> list[Record]:
@@ -59,9 +69,33 @@ def test_a_trace_that_cannot_be_told_holds_up_no_other() -> None:
             raise TypeError("nobody thought of this")
         return [Record("steps", trace.trace_id, {})]
 
+    def publish(records: list[Record]) -> list[str]:
+        published.extend(records)
+        return ["it is too large"] if records[0].topic == "steps" and records[0].key == vast else []
+
     traces = OpenTraces(load({}), cast(Codec, Plain()), tell, "agent")
-    traces._publish = published.extend
-    for place, trace_id in enumerate((poison, sound)):
+    traces._publish = publish
+    for place, trace_id in enumerate((poison, sound, TORN, vast)):
         traces._read(cast(Any, Part(trace_id, place)))
     traces._settle(float("inf"))
-    assert [record.key for record in published] == [sound]
+    assert [record.key for record in published if record.topic == "steps"] == [sound, vast]
+    letters = {record.key: record.record for record in published if record.topic == "dead-letters"}
+    assert {key: (letter["offset"], letter["error"]) for key, letter in letters.items()} == {
+        poison: (0, "invalid"),
+        TORN: (2, "malformed"),
+        vast: (3, "invalid"),
+    }
+    for letter in letters.values():
+        assert letter["reason"]
+        assert "nobody thought" not in letter["reason"]
+
+
+def test_a_part_whose_dead_letter_kafka_has_not_is_read_again() -> None:
+    def publish(records: list[Record]) -> list[str]:
+        raise NotDelivered("Kafka is away")
+
+    traces = OpenTraces(load({}), cast(Codec, Plain()), lambda trace, defaults: [], "agent")
+    traces._publish = publish
+    with pytest.raises(NotDelivered):
+        traces._read(cast(Any, Part(TORN, 0)))
+    assert not traces._positions

@@ -2,9 +2,11 @@
 
 A trace has settled when its root span has ended and `grace_s` seconds brought nothing more, when `settle_s` seconds
 brought nothing, or when too much waits. Offsets are committed only past traces whose steps Kafka has, so a gateway
-that is killed loses none: whoever takes over its partitions reads their parts again.
+that is killed loses none: whoever takes over its partitions reads their parts again. What cannot be read or told, or
+what Kafka will never take, is a dead letter.
 """
 
+import hashlib
 import logging
 import threading
 import time
@@ -25,14 +27,22 @@ from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
+from stepstream.topics.confirmed import NotDelivered
+from stepstream.topics.events import new_dead_letter
+from stepstream.topics.ids import derived_id, now_us
 
 log = logging.getLogger(__name__)
 
 GROUP = "otlp"
+LETTERS, JOB = "dead-letters", "gateway"
 BATCH = 500
 WAIT_S = 0.2
 PAUSE_S = 1.0
 REMEMBERED = 1_000
+
+
+Publish = Callable[[list[Record]], list[str]]
+"""Blocks until Kafka has the records, and raises `NotDelivered` if it has not in time; why it will never take some."""
 
 
 @dataclass(slots=True)
@@ -64,11 +74,11 @@ class OpenTraces:
         self._positions: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._stopping = threading.Event()
-        self._publish: Callable[[list[Record]], None] | None = None
+        self._publish: Publish | None = None
         self._thread = threading.Thread(target=self._serve, name="open-traces", daemon=True)
 
-    def start(self, publish: Callable[[list[Record]], None]) -> None:
-        """Begins to follow; `publish` blocks until Kafka has the records, and raises if it has not in time."""
+    def start(self, publish: Publish) -> None:
+        """Begins to follow."""
         self._publish = publish
         self._thread.start()
 
@@ -104,7 +114,7 @@ class OpenTraces:
             try:
                 consumer.subscribe([TOPIC], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
                 self._follow(consumer)
-            except (KafkaException, RegistryUnavailable) as error:
+            except (KafkaException, RegistryUnavailable, NotDelivered) as error:
                 log.warning("open traces wait: %s", error)
                 self._stopping.wait(PAUSE_S)
             finally:
@@ -123,9 +133,9 @@ class OpenTraces:
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
-        self._positions[partition] = offset + 1
+        value = message.value() or b""
         try:
-            record = self._codec.decode(TOPIC, message.value())
+            record = self._codec.decode(TOPIC, value)
             if record["signal"] == "traces":
                 spans = list(spans_of(TraceRequest.FromString(record["payload"])))
                 logs = []
@@ -133,8 +143,12 @@ class OpenTraces:
                 spans = []
                 logs = list(logs_of(ExportLogsServiceRequest.FromString(record["payload"])))
         except (CodecError, DecodeError, ValueError) as error:
-            log.error("open-traces[%d]@%d cannot be read and is passed over: %s", partition, offset, error)
+            kind = error.kind if isinstance(error, CodecError) else "malformed"
+            digest = hashlib.sha256(value).hexdigest()
+            self._refuse((partition, offset), message.key() or b"", len(value), digest, kind, str(error))
+            self._positions[partition] = offset + 1
             return
+        self._positions[partition] = offset + 1
         trace_id = record["trace_id"]
         known = self._open.pop(trace_id, None)
         if known is None:
@@ -161,14 +175,9 @@ class OpenTraces:
             wait = options.grace_s if known.trace.root_ended() else options.settle_s
             if now - known.seen_at < wait and held <= options.open_mb * 1_000_000:
                 continue
-            assert self._publish is not None
             try:
-                records = self._tell(known.trace, known.defaults)
-            except Exception:  # it would hold up all others for ever
-                log.exception("trace %s cannot be told: its steps are lost", trace_id)
-                records = []
-            try:
-                self._publish(records)
+                if why := self._told_or_why_not(trace_id, known):
+                    self._refuse(known.place, trace_id.encode(), known.bytes, None, "invalid", why)
             except Exception as error:  # whatever keeps Kafka from having it: the trace waits
                 log.warning("trace %s waits: %s", trace_id, error)
                 return
@@ -178,6 +187,38 @@ class OpenTraces:
             self._told[trace_id] = known
             if len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
+
+    def _told_or_why_not(self, trace_id: str, known: _Open) -> str:
+        """Publishes a trace's records; why some of them never will be, or empty."""
+        assert self._publish is not None
+        try:
+            records = self._tell(known.trace, known.defaults)
+        except Exception as error:  # it would hold up all others for ever
+            log.exception("trace %s cannot be told", trace_id)
+            return f"the trace cannot be told: {type(error).__name__}"
+        return "; ".join(self._publish(records)) if records else ""
+
+    def _refuse(
+        self, place: tuple[int, int], key: bytes, size: int, digest: str | None, error: str, reason: str
+    ) -> None:
+        """Writes the dead letter of a part, or of the trace that begins with it; returns when Kafka has it."""
+        assert self._publish is not None
+        partition, offset = place
+        log.error("%s[%d]@%d is a dead letter: %s", TOPIC, partition, offset, reason)
+        letter = new_dead_letter(
+            event_id=derived_id(JOB, "dead-letter", TOPIC, partition, offset),
+            occurred_at_us=now_us(),
+            job=JOB,
+            topic=TOPIC,
+            partition=partition,
+            offset=offset,
+            key=key,
+            value_bytes=size,
+            value_sha256=digest,
+            error=error,
+            reason=reason,
+        )
+        self._publish([Record(LETTERS, key.decode(errors="replace"), letter)])
 
     def _commit(self, consumer: Consumer) -> None:
         """Commits each partition up to the first part of a trace that is not told."""

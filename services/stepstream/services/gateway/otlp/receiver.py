@@ -100,11 +100,10 @@ class OtlpReceiver:
         loop = asyncio.get_running_loop()
         patience = self._settings.otlp.acknowledge_s
 
-        def publish(records: list[Record]) -> None:
-            if records:
-                for why in asyncio.run_coroutine_threadsafe(self._deliver(records, patience), loop).result():
-                    self._counts.rejected.labels("traces").inc()
-                    log.error("a record of a trace that waited is lost: %s", why)
+        def publish(records: list[Record]) -> list[str]:
+            refused = asyncio.run_coroutine_threadsafe(self._deliver(records, patience), loop).result()
+            self._counts.rejected.labels("traces").inc(len(refused))
+            return refused
 
         self._open.start(publish)
 
