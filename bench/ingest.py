@@ -93,6 +93,7 @@ def lost_by_us(
 
     Over OTLP, and by the SDK.
     """
+    since = ends(stack.settings)
     with gateway(folder, stack.settings) as server:
         sending = client.start(server, 10 * seconds)
         recording = recorder.start(10 * seconds)
@@ -116,19 +117,28 @@ def lost_by_us(
     }
     with gateway(folder, stack.settings) as server:  # it must serve again after that
         client.rate(server, 3 * WARM_S)
-    ids, keys = stored(stack.settings)
+    ids, keys = stored(stack.settings, since)
     runs = recording.flushes()[-1][0]
     there = sum(min(keys[f"{recording.name}-{number}"], CALLS_OF_RUN) for number in range(runs))
     return (len(expected), len(expected - ids)), (runs * CALLS_OF_RUN, runs * CALLS_OF_RUN - there)
 
 
-def stored(settings: Settings) -> tuple[set[str], Counter[str]]:
-    """Ids of all events on `steps`, the first field of each record after the header of five bytes; events by key."""
+def ends(settings: Settings) -> dict[tuple[str, int], int]:
+    """Where `steps` ends as of now, by (topic, partition)."""
+    codec = Codec(settings.schema_registry)
+    with EventConsumer(settings.kafka, codec) as consumer:
+        found = consumer.end_offsets("steps")
+    codec.close()
+    return {("steps", partition): offset for partition, offset in found.items()}
+
+
+def stored(settings: Settings, since: dict[tuple[str, int], int]) -> tuple[set[str], Counter[str]]:
+    """Ids of the events on `steps` from those offsets on (the field after a header of 5 bytes); events by key."""
     found: set[str] = set()
     keys: Counter[str] = Counter()
     codec = Codec(settings.schema_registry)
     with EventConsumer(settings.kafka, codec) as consumer:
-        consumer.follow(["steps"])
+        consumer.follow(["steps"], since)
         while not consumer.caught_up():
             for event in consumer.poll(10_000, 0.2):
                 found.add(event.value[6:42].decode())
@@ -167,13 +177,15 @@ def main() -> None:
         stack = opened.enter_context(Stack(isolated(load({}), folder / "stack"), ["broker", "registry"]))
         client = Client(folder)
         recorder = Recorder(folder, stack.settings)
-        for _ in range(rounds):
+        for number in range(rounds):
             with gateway(folder, stack.settings) as server:
                 ours.append(client.rate(server, seconds))
             with lightning(folder) as server:
                 theirs.append(client.rate(server, seconds))
             plain.append(kafka_rate(stack.settings, produced))
             recorded.append(recorder.rate(seconds))
+            rates = f"OTLP {ours[-1].rate:,.0f}, Agent Lightning {theirs[-1].rate:,.0f}, Kafka {plain[-1]:,.0f}"
+            print(f"round {number + 1} of {rounds}: {rates}, SDK {recorded[-1]:,.0f} a second", flush=True)
         (our_sent, our_lost), (sdk_sent, sdk_lost) = lost_by_us(folder, stack, client, recorder, seconds / 2)
         their_sent, their_lost = lost_by_them(folder, client, seconds / 2)
     otlp, peer = statistics.median(r.rate for r in ours), statistics.median(r.rate for r in theirs)
