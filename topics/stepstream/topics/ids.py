@@ -3,15 +3,12 @@
 import hashlib
 import struct
 import time
-import uuid
 from collections.abc import Sequence
 
-from uuid_utils import uuid7
+from uuid_utils import UUID, uuid5, uuid7
 
-NAMESPACE = uuid.UUID("6f1d3a52-8a3e-5c0f-9a57-3c0f0a2f7f10")
+NAMESPACE = UUID("6f1d3a52-8a3e-5c0f-9a57-3c0f0a2f7f10")
 """Namespace of every derived id; part of the protocol, never changed."""
-_NAMESPACE_HASH = hashlib.sha1(NAMESPACE.bytes, usedforsecurity=False)
-_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def new_event_id() -> str:
@@ -26,11 +23,7 @@ def derived_id(job: str, *origin: str | int) -> str:
         job: name and version, as `govern@1`.
         origin: what it was derived from, in a fixed order: event ids, revision, kind.
     """
-    # As `uuid.uuid5`, of which most of the time goes into making an object to be written out again.
-    made = _NAMESPACE_HASH.copy()
-    made.update("\x1f".join((job, *map(str, origin))).encode())
-    h = made.hexdigest()
-    return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{_VARIANT[h[16]]}{h[17:20]}-{h[20:32]}"
+    return str(uuid5(NAMESPACE, "\x1f".join((job, *map(str, origin)))))
 
 
 def now_us() -> int:
