@@ -62,6 +62,7 @@ lint: $(VENV)/.dev ## Check style, layering and generated files
 types: $(VENV)/.dev ## Check types
 	@echo "== types"
 	@$(BIN)/mypy
+	@$(BIN)/mypy bench
 
 format: $(VENV)/.dev ## Format the code and regenerate what is generated from the schemas
 	@$(BIN)/ruff check --fix --quiet || true

@@ -9,6 +9,7 @@ speaks just enough HTTP/1.1 for that.
 import asyncio
 import json
 import sys
+from typing import Any
 
 import httptools
 import uvloop
@@ -83,7 +84,7 @@ ANSWERS = {
 class Provider(asyncio.Protocol):
     """One connection."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._parser = httptools.HttpRequestParser(self)
         self._body = b""

@@ -100,7 +100,7 @@ def answers(url: str) -> bool:
     """Whether there is a server that is well."""
     try:
         with urllib.request.urlopen(url, timeout=5) as reply:
-            return reply.status == 200
+            return bool(reply.status == 200)
     except OSError:
         return False
 
@@ -188,7 +188,7 @@ def calls(server: Server, folder: Path, *, stream: bool, seconds: float, per_s: 
 
 def median(rounds: list[Round], figure: str) -> float:
     """The median of one figure."""
-    return statistics.median(getattr(one, figure) for one in rounds)
+    return float(statistics.median(getattr(one, figure) for one in rounds))
 
 
 def measure(servers: list[Server], folder: Path, rounds: int, **how: float | bool) -> dict[str, list[Round]]:

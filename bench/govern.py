@@ -66,7 +66,7 @@ print(json.dumps({kind: [str(getattr(made[l], way)()) for _ in range(wanted // l
 
 def drawn_by_faker(each: int) -> Mapping[str, Callable[[random.Random], str]]:
     """Generators that choose among so many values of each kind."""
-    command = [python_of("faker", ["faker==40.54.0"]), "-c", FAKER, str(each), "7"]
+    command = [str(python_of("faker", ["faker==40.54.0"])), "-c", FAKER, str(each), "7"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     values: dict[str, list[str]] = {k: [v for v in of if possible(k, v)] for k, of in json.loads(told).items()}
     return {kind: (lambda rng, of=of: str(rng.choice(of))) for kind, of in values.items() if of}  # type: ignore[misc]

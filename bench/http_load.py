@@ -11,6 +11,7 @@ import time
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -63,7 +64,7 @@ class Connection(asyncio.Protocol):
         self._calls = 0
         self._trajectory = ""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -73,7 +74,7 @@ class Connection(asyncio.Protocol):
     @property
     def closed(self) -> bool:
         """Whether the server has closed it, as some do after seconds without a call."""
-        return self._transport.is_closing()
+        return bool(self._transport.is_closing())
 
     async def call(self) -> bool:
         """One call; False unless it was answered with status 200."""

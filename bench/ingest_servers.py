@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -59,7 +60,7 @@ def gateway(folder: Path, settings: Settings) -> Iterator[Server]:
             log = folder / f"gateway-{port}.log"
             processes.append(opened.enter_context(running(arguments, CORES, log, **ours)))
         for port in ports:
-            wait_for(lambda port=port: answers(f"http://127.0.0.1:{port}/health"), "the gateway")
+            wait_for(partial(answers, f"http://127.0.0.1:{port}/health"), "the gateway")
         yield Server(ports, processes, {})
 
 

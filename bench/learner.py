@@ -156,7 +156,7 @@ def product_rate(config: Any, device: str, threads: int) -> float:
                 torch.cuda.synchronize()
             best = min(best, (clock() - began) / 10)
         rates.append(2 * 2048 * config.hidden_size * wide / best)
-    return statistics.mean(rates)
+    return float(statistics.mean(rates))
 
 
 def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -63,7 +64,7 @@ def body(resource: dict[str, str]) -> bytes:
         agent.start_time_unix_nano, agent.end_time_unix_nano = start, start + 6 * 10**9
         agent.attributes.add(key="gen_ai.operation.name").value.string_value = "invoke_agent"
         agent.attributes.add(key="gen_ai.agent.name").value.string_value = "order-agent"
-    return request.SerializeToString()
+    return bytes(request.SerializeToString())
 
 
 def _call(span: Span, number: int, run: int, call: int, start: int) -> None:
@@ -91,8 +92,8 @@ def _call(span: Span, number: int, run: int, call: int, start: int) -> None:
         "gen_ai.output.messages": json.dumps(answered),
     }.items():
         span.attributes.add(key=name).value.string_value = value
-    for name, value in {"gen_ai.usage.input_tokens": 123, "gen_ai.usage.output_tokens": 45, "server.port": 443}.items():
-        span.attributes.add(key=name).value.int_value = value
+    for name, size in {"gen_ai.usage.input_tokens": 123, "gen_ai.usage.output_tokens": 45, "server.port": 443}.items():
+        span.attributes.add(key=name).value.int_value = size
     span.attributes.add(key="gen_ai.request.temperature").value.double_value = 0.7
     reasons = span.attributes.add(key="gen_ai.response.finish_reasons").value.array_value
     reasons.values.add().string_value = "tool_calls"
@@ -105,7 +106,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._done: asyncio.Future[bool | None] | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:

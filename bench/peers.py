@@ -17,7 +17,7 @@ def python_of(name: str, requirements: list[str]) -> Path:
         print(f"installing {', '.join(requirements)} into {home}", file=sys.stderr)
         subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, home], check=True)
         python = home / "bin" / "python"
-        install = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+        install: list[str | Path] = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
         subprocess.run([*install, *requirements], check=True)
         marker.write_text(wanted)
     return (home / "bin" / "python").absolute()

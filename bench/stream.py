@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -38,6 +39,11 @@ from stepstream.topics.ids import derived_id
 from stepstream.topics.producer import EventProducer
 
 
+def has_all(bench: Bench, outputs: dict[str, int]) -> bool:
+    """Whether each topic holds that many records."""
+    return all(bench.end(topic) >= count for topic, count in outputs.items())
+
+
 def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
     """Rates of all jobs, with the loops before and after each."""
     results: dict[str, dict[str, float]] = {}
@@ -52,7 +58,7 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
         before = bench.loop_rate(topic)
         with bench.job(name) as job:
             rate = job.rate((topic,), records)
-            wait_for(lambda outputs=outputs: all(bench.end(name) >= count for name, count in outputs.items()))
+            wait_for(partial(has_all, bench, outputs))
             cpu, rss = job.cost()
         after = before if bench.quick else bench.loop_rate(topic)
         loop = (before + after) / 2
@@ -136,8 +142,7 @@ def print_table(size: int, rates: dict[str, dict[str, float]], latencies: dict[s
         loop = f"{r['loop']:,.0f} | {r['ratio']:.2f}" if "loop" in r else "– | –"
         p50, p99 = (f"{value:.1f}" for value in latencies[name]) if name in latencies else ("–", "–")
         print(f"| {name} | {r['rate']:,.0f} {unit} | {loop} | {r['rss_mb']:.0f} | {p50} | {p99} |")
-    p50, p99 = latencies["loop"]
-    print(f"| plain loop | | | | | {p50:.1f} | {p99:.1f} |\n")
+    print("| plain loop | | | | | {:.1f} | {:.1f} |\n".format(*latencies["loop"]))
 
 
 def main() -> None:

@@ -137,7 +137,7 @@ def measure_stack(model: dict[str, float], runs: Sequence[Run]) -> Stages:
         raise ValueError("no real runs: run `bench/async.py --part real` first")
 
     def a_step(*names: str) -> float:
-        return statistics.median(sum(run["cpu_s"].get(name, 0.0) for name in names) / run["steps"] for run in runs)
+        return float(statistics.median(sum(run["cpu_s"].get(n, 0.0) for n in names) / run["steps"] for run in runs))
 
     carriers = {name: a_step(name) for name in CARRIERS}
     others = {name for run in runs for name in run["cpu_s"]} - {*CARRIERS, "learner", "worker-0"}

@@ -93,9 +93,9 @@ def email(rng: random.Random) -> str:
 
 
 def phone(rng: random.Random) -> str:
-    d = lambda n: some(rng, DIGITS, n)  # noqa: E731
-    n = lambda: rng.choice("23456789")  # noqa: E731
-    return rng.choice([
+    d: Callable[[int], str] = lambda n: some(rng, DIGITS, n)  # noqa: E731
+    n: Callable[[], str] = lambda: rng.choice("23456789")  # noqa: E731
+    ways: list[Callable[[], str]] = [
         lambda: f"+1 {n()}{d(2)}-{n()}{d(2)}-{d(4)}", lambda: f"+1-{n()}{d(2)}-{n()}{d(2)}-{d(4)}",
         lambda: f"({n()}{d(2)}) {n()}{d(2)}-{d(4)}", lambda: f"{n()}{d(2)}-{n()}{d(2)}-{d(4)}",
         lambda: f"+44 20 7{d(3)} {d(4)}", lambda: f"+44 7{d(3)} {d(6)}", lambda: f"020 7{d(3)} {d(4)}",
@@ -103,13 +103,18 @@ def phone(rng: random.Random) -> str:
         lambda: f"+33 {rng.randrange(1, 8)} {d(2)} {d(2)} {d(2)} {d(2)}", lambda: f"0{rng.randrange(1, 8)} {d(2)} {d(2)} {d(2)} {d(2)}",
         lambda: f"+34 6{d(2)} {d(3)} {d(3)}", lambda: f"+91 9{d(4)} {d(5)}", lambda: f"+55 11 9{d(4)}-{d(4)}",
         lambda: f"+31 6 {d(8)}", lambda: f"+4915{d(9)}", lambda: f"+1{n()}{d(2)}{n()}{d(6)}", lambda: f"0049 30 {d(7)}",
-    ])()  # fmt: skip
+    ]  # fmt: skip
+    return rng.choice(ways)()
 
 
 def phone_digits(rng: random.Random) -> str:
     """As stored in a column for telephones: only the context tells."""
-    return rng.choice([lambda: f"{rng.choice('23456789')}{some(rng, DIGITS, 9)}", lambda: f"06{some(rng, DIGITS, 8)}",
-                       lambda: f"6{some(rng, DIGITS, 2)} {some(rng, DIGITS, 3)} {some(rng, DIGITS, 3)}"])()  # fmt: skip
+    ways: list[Callable[[], str]] = [
+        lambda: f"{rng.choice('23456789')}{some(rng, DIGITS, 9)}",
+        lambda: f"06{some(rng, DIGITS, 8)}",
+        lambda: f"6{some(rng, DIGITS, 2)} {some(rng, DIGITS, 3)} {some(rng, DIGITS, 3)}",
+    ]
+    return rng.choice(ways)()
 
 
 def card(rng: random.Random) -> str:
@@ -185,7 +190,7 @@ def pl_pesel(rng: random.Random) -> str:
 
 def ip(rng: random.Random) -> str:
     v4 = f"{rng.choice([10, 34, 81, 93, 172, 192, 203])}.{rng.randrange(256)}.{rng.randrange(256)}.{rng.randrange(1, 255)}"
-    group = lambda: f"{rng.randrange(65536):x}"  # noqa: E731
+    group: Callable[[], str] = lambda: f"{rng.randrange(65536):x}"  # noqa: E731
     return rng.choice([v4, v4, v4, f"2001:db8:{group()}:{group()}::{group()}", "2a02:" + ":".join(group() for _ in range(7)), f"fe80::{group()}:{group()}"])  # fmt: skip
 
 

@@ -48,7 +48,7 @@ class Follower:
         while not self._stop.is_set():
             for message in consumer.consume(50, 0.001):
                 if message.error() is None:
-                    self.arrived.setdefault(self._identify(message.value()), time.monotonic())
+                    self.arrived.setdefault(self._identify(message.value() or b""), time.monotonic())
         consumer.close()
 
 
