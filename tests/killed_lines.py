@@ -23,7 +23,7 @@ class traced:
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         return self._line if frame.f_code.co_filename.endswith(self._files) else None

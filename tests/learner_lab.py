@@ -104,7 +104,7 @@ class Lab:
         ]
 
     def records(self, topic: str) -> dict[tuple[int, int], Any]:
-        found = {}
+        found: dict[tuple[int, int], Any] = {}
         with EventConsumer(self.settings.kafka, self._codec) as consumer:
             consumer.follow([topic])
             while not consumer.caught_up():

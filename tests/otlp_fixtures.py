@@ -38,7 +38,8 @@ def recorded_requests(generation: str, *, as_json: bool = False, encoding: str =
     for raw in _read(generation)["requests"]:
         body = orjson.dumps(raw["json"]) if as_json else base64.b64decode(raw["protobuf"])
         kind = "application/json" if as_json else "application/x-protobuf"
-        packed = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes}[encoding](body)
+        pack: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes}
+        packed = pack[encoding](body)
         found.append(Request(raw["path"], kind, encoding, packed))
     return found
 

@@ -84,10 +84,11 @@ def areal() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
         return {"proximal": found["loglinear"].tolist()}
 
     def pairs(data: Ragged) -> dict[str, Any]:
-        loss = dpo_preference_loss(data.current - data.batch.reference, beta=0.1).sum()
-        return figures(loss, data.current)
+        reference = data.batch.reference
+        assert reference is not None
+        return figures(dpo_preference_loss(data.current - reference, beta=0.1).sum(), data.current)
 
-    gspo = {"importance_sampling_level": "sequence", "eps_clip": 3e-4, "eps_clip_higher": 4e-4}
+    gspo: dict[str, Any] = {"importance_sampling_level": "sequence", "eps_clip": 3e-4, "eps_clip_higher": 4e-4}
     by_sequence = {"level": "sequence", "agg": "mean"}
     yield "ppo", ppo
     yield "ppo_dual", lambda data: ppo(data, c_clip=1.5)

@@ -204,7 +204,7 @@ def _stats() -> events.TrajectoryStats:
 
 def component_stats(name: str = "k", *, version: int = 1, **fields: Any) -> events.ComponentStats:
     """Ten trajectories in five groups, of policy version `version`: half of them a success."""
-    sums = {"trajectories": 10, "groups": 5, "total": 5.0, "squares": 5.0, "group_squares": 5.0}
+    sums: dict[str, Any] = {"trajectories": 10, "groups": 5, "total": 5.0, "squares": 5.0, "group_squares": 5.0}
     sums |= {"group_cross": 10.0, "group_sizes": 20.0, "direction": 1}
     values: dict[str, Any] = {
         "event_id": f"{name}/{version}",

@@ -133,7 +133,7 @@ class ScriptedUpstream:
         assert server is not None
         for connection in server.connections:
             if connection.transport is not None:
-                yield connection.transport  # type: ignore[misc]
+                yield connection.transport
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "demo", "object": "model"}]})

@@ -14,7 +14,7 @@ import psutil
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
-from stepstream.embedded.ready import HttpReady, KafkaReady, Ready
+from stepstream.embedded.ready import HttpReady, KafkaReady
 
 
 def until(condition: Callable[[], object], timeout: float = 60.0, step: float = 0.02) -> None:
@@ -28,7 +28,9 @@ def until(condition: Callable[[], object], timeout: float = 60.0, step: float = 
 class ServiceProcess:
     """`python -m MODULE` with exactly these settings; as a context manager it is ready inside and gone after."""
 
-    def __init__(self, module: str, settings: Settings, ready: Ready, log: Path, *, under: Sequence[str] = ()) -> None:
+    def __init__(
+        self, module: str, settings: Settings, ready: Callable[[], bool], log: Path, *, under: Sequence[str] = ()
+    ) -> None:
         """Not started yet; `under` are arguments to Python before `-m MODULE`, as those of a launcher."""
         self.settings = settings
         self._under = under

@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import Any
 
 import orjson
+from clickhouse_connect.driver.client import Client
 from command_line import stepstream
 from stream_records import make_ending, make_steps
 
 from stepstream.config import Settings
-from stepstream.jobs.storage.clickhouse import Client, connect
+from stepstream.jobs.storage.clickhouse import connect
 from stepstream.topics.closing import Closing
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import Event, EventConsumer

@@ -89,7 +89,8 @@ def make_feedback(trajectory_id: str, value: float | None = 1.0, *, number: int 
 
 def make_ending(trajectory_id: str, steps: int, value: float = 1.0, **fields: Any) -> Feedback:
     """The outcome that also tells the end, as an environment gives it."""
-    return make_feedback(trajectory_id, value, **{"end": "terminated", "last_step_index": steps - 1} | fields)
+    ending: dict[str, Any] = {"end": "terminated", "last_step_index": steps - 1}
+    return make_feedback(trajectory_id, value, **ending | fields)
 
 
 def as_governed(record: Any, *, trainable: bool = True) -> Any:

@@ -143,5 +143,6 @@ def usage(given: Given) -> dict[str, int]:
 
 
 def captured(given: Given, ids: list[int]) -> dict[str, Any]:
-    entries = [{"token": chr(i), "logprob": given.logprob, "bytes": None, "top_logprobs": []} for i in ids]
+    rest: dict[str, Any] = {"logprob": given.logprob, "bytes": None, "top_logprobs": []}
+    entries = [{"token": chr(i), **rest} for i in ids]
     return {"token_ids": ids, "logprobs": {"content": entries}}

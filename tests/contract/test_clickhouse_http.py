@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -223,7 +223,7 @@ def test_a_stream_that_is_left_early_frees_its_session(client: Client) -> None:
 def test_a_large_insert_is_taken_in_pieces(client: Client, table: str) -> None:
     text = "x" * 1000
 
-    def lines() -> Iterator[bytes]:
+    def lines() -> Generator[bytes, None, None]:
         for start in range(0, 20_000, 500):
             yield b"".join(b"%d\t%s\n" % (n, text.encode()) for n in range(start, start + 500))
 
@@ -490,4 +490,4 @@ async def test_the_async_client(url: str, database: str) -> None:
         replies = await asyncio.gather(*(client.query(f"SELECT {n}") for n in range(50)))
     finally:
         await client.close()
-    assert [reply.first_row[0] for reply in replies] == list(range(50))
+    assert [reply.result_rows[0][0] for reply in replies] == list(range(50))

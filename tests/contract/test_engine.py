@@ -205,7 +205,7 @@ async def test_hot_swap_under_load(served: Served) -> None:
     agents = [asyncio.create_task(agent(prompt)) for prompt in prompts(12)]
     for which in (1, 0, 1, 0, 1):
         answered = len(replies)
-        await until(lambda answered=answered: len(replies) >= answered + 8)
+        await until(lambda answered=answered: len(replies) >= answered + 8)  # type: ignore[misc]
         await served.load(which)
     stop.set()
     await asyncio.gather(*agents)

@@ -278,7 +278,7 @@ def stored(settings: Settings, trajectories: list[str]) -> bool:
         query = "SELECT uniqExact(trajectory_id) FROM {} WHERE trajectory_id IN {{ids:Array(String)}}"
         tables = ("steps", "feedback", "trajectories")
         return all(
-            client.query(query.format(table), parameters={"ids": trajectories}).first_row[0] == len(trajectories)
+            client.query(query.format(table), parameters={"ids": trajectories}).result_rows == [(len(trajectories),)]
             for table in tables
         )
 
@@ -298,7 +298,7 @@ def records(settings: Settings, topics: list[str] | None = None) -> dict[str, by
                     for message in consumer.consume(1000, 1.0):
                         assert message.error() is None
                         parts += [message.key() or b"", message.value() or b""]
-                        parts += [text or b"" for _, text in message.headers() or []]
+                        parts += [text for text in dict(message.headers() or []).values() if isinstance(text, bytes)]
                     if consumer.position([place])[0].offset == position and end - max(position, 0) <= 1:
                         break  # what is left was compacted away
             found[f"topic {topic}"] = b"\n".join(parts)

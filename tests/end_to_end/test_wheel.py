@@ -28,8 +28,8 @@ def stepstream(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
     python = folder / "bin" / "python"
     constraints = ROOT / "requirements" / "demo.txt"
-    command = [uv, "pip", "install", "--quiet", "--python", python, "--constraint", constraints, wheel]
-    subprocess.run(command, check=True)
+    install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", python]
+    subprocess.run([*install, "--constraint", constraints, wheel], check=True)
     return folder / "bin" / "stepstream"
 
 

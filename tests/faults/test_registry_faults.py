@@ -63,7 +63,7 @@ def test_kill_9_keeps_every_acknowledged_schema(broker_settings: Settings, tmp_p
 
             writer = threading.Thread(target=load_it)
             writer.start()
-            until(lambda goal=goal: len(acknowledged) >= goal)
+            until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
             service.kill()
             writer.join()
             service.start()

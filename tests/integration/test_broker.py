@@ -52,7 +52,12 @@ def consume(settings: Settings, topic: str, count: int) -> list[bytes]:
     consumer.subscribe([topic])
     values: list[bytes] = []
     try:
-        until(lambda: values.extend(m.value() for m in consumer.consume(count, 0.2)) or len(values) >= count)
+
+        def has_all() -> bool:
+            values.extend(m.value() or b"" for m in consumer.consume(count, 0.2))
+            return len(values) >= count
+
+        until(has_all)
     finally:
         consumer.close()
     return values
@@ -114,8 +119,8 @@ def test_nothing_outlives_an_owner_that_was_killed(base_settings: Settings, tmp_
     )
     environment = {**os.environ, **environment_of(settings)}
     owner = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
     try:
-        assert owner.stdout is not None
         members = [int(word) for word in owner.stdout.readline().split()]
         assert len(members) == 2
     finally:

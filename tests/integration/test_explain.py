@@ -49,7 +49,8 @@ def put(client: Client, topic: str, *records: Any) -> None:
 
 
 def label(name: str = "t", **fields: Any) -> Any:
-    return trajectory(name, **({"group_id": "g", "success": True, "trainable": True, "reward": 1.0} | fields))
+    usual: dict[str, Any] = {"group_id": "g", "success": True, "trainable": True, "reward": 1.0}
+    return trajectory(name, **usual | fields)
 
 
 def answer(ask: Ask, name: str = "t") -> dict[str, Any]:

@@ -23,7 +23,7 @@ from stepstream.embedded.addresses import isolated
 from stepstream.topics import admin
 from stepstream.topics.client import client_config
 
-QUESTION = [{"role": "user", "content": "q:a+c"}]
+QUESTION: list[Any] = [{"role": "user", "content": "q:a+c"}]
 GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
 
 

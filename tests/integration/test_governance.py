@@ -154,11 +154,11 @@ def test_an_erasure_that_was_cut_off_goes_on(world: Governed, monkeypatch: pytes
     def run() -> erasing.Erased:
         return erasing.erase(
             world.settings,
-            NoStore(),
+            NoStore(),  # type: ignore[arg-type]
             Person("default", user),
             requested_by="t",
             wait_s=1,
-            say=lambda _: None,  # type: ignore[arg-type]
+            say=lambda _: None,
         )
 
     with monkeypatch.context() as patch:

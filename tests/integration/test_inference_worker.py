@@ -159,7 +159,7 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
 
     # The first one is loaded; others' models are not its business.
     first = publisher.make(1, seed=1)
-    publisher.publish(first | {"model": "another", "version": 9})  # type: ignore[arg-type]
+    publisher.publish(first | {"model": "another", "version": 9})
     publisher.publish(first)
     until(lambda: client.version() == 1)
     prompt = client.chat()[1]["prompt_token_ids"]
@@ -193,9 +193,9 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
         thread.start()
     for version in (3, 4, 5):
         publisher.publish(publisher.make(version, seed=version))
-        until(lambda version=version: client.version() == version)
+        until(lambda version=version: client.version() == version)  # type: ignore[misc]
         answered = len(replies)
-        until(lambda answered=answered: len(replies) >= answered + 4, 60)
+        until(lambda answered=answered: len(replies) >= answered + 4, 60)  # type: ignore[misc]
     stop.set()
     for thread in agents:
         thread.join()

@@ -100,13 +100,13 @@ def check_what_was_shown(shown: dict[str, float], updates: dict[int, Any]) -> No
     assert shown["stepstream_learner_staleness_versions_count"] == done * GROUPS * SIZE
     assert {"train", "fold", "publish"} <= {name.split('"')[1] for name in shown if "learner_seconds_t" in name}
 
-    made = [each for update in updates.values() for each in rows("learner-updates", update)]
+    made: list[Any] = [each for update in updates.values() for each in rows("learner-updates", update)]
     figures = TABLES["learner_updates"].columns.index("figures")
     of_updates = [row[figures] for table, row in made if table == "learner_updates"]
     assert of_updates == [update["figures"] for update in updates.values()]
     tokens = TABLES["learner_update_lags"].columns.index("tokens")
-    of_lags = sum(row[tokens] for table, row in made if table == "learner_update_lags")
-    assert of_lags == sum(update["figures"]["tokens"] for update in updates.values())
+    of_lags = [row[tokens] for table, row in made if table == "learner_update_lags"]
+    assert sum(of_lags) == sum(update["figures"]["tokens"] for update in updates.values())
 
 
 def test_a_group_that_was_given_up_is_not_waited_for_again(lab: Lab) -> None:

@@ -88,17 +88,26 @@ def test_columns_agree_with_the_tables(client: Client) -> None:
     assert {name: set(table.columns) for name, table in TABLES.items()} == {name: found[name] for name in TABLES}
 
 
+def first_row(tables: Client, query: str) -> dict[str, Any]:
+    row = tables.query(query).first_item
+    assert row is not None
+    return row
+
+
 def test_every_kind_of_record_is_stored(tables: Client) -> None:
     write(tables, *SAMPLES.items())
     for table in TABLES:
         assert tables.command(f"SELECT count() FROM {table}") == (2 if table == "reward_components" else 1), table
-    stored = tables.query("SELECT * FROM steps").first_item
+    stored = first_row(tables, "SELECT * FROM steps")
     assert stored["occurred_at"].timestamp() == T0_US / SECOND_US
     assert (stored["version_min"], stored["version_max"], stored["logprob_sum"]) == (3, 4, -0.75)
     assert stored["tools"] == ["get"]
     assert "é\U0001f600" in stored["messages"]
     assert not {"key", "value"}.intersection(TABLES["dead_letters"].columns), "a refused record is not governed"
-    assert tables.query("SELECT components FROM trajectory_steps").first_row[0] == {"outcome": 1.0, "length": -0.25}
+    assert first_row(tables, "SELECT components FROM trajectory_steps")["components"] == {
+        "outcome": 1.0,
+        "length": -0.25,
+    }
     assert tables.query("SELECT size_bytes, trajectories, metrics FROM checkpoints").first_row == (10, 2, {"loss": 0.5})
     assert tables.command("SELECT toUnixTimestamp64Micro(occurred_at) FROM closures") == T0_US + 1
     assert tables.query("SELECT tool_calls, tool_errors FROM trajectories").first_row == (
@@ -114,7 +123,7 @@ def test_success_counts_each_trajectory_once_at_its_newest_revision(tables: Clie
         ("labeled-trajectories", trajectory(f"t{n}", revision=2, success=success)) for n, success in enumerate(outcomes)
     ]
     write(tables, *second, *first, times=3)
-    row = tables.query("SELECT * FROM success_by_policy_version").first_item
+    row = first_row(tables, "SELECT * FROM success_by_policy_version")
     assert (row["model"], row["split"], row["policy_version"]) == ("demo", "train", 1)
     assert (row["trajectories"], row["outcomes"], row["successes"]) == (10, 9, 7)
     low, high = wilson(7, 9)
@@ -133,7 +142,7 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float,
 @pytest.mark.parametrize("successes", [0, 5])
 def test_the_interval_stays_within_0_and_1(tables: Client, successes: int) -> None:
     write(tables, *[("labeled-trajectories", trajectory(f"t{n}", success=n < successes)) for n in range(5)])
-    row = tables.query("SELECT * FROM success_by_policy_version").first_item
+    row = first_row(tables, "SELECT * FROM success_by_policy_version")
     assert 0.0 <= row["wilson_low"] <= row["success_rate"] <= row["wilson_high"] <= 1.0
 
 
@@ -150,7 +159,7 @@ def test_the_component_chart_shows_the_newest_label_alone(tables: Client) -> Non
 def test_steps_per_second_counts_redelivered_steps_once(tables: Client) -> None:
     steps = [("governed-steps", step("t", index, T0_US + index * SECOND_US // 2)) for index in range(4)]
     write(tables, *steps, times=3)
-    assert tables.command("SELECT count() FROM steps") > 4
+    assert first_row(tables, "SELECT count() AS rows FROM steps")["rows"] > 4
     assert [n for _, n in tables.query("SELECT * FROM steps_per_second ORDER BY second").result_rows] == [2, 2]
 
 
@@ -163,15 +172,15 @@ def test_staleness_is_told_against_the_version_published_when_it_ended(tables: C
         ("labeled-trajectories", trajectory("late", version=1, ended_at_us=T0_US + 20 * SECOND_US)),
         times=2,
     )
-    found = dict(tables.query("SELECT trajectory_id, staleness FROM trajectory_staleness").result_rows)
-    assert found == {"early": 0, "late": 1}
+    found = tables.query("SELECT trajectory_id, staleness FROM trajectory_staleness ORDER BY 1").result_rows
+    assert found == [("early", 0), ("late", 1)]
 
 
 def test_workers_are_told_by_their_last_word(tables: Client) -> None:
     starting = worker_status("3", T0_US + 3, newest_version=2, state="starting")
     serving = worker_status("1", T0_US + 1, version=1, newest_version=1)
     write(tables, ("worker-status", starting), ("worker-status", serving), times=2)
-    row = tables.query("SELECT * FROM workers").first_item
+    row = first_row(tables, "SELECT * FROM workers")
     assert (row["worker_id"], row["version"], row["newest_version"], row["state"]) == ("worker-0", None, 2, "starting")
 
 

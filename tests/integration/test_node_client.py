@@ -71,12 +71,12 @@ def read(settings: Settings, topic: str, key: str, count: int) -> list[Message]:
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        until(
-            lambda: (
-                found.extend(m for m in consumer.consume(500, 0.2) if not m.error() and m.key() == key.encode())
-                or len(found) >= count
-            )
-        )
+
+        def has_all() -> bool:
+            found.extend(m for m in consumer.consume(500, 0.2) if not m.error() and m.key() == key.encode())
+            return len(found) >= count
+
+        until(has_all)
     finally:
         consumer.close()
     return found
@@ -92,7 +92,7 @@ def test_python_reads_what_node_wrote(published: list[dict[str, Any]], settings:
         complete = new_step(**with_messages(sent)) if event["topic"] == "steps" else new_feedback(**sent)
         record = codec.decode(event["topic"], message.value())
         assert record == codec.decode(event["topic"], codec.encode(event["topic"], complete))
-        assert {name: value.decode() for name, value in message.headers() or []} == event["headers"]
+        assert dict(message.headers() or []) == {name: value.encode() for name, value in event["headers"].items()}
         # What govern asks of an event.
         check_envelope(record, message.key(), now_us(), 60_000_000)
         (check_step if event["topic"] == "steps" else check_feedback)(record)

@@ -204,6 +204,7 @@ def narrowed(value: Any, schema_: Any, types: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("topic", TOPICS_OF_V1)
 def test_an_old_record_is_read_today(client: SchemaRegistryClient, codec: Codec, topic: str) -> None:
     schema_id = client.lookup_schema(f"{topic}-value", Schema(json.dumps(old(topic)), "AVRO")).schema_id
+    assert schema_id is not None
     record = made_up(old(topic))
     read = codec.decode(topic, written(fastavro.parse_schema(old(topic)), schema_id, record))
     assert narrowed(read, old(topic), {}) == record

@@ -39,7 +39,7 @@ def test_a_run_ends_when_it_is_over_or_at_its_deadline() -> None:
 )
 def test_processes_share_the_cores_evenly(cores: float, ends: dict[str, float]) -> None:
     clock = Clock()
-    shared, seen = Cores(clock, cores), {}
+    shared, seen = Cores(clock, cores), dict[str, float]()
     for name, seconds in (("long", 3.0), ("short", 1.0), ("middle", 2.0)):
         shared.work(seconds, lambda name=name: seen.__setitem__(name, clock.now))  # type: ignore[misc]
     run(clock)
@@ -49,7 +49,7 @@ def test_processes_share_the_cores_evenly(cores: float, ends: dict[str, float]) 
 
 def test_work_that_comes_later_slows_what_is_under_way() -> None:
     clock = Clock()
-    shared, seen = Cores(clock, 1.0), {}
+    shared, seen = Cores(clock, 1.0), dict[str, float]()
     shared.work(2.0, lambda: seen.__setitem__("first", clock.now))
     clock.after(1.0, lambda: shared.work(0.5, lambda: seen.__setitem__("second", clock.now)))
     run(clock)

@@ -181,7 +181,7 @@ def test_whatever_comes_is_translated_or_refused(turns: Any) -> None:
 
 
 def test_tools_of_the_providers_own_are_calls_with_a_result() -> None:
-    content = [
+    content: list[Any] = [
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}},
         {
             "type": "web_search_tool_result",

@@ -49,7 +49,7 @@ class ScriptedEngine(Engine):
             raise self.fault
         half = len(self.response) // 2
         spans = [VersionSpan(3, 0, half), VersionSpan(4, half, len(self.response))]
-        reason = "stop" if self.response[-1] == EOS else "length"
+        reason: Any = "stop" if self.response[-1] == EOS else "length"
         if params.stream:
             for token in self.response[:-1]:
                 yield TokenChunk([token], [-0.5])

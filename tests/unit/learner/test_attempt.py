@@ -17,7 +17,7 @@ def test_trained_tokens_carry_their_logprob_and_version() -> None:
     expected = [*range(first["start"], first["end"]), *range(second["start"], second["end"])]
     assert tokens.trained.tolist() == expected
     assert tokens.versions.tolist() == [3] * (first["end"] - first["start"]) + [5] * (second["end"] - second["start"])
-    assert tokens.logprobs.tolist() == np.float32(sequence["logprobs"]).tolist()
+    assert tokens.logprobs.tolist() == np.array(sequence["logprobs"], np.float32).tolist()
     assert tokens.ids.tolist() == sequence["token_ids"][: second["end"]]
     assert attempt(record).version_min == 3
 

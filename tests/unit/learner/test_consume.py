@@ -40,7 +40,8 @@ class Scripted:
 
 def test_a_record_that_is_refused_is_told_of_to_its_group() -> None:
     """Its group need not wait for it, and whoever asks for it is answered."""
-    for fields, why in (({}, "invalid"), ({"model": "another"}, "other_model")):
+    cases: list[tuple[dict[str, Any], str]] = [({}, "invalid"), ({"model": "another"}, "other_model")]
+    for fields, why in cases:
         record = labelled("g", 1, float("nan"), revision=3, tenant="shop", **fields)
         arrival = arrival_of(Event("labeled-trajectories", 2, 5, "g", record), LIMITS)
         assert arrival.refusal is not None

@@ -85,7 +85,12 @@ def test_m2po_has_one_budget_for_a_minibatch(folder: Path, name: str) -> None:
 def test_only_what_looks_further_is_measured_beforehand(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = []
     real = Trainer._foreseen
-    monkeypatch.setattr(Trainer, "_foreseen", lambda *given: passes.append(1) or real(*given))
+
+    def noted(*given: Any) -> Any:
+        passes.append(1)
+        return real(*given)
+
+    monkeypatch.setattr(Trainer, "_foreseen", noted)
     for given, most, choice in (
         (groups(), 1, BY_ATTEMPT["gspo"]),
         (edited(), 100_000, BY_ATTEMPT["gspo"]),

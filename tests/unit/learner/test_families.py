@@ -64,7 +64,7 @@ def test_a_model_goes_in_is_trained_and_comes_out(family: str, dtype: torch.dtyp
     }
     assert any(not torch.equal(published[name], given[name]) for name in given)
     served = AutoModelForCausalLM.from_pretrained(tmp_path / "2", dtype=torch.float32)
-    ours = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
+    ours: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
     if rank:
         ours = PeftModel.from_pretrained(ours, tmp_path / "2/adapter")
         base = Trainer(tmp_path / "0", Learner()).policy

@@ -47,7 +47,8 @@ def model_of(kind: str, sizes: dict[str, Any]) -> Any:
 def rows(seed: int = 0) -> list[Tokens]:
     """Ragged sequences of several turns; some share a beginning, and one shares another's turns too."""
     rng = np.random.default_rng(seed)
-    stem, nothing = rng.integers(61, size=20), np.empty(0)
+    stem = rng.integers(61, size=20)
+    nothing: Any = np.empty(0)
     found = []
     for length in (5, 9, 24, 14, 2, 30):
         ids = np.concatenate([stem if length % 2 == 0 else stem[:0], rng.integers(61, size=length)])

@@ -56,7 +56,7 @@ def outcome(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
 def chosen(batch: Batch, index: Tensor) -> Batch:
     """The batch's tokens at `index`, in its order."""
     values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return Batch(**{name: v[index] if isinstance(v, Tensor) else v for name, v in values.items()})
+    return Batch(**values | {name: value[index] for name, value in values.items() if isinstance(value, Tensor)})
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -1,5 +1,6 @@
 """Packs hold every sequence, each shared beginning once."""
 
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -13,7 +14,7 @@ from stepstream.learner.tokens import Tokens
 
 def tokens(ids: list[int]) -> Tokens:
     """A sequence of which every token but the first is trained."""
-    nothing = np.empty(0)
+    nothing: Any = np.empty(0)
     return Tokens(np.array(ids), np.arange(1, len(ids)), nothing, nothing, nothing)
 
 

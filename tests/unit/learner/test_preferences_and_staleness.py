@@ -19,7 +19,7 @@ def sigmoid(x: float) -> float:
 
 def test_dpo() -> None:
     pair = [doubles(-10.0).requires_grad_(), doubles(-15.0).requires_grad_(), doubles(-12.0), doubles(-13.0)]
-    loss = dpo(*pair)
+    loss = dpo(pair[0], pair[1], pair[2], pair[3])
     assert loss.item() == pytest.approx(0.513015, abs=1e-6)
     better, worse = torch.autograd.grad(loss.sum(), pair[:2])
     # β(1 - σ(β·margin)), margin 4

@@ -80,7 +80,7 @@ def test_an_objective_without_advantages_adds_up_whole_rewards_or_nothing() -> N
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 def test_what_fits_changes_no_advantage_and_what_does_not_changes_some(advantage: str, discount: float) -> None:
     """Where V̂ and baselines are the group's own, -Φ(s) is in both and nothing is left of it."""
-    how = Learner(advantage=advantage, credit_discount=discount)  # type: ignore[arg-type]
+    how = Learner(advantage=advantage, credit_discount=discount)
     rule, sums = rule_of(how), sums_of(how)
     for gamma in (1.0, 0.9, 0.5):
         fits = not misshaped(shaped([0.0, 1.0], [0.5, 0.5], gamma), sums)

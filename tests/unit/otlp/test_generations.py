@@ -1,6 +1,7 @@
 """What each generation of GenAI instrumentation exports comes to the same steps."""
 
 import json
+from typing import Any
 
 import pytest
 from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
@@ -27,7 +28,7 @@ def recorded_trace(generation: str, *, as_json: bool = False) -> Trace:
     return trace
 
 
-def steps_of(trace: Trace) -> list[dict]:
+def steps_of(trace: Trace) -> list[dict[str, Any]]:
     records = Assembler("test/1", Places(10)).records(trace, DEFAULTS)
     return [record.record for record in records if record.topic == "steps"]
 

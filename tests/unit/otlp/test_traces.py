@@ -167,7 +167,7 @@ def test_spans_that_are_their_own_ancestors_do_no_harm(parents: dict[str, str]) 
 
 
 def test_tools_on_offer_are_told_where_they_change_and_may_be_the_agents() -> None:
-    tools = ['[{"type": "function", "name": "lookup"}]', [{"type": "function", "name": "refund"}]]
+    tools: list[Any] = ['[{"type": "function", "name": "lookup"}]', [{"type": "function", "name": "refund"}]]
     said: list[Any] = [{"role": "user", "parts": [{"type": "text", "content": "go"}]}]
     spans = [span("a" * 16, "", 0, 9, a=AGENT)]
     for at, offered in enumerate([tools[0], tools[0], tools[1], None]):

@@ -13,7 +13,9 @@ from stepstream.schemas import schema
 from stepstream.topics.avro_writer import compiled
 from stepstream.topics.catalogue import TOPICS
 
-PARSED = {name: fastavro.parse_schema(schema(name)) for name in sorted({topic.schema for topic in TOPICS.values()})}
+PARSED: dict[str, Any] = {
+    name: fastavro.parse_schema(schema(name)) for name in sorted({topic.schema for topic in TOPICS.values()})
+}
 WRITERS = {name: compiled(parsed) for name, parsed in PARSED.items()}
 PLAIN: dict[str, st.SearchStrategy[Any]] = {
     "null": st.none(),

@@ -71,7 +71,7 @@ def answering(*answers: tuple[int, bytes], tls: ssl.SSLContext | None = None) ->
 
 def client(*registries: Registry, waits: list[float] | None = None, **fields: Any) -> RegistryClient:
     fields = {"url": ",".join(registry.address for registry in registries), "timeout_s": 5.0, **fields}
-    return RegistryClient(SchemaRegistry(**fields), [].append if waits is None else waits.append)
+    return RegistryClient(SchemaRegistry(**fields), list[float]().append if waits is None else waits.append)
 
 
 def test_what_each_call_sends() -> None:

@@ -38,7 +38,7 @@ GOOD: dict[str, Any] = {
 
 
 def judge(url: str, known: Any = None, folder: Path = Path(), **options: Any) -> Judge:
-    section = JudgeSettings(url=url, model="m", per_minute=1e6)  # type: ignore[arg-type]
+    section = JudgeSettings(url=url, model="m", per_minute=1e6)
     configured = Settings().model_copy(update={"judge": section})
     return make(options, Surroundings(configured, folder, {} if known is None else known))
 
@@ -158,7 +158,7 @@ def test_a_judge_keeps_its_name() -> None:
 @given(st.lists(st.sampled_from(["model", "rubric", "mode", "seed"]), unique=True, min_size=1))
 def test_another_model_rubric_or_parameter_is_another_judge(changes: list[str]) -> None:
     fields: dict[str, Any] = {"model": "m", "rubric": "r", "mode": "score", "seed": None}
-    other = {"model": "n", "rubric": "s", "mode": "pair", "seed": 1}
+    other: dict[str, Any] = {"model": "n", "rubric": "s", "mode": "pair", "seed": 1}
     assert digest(**fields) != digest(**{name: (other if name in changes else fields)[name] for name in fields})
 
 
@@ -318,7 +318,7 @@ def test_the_next_state_judge_is_measured_in_three_words(tmp_path: Path) -> None
     file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
     answers = [(200, reply(f'{{"score": {score}}}')) for score in (0.5, -1, 0.25, -0.5)]
     with served(*answers) as (url, seen):
-        asked = OfNextState(JudgeSettings(url=url, model="m", per_minute=1e6))  # type: ignore[arg-type]
+        asked = OfNextState(JudgeSettings(url=url, model="m", per_minute=1e6))
         record = calibrate(asked, read_set(file, asked.fields), parallel=1, occurred_at_us=7, author="")
     assert (record["judge"], record["mode"], record["items"]) == (next_state_digest("m"), "next_state", 4)
     assert (record["agreement"], record["order_consistency"], record["temperature"]) == (0.75, None, None)

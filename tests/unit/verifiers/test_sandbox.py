@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,7 +223,7 @@ def command_lines() -> list[str]:
 
 
 def test_nothing_is_left_however_it_was_nested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "import os\nfor n in range(1500): os.mkdir('d'); os.chdir('d')\n"
     done = ran(code)
     assert done.ended in ("exited", "disk"), done.output
@@ -233,14 +235,14 @@ def test_nothing_is_run_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPa
     """A processor that the filter does not know, and no namespaces: no network isolation can be had."""
     order = "import sys, runpy; from stepstream.jobs.verifiers.sandbox import seccomp, landlock; {0}; "
     order += "runpy.run_module('stepstream.jobs.verifiers.sandbox.launcher', run_name='__main__')"
-    real = sandbox.subprocess.Popen
+    real = subprocess.Popen
 
     def crippled(how: str) -> None:
-        def start(command: list[str], **fields: object) -> object:
+        def start(command: list[str], **fields: Any) -> Any:
             changed = [sys.executable, "-I", "-c", order.format(how), command[-1]]
-            return real(changed, **fields)  # type: ignore[call-overload]
+            return real(changed, **fields)
 
-        monkeypatch.setattr(sandbox.subprocess, "Popen", start)
+        monkeypatch.setattr(subprocess, "Popen", start)
 
     crippled("seccomp._ARCHITECTURES.clear()")
     with pytest.raises(sandbox.SandboxError, match=r"network cannot be shut off.*lower verify\.sandbox"):

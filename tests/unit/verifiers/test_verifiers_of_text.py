@@ -67,7 +67,8 @@ def test_exact_needs_something_to_compare_with(expected: Any) -> None:
 
 @given(st.text())
 def test_what_is_expected_is_right(text: str) -> None:
-    for options in ({}, {"numbers": True}, {"case": False}, {"spaces": True}):
+    ways: list[dict[str, Any]] = [{}, {"numbers": True}, {"case": False}, {"spaces": True}]
+    for options in ways:
         assert value(made("exact", **options), text, expected=text) == 1
 
 

@@ -34,7 +34,7 @@ def test_more_said_never_allows_more(
             continue
         after = strictest(before | {key: {"consent": more}}, tenant, user, agent)
         assert known is None or after is not None
-        assert known is None or LEVELS.index(after) <= LEVELS.index(known)  # type: ignore[arg-type]
+        assert known is None or LEVELS.index(after) <= LEVELS.index(known)
     result = effective(told, before, tenant=tenant, user=user, agent=agent, default=default)
     assert LEVELS.index(result) <= LEVELS.index(told)
     assert result == effective(result, before, tenant=tenant, user=user, agent=agent, default=default)

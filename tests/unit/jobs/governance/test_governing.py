@@ -17,7 +17,7 @@ from stepstream.jobs.governance.remembered import Persons
 from stepstream.jobs.governance.ruling import CannotGovern, Rulings
 from stepstream.jobs.redaction import Redactor
 from stepstream.jobs.runtime.record import Record
-from stepstream.topics.events import new_consent_change, new_message, new_policy, new_tool_call
+from stepstream.topics.events import Consent, new_consent_change, new_message, new_policy, new_tool_call
 from stepstream.topics.ids import derived_id
 
 REDACTOR = Redactor(b"key")
@@ -99,7 +99,8 @@ def test_a_redacted_prompt_loses_all_tokens_and_its_digest() -> None:
 
 
 def test_feedback_that_names_nobody_is_about_whom_its_trajectory_names() -> None:
-    day_ms, now_ms, ours = 86_400_000, T0_US // 1000, {"comment": "she churned"}
+    day_ms, now_ms = 86_400_000, T0_US // 1000
+    ours: dict[str, Any] = {"comment": "she churned"}
     run = fold_run(persons=Persons(7))
     [step] = make_steps("t", 1, user="ada")
     [other] = make_steps("u", 1)
@@ -276,7 +277,8 @@ def test_the_strictest_consent_counts_and_a_change_counts_at_once() -> None:
         return outputs[0][2]["consent"] if outputs else None
 
     assert consent_of("a") == "train"
-    for key, user, level in (("default/*/*", None, "analyse"), ("default/ada/*", "ada", "none")):
+    ways: list[tuple[str, str | None, Consent]] = [("default/*/*", None, "analyse"), ("default/ada/*", "ada", "none")]
+    for key, user, level in ways:
         said[key] = new_consent_change(event_id="c", occurred_at_us=T0_US, tenant="default", user=user, consent=level)
         assert consent_of(f"b{level}") == (level if level != "none" else None)
     assert run.audit[-1]["found"] == {"consent:none": 1}

@@ -12,7 +12,7 @@ from stepstream.jobs.governance.validation import check_envelope, check_feedback
 from stepstream.jobs.runtime.record import Refused
 from stepstream.topics.events import new_message, new_policy_span, new_tool_call
 
-SPAN = {"model": "demo", "version": 3}
+SPAN: dict[str, Any] = {"model": "demo", "version": 3}
 SLOW = new_tool_call(call_id="c", name="get", arguments="{}", duration_ms=math.nan)
 
 

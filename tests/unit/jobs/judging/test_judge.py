@@ -55,7 +55,7 @@ def judge_run(
 ) -> FoldRun:
     run = FoldRun(JOB, None, state or MemoryState())  # type: ignore[arg-type]
     wanted: dict[str, list[str]] = {"agents": [], "tenants": []} | only
-    run.fold = JudgeFold(judge, run.codec, rules or NoRules(), lacks=lambda: lacks, **wanted)  # type: ignore[arg-type]
+    run.fold = JudgeFold(judge, run.codec, rules or NoRules(), lacks=lambda: lacks, **wanted)
     return run
 
 
@@ -118,11 +118,11 @@ def test_a_branch_is_about_the_step_that_it_continues() -> None:
     steps[2]["prompt_shared_step"] = 0
     assert [judged_step(step) for step in steps] == [None, 0, 0]
     repeated = steps[1] | {"messages": [steps[0]["response"], *steps[1]["messages"]]}
-    assert judged_step(repeated) == 0  # type: ignore[arg-type]
+    assert judged_step(repeated) == 0
 
 
 @pytest.mark.parametrize("only", [{"agents": ["other"]}, {"tenants": ["other"]}])
-def test_only_the_chosen_are_judged(only: dict[str, list[str]]) -> None:
+def test_only_the_chosen_are_judged(only: dict[str, Any]) -> None:
     steps = [as_governed(step) for step in talk()]
     judge = Scripted()
     run = judge_run(judge, **only)

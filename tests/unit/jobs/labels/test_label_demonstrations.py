@@ -112,7 +112,7 @@ def test_what_is_kept_out_of_training_shows_nothing() -> None:
 
 def told_of(name: str) -> list[tuple[str, Any]]:
     mine = {"trajectory_id": name}
-    return [(FEEDBACK, governed(showing() | mine)), (FEEDBACK, governed(make_ending(name, 3)))]  # type: ignore[operator]
+    return [(FEEDBACK, governed(showing() | mine)), (FEEDBACK, governed(make_ending(name, 3)))]
 
 
 def test_an_erasure_leaves_nothing_of_it() -> None:

@@ -78,8 +78,8 @@ def test_a_step_may_end_its_trajectory() -> None:
 def test_what_ends_in_a_failed_call_can_be_learned_from() -> None:
     run = label_run()
     steps = make_steps("t", 3)
-    nothing: dict[str, Any] = {"response_token_ids": [], "response_logprobs": [], "policy_spans": []}
-    steps[2] |= {**nothing, "error": "invalid_request_error", "fidelity": "text", "prompt_shared_tokens": 0}
+    steps[2] |= {"response_token_ids": [], "response_logprobs": [], "policy_spans": [], "prompt_shared_tokens": 0}
+    steps[2] |= {"error": "invalid_request_error", "fidelity": "text"}
     steps[2]["response"] = new_message(role="assistant")
     governed = [run.record("governed-steps", as_governed(step)) for step in steps]
     [(_, _, label)] = run.feed([*governed, told(run, make_ending("t", 3, value=0.0))])

@@ -23,7 +23,7 @@ def label_run() -> FoldRun:
     run.fold = LabelFold(
         state,  # type: ignore[arg-type]
         OneSpecification(RewardSpec()),
-        run.codec,  # type: ignore[arg-type]
+        run.codec,
         idle_timeout_s=600.0,
         end_grace_s=30.0,
         keep_days=30,

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redaction_corpus import corpus
-from redaction_corpus.measuring import texts
+from redaction_corpus import corpus, texts
 
 from stepstream.jobs.redaction import Redactor
 

@@ -9,8 +9,7 @@ import pytest
 import re2
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redaction_corpus import corpus
-from redaction_corpus.measuring import texts
+from redaction_corpus import corpus, texts
 
 from stepstream.jobs.redaction import RedactionOptions, Redactor, presence
 from stepstream.jobs.redaction.assignments import _AUTHORIZATION, _BEARER, _SHELL, _URL

@@ -133,7 +133,7 @@ def test_what_is_measured_on_a_step() -> None:
     assert measured("certainty", {**step, "response_logprobs": []}, 0) is None
     assert measured("valid_calls", step, 0) == 1.0
     assert measured("malformed_calls", step, 2) == 2.0  # the environment told of them
-    text = {**step, "response": new_message(role="assistant", content='<tool_call>{"name": "get"</tool_call>')}
+    text: Any = {**step, "response": new_message(role="assistant", content='<tool_call>{"name": "get"</tool_call>')}
     assert malformed_calls(text) == 1
     assert measured("valid_calls", text, 0) == 0.0
     for name, field in (
@@ -141,7 +141,7 @@ def test_what_is_measured_on_a_step() -> None:
         ("seconds", "duration_ms"),
     ):  # nobody earns by less than 0
         assert measured(name, {**step, field: -5.0}, 0) == 0.0  # type: ignore[arg-type, misc]
-    question = {**step, "response": new_message(role="assistant", content="Which one? ")}
+    question: Any = {**step, "response": new_message(role="assistant", content="Which one? ")}
     assert [measured("clarifying_questions", one, 0) for one in (question, step)] == [1.0, 0.0]
     assert measured("valid_calls", question, 0) is None
 

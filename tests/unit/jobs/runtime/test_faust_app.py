@@ -29,9 +29,7 @@ def test_an_open_cluster_needs_no_credentials() -> None:
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_sasl_is_passed_on(protocol: str) -> None:
-    given = credentials(
-        Kafka(security_protocol=protocol, sasl_username="u", sasl_password="p")  # type: ignore[arg-type]
-    )
+    given = credentials(Kafka(security_protocol=protocol, sasl_username="u", sasl_password="p"))
     assert isinstance(given, faust.SASLCredentials)
     assert (given.username, given.password) == ("u", "p")
     assert given.mechanism is not None

@@ -159,7 +159,7 @@ def test_killed_anywhere_the_effect_is_the_same(
         worker.restart(forget=data.draw(st.booleans()))
         reached = dict(log.offsets)
     labels = log.events(LABELS)
-    newest = {}
+    newest: dict[Any, Any] = {}
     for one in labels:
         if one["revision"] >= newest.get(one["trajectory_id"], one)["revision"]:
             newest[one["trajectory_id"]] = one
@@ -180,7 +180,12 @@ def test_a_flood_of_what_cannot_be_used_costs_others_nothing(tmp_path: Path, mon
     for number in range(flood):
         foreign = as_governed(make_feedback("a", number=number) | {"tenant": "theirs"})
         log.append(FEEDBACK, "a", LocalCodec().encode(FEEDBACK, foreign))
-        guessed = {"trajectory_id": f"guessed-{number}", "reason": "idle", "last_step_index": -1, "job": "label@1"}
+        guessed: dict[str, Any] = {
+            "trajectory_id": f"guessed-{number}",
+            "reason": "idle",
+            "last_step_index": -1,
+            "job": "label@1",
+        }
         closed = new_trajectory_closed(event_id=f"{number}", occurred_at_us=0, **guessed)
         log.append("closures", closed["trajectory_id"], LocalCodec().encode("closures", closed))
     worker.processor.process(log.topics["closures"])

@@ -79,8 +79,8 @@ def test_a_burden_that_is_paid_for_is_read_by_its_weight() -> None:
         {REWARDED: 0.5, penalty: 0.1, guard: 0.9},
         {REWARDED: 0.5, penalty: 0.1, guard: 0.9},
     ]
-    periods = {Period(v, 0): period(rng, shares) for v, shares in enumerate(entries)}
-    assert fallen(periods) == [("malformed", "slow")]  # type: ignore[arg-type]
+    periods: dict[Period, Sums] = {Period(v, 0): period(rng, shares) for v, shares in enumerate(entries)}
+    assert fallen(periods) == [("malformed", "slow")]
 
 
 def test_what_is_not_paid_is_not_what_was_gamed() -> None:
@@ -90,8 +90,8 @@ def test_what_is_not_paid_is_not_what_was_gamed() -> None:
         {REWARDED: 0.5, shadow: 0.1, SUCCEEDED: 0.9},
         *[{REWARDED: 0.5, shadow: 0.9, SUCCEEDED: 0.1}] * 2,
     ]
-    periods = {Period(v, 0): period(rng, shares) for v, shares in enumerate(entries)}
-    assert fallen(periods) == []  # type: ignore[arg-type]
+    periods: dict[Period, Sums] = {Period(v, 0): period(rng, shares) for v, shares in enumerate(entries)}
+    assert fallen(periods) == []
 
 
 def test_a_small_change_is_not_worth_an_alarm_however_sure() -> None:
@@ -131,7 +131,7 @@ def test_a_window_counts_once_a_later_period_has_begun() -> None:
 def test_small_periods_make_a_window_together() -> None:
     rng = random.Random(0)
     periods = {Period(-1, hour): period(rng, dict.fromkeys(EVERY, 0.5), groups=5) for hour in range(9)}
-    assert [(w.first.hour, w.last.hour) for w in windows(periods, GROUPS)] == [(0, 3), (4, 7)]  # type: ignore[arg-type]
+    assert [(w.first.hour, w.last.hour) for w in windows(periods, GROUPS)] == [(0, 3), (4, 7)]
 
 
 @settings(max_examples=40)

@@ -48,10 +48,12 @@ def test_bad_rows_are_found_among_good_ones(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeStore(away=5)
-    assert inserter(monkeypatch, store).insert("steps", [1, 2]) == []
+    rows: list[Any] = [1, 2]
+    assert inserter(monkeypatch, store).insert("steps", rows) == []
     assert store.taken == [1, 2]
 
 
 def test_waiting_ends_when_the_work_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[Any] = [1]
     with pytest.raises(Abandoned):
-        inserter(monkeypatch, FakeStore(away=100), abandoned=True).insert("steps", [1])
+        inserter(monkeypatch, FakeStore(away=100), abandoned=True).insert("steps", rows)
