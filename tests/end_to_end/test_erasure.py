@@ -26,7 +26,7 @@ from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import Event, EventConsumer
-from stepstream.topics.events import new_checkpoint, new_message, new_update_input
+from stepstream.topics.events import Step, new_checkpoint, new_message, new_update_input
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 from stepstream.topics.seal import is_erased
@@ -128,15 +128,19 @@ def erased(world: World) -> dict[str, Any]:
         for step in make_steps(f"{name}-plain", 2, user=user, messages=[told], error=SAID[user], at_us=now_us()):
             world.producer.send("steps", step["trajectory_id"], step)
         world.producer.send("feedback", f"{name}-plain", make_ending(f"{name}-plain", 2, user=user, comment=SAID[user]))
+    for step in shared_steps():
+        world.producer.send("steps", "shared", step)
+    world.producer.send("feedback", "shared", make_ending("shared", 2, user=BOB))
     world.producer.send_encoded(
         "steps", "x", f"not Avro: {ADA}".encode(), {"event_id": "x", "occurred_at_us": now_us()}
     )
     world.producer.flush(30)
     world.command("consent", "set", "train", "--tenant", "default", "--user", ADA)
-    until(lambda: world.one("SELECT count() FROM trajectories FINAL WHERE success") == 4, PATIENCE_S)
+    until(lambda: world.one("SELECT count() FROM trajectories FINAL WHERE success") == 5, PATIENCE_S)
     until(lambda: world.one("SELECT count() FROM dead_letters FINAL") == 1, PATIENCE_S)
     trained_on(world, "a-gateway", "demo")
     trained_on(world, "b-gateway", "other")
+    trained_on(world, "shared", "both")
     assert_sealed(world)
     world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
     world.producer.flush(30)
@@ -147,6 +151,15 @@ def erased(world: World) -> dict[str, Any]:
     world.stack.start_process("gateway", PATIENCE_S)
     until(lambda: "a-spooled" in trajectories_on(world, "steps"), PATIENCE_S)
     return done
+
+
+def shared_steps() -> list[Step]:
+    """A trajectory that he began and she went on with."""
+    steps = make_steps("shared", 2, at_us=now_us())
+    for step, user in zip(steps, (BOB, ADA), strict=True):
+        step["user"], step["error"] = user, SAID[user]
+        step["messages"] = [new_message(role="user", content=SAID[user])]
+    return steps
 
 
 def load_spool(world: World) -> None:
@@ -201,10 +214,10 @@ def contains(value: bytes, user: str) -> bool:
 def test_the_command_says_what_it_did(erased: dict[str, Any]) -> None:
     assert erased["keys_destroyed"] >= 1
     # What the gateway wrote (a step, feedback), what govern made of all of hers, her labels.
-    assert erased["records_unreadable"] >= (1 + 1) + (3 + 2) + 2
-    assert set(erased["trajectories"]) == {"a-gateway", "a-plain"}
-    assert erased["checkpoints"] == ["demo@1"]
-    assert erased["descendants"] == ["demo@2"]
+    assert erased["records_unreadable"] >= (1 + 1) + (3 + 1 + 2) + (2 + 1)
+    assert set(erased["trajectories"]) == {"a-gateway", "a-plain", "shared"}
+    assert erased["checkpoints"] == ["both@1", "demo@1"]
+    assert erased["descendants"] == ["both@2", "demo@2"]
     assert set(erased["partitions_cut"]) == {"steps", "feedback"}
     assert erased["consents_forgotten"] == 1
     assert erased["left"] == {}
@@ -214,6 +227,23 @@ def test_what_names_nobody_goes_with_her_trajectory(world: World, erased: dict[s
     assert world.one("SELECT count() FROM feedback WHERE startsWith(trajectory_id, 'a-')") == 0
     where = [topic for topic in TOPICS for event in world.read(topic, world.plain) if UNNAMED.encode() in event.value]
     assert where == [], "it was sealed under the key of whom her steps name"
+
+
+def test_the_label_of_what_she_shared_is_erased_and_his_part_of_it_stays(world: World, erased: dict[str, Any]) -> None:
+    last: Any = {}
+
+    def told() -> bool:
+        labels = [e.record for e in world.read("labeled-trajectories", world.opening)]
+        shared = [record for record in labels if record["trajectory_id"] == "shared"]
+        assert not any(record["user"] or record["sequences"] or record["conversations"] for record in shared)
+        last.update(shared[-1])
+        return "erased" in last["flags"] and last["seal_key"] is None
+
+    until(told, PATIENCE_S)
+    assert last["revision"] > 1, "what it was made of is gone: it says so itself"
+    steps = [e.record for e in world.read("governed-steps", world.opening) if e.record["trajectory_id"] == "shared"]
+    assert [(step["user"], is_erased(step)) for step in steps] == [(BOB, False), (None, True)]
+    assert world.one("SELECT count() FROM steps FINAL WHERE trajectory_id = 'shared'") == 1
 
 
 def test_nothing_of_hers_is_in_any_topic(world: World, erased: dict[str, Any]) -> None:
@@ -268,8 +298,8 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
 
 def test_erasing_again_finds_nothing_more_to_do_but_what_came_since(world: World, erased: dict[str, Any]) -> None:
     again = world.command("erase", "--subject", ADA)
-    assert set(again["trajectories"]) == {"a-gateway", "a-plain", "a-spooled", "a-again"}
-    assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["demo@1"])
+    assert set(again["trajectories"]) == {"a-gateway", "a-plain", "shared", "a-spooled", "a-again"}
+    assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["both@1", "demo@1"])
     third = world.command("erase", "--subject", ADA)
     assert (third["keys_destroyed"], third["rows_deleted"]) == (0, 0)
 

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from sample_records import trajectory
 from service_process import until
 from stream_records import make_feedback, make_steps
 
@@ -55,6 +56,27 @@ def test_one_process_seals_and_another_opens_until_the_key_is_destroyed(
     assert (gone["user"], gone["messages"], gone["response_token_ids"]) == (None, [], [])
     until(lambda: is_erased(reader.decode("steps", sealed)), 20)
     assert late.decode("steps", late.encode("steps", gone)) == gone
+
+
+def test_what_several_share_is_gone_with_the_key_of_any_of_them(
+    registry_settings: Settings, codecs: Callable[..., Codec]
+) -> None:
+    topic, users = "labeled-trajectories", [uuid.uuid4().hex for _ in range(3)]
+    label = trajectory("t", user=users[0], other_users=users[1:], signature=[1, 2], trainable=True)
+    writer, reader, late = codecs(), codecs(), codecs()
+    [last] = make_steps("s", 1, user=users[2])
+    with closing(Codec(registry_settings.schema_registry)) as plain:
+        key_id = plain.decode("steps", writer.encode("steps", last))["seal_key"]
+        sealed = writer.encode(topic, label)
+        assert not any(user.encode() in sealed for user in users)
+        assert reader.decode(topic, sealed) == label
+        producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
+        producer.delete("subject-keys", key_id)
+        producer.flush(20)
+    gone = late.decode(topic, sealed)
+    assert is_erased(gone)
+    assert (gone["user"], gone["other_users"], gone["signature"], gone["trainable"]) == (None, [], [], False)
+    until(lambda: is_erased(reader.decode(topic, sealed)), 20)
 
 
 def test_a_program_that_must_not_block_hands_its_keys_on(codecs: Callable[..., Codec]) -> None:

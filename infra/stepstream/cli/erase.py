@@ -88,8 +88,9 @@ def _why(topic: str) -> str:
         return "they wait for the rest of their traces; run this again in a minute (they are gone in two days)"
     if topic == "labeled-trajectories":
         return (
-            "they are from before records were sealed, name nobody, or are of a trajectory shared with somebody else, "
-            "under whose key they are; delete them with kafka-delete-records, or erase the other person too"
+            "they are from before records were sealed, name nobody, or are of a trajectory shared with somebody else "
+            "and from before such labels were sealed under the keys of all; delete them with kafka-delete-records, or "
+            "erase the other person too"
         )
     return (
         "they are from before records were sealed, or name nobody in a trajectory of theirs; delete them with "

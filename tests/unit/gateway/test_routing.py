@@ -129,3 +129,17 @@ def test_the_conversation_of_an_erased_person_is_gone() -> None:
     erased.clear()
     assert histories.get("acme", "before") is None
     assert all(histories.get("acme", name) is not None for name in ("after", "other", "nobody"))
+
+
+def test_a_conversation_goes_with_the_erasure_of_anybody_who_took_part_in_it() -> None:
+    erased: set[str] = set()
+    histories = Histories(KeptPieces(None, 10_000, 60.0), lambda tenant, user, at_us: user in erased and at_us <= 5)
+    for name, before, user, at_us in (("one", "", "ada", 5), ("two", "one", "bob", 6), ("three", "two", None, 7)):
+        said = histories.get("acme", before) if before else History()
+        assert said is not None
+        histories.keep("acme", name, said, user, at_us)
+    assert histories.get("acme", "three") == History(persons={"ada": 5, "bob": 6})
+    erased.add("bob")
+    assert histories.get("acme", "three") is not None, "he came in after it"
+    erased.add("ada")
+    assert [histories.get("acme", name) for name in ("one", "two", "three")] == [None] * 3

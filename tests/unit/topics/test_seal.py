@@ -28,12 +28,14 @@ from stepstream.topics.seal import (
     emptied,
     erase,
     is_erased,
+    key_ids,
     layout_of,
     open_sealed,
     seal,
 )
 
 KEY = AESGCM(b"k" * 32)
+ONE = {"k1": KEY}
 SECRET = "Ada Lovelace lives at 12 St James's Square"
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -74,8 +76,9 @@ feedbacks = st.builds(
     demonstration=st.none() | texts,
 )
 labels = st.builds(
-    lambda user, signature, sequences, entries, conversations: trajectory(
+    lambda user, others, signature, sequences, entries, conversations: trajectory(
         user=user,
+        other_users=others,
         signature=signature,
         sequences=sequences,
         steps=entries,
@@ -83,6 +86,7 @@ labels = st.builds(
         trainable=True,
     ),
     texts,
+    st.lists(texts, max_size=2),
     st.lists(st.integers(0, 2**32 - 1), max_size=4),
     st.lists(
         st.builds(
@@ -139,10 +143,10 @@ def through_avro(topic: str, record: Any) -> Any:
 def test_what_is_sealed_opens_to_the_same_record(example: tuple[str, Any]) -> None:
     topic, record = example
     layout = layout_of(topic)
-    sealed = through_avro(topic, seal(layout, topic, record, "k1", KEY))
+    sealed = through_avro(topic, seal(layout, topic, record, ONE))
     assert sealed["user"] is None
     assert is_erased(sealed)
-    opened = open_sealed(layout, layout, topic, sealed, KEY)
+    opened = open_sealed(layout, layout, topic, sealed, ONE)
     assert opened == through_avro(topic, record)
 
 
@@ -151,31 +155,65 @@ def test_what_is_sealed_opens_to_the_same_record(example: tuple[str, Any]) -> No
 def test_a_changed_blob_does_not_open(example: tuple[str, Any], data: Any) -> None:
     topic, record = example
     layout = layout_of(topic)
-    sealed = through_avro(topic, seal(layout, topic, record, "k1", KEY))
+    sealed = through_avro(topic, seal(layout, topic, record, ONE))
     place = data.draw(st.integers(0, len(sealed["sealed"]) - 1))
     blob = bytearray(sealed["sealed"])
     blob[place] ^= data.draw(st.integers(1, 255))
     with pytest.raises(SealBroken):
-        open_sealed(layout, layout, topic, {**sealed, "sealed": bytes(blob)}, KEY)
+        open_sealed(layout, layout, topic, {**sealed, "sealed": bytes(blob)}, ONE)
     with pytest.raises(SealBroken):
-        open_sealed(layout, layout, topic, {**sealed, "sealed": sealed["sealed"][:place]}, KEY)
+        open_sealed(layout, layout, topic, {**sealed, "sealed": sealed["sealed"][:place]}, ONE)
+
+
+@given(labels, st.sets(st.text("0123456789abcdef", min_size=32, max_size=32), min_size=1, max_size=4), st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+def test_what_several_share_opens_with_the_keys_of_all_and_with_no_fewer(
+    record: Any, names: set[str], data: Any
+) -> None:
+    topic = "labeled-trajectories"
+    layout = layout_of(topic)
+    keys = {name: AESGCM(name.encode()) for name in data.draw(st.permutations(sorted(names)))}
+    sealed = through_avro(topic, seal(layout, topic, record, keys))
+    assert sealed["seal_key"] == "+".join(sorted(names))
+    assert key_ids(sealed["seal_key"]) == sorted(names)
+    assert open_sealed(layout, layout, topic, dict(sealed), keys) == through_avro(topic, record)
+    gone = data.draw(st.sampled_from(sorted(names)))
+    with pytest.raises(KeyError):
+        open_sealed(layout, layout, topic, dict(sealed), {name: keys[name] for name in names - {gone}})
+    with pytest.raises(SealBroken):
+        open_sealed(layout, layout, topic, dict(sealed), keys | {gone: KEY})
+
+
+@given(records)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+def test_what_one_person_has_alone_is_sealed_as_it_always_was(example: tuple[str, Any]) -> None:
+    """A format byte, a nonce and one layer, bound to topic, record and key: records of earlier releases open."""
+    topic, record = example
+    layout, nonce = layout_of(topic), b"n" * 12
+    bound_to = f"{topic}\x1f{record['event_id']}\x1fk1".encode()
+    blob = b"\x01" + nonce + KEY.encrypt(nonce, layout.write(record), bound_to)
+    before = through_avro(topic, {**emptied(layout, record), "seal_key": "k1", "sealed": blob})
+    assert open_sealed(layout, layout, topic, before, ONE) == through_avro(topic, record)
+    now = seal(layout, topic, record, ONE)
+    assert now["seal_key"] == "k1"
+    assert KEY.decrypt(now["sealed"][1:13], now["sealed"][13:], bound_to) == layout.write(record)
 
 
 @pytest.mark.parametrize("change", [{"event_id": "another"}, {"seal_key": "another"}])
 def test_a_blob_belongs_to_its_record(change: dict[str, str]) -> None:
     layout = layout_of("steps")
-    sealed = through_avro("steps", seal(layout, "steps", step(user="ada"), "k1", KEY))
+    sealed = through_avro("steps", seal(layout, "steps", step(user="ada"), ONE))
     with pytest.raises(SealBroken, match="another record"):
-        open_sealed(layout, layout, "steps", {**sealed, **change}, KEY)
+        open_sealed(layout, layout, "steps", {**sealed, **change}, ONE | {"another": KEY})
     with pytest.raises(SealBroken):
-        open_sealed(layout, layout, "governed-steps", dict(sealed), KEY)
+        open_sealed(layout, layout, "governed-steps", dict(sealed), ONE)
 
 
 @given(records)
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_erased_is_a_record_like_any_other(example: tuple[str, Any]) -> None:
     topic, record = example
-    erased = erase(through_avro(topic, seal(layout_of(topic), topic, record, "k1", KEY)))
+    erased = erase(through_avro(topic, seal(layout_of(topic), topic, record, ONE)))
     again = through_avro(topic, erased)
     assert again == erased
     assert is_erased(again)
@@ -192,6 +230,7 @@ def test_nothing_personal_is_left_in_the_clear() -> None:
         "feedback": feedback(user=SECRET, category=SECRET, comment=SECRET, demonstration=SECRET),
         "labeled-trajectories": trajectory(
             user=SECRET,
+            other_users=[SECRET],
             conversations=[new_conversation(messages=[said], tool_definitions=SECRET)],
             steps=[
                 new_labeled_step(
@@ -207,7 +246,7 @@ def test_nothing_personal_is_left_in_the_clear() -> None:
         ),
     }
     for topic, record in made.items():
-        assert SECRET not in str(seal(layout_of(topic), topic, record, "k1", KEY))
+        assert SECRET not in str(seal(layout_of(topic), topic, record, ONE))
 
 
 def test_a_later_schema_reads_what_an_earlier_one_sealed() -> None:
@@ -220,8 +259,8 @@ def test_a_later_schema_reads_what_an_earlier_one_sealed() -> None:
     parsed = fastavro.parse_schema(earlier)
     written, known = Layout(parsed), layout_of("steps")
     record = step(user="ada", messages=[{"role": "user", "content": SECRET}])
-    sealed = seal(written, "steps", record, "k1", KEY)
-    opened = open_sealed(written, known, "steps", dict(sealed), KEY)
+    sealed = seal(written, "steps", record, ONE)
+    opened = open_sealed(written, known, "steps", dict(sealed), ONE)
     assert opened["messages"] == [new_message(role="user", content=SECRET)]
 
 

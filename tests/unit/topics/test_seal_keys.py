@@ -6,7 +6,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from sample_records import T0_US, feedback, step
+from sample_records import T0_US, feedback, step, trajectory
 from sealing import MASTER, Keys
 
 from stepstream.config import Settings
@@ -19,10 +19,88 @@ from stepstream.topics.seal import is_erased
 from stepstream.topics.seal_keys import ERASURES, KEYS
 
 WRITER = fastavro.parse_schema(schema("Step"))
+LABEL_WRITER = fastavro.parse_schema(schema("LabeledTrajectory"))
+LABELS = "labeled-trajectories"
+ADA, BOB, EVE = ALL = ("ada lovelace", "bob hoskins", "eve arden")
 
 
 def opened(keys: Keys, sealed: Any, settings: Settings = MASTER) -> Any:
     return keys.sealer(settings).open("steps", WRITER, dict(sealed))
+
+
+def shared(**fields: Any) -> Any:
+    """A label of what three persons did."""
+    return trajectory(user=ADA, other_users=[BOB, EVE], started_at_us=T0_US, signature=[1, 2], **fields)
+
+
+def subject(user: str) -> str:
+    master = master_of(MASTER)
+    assert master is not None
+    return master.subject("default", user)
+
+
+def test_what_several_share_is_readable_until_one_of_their_keys_is_destroyed() -> None:
+    for gone in ALL:
+        keys = Keys()
+        writer, reader = keys.sealer(), keys.sealer()
+        sealed = writer.seal(LABELS, shared())
+        assert len(keys.made) == 3
+        assert not any(user in str(sealed) for user in ALL)
+        opened = reader.open(LABELS, LABEL_WRITER, dict(sealed))
+        assert (opened["user"], opened["other_users"]) == (ADA, [BOB, EVE])
+        # A release that knows one key only looks for one of this name: to it, the record is erased.
+        assert sealed["seal_key"] not in keys.tables[KEYS].rows
+        keys.destroy(subject(gone))
+        for each in (reader, keys.sealer()):
+            left = each.open(LABELS, LABEL_WRITER, dict(sealed))
+            assert is_erased(left)
+            assert (left["user"], left["other_users"], left["signature"]) == (None, [], [])
+            assert left["flags"] == ["erased"]
+
+
+def test_what_several_share_is_sealed_the_same_whoever_is_named_first() -> None:
+    keys = Keys()
+    sealer = keys.sealer()
+    sealed = sealer.seal(LABELS, shared())
+    turned = sealer.seal(LABELS, shared() | {"user": EVE, "other_users": [ADA, BOB, ADA, EVE]})
+    assert sealed["seal_key"] == turned["seal_key"]
+
+
+def test_what_several_share_waits_for_a_key_that_is_not_read_yet() -> None:
+    keys = Keys()
+    sealed = keys.sealer().seal(LABELS, shared())
+    table = keys.tables[KEYS]
+    late = table.rows.popitem()
+    table.reachable = False
+    reader = keys.sealer()
+    with pytest.raises(KeysUnavailable):
+        reader.open(LABELS, LABEL_WRITER, dict(sealed))
+    table.reachable, table.arriving = True, dict([late])
+    assert reader.open(LABELS, LABEL_WRITER, dict(sealed))["other_users"] == [BOB, EVE]
+
+
+@pytest.mark.parametrize("gone", ALL)
+def test_what_several_share_is_not_sealed_anew_once_one_of_them_is_erased(gone: str) -> None:
+    keys = Keys()
+    keys.erase(subject(gone), T0_US)
+    left = keys.sealer().seal(LABELS, shared())
+    assert is_erased(left)
+    assert not any(user in str(left) for user in ALL)
+    assert left["signature"] == []
+    since = shared() | {"started_at_us": T0_US + 1}
+    assert keys.sealer().open(LABELS, LABEL_WRITER, dict(keys.sealer().seal(LABELS, since)))["user"] == ADA
+
+
+def test_what_two_processes_sealed_under_keys_of_their_own_opens_everywhere() -> None:
+    keys = Keys()
+    alone = Keys()
+    sealed = [keys.sealer().seal(LABELS, shared()), alone.sealer().seal(LABELS, shared())]
+    assert sealed[0]["seal_key"] != sealed[1]["seal_key"]
+    for key in alone.made:
+        keys.tables[KEYS].put(key["key_id"], key)
+    assert all(keys.sealer().open(LABELS, LABEL_WRITER, dict(each))["user"] == ADA for each in sealed)
+    keys.destroy(subject(BOB))
+    assert all(is_erased(keys.sealer().open(LABELS, LABEL_WRITER, dict(each))) for each in sealed)
 
 
 def test_a_person_has_one_key_and_every_reader_finds_it() -> None:

@@ -93,6 +93,17 @@ def test_a_closed_trajectory_is_judged_and_an_open_one_is_not() -> None:
     assert [case.observed for case in verifier.cases] == ["answered 1"]
 
 
+def test_a_verdict_names_the_person_whose_step_was_read() -> None:
+    first, second, nobodys = talk(count=3)
+    steps = [first | {"user": "ann"}, second | {"user": "bob"}, nobodys]
+    levels = [verification(Scripted(Verdict(1.0)), reads="response", level=level) for level in ("trajectory", "step")]
+    told = fed(fold_run(*levels), steps[:2], ending(steps=2))
+    assert [(feedback["step_index"], feedback["user"]) for feedback in told] == [(None, "bob"), (0, "ann"), (1, "bob")]
+    whole = verification(Scripted(Verdict(1.0), whole=True))
+    told = fed(fold_run(whole), steps, ending(steps=3))
+    assert [feedback["user"] for feedback in told] == ["ann", "bob", "ann"]
+
+
 def test_a_decision_to_close_is_as_good() -> None:
     run = fold_run(verification(Scripted(Verdict(1.0))))
     fed(run, talk())

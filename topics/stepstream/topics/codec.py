@@ -142,14 +142,14 @@ class Codec:
         return self._ids.get(key) or self._look_up_id(key)
 
     def body(self, topic: str, record: Any) -> bytes:
-        """One record as Avro without the header, sealed where it has a `user`: needs no registry.
+        """One record as Avro without the header, sealed where it names somebody: needs no registry.
 
         Raises:
             Unencodable: it does not fit the schema; the message names the field where known.
             KeysUnavailable: its key cannot be had.
         """
         try:
-            if self._sealing is not None and topic in SEALED_TOPICS and record["user"]:
+            if self._sealing is not None and topic in SEALED_TOPICS and (record["user"] or record.get("other_users")):
                 record = self._sealing.seal(topic, record)
             try:
                 return (self._write.get(topic) or self._compile(topic))(record)

@@ -1270,7 +1270,7 @@ class LabeledTrajectory(TypedDict):
     tenant: str
     """Customer or organisation."""
     user: str | None
-    """Person that the agent worked for, for consent and erasure."""
+    """Person that the agent worked for, for consent and erasure: the first whom its steps name."""
     consent: Consent
     """The strictest consent of its steps."""
     agent: str
@@ -1334,11 +1334,13 @@ class LabeledTrajectory(TypedDict):
     signature: list[int]
     """MinHash of its text (32-bit values), where the tenant's policy caps near-duplicates; empty otherwise."""
     seal_key: str | None
-    """Key that `sealed` is encrypted under; null: nothing is sealed. Once the key is destroyed, nobody can read it."""
+    """Key that `sealed` is encrypted under; null: nothing is sealed. Once the key is destroyed, nobody can read it. Where the steps name several persons, a key of each, sorted and joined by `+`: `sealed` is encrypted with one after the other, and opens with all of them only."""
     sealed: bytes | None
-    """Personal fields of this record (who and what was said), encrypted under a key of the person's own and empty here; readers of this package open it while the key exists."""
+    """Personal fields of this record (who and what was said), encrypted under a key of each person's own and empty here; readers of this package open it while the keys exist."""
     conversations: list[Conversation]
     """What was said, where not all its token ids are known (fidelity `text`): for objectives that need no behaviour log-probabilities. Empty where nothing of it may be trained on."""
+    other_users: list[str]
+    """The persons beside `user` whom its steps name, in order of their first step: what is sealed is under the keys of all."""
 
 
 def new_labeled_trajectory(
@@ -1387,6 +1389,7 @@ def new_labeled_trajectory(
     seal_key: str | None = None,
     sealed: bytes | None = None,
     conversations: list[Conversation] | None = None,
+    other_users: list[str] | None = None,
 ) -> LabeledTrajectory:
     """A LabeledTrajectory with the schema's defaults."""
     return {
@@ -1434,6 +1437,7 @@ def new_labeled_trajectory(
         "seal_key": seal_key,
         "sealed": sealed,
         "conversations": conversations if conversations is not None else [],
+        "other_users": other_users if other_users is not None else [],
     }
 
 

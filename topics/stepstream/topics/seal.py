@@ -1,14 +1,18 @@
-"""Sealing: the personal fields of a record as one encrypted blob, under a key of the person's own.
+"""Sealing: the personal fields of a record as one encrypted blob, under a key of each person's own.
 
 `seal` and `open_sealed` are pure. The blob is an Avro record made of the personal fields, by a schema derived from
 the schema of the whole record: whoever can read the record can read the blob, in each version of the schema. What is
 left in the clear is empty but valid, so that programs without the key see a record like any other. Destroying the key
 leaves exactly that for everybody: the record is erased (`is_erased`).
+
+A record of several persons is encrypted once with the key of each, one layer in the other: destroying any of the keys
+erases it. `seal_key` then names all of them, sorted and joined by `+`, from the innermost layer out. Releases that knew
+one key only look for a key of that name, find none, and take the record for erased.
 """
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,6 +27,7 @@ from stepstream.topics.catalogue import TOPICS
 FORMAT = 1
 _NONCE_BYTES = 12
 _ERASED = "erased"
+_JOINT = "+"
 
 # What is new comes last: earlier releases read a blob up to there.
 _STEP = (
@@ -39,10 +44,10 @@ _STEP = (
     "tool_definitions",
 )
 _FEEDBACK = ("user", "category", "comment", "demonstration")
-_TRAJECTORY = ("user", "sequences", "signature", "conversations")
+_TRAJECTORY = ("user", "sequences", "signature", "conversations", "other_users")
 _INSIDE_STEPS = ("tool_calls", "error", "demonstration")
 """Personal fields of each entry of `steps`, where a record has that."""
-_BEHIND_STEPS = frozenset({"conversations"})
+_BEHIND_STEPS = frozenset({"conversations", "other_users"})
 """Personal fields that stand in the blob behind those inside `steps`: they are newer."""
 _PERSONAL = {"Step": _STEP, "Feedback": _FEEDBACK, "LabeledTrajectory": _TRAJECTORY}
 
@@ -98,12 +103,34 @@ def is_erased(record: Mapping[str, Any]) -> bool:
     return record.get("seal_key") is not None
 
 
-def seal(layout: Layout, topic: str, record: Mapping[str, Any], key_id: str, cipher: AESGCM) -> dict[str, Any]:
-    """The record with its personal fields encrypted; any field that does not fit its schema raises."""
+def persons_of(record: Mapping[str, Any]) -> list[str]:
+    """Everybody whom a record of a sealed topic names, each once; empty where that is nobody."""
+    others: Sequence[str] = record.get("other_users") or ()
+    return [user for user in dict.fromkeys((record["user"], *others)) if user]
+
+
+def key_ids(seal_key: str | None) -> list[str]:
+    """Ids of the keys that a `seal_key` names, all of which it takes to open the record; empty for None."""
+    return [] if seal_key is None else seal_key.split(_JOINT)
+
+
+def seal(layout: Layout, topic: str, record: Mapping[str, Any], ciphers: Mapping[str, AESGCM]) -> dict[str, Any]:
+    """The record with its personal fields encrypted.
+
+    Args:
+        layout: of the schema that the record is written with.
+        topic: topic that it goes to.
+        record: the record; any field that does not fit its schema raises.
+        ciphers: a key of each person in it by its id, at least one; their order does not matter.
+    """
     sealed = emptied(layout, record)
-    nonce = os.urandom(_NONCE_BYTES)
-    hidden = cipher.encrypt(nonce, layout.write(record), _bound_to(topic, record, key_id))
-    sealed["seal_key"], sealed["sealed"] = key_id, bytes([FORMAT]) + nonce + hidden
+    names = sorted(ciphers)
+    bound_to = _bound_to(topic, record, _JOINT.join(names))
+    hidden = layout.write(record)
+    for name in names:
+        nonce = os.urandom(_NONCE_BYTES)
+        hidden = nonce + ciphers[name].encrypt(nonce, hidden, bound_to)
+    sealed["seal_key"], sealed["sealed"] = _JOINT.join(names), bytes([FORMAT]) + hidden
     return sealed
 
 
@@ -115,7 +142,9 @@ def emptied(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def open_sealed(written: Layout, known: Layout, topic: str, record: dict[str, Any], cipher: AESGCM) -> dict[str, Any]:
+def open_sealed(
+    written: Layout, known: Layout, topic: str, record: dict[str, Any], ciphers: Mapping[str, AESGCM]
+) -> dict[str, Any]:
     """Puts the personal fields back, in place.
 
     Args:
@@ -123,7 +152,7 @@ def open_sealed(written: Layout, known: Layout, topic: str, record: dict[str, An
         known: layout of the schema that it was read as.
         topic: topic that the record was read from.
         record: a sealed record.
-        cipher: of the key that `seal_key` names.
+        ciphers: of all the keys that `seal_key` names, by their ids.
 
     Raises:
         SealBroken: the blob is not what was sealed.
@@ -131,12 +160,14 @@ def open_sealed(written: Layout, known: Layout, topic: str, record: dict[str, An
     blob: bytes = record["sealed"]
     if len(blob) <= 1 + _NONCE_BYTES or blob[0] != FORMAT:
         raise SealBroken("the sealed part is cut off, or of a format that this version does not know")
-    nonce, hidden = blob[1 : 1 + _NONCE_BYTES], blob[1 + _NONCE_BYTES :]
+    bound_to = _bound_to(topic, record, record["seal_key"])
+    hidden = blob[1:]
     try:
-        plain = cipher.decrypt(nonce, hidden, _bound_to(topic, record, record["seal_key"]))
-    except InvalidTag:
+        for name in reversed(key_ids(record["seal_key"])):
+            hidden = ciphers[name].decrypt(hidden[:_NONCE_BYTES], hidden[_NONCE_BYTES:], bound_to)
+    except (InvalidTag, ValueError):  # or too short to be a nonce and what it goes with
         raise SealBroken("the sealed part was changed or belongs to another record") from None
-    personal: Any = fastavro.schemaless_reader(io.BytesIO(plain), written.blob, known.blob)
+    personal: Any = fastavro.schemaless_reader(io.BytesIO(hidden), written.blob, known.blob)
     steps = personal.pop("steps", None)
     if steps is not None:
         if len(steps) != len(record["steps"]):
@@ -182,9 +213,9 @@ def _with_erased(flags: list[str]) -> list[str]:
     return flags if _ERASED in flags else [*flags, _ERASED]
 
 
-def _bound_to(topic: str, record: Mapping[str, Any], key_id: str) -> bytes:
+def _bound_to(topic: str, record: Mapping[str, Any], seal_key: str) -> bytes:
     """What a blob belongs to: moved to another record, it does not open."""
-    return "\x1f".join((topic, record["event_id"], key_id)).encode("utf-8", "surrogatepass")
+    return "\x1f".join((topic, record["event_id"], seal_key)).encode("utf-8", "surrogatepass")
 
 
 def _referenced(kind: Any) -> Any:

@@ -4,6 +4,8 @@ A key is destroyed by deleting its record from the topic. So a reader that does 
 reads the topic to its end as of now: only a key that is then still missing is destroyed. This rests on one promise of
 every writer: a key is acknowledged by Kafka before a record that is sealed with it is sent.
 
+A record that names several persons is sealed under a key of each, and readable only while all of them are there.
+
 An erasure is about all that happened before it: every key that was made until then counts as destroyed, also one that
 reaches the topic later. What a process still held in memory, or what arrives late, must not be sealed under a new key:
 it is emptied instead.
@@ -22,7 +24,7 @@ from stepstream.topics.codec import Codec, KeysUnavailable, Malformed, RegistryU
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.master_key import Master, master_of
 from stepstream.topics.producer import DeliveryFailed, EventProducer
-from stepstream.topics.seal import Layout, SealBroken, emptied, erase, layout_of, open_sealed, seal
+from stepstream.topics.seal import Layout, SealBroken, emptied, erase, key_ids, layout_of, open_sealed, persons_of, seal
 from stepstream.topics.table import Table
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ KEYS, ERASURES = "subject-keys", "erasures"
 PATIENCE_S = 10.0
 _CACHED = 100_000
 _NOBODY = "erased"
-"""`seal_key` of what is emptied because its person was erased before it could be sealed."""
+"""`seal_key` of what is emptied because a person in it was erased before it could be sealed."""
 
 KeepKey = Callable[[SubjectKey], bool]
 """Takes a new key on: True if Kafka is sure to have acknowledged it before any record that is encoded afterwards."""
@@ -57,7 +59,7 @@ class Sealer:
         self._layouts: dict[int, Layout] = {}
 
     def seal(self, topic: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A record with a `user`, sealed; emptied where its person was erased after it had happened.
+        """A record that names somebody, sealed; emptied where one of its persons was erased after it had happened.
 
         Raises:
             KeysUnavailable: the keys cannot be had now; try again.
@@ -66,11 +68,14 @@ class Sealer:
         if ring is None:
             return record
         layout = layout_of(topic)
-        subject, key_id, cipher = ring.of(record["tenant"], record["user"])
         happened = record.get("started_at_us", record["occurred_at_us"])
-        if happened <= ring.erased_at(subject):
-            return erase({**emptied(layout, record), "seal_key": _NOBODY})
-        return seal(layout, topic, record, key_id, cipher)
+        ciphers: dict[str, AESGCM] = {}
+        for user in persons_of(record):
+            subject, key_id, cipher = ring.of(record["tenant"], user)
+            if happened <= ring.erased_at(subject):
+                return erase({**emptied(layout, record), "seal_key": _NOBODY})
+            ciphers[key_id] = cipher
+        return seal(layout, topic, record, ciphers)
 
     def open(self, topic: str, writer: Any, record: dict[str, Any]) -> dict[str, Any]:
         """A sealed record with its personal fields, or marked as erased, in place.
@@ -81,7 +86,7 @@ class Sealer:
             record: as it was decoded.
 
         Raises:
-            KeysUnavailable: whether its key is destroyed cannot be told now; try again.
+            KeysUnavailable: whether a key of it is destroyed cannot be told now; try again.
             Malformed, WrongMasterKey: it can never be opened.
         """
         if record["sealed"] is None or record["seal_key"] == _NOBODY:
@@ -91,14 +96,17 @@ class Sealer:
             raise KeysUnavailable(
                 "sealed records cannot be read without the master key: set STEPSTREAM_SEAL_MASTER_KEY"
             )
-        cipher = ring.cipher(record["seal_key"])
-        if cipher is None:
-            return erase(record)
+        ciphers: dict[str, AESGCM] = {}
+        for key_id in key_ids(record["seal_key"]):
+            cipher = ring.cipher(key_id)
+            if cipher is None:
+                return erase(record)
+            ciphers[key_id] = cipher
         written = self._layouts.get(id(writer))
         if written is None:
             written = self._layouts[id(writer)] = Layout(writer)
         try:
-            return open_sealed(written, layout_of(topic), topic, record, cipher)
+            return open_sealed(written, layout_of(topic), topic, record, ciphers)
         except SealBroken as error:
             raise Malformed(str(error)) from None
 

@@ -22,7 +22,7 @@ class Histories:
     def get(self, tenant: str, response_id: str) -> History | None:
         """The conversation up to and with a response; None: it is not known (any more)."""
         said = self._get(tenant, _name(tenant, response_id))
-        return None if said is None else History(said["messages"], said["trajectory_id"])
+        return None if said is None else History(said["messages"], said["trajectory_id"], _persons(said))
 
     def item(self, tenant: str, item_id: str) -> dict[str, Any] | None:
         """An item of a response; None: it is not known (any more)."""
@@ -35,11 +35,13 @@ class Histories:
         Args:
             tenant: whose.
             response_id: its name.
-            history: the conversation.
-            user: the person in it; None: nobody that is known.
+            history: the conversation, with who took part in it before.
+            user: the person who goes on with it; None: nobody that is known.
             at_us: when it happened, in microseconds since the Unix epoch.
         """
         said: dict[str, Any] = {"messages": history.messages, "trajectory_id": history.trajectory_id}
+        if history.persons:
+            said["persons"] = history.persons
         self._kept.keep(_name(tenant, response_id), orjson.dumps(said | {"user": user, "at_us": at_us}))
 
     def keep_items(self, tenant: str, items: Iterable[dict[str, Any]], user: str | None, at_us: int) -> None:
@@ -51,10 +53,16 @@ class Histories:
     def _get(self, tenant: str, name: str) -> Any:
         piece = self._kept.get(name)
         said = None if piece is None else orjson.loads(piece)
-        if said is not None and said["user"] is not None and self._erased(tenant, said["user"], said["at_us"]):
+        if said is not None and any(self._erased(tenant, user, at_us) for user, at_us in _persons(said).items()):
             self._kept.forget(name)
             return None
         return said
+
+
+def _persons(said: dict[str, Any]) -> dict[str, int]:
+    """Who took part in what was kept, and since when; earlier releases kept the last of them alone."""
+    before: dict[str, int] = said.get("persons", {})
+    return before if said["user"] is None else {said["user"]: said["at_us"]} | before
 
 
 def _name(tenant: str, response_id: str) -> str:

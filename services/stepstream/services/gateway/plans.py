@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -51,6 +51,8 @@ class Plan:
     """Whether a later call may name what is in the answer."""
     instructions: int = 0
     """How many leading messages of a translated call are its own alone: a later call goes on without them."""
+    persons: dict[str, int] = field(default_factory=dict)
+    """Who took part in what a translated call goes on from, and since when: microseconds since the Unix epoch."""
 
 
 class Planner:
@@ -120,6 +122,7 @@ class Planner:
             kept=translation is not None and protocol.name == "responses",
             stored=stored,
             instructions=said.instructions,
+            persons=history.persons if history is not None else {},
         )
 
     def _name_parent(self, identity: Identity) -> None:

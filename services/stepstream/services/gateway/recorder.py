@@ -83,7 +83,8 @@ class Recorder:
             identity, place = call.identity, call.place
             step = record(self._contexts, call, answer, timing, self._producer)
             if plan.kept and answer.error is None and answer.response_id:
-                history = History(raw_messages(plan.request, answer)[plan.instructions :], place.trajectory.id)
+                said = raw_messages(plan.request, answer)[plan.instructions :]
+                history = History(said, place.trajectory.id, plan.persons)
                 self._histories.keep(identity.tenant, answer.response_id, history, step["user"], call.started_us)
             if plan.stored:
                 self._histories.keep_items(identity.tenant, answer.items, step["user"], call.started_us)

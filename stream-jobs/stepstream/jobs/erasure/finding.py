@@ -1,7 +1,7 @@
 """Looks through the log for what is a person's, without opening anything that is sealed."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,13 @@ import orjson
 from stepstream.config import Settings
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
-from stepstream.topics.seal import SEALED_TOPICS
+from stepstream.topics.seal import SEALED_TOPICS, key_ids
 
 INTAKE = ("steps", "feedback")
 DEAD_LETTERS = "dead-letters"
-LABELS = "labeled-trajectories"
-GOVERNED = ("governed-steps", "governed-feedback", LABELS)
+STEPS, LABELS = "governed-steps", "labeled-trajectories"
+GOVERNED = (STEPS, "governed-feedback", LABELS)
+"""The labels last: which steps are whose must be known by then."""
 OPEN_TRACES = "open-traces"
 _BATCH = 2000
 
@@ -45,14 +46,16 @@ class Found:
     """Those of which steps name them: what names nobody there is about them too."""
     labels: set[tuple[int, int]] = field(default_factory=set)
     """Partition and offset of their labelled trajectories."""
+    of_others: set[str] = field(default_factory=set)
+    """Ids of governed steps in trajectories of their own that somebody else's are, by what can be read now."""
     sealed: int = 0
     """Records sealed under their keys, which are unreadable once the keys are destroyed."""
     clear: dict[tuple[str, int], int] = field(default_factory=dict)
     """Newest offset of a record in the clear, by topic and partition, where such records can be deleted."""
     left: Counter[str] = field(default_factory=Counter)
     """Records, by topic, that this does not erase: on governed topics those in the clear from before records were
-    sealed and those that name nobody; labels under the key of somebody else, who had a part in the trajectory; open
-    traces that are not told yet."""
+    sealed and those that name nobody; labels of a trajectory that they shared, made when such were under the key of
+    one person alone, who is somebody else; open traces that are not told yet."""
 
     def merge(self, earlier: "Found") -> None:
         """Adds what an attempt that was cut off had found."""
@@ -82,7 +85,7 @@ class Found:
         return Found(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
 
 
-def find(settings: Settings, person: Person, found: Found, others: Collection[str], say: Say) -> None:
+def find(settings: Settings, person: Person, found: Found, others: Set[str], say: Say) -> None:
     """Reads the topics that hold what people say, up to where they end now, and adds what is the person's.
 
     Twice, since what names nobody is theirs by its trajectory, whose steps may come later.
@@ -131,7 +134,7 @@ def note(found: Found, person: Person, event: Event, codec: Codec) -> None:
     elif record is None:
         if event.topic in INTAKE and _mentions(event.value, person):
             _note_clear(found, event)
-    elif record["seal_key"] in found.key_ids:
+    elif _is_sealed_for(found, record):
         found.sealed += 1
         _note_trajectory(found, event)
     elif person.owns(record):
@@ -142,23 +145,34 @@ def note(found: Found, person: Person, event: Event, codec: Codec) -> None:
             found.left[event.topic] += 1
 
 
-def note_by_trajectory(found: Found, person: Person, event: Event, others: Collection[str]) -> None:
+def note_by_trajectory(found: Found, person: Person, event: Event, others: Set[str]) -> None:
     """Adds an event that says something in a trajectory of the person's own, though it does not name them.
 
-    Such are events in the clear that name nobody, and labels of a trajectory that they share with somebody else, under
-    whose key (of `others`) these are sealed.
+    Such are events in the clear that name nobody, and labels of a trajectory that they share with somebody else whose
+    keys alone (of `others`) these are sealed under, though not all steps in them are that person's.
     """
     record = event.record
     if record is None or record["trajectory_id"] not in found.own or record["tenant"] != person.tenant:
         return
-    if event.topic == LABELS and record["seal_key"] is not None and record["seal_key"] not in found.key_ids:
-        found.labels.add((event.partition, event.offset))
-        found.left[LABELS] += record["seal_key"] in others
-    elif record["user"] is None and record["seal_key"] is None and _says_something(event.topic, record):
+    if record["user"] is None and record["seal_key"] is None:
+        if not _says_something(event.topic, record):
+            return
         if event.topic in INTAKE:
             _note_clear(found, event)
         else:
             found.left[event.topic] += 1
+    elif not (_is_sealed_for(found, record) or person.owns(record)):
+        readable = others >= set(key_ids(record["seal_key"]))
+        if event.topic == STEPS and readable:
+            found.of_others.add(record["event_id"])
+        elif event.topic == LABELS and not all(step["event_id"] in found.of_others for step in record["steps"]):
+            found.labels.add((event.partition, event.offset))
+            found.left[LABELS] += readable
+
+
+def _is_sealed_for(found: Found, record: Any) -> bool:
+    """Whether it takes a key of theirs to open it."""
+    return not found.key_ids.isdisjoint(key_ids(record.get("seal_key")))
 
 
 def _says_something(topic: str, record: Any) -> bool:
@@ -188,7 +202,7 @@ def _letter_is_theirs(found: Found, person: Person, letter: Any, codec: Codec) -
         record = codec.decode(letter["topic"], value)
     except (CodecError, KeyError):
         return _mentions(value, person)
-    if record.get("seal_key") in found.key_ids:
+    if _is_sealed_for(found, record):
         found.sealed += 1
         return False
     return "user" in record and person.owns(record)

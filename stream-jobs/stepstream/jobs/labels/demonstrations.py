@@ -4,7 +4,7 @@ The rule is that of the reward's feedback: of what nothing took back, the newest
 the whole trajectory is about its last response.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepstream.jobs.labels.joining import failed
@@ -29,14 +29,14 @@ def standing_demonstrations(feedback: Iterable[Signal]) -> list[Signal]:
     return [signal for signal in not_taken_back(known) if signal["demonstrates"]]
 
 
-def demonstrated(steps: Sequence[Step], given: Iterable[Feedback], user: str | None) -> Demonstrated:
+def demonstrated(steps: Sequence[Step], given: Iterable[Feedback], persons: Collection[str]) -> Demonstrated:
     """Gives each step the newest demonstration for it that may be trained on.
 
     Args:
         steps: the trajectory's steps in order, at least one.
         given: governed feedback with demonstrations that nothing took back, in any order.
-        user: the person under whose key the label is sealed. A demonstration in another person's name is left out:
-            it would outlive that person's erasure.
+        persons: those under whose keys the label is sealed. A demonstration in another person's name is left out: it
+            would outlive that person's erasure.
     """
     indices = {step["step_index"] for step in steps}
     last = next((step for step in reversed(steps) if not failed(step)), steps[-1])["step_index"]
@@ -44,7 +44,7 @@ def demonstrated(steps: Sequence[Step], given: Iterable[Feedback], user: str | N
     faults = set()
     for feedback in sorted(given, key=lambda each: (each["occurred_at_us"], each["event_id"])):
         index = last if feedback["step_index"] is None else feedback["step_index"]
-        fault = "no_step" if index not in indices else _fault(feedback, user)
+        fault = "no_step" if index not in indices else _fault(feedback, persons)
         if fault:
             faults.add(fault)
         else:
@@ -52,7 +52,7 @@ def demonstrated(steps: Sequence[Step], given: Iterable[Feedback], user: str | N
     return Demonstrated(of, tuple(sorted(faults)))
 
 
-def _fault(feedback: Feedback, user: str | None) -> str:
+def _fault(feedback: Feedback, persons: Collection[str]) -> str:
     """Why a demonstration may not be used, in a word; empty where it may."""
     if feedback["consent"] != "train":
         return "consent"
@@ -62,4 +62,4 @@ def _fault(feedback: Feedback, user: str | None) -> str:
         return "unproven"
     if feedback["tool_call_id"] is not None:
         return "tool_call"  # a call is a part of the response only
-    return "person" if feedback["user"] not in (None, user) else ""
+    return "" if feedback["user"] is None or feedback["user"] in persons else "person"

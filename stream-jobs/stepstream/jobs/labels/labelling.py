@@ -78,8 +78,8 @@ def label(
     outcome = success(spec, terms)
     joined = join(steps)
     calls = attach(steps)
-    user = next((step["user"] for step in steps if step["user"] is not None), None)
-    shown = demonstrated(steps, demonstrations, user)
+    persons = list(dict.fromkeys(step["user"] for step in steps if step["user"]))
+    shown = demonstrated(steps, demonstrations, persons)
     given = [
         standing.consent,
         *(step["consent"] for step in steps),
@@ -121,7 +121,8 @@ def label(
         task_id=first["task_id"],
         group_id=first["group_id"],
         tenant=first["tenant"],
-        user=user,
+        user=persons[0] if persons else None,
+        other_users=persons[1:],
         consent=consent,
         agent=first["agent"],
         environment=first["environment"],
@@ -184,6 +185,7 @@ def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
     return {
         **labelled,
         "user": None,
+        "other_users": [],
         "consent": "none",
         "steps": steps,
         "sequences": [],

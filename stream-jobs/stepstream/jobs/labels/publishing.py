@@ -41,6 +41,7 @@ class Publishing:
             "released": bool(head.released),
             "given_up": self._given_up(head, evidence),
             "demonstrations": [signal["id"] for signal in shown],
+            "shared": len(head.users) > 1,  # such labels were once sealed under one person's key
         }
         rules = standing.inputs() | {kind: value for kind, value in decided.items() if value}
         digest = head.inputs_digest(declared.identity, evidence.signals, rules)

@@ -49,6 +49,8 @@ class Case:
     """The steps, in order of their index."""
     step_index: int | None = None
     """The step that it is about; None: the whole trajectory."""
+    read_in: int | None = None
+    """The step in which `observed` stands; None: nothing is observed."""
 
 
 @dataclass(frozen=True, slots=True)

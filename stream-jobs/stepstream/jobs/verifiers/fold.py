@@ -6,7 +6,7 @@ sealed stays sealed), a digest of what it was judged by, and on which day it may
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -55,7 +55,8 @@ class _Work:
     head: Head
     first: Step
     consent: Consent
-    user: str | None
+    users: Mapping[int, str]
+    """Whom the steps name, by their index, in order of that."""
     verification: Verification
     digest: str
     """Names the events that the trajectory is judged by."""
@@ -152,7 +153,7 @@ class VerifyFold:
         standing = self._rules.standing(first["tenant"], first["agent"], head.users, first["occurred_at_us"])
         consent = stricter(standing.consent, *(step["consent"] for step in steps))
         withheld = consent == "none" or standing.erased or any(map(is_erased, steps))
-        user = next((step["user"] for step in steps if step["user"] is not None), None)
+        users = {step["step_index"]: step["user"] for step in steps if step["user"]}
         work: list[_Work] = []
         for verification in self._verifications:
             declared = verification.declared
@@ -163,7 +164,7 @@ class VerifyFold:
                 result = "withheld" if withheld else "unknown_task"
                 out.count(metrics.VERIFIED.labels(declared.name, result))
                 continue
-            work += [_Work(record, head, first, consent, user, verification, digest, before, case) for case in found]
+            work += [_Work(record, head, first, consent, users, verification, digest, before, case) for case in found]
         return work
 
     def _judge(self, work: Sequence[_Work], out: Outputs) -> None:
@@ -196,7 +197,7 @@ def _feedback(work: _Work, verdict: Verdict) -> Feedback:
         producer=f"{NAME}/{VERSION}",
         tenant=work.first["tenant"],
         consent=work.consent,
-        user=work.user,
+        user=_person(work, index),
         trajectory_id=work.head.trajectory_id,
         step_index=index,
         name=(SHADOW if verdict.shadow else "") + declared.name,
@@ -206,6 +207,13 @@ def _feedback(work: _Work, verdict: Verdict) -> Feedback:
         source=work.verification.verifier.source,
         retracts=None if work.before is None else _event_id(work, index, work.before),
     )
+
+
+def _person(work: _Work, index: int | None) -> str | None:
+    """Whose words the comment may repeat: of the step that was read, else the first whom the trajectory names."""
+    read = work.case.read_in if index is None and work.case is not None else index
+    first = next(iter(work.users.values()), None)
+    return first if read is None else work.users.get(read, first)
 
 
 def _event_id(work: _Work, index: int | None, digest: str) -> str:

@@ -43,6 +43,7 @@ def cases(verification: Verification, steps: Sequence[Step]) -> list[Case | None
             asked=asked(steps),
             turns=turns(steps) if whole else (),
             step_index=index if declared.level == "step" else None,
+            read_in=None if whole else index,
         )
         for index, text in observed
         if text is not None

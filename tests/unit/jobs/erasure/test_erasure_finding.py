@@ -69,8 +69,9 @@ def test_a_trajectory_of_another_tenant_is_not_theirs_by_its_name() -> None:
 
 
 def test_labels_of_a_shared_trajectory_are_found_whosever_key_they_are_under() -> None:
+    """Those of an earlier release are under the key of one person alone."""
     [step] = make_steps("t", 1)
-    label = {"trajectory_id": "t", "tenant": "default", "user": None}
+    label = {"trajectory_id": "t", "tenant": "default", "user": None, "steps": [step]}
     found = look(
         event("governed-steps", step | {"seal_key": "hers"}),
         *(
@@ -83,6 +84,23 @@ def test_labels_of_a_shared_trajectory_are_found_whosever_key_they_are_under() -
     )
     assert found.labels == {(0, 0), (0, 1), (0, 2)}
     assert found.left == {"labeled-trajectories": 1}, "what can still be read"
+
+
+def test_labels_that_are_under_their_key_too_are_erased_with_it() -> None:
+    hers, bobs = make_steps("t", 2)
+    label = {"trajectory_id": "t", "tenant": "default", "user": None, "steps": [hers, bobs]}
+    found = look(
+        event("governed-steps", hers | {"user": None, "seal_key": "hers"}),
+        event("governed-steps", bobs | {"user": None, "seal_key": "bobs"}),
+        event("labeled-trajectories", label | {"seal_key": "bobs+hers"}, 4),
+        # From before she came in, and from before labels were sealed.
+        event("labeled-trajectories", label | {"seal_key": "bobs", "steps": [bobs]}, 5),
+        event("labeled-trajectories", label | {"user": "bob", "seal_key": None}, 6),
+        keys=frozenset({"hers"}),
+    )
+    assert found.sealed == 2
+    assert found.labels == {(0, 4), (0, 6)}
+    assert found.left == {"labeled-trajectories": 1}
 
 
 def test_open_traces_that_name_them_are_found() -> None:

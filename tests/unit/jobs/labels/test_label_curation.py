@@ -1,6 +1,7 @@
 """Labels under rules: results governed anew, consent, erasure, decisions of people and jobs, quality."""
 
 import hashlib
+from typing import Any
 
 import pytest
 from fold_harness import MemoryChanges
@@ -11,6 +12,7 @@ from stream_records import T0_US, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.governance.standing import Standing
 from stepstream.jobs.labels import fold as label_fold
+from stepstream.jobs.labels.trajectory import Head
 from stepstream.topics.events import Curation, new_curation, new_message
 from stepstream.topics.ids import derived_id
 
@@ -139,6 +141,50 @@ def test_an_erasure_drops_the_steps_and_publishes_a_last_revision() -> None:
     assert run.labels((FEEDBACK, governed(make_feedback("t", 0.0, number=1)))) == []
     run.rules.change()
     assert run.later() == []
+
+
+def shared(name: str, *users: str | None) -> list[tuple[str, Any]]:
+    """A whole trajectory, with the person whom each step names."""
+    steps = [(topic, event | {"user": user}) for (topic, event), user in zip(whole(name), users, strict=False)]
+    return [*steps, whole(name)[-1]]
+
+
+def test_a_label_names_everybody_whom_its_steps_name() -> None:
+    run = Run()
+    [label] = run.labels(*reversed(shared("t", None, "bob", "ann")))
+    assert (label["user"], label["other_users"]) == ("bob", ["ann"])
+    [label] = run.labels(*shared("u", "ann", "ann", ""))
+    assert (label["user"], label["other_users"]) == ("ann", [])
+    [label] = run.labels(*whole("v"))
+    assert (label["user"], label["other_users"]) == (None, [])
+    # Looked at again, none is told again.
+    run.rules.change()
+    assert run.later() == []
+
+
+def test_a_label_from_before_all_its_persons_were_named_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other content under the same id would be folded to nothing."""
+    run, events = Run(), [*shared("t", "ann", "bob", "ann"), *whole("u", user="ann")]
+    digest = Head.inputs_digest
+    with monkeypatch.context() as then:
+        told_less = lambda head, spec, signals, rules: digest(  # noqa: E731
+            head, spec, signals, {kind: value for kind, value in rules.items() if kind != "shared"}
+        )
+        then.setattr(Head, "inputs_digest", told_less)
+        assert {label["revision"] for label in run.labels(*events)} == {1}
+    run.restart()
+    run.rules.change()
+    [label] = run.later()
+    assert (label["trajectory_id"], label["revision"], label["other_users"]) == ("t", 2, ["bob"])
+
+
+def test_the_erasure_of_any_of_its_persons_erases_a_label() -> None:
+    for user in ("ann", "bob"):
+        run = Run()
+        run.labels(*shared("t", "ann", "bob", "ann"))
+        run.rules.erase(user)
+        [label] = run.later()
+        assert (label["user"], label["other_users"], label["flags"]) == (None, [], ["erased"])
 
 
 def test_a_trajectory_whose_key_is_destroyed_is_labelled_without_content() -> None:

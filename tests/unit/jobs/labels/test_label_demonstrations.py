@@ -96,6 +96,16 @@ def test_what_may_not_be_used_is_flagged_and_hides_nothing_older(
     assert (label["consent"], label["trainable"]) == ("train", True)
 
 
+def test_what_somebody_else_of_the_trajectory_shows_is_used() -> None:
+    """The label is sealed under their key too."""
+    run = Run()
+    [first, second, third, end] = whole("t", user="ann")
+    shared = [first, (STEPS, second[1] | {"user": "bob"}), third, end]
+    [label] = run.labels(*shared, told(showing(user="bob")), told(showing(number=2, step_index=0, user="eve")))
+    assert (shown(label), label["flags"]) == ([None, None, SAID], ["demonstration:person"])
+    assert (label["user"], label["other_users"]) == ("ann", ["bob"])
+
+
 def test_what_is_kept_out_of_training_shows_nothing() -> None:
     run = Run()
     run.labels(*whole("t", user="ann"), told(showing()))
@@ -181,7 +191,7 @@ def test_the_order_in_which_feedback_comes_changes_nothing(all_drawn: list[Any],
 @given(ANY)
 def test_the_newest_that_may_be_used_counts(all_drawn: list[Any]) -> None:
     given = [governed(f) for f in map(drawn_feedback, all_drawn) if f["demonstration"]]
-    found = demonstrated(make_steps("t", 3), given, None).of
+    found = demonstrated(make_steps("t", 3), given, ()).of
     for index in range(3):
         about = [f for f in given if f["step_index"] == index or (index == 2 and f["step_index"] is None)]
         usable = [f for f in about if f["consent"] == "train"]

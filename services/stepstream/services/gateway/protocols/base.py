@@ -111,6 +111,8 @@ class History:
     """Chat messages, raw, of the whole conversation up to and with that response."""
     trajectory_id: str = ""
     """Where that response is recorded."""
+    persons: dict[str, int] = field(default_factory=dict)
+    """Who took part in it, and since when: microseconds since the Unix epoch."""
 
 
 class ModelProtocol(Protocol):
