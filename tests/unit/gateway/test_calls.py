@@ -132,16 +132,10 @@ class Stub:
             self.steps.append(event.record)
 
 
-@given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
-@pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
-def test_whatever_comes_a_call_is_answered_and_recorded_once(
-    protocol: ModelProtocol, random: Random, native: bool, stream: bool
-) -> None:
-    stub: Any = Stub(random, protocol.name if native else "chat")
-    asked = {name: spoiled(part, random) for name, part in REQUESTS[protocol.name].items()}
-    body = orjson.dumps(asked | {"model": "m", "stream": stream})
-    pieces = KeptPieces(None, 100_000, 60.0)
-    calls = Calls(load({}).gateway, stub, stub, stub, Metrics(), "test/1", NextIndices(), Histories(pieces))
+def ask(stub: Any, histories: Histories, protocol: ModelProtocol, request: dict[str, Any]) -> None:
+    """One call through the gateway, in trajectory `t`."""
+    body = orjson.dumps(request | {"model": "m"})
+    calls = Calls(load({}).gateway, stub, stub, stub, Metrics(), "test/1", NextIndices(), histories)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
@@ -151,8 +145,34 @@ def test_whatever_comes_a_call_is_answered_and_recorded_once(
 
     scope = {"headers": [], "query_string": b"", "extensions": {EXTENSION: SimpleNamespace(gone=False, on_hangup=None)}}
     asyncio.run(calls(cast(Any, scope), receive, send, protocol, "t"))
+
+
+@given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
+@pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
+def test_whatever_comes_a_call_is_answered_and_recorded_once(
+    protocol: ModelProtocol, random: Random, native: bool, stream: bool
+) -> None:
+    stub: Any = Stub(random, protocol.name if native else "chat")
+    asked = {name: spoiled(part, random) for name, part in REQUESTS[protocol.name].items()}
+    pieces = KeptPieces(None, 100_000, 60.0)
+    ask(stub, Histories(pieces), protocol, asked | {"stream": stream})
     pieces.close()
     assert not stub.sent[-1].get("more_body")
     refused = stub.sent[0]["status"] == 400  # what cannot be translated
     assert [step["trajectory_id"] for step in stub.steps].count("t") == (0 if refused else 1)
     assert not (refused and native)
+
+
+def test_a_conversation_that_is_gone_on_from_is_kept_with_everybody_in_it() -> None:
+    stub: Any = Stub(cast(Random, SimpleNamespace(random=lambda: 1.0)), "chat")
+    histories = Histories(KeptPieces(None, 100_000, 60.0))
+    before: dict[str, Any] = {}
+    for user in ("ada", "bob"):
+        ask(stub, histories, RESPONSES, {"input": user, "user": user} | before)
+        reply = orjson.loads(b"".join(message.get("body", b"") for message in stub.sent))
+        before = {"previous_response_id": reply["id"]}
+        stub.sent.clear()
+    kept = histories.get("default", reply["id"])
+    assert kept is not None
+    assert list(kept.persons) == ["bob", "ada"]
+    assert [step["user"] for step in stub.steps] == ["ada", "bob"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sample_records import feedback, step, trajectory
 
 from stepstream.schemas import schema
+from stepstream.topics import seal as seal_module
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.events import (
     new_conversation,
@@ -262,6 +263,19 @@ def test_a_later_schema_reads_what_an_earlier_one_sealed() -> None:
     sealed = seal(written, "steps", record, ONE)
     opened = open_sealed(written, known, "steps", dict(sealed), ONE)
     assert opened["messages"] == [new_message(role="user", content=SECRET)]
+
+
+def test_releases_before_labels_named_everybody_read_ours_and_we_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, ours = "labeled-trajectories", layout_of("labeled-trajectories")
+    record = trajectory(user="ada", signature=[1], conversations=[new_conversation(messages=[], tool_definitions="x")])
+    earlier = deepcopy(schema("LabeledTrajectory"))
+    earlier["fields"] = [field for field in earlier["fields"] if field["name"] != "other_users"]
+    theirs = Layout(fastavro.parse_schema(earlier))
+    assert open_sealed(theirs, ours, topic, seal(theirs, topic, record, ONE), ONE) == record
+    names = [name for name in ours.personal if name != "other_users"]
+    monkeypatch.setitem(seal_module._PERSONAL, "LabeledTrajectory", tuple(names))
+    as_they_read_it = Layout(fastavro.parse_schema(schema("LabeledTrajectory")))
+    assert open_sealed(as_they_read_it, theirs, topic, seal(ours, topic, record, ONE), ONE) == record
 
 
 def test_every_topic_with_persons_is_sealed() -> None:

@@ -12,7 +12,7 @@ one key only look for a key of that name, find none, and take the record for era
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -105,8 +105,10 @@ def is_erased(record: Mapping[str, Any]) -> bool:
 
 def persons_of(record: Mapping[str, Any]) -> list[str]:
     """Everybody whom a record of a sealed topic names, each once; empty where that is nobody."""
-    others: Sequence[str] = record.get("other_users") or ()
-    return [user for user in dict.fromkeys((record["user"], *others)) if user]
+    user, others = record["user"], record.get("other_users")
+    if not others:
+        return [user] if user else []
+    return [each for each in dict.fromkeys((user, *others)) if each]
 
 
 def key_ids(seal_key: str | None) -> list[str]:
@@ -125,12 +127,13 @@ def seal(layout: Layout, topic: str, record: Mapping[str, Any], ciphers: Mapping
     """
     sealed = emptied(layout, record)
     names = sorted(ciphers)
-    bound_to = _bound_to(topic, record, _JOINT.join(names))
+    seal_key = _JOINT.join(names)
+    bound_to = _bound_to(topic, record, seal_key)
     hidden = layout.write(record)
     for name in names:
         nonce = os.urandom(_NONCE_BYTES)
         hidden = nonce + ciphers[name].encrypt(nonce, hidden, bound_to)
-    sealed["seal_key"], sealed["sealed"] = _JOINT.join(names), bytes([FORMAT]) + hidden
+    sealed["seal_key"], sealed["sealed"] = seal_key, bytes([FORMAT]) + hidden
     return sealed
 
 
