@@ -20,6 +20,9 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
         (b"x-stepstream-consent", b"yes", "train, analyse, none"),
         (b"x-stepstream-trajectroy", b"t", "unknown header"),
         (b"x-stepstream-task", b"\xff", "UTF-8"),
+        (b"x-stepstream-task*", b"Jos%C3%A9", "must begin with"),
+        (b"x-stepstream-task*", b"UTF-8''%ff", "UTF-8"),
+        (b"x-stepstream-trajectory*", b"UTF-8''a%0d%0ab", "cannot be printed"),
         (b"x-stepstream-task", b"t" * 300, "longer than"),
     ],
 )

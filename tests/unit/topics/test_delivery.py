@@ -341,6 +341,16 @@ def test_memory_is_bounded(broker: Broker, registry: Registry, start: Any, drop_
         assert kept == [n for n, kept in enumerate(taken) if kept]
 
 
+def test_what_is_larger_than_all_the_room_takes_nobody_elses(broker: Broker, registry: Registry, start: Any) -> None:
+    registry.up = False
+    delivery, counts = start(None, memory_bytes=20_000, drop_oldest=True)
+    push(delivery, range(5))
+    assert not delivery.send("feedback", "t", feedback("5", comment="x" * 30_000))
+    registry.up = True
+    assert delivery.flush(10) == 0
+    assert (broker.ids(), counts.counted["lost"]) == (list("01234"), 1)
+
+
 def test_without_a_spool_what_waits_at_the_end_is_lost_and_told(
     broker: Broker, start: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,15 +1,16 @@
 """Following the versions of a model as they are published."""
 
-import asyncio
+from __future__ import annotations
+
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from stepstream.config import Settings, load
 from stepstream.topics.closing import Closing
 from stepstream.topics.events import Checkpoint
 
 if TYPE_CHECKING:
+    from stepstream.config import Settings
     from stepstream.topics.codec import Codec
     from stepstream.topics.consumer import EventConsumer
 
@@ -50,6 +51,8 @@ class Checkpoints(Closing):
         while not self._found:  # what a cancelled wait has found stays for the next one
             if self._closed.is_set():
                 raise StopAsyncIteration
+            import asyncio  # which a program that only imports the SDK can do without
+
             await asyncio.to_thread(self._look)
         return self._found.popleft()
 
@@ -93,7 +96,7 @@ class Checkpoints(Closing):
         newest = {checkpoint["model"]: checkpoint for checkpoint in before}
         return list(newest.values())
 
-    def _poll(self, consumer: "EventConsumer") -> list[Checkpoint]:
+    def _poll(self, consumer: EventConsumer) -> list[Checkpoint]:
         return [
             event.record
             for event in consumer.poll(100, _POLL_S)
@@ -114,4 +117,6 @@ def subscribe_checkpoints(
     Raises:
         KafkaUnavailable: while iterating, where no broker answers within `kafka.deadline_s`.
     """
+    from stepstream.config import load
+
     return Checkpoints(settings or load(), model, history)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, TypeVar
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from stepstream.sdk.step import Step
@@ -11,14 +11,57 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-trajectory_here: ContextVar[Trajectory | None] = ContextVar("stepstream_trajectory", default=None)
-step_here: ContextVar[Step | None] = ContextVar("stepstream_step", default=None)
+
+class Block(Generic[T]):
+    """A `with` block that code may run in, and the one around it."""
+
+    __slots__ = ("around", "left", "value")
+
+    def __init__(self, value: T | None, around: Block[T] | None) -> None:
+        self.value = value
+        self.around = around
+        self.left = False
 
 
-def leave(variable: ContextVar[T], token: Token[T]) -> None:
-    """Undoes a `set`, also where a framework leaves a block in another context than it entered it in."""
-    try:
-        variable.reset(token)
-    except ValueError:
-        if token.old_value is not Token.MISSING:
-            variable.set(token.old_value)
+Blocks = ContextVar[Block[T] | None]
+
+trajectories: Blocks[Trajectory] = ContextVar("stepstream_trajectory", default=None)
+steps: Blocks[Step] = ContextVar("stepstream_step", default=None)
+
+
+def trajectory_here() -> Trajectory | None:
+    """The trajectory in whose block the code runs."""
+    block = trajectories.get()
+    return None if block is None else block.value
+
+
+def step_here() -> Step | None:
+    """The step in whose block the code runs; a task that outlives the block still has it."""
+    block = steps.get()
+    return None if block is None else block.value
+
+
+def enter(blocks: Blocks[T], value: T | None) -> Block[T]:
+    """Begins a block."""
+    block = Block(value, blocks.get())
+    blocks.set(block)
+    return block
+
+
+def leave(blocks: Blocks[T], block: Block[T]) -> None:
+    """Ends a block, in any order and in any context.
+
+    Generators that take turns end their blocks crosswise, and frameworks may end one in another context than they began
+    it in: whatever block the code is in now that has not ended stays, else the nearest around it.
+    """
+    block.left = True
+    here = _standing(blocks.get())
+    if here is not None:
+        here.around = _standing(here.around)  # so that no chain of ended blocks grows
+    blocks.set(here)
+
+
+def _standing(block: Block[T] | None) -> Block[T] | None:
+    while block is not None and block.left:
+        block = block.around
+    return block

@@ -1,11 +1,13 @@
 """What users hand over, as the log keeps it: messages in OpenAI's shape, as dicts or a client's objects. Pure."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
+from stepstream.topics.lenient_json import sound_text
 
 
 def message_of(raw: Any, role: str = "user") -> Message:
@@ -24,9 +26,9 @@ def message_of(raw: Any, role: str = "user") -> Message:
         role=role,
         content=content_of(raw.get("content")),
         tool_calls=[tool_call_of(call) for call in calls],
-        tool_call_id=_optional(answers),
-        name=_optional(raw.get("name")),
-        reasoning=_optional(reasoning),
+        tool_call_id=optional_text(answers),
+        name=optional_text(raw.get("name")),
+        reasoning=optional_text(reasoning),
     )
 
 
@@ -46,9 +48,17 @@ def tool_call_of(raw: Any) -> ToolCall:
         call_id=text_of(raw.get("call_id", raw.get("id"))),
         name=text_of(inner.get("name")),
         arguments=text_of(inner.get("arguments")),
-        result=_optional(raw.get("result")),
-        error=_optional(raw.get("error")),
+        result=optional_text(raw.get("result")),
+        error=optional_text(raw.get("error")),
     )
+
+
+def each_of(messages: Any) -> Iterable[Any]:
+    """The messages of a prompt; a text, a message alone or nothing is taken for what it says."""
+    if messages is None:
+        return ()
+    alone = isinstance(messages, str | Mapping) or callable(getattr(messages, "model_dump", None))
+    return (messages,) if alone else messages
 
 
 def content_of(content: Any) -> str:
@@ -59,12 +69,27 @@ def content_of(content: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A string as it is, nothing as an empty one, anything else as JSON; what is no JSON as Python shows it."""
+    """A string as it is, nothing as an empty one, anything else as JSON; what is no JSON as Python shows it.
+
+    Whatever it holds, it is a text that can be written: half of a surrogate pair becomes U+FFFD.
+    """
     if isinstance(value, str):
-        return value
+        return sound_text(value)
     if value is None:
         return ""
-    return orjson.dumps(value, default=_shown, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+    try:
+        return orjson.dumps(value, default=_shown, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+    except orjson.JSONEncodeError:  # numbers of more than 64 bits, half of a surrogate pair
+        pass
+    try:
+        return sound_text(json.dumps(value, default=_shown, ensure_ascii=False, separators=(",", ":")))
+    except Exception:  # it holds itself, has tuples for keys, or will not be looked at
+        return _shown_at_all(value)
+
+
+def name_of(value: Any) -> str:
+    """What identifies something: a text, a number, a UUID."""
+    return sound_text(str(value))
 
 
 def plain(value: Any) -> Any:
@@ -73,10 +98,18 @@ def plain(value: Any) -> Any:
     return dump() if callable(dump) else value
 
 
-def _optional(value: Any) -> str | None:
+def optional_text(value: Any) -> str | None:
+    """As `text_of`; None for nothing."""
     return None if value is None else text_of(value)
 
 
 def _shown(value: Any) -> Any:
     data = plain(value)
-    return data if data is not value else repr(value)
+    return data if data is not value else _shown_at_all(value)
+
+
+def _shown_at_all(value: Any) -> str:
+    try:
+        return sound_text(repr(value))
+    except Exception:
+        return f"<{type(value).__name__}>"

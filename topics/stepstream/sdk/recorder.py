@@ -1,18 +1,23 @@
 """Where the SDK's events go: one recorder a process, made at the first use, in the background from then on."""
 
+from __future__ import annotations
+
 import atexit
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
-from stepstream.config import Settings, SettingsError, load
+if TYPE_CHECKING:
+    from stepstream.config import Settings
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+_SWITCH, _OFF = "STEPSTREAM_SDK_ENABLED", ("0", "f", "false", "n", "no", "off")
 MB = 1024 * 1024
 
 
@@ -70,12 +75,17 @@ class Recorder:
         """Events by what became of them; see `topics.backlog.Watch`."""
         self.waiting = 0
         """Events that Kafka has not acknowledged, as of a moment ago."""
+        self.inherited = False
+        """Whether it is the parent's of a forked process, whose threads and connections are not here."""
         self._lock = threading.Lock()
         self._sink = sink if sink is not None else self._connect()
 
     def emit(self, topic: str, record: Any) -> None:
-        """Queues one event of a trajectory."""
-        self._sink.send(topic, record["trajectory_id"], record)
+        """Queues one event of a trajectory; one that was begun before a fork goes to this process's own recorder."""
+        if not self.inherited:
+            self._sink.send(topic, record["trajectory_id"], record)
+        elif (own := recorder()) is not None:
+            own.emit(topic, record)
 
     def flush(self, timeout_s: float) -> int:
         """Waits until all is delivered; returns how many events still wait."""
@@ -138,7 +148,7 @@ class _State:
 
 
 _state = _State()
-_of_the_parent: list[Recorder | None] = []
+_of_the_parent: list[Recorder] = []
 
 
 def configure(settings: Settings | None = None, *, enabled: bool | None = None, sink: Sink | None = None) -> None:
@@ -191,29 +201,55 @@ def quiet(method: Callable[P, None]) -> Callable[P, None]:
     def safe(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(*args, **kwargs)
-        except Exception:
-            log.exception("not recorded")
+        except Exception as error:
+            not_recorded(error)
 
     return safe
 
 
+def not_recorded(error: Exception) -> None:
+    """Says so and counts it as refused."""
+    log.error("not recorded: %s", error, exc_info=error)
+    if _state.recorder is not None:
+        _state.recorder.count("refused", 1)
+
+
 def _decide(enabled: bool | None, sink: Sink | None) -> None:
     try:
-        settings = _state.settings or load()
-        if settings.sdk.enabled if enabled is None else enabled:
-            _state.recorder = Recorder(settings, sink)
-    except SettingsError as error:
-        log.error("nothing is recorded: settings: %s", error)
+        if enabled is None and _state.settings is None and os.environ.get(_SWITCH, "").lower() in _OFF:
+            enabled = False  # without a look at the settings, which costs more than all else here
+        if enabled is not False:
+            _begin(enabled, sink)
     except Exception:
         log.exception("nothing is recorded")
     _state.known = True
+
+
+def _begin(enabled: bool | None, sink: Sink | None) -> None:
+    from stepstream.config import SettingsError, load
+
+    try:
+        settings = _state.settings or load()
+    except SettingsError as error:
+        log.error("nothing is recorded: settings: %s", error)
+        return
+    if not (settings.sdk.enabled if enabled is None else enabled):
+        return
+    _state.recorder = Recorder(settings, sink)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, close, exitpriority=0)  # a child that was forked ends without what `atexit` knows
 
 
 def _after_fork() -> None:
     # Threads and connections of the parent are not there in the child: it begins anew. The parent's recorder is
     # neither used nor freed here.
     global _state
-    _of_the_parent.append(_state.recorder)
+    if _state.recorder is not None:
+        _state.recorder.inherited = True
+        _of_the_parent.append(_state.recorder)
     settings, known = _state.settings, _state.known and _state.recorder is None
     _state = _State()
     _state.settings, _state.known = settings, known

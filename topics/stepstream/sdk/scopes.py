@@ -5,14 +5,13 @@ import inspect
 import logging
 import uuid
 from collections.abc import Callable
-from contextvars import Token
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from stepstream.sdk.context import leave, step_here, trajectory_here
-from stepstream.sdk.recorder import quiet, recorder
+from stepstream.sdk.context import Block, enter, leave, step_here, steps, trajectories, trajectory_here
+from stepstream.sdk.recorder import not_recorded, quiet, recorder
 from stepstream.sdk.step import Step
-from stepstream.sdk.trajectory import NOTHING, About, Trajectory
+from stepstream.sdk.trajectory import NOTHING, About, Id, Trajectory
 from stepstream.topics.events import Consent, Track
 
 log = logging.getLogger(__name__)
@@ -30,25 +29,25 @@ class TrajectoryScope:
     def __init__(self, make: Callable[[], Trajectory]) -> None:
         self._make = make
         self._trajectory = NOTHING
-        self._tokens: tuple[Token[Trajectory | None], Token[Step | None]] | None = None
+        self._blocks: tuple[Block[Trajectory], Block[Step]] | None = None
 
     def __enter__(self) -> Trajectory:
         try:
             self._trajectory = self._make()
             if self._trajectory.recorded:
-                self._tokens = trajectory_here.set(self._trajectory), step_here.set(None)
-        except Exception:
-            log.exception("a trajectory is not recorded")
+                self._blocks = enter(trajectories, self._trajectory), enter(steps, None)
+        except Exception as error:
+            not_recorded(error)
             self._trajectory = NOTHING
         return self._trajectory
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._tokens is not None:
-            leave(step_here, self._tokens[1])
-            leave(trajectory_here, self._tokens[0])
-            self._tokens = None
+        if self._blocks is not None:
+            leave(steps, self._blocks[1])
+            leave(trajectories, self._blocks[0])
+            self._blocks = None
             self._trajectory.end("terminated" if kind is None else "truncated", error=kind.__name__ if kind else None)
 
     async def __aenter__(self) -> Trajectory:
@@ -81,24 +80,43 @@ class TrajectoryScope:
         return recorded_sync
 
 
+@overload
+def trajectory(function: Callable[P, T], /) -> Callable[P, T]: ...
+@overload
 def trajectory(
-    task_id: str = "",
+    task_id: Id = "",
     *,
     agent: str = "",
-    group_id: str | None = None,
-    trajectory_id: str | None = None,
+    group_id: Id = None,
+    trajectory_id: Id = None,
     environment: str = "",
     harness_version: str = "",
     split: str = "train",
     track: Track = "stable",
-    user: str | None = None,
+    user: Id = None,
     tenant: str = "",
     consent: Consent | None = None,
-) -> TrajectoryScope:
+) -> TrajectoryScope: ...
+def trajectory(
+    task_id: Any = "",
+    *,
+    agent: str = "",
+    group_id: Id = None,
+    trajectory_id: Id = None,
+    environment: str = "",
+    harness_version: str = "",
+    split: str = "train",
+    track: Track = "stable",
+    user: Id = None,
+    tenant: str = "",
+    consent: Consent | None = None,
+) -> Any:
     """One attempt at one task: a context manager (sync or async) that gives a `Trajectory`, or a decorator.
 
+    Ids may be anything that has a text, as numbers and UUIDs.
+
     Args:
-        task_id: what is attempted.
+        task_id: what is attempted; a function, if it is a decorator without parentheses.
         agent: name of the agent; default `sdk.agent`.
         group_id: ties the attempts that are compared with one another.
         trajectory_id: default: a new one.
@@ -116,11 +134,11 @@ def trajectory(
         if active is None:
             return NOTHING
         sdk = active.settings.sdk
-        about = About(
+        about = About.of(
             agent=agent or sdk.agent,
             tenant=tenant or sdk.tenant,
             consent=consent or sdk.consent,
-            task_id=task_id,
+            task_id="" if callable(task_id) else task_id,
             group_id=group_id,
             environment=environment,
             harness_version=harness_version,
@@ -128,64 +146,69 @@ def trajectory(
             track=track,
             user=user,
         )
-        return Trajectory(active, trajectory_id or str(uuid.uuid4()), about)
+        return Trajectory(active, trajectory_id or uuid.uuid4(), about)
 
-    return TrajectoryScope(make)
+    return TrajectoryScope(make)(task_id) if callable(task_id) else TrajectoryScope(make)
 
 
-def sub_agent(agent: str = "", *, task_id: str | None = None) -> TrajectoryScope:
+@overload
+def sub_agent(function: Callable[P, T], /) -> Callable[P, T]: ...
+@overload
+def sub_agent(agent: str = "", *, task_id: Id = None) -> TrajectoryScope: ...
+def sub_agent(agent: Any = "", *, task_id: Id = None) -> Any:
     """A child of the trajectory that runs where the block is entered or the decorated function called.
 
     Outside any it is a trajectory of its own.
     """
 
     def make() -> Trajectory:
-        parent = trajectory_here.get()
+        parent = trajectory_here()
         if parent is None:
-            return trajectory(task_id or "", agent=agent)._make()
-        return parent.sub_agent(agent, task_id=task_id)._make()
+            return trajectory(task_id, agent=named)._make()
+        return parent.sub_agent(named, task_id=task_id)._make()
 
-    return TrajectoryScope(make)
+    named = "" if callable(agent) else agent
+    return TrajectoryScope(make)(agent) if callable(agent) else TrajectoryScope(make)
 
 
-def child_of(parent: Trajectory, trajectory_id: str | None, **changes: Any) -> TrajectoryScope:
+def child_of(parent: Trajectory, trajectory_id: Id, **changes: Any) -> TrajectoryScope:
     """A sub-agent of `parent`; see `Trajectory.sub_agent`."""
 
     def make() -> Trajectory:
         active = recorder()
         if active is None or not parent.recorded:
             return NOTHING
-        step = step_here.get()
-        index = step.index if step is not None and trajectory_here.get() is parent else parent.last_index
-        return Trajectory(active, trajectory_id or str(uuid.uuid4()), parent.child(max(index, 0), **changes))
+        step = step_here()
+        index = step.index if step is not None and trajectory_here() is parent else parent.last_index
+        return Trajectory(active, trajectory_id or uuid.uuid4(), parent.child(max(index, 0), **changes))
 
     return TrajectoryScope(make)
 
 
 def current() -> Trajectory:
     """The trajectory that the running code belongs to; outside any, one that records nothing."""
-    return trajectory_here.get() or NOTHING
+    return trajectory_here() or NOTHING
 
 
 def current_step() -> Step | None:
     """The step that the running code belongs to."""
-    return step_here.get()
+    return step_here()
 
 
 @quiet
 def feedback(
-    trajectory_id: str,
+    trajectory_id: Id,
     name: str,
     value: float | None = None,
     *,
     tenant: str = "",
     consent: Consent | None = None,
-    user: str | None = None,
+    user: Id = None,
     **more: Any,
 ) -> None:
     """Says something about a trajectory that ran elsewhere or long ago; `more` as in `Trajectory.feedback`."""
     active = recorder()
     if active is not None:
         sdk = active.settings.sdk
-        about = About(tenant=tenant or sdk.tenant, consent=consent or sdk.consent, user=user)
+        about = About.of(tenant=tenant or sdk.tenant, consent=consent or sdk.consent, user=user)
         Trajectory(active, trajectory_id, about).feedback(name, value, **more)

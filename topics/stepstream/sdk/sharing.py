@@ -45,7 +45,7 @@ class Sharing:
         """What the earlier step with the most in common holds of a prompt; of equal ones, the newest."""
         links, packed = [_link(message) for message in messages], _pack(tokens)
         best, length, ids = None, 0, 0
-        for context in reversed(self._contexts):
+        for context in reversed(list(self._contexts)):  # another thread may add to them meanwhile
             if context.step_index >= step_index:
                 continue
             found = _common(links, context.messages), _common_tokens(packed, context.tokens)

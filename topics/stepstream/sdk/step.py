@@ -5,24 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from stepstream.sdk.context import leave, step_here
-from stepstream.sdk.messages import message_of, plain, text_of, tool_call_of
+from stepstream.sdk.context import Block, enter, leave, steps
+from stepstream.sdk.messages import each_of, message_of, plain, text_of, tool_call_of
 from stepstream.sdk.recorder import quiet
+from stepstream.sdk.tokens import Tokens
 from stepstream.sdk.tool_results import attach
 from stepstream.topics.events import (
     Message,
-    PolicySpan,
     Sampling,
     ToolCall,
     TrajectoryEnd,
     new_message,
-    new_policy_span,
     new_sampling,
     new_step,
     new_tool_call,
@@ -35,20 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class _Tokens:
-    """A sampled response in tokens, with the whole prompt's."""
-
-    def __init__(self, prompt: Sequence[int], response: Sequence[int], logprobs: Sequence[float], version: int) -> None:
-        self.prompt, self.response, self.logprobs = list(prompt), list(response), list(logprobs)
-        self.version = version
-        if not self.response or len(self.response) != len(self.logprobs) or version < 0:
-            raise ValueError(f"{len(self.response)} tokens, {len(self.logprobs)} logprobs, version {version}")
-
-    def spans(self, model: str) -> list[PolicySpan]:
-        """All of the response was sampled by one version."""
-        return [new_policy_span(start=0, end=len(self.response), model=model, version=self.version)]
-
-
 class Step:
     """A context manager, sync or async; the step is recorded when its block ends, an exception as its error.
 
@@ -58,7 +40,7 @@ class Step:
     def __init__(
         self,
         trajectory: Trajectory,
-        messages: Iterable[Any],
+        messages: Any,
         model: str,
         sampling: Mapping[str, Any],
         tools: Iterable[Any] = (),
@@ -74,7 +56,7 @@ class Step:
         self._messages: list[Message] = []
         self._response: Message | None = None
         self._used: list[ToolCall] = []
-        self._tokens: _Tokens | None = None
+        self._tokens: Tokens | None = None
         self._fields: dict[str, Any] = {}
         self._finish_reason = ""
         self._end: TrajectoryEnd = "open"
@@ -83,12 +65,12 @@ class Step:
         self._event_id = ""
         self._started = 0.0
         self._started_us = 0
-        self._token: Token[Step | None] | None = None
+        self._block: Block[Step] | None = None
 
     @quiet
     def messages(self, *messages: Any) -> None:
         """Adds messages to the prompt: dicts or objects in OpenAI's shape, or texts of the user."""
-        if self._trajectory.recorded:
+        if self._trajectory.recorded and self._runs("messages"):
             self._messages += [message_of(message) for message in messages]
 
     @quiet
@@ -97,8 +79,8 @@ class Step:
         message: Any = "",
         *,
         tool_calls: Iterable[Any] = (),
-        finish_reason: str = "stop",
-        model: str = "",
+        finish_reason: str | None = "stop",
+        model: str | None = "",
         prompt_token_ids: Sequence[int] = (),
         token_ids: Sequence[int] = (),
         logprobs: Sequence[float] = (),
@@ -123,11 +105,14 @@ class Step:
             response_tokens: their number, as the upstream counted them.
             cost_usd: price of the call.
         """
-        if not self._trajectory.recorded:
+        if not self._trajectory.recorded or not self._runs("response"):
             return
+        message = plain(message)
+        if isinstance(message, Mapping) and "choices" in message:
+            raise ValueError("this is a whole completion: give it to `completion`, or its message to `response`")
         self._response = message_of(message, "assistant")
         self._response["tool_calls"] += [tool_call_of(call) for call in tool_calls]
-        self._finish_reason = finish_reason
+        self._finish_reason = finish_reason or ""
         self._model = model or self._model
         self._fields = {
             "usage_prompt_tokens": prompt_tokens,
@@ -135,7 +120,7 @@ class Step:
             "cost_usd": cost_usd,
         }
         if len(token_ids) and len(prompt_token_ids) and policy_version >= 0:
-            self._tokens = _Tokens(prompt_token_ids, token_ids, logprobs, policy_version)
+            self._tokens = Tokens(prompt_token_ids, token_ids, logprobs, policy_version)
 
     @quiet
     def completion(self, reply: Any) -> None:
@@ -146,8 +131,8 @@ class Step:
         choice, usage = reply["choices"][0], reply.get("usage") or {}
         self.response(
             choice["message"],
-            finish_reason=choice.get("finish_reason") or "",
-            model=reply.get("model") or "",
+            finish_reason=choice.get("finish_reason"),
+            model=reply.get("model"),
             prompt_tokens=usage.get("prompt_tokens"),
             response_tokens=usage.get("completion_tokens"),
         )
@@ -165,6 +150,8 @@ class Step:
     ) -> None:
         """What a tool was asked and gave back: goes to the response's call that has none yet, or is a call of its own.
 
+        After the step's block, and in a process that was forked inside it, it is feedback about the call.
+
         Args:
             name: of the tool.
             arguments: JSON text, or what becomes it.
@@ -175,10 +162,12 @@ class Step:
         """
         if not self._trajectory.recorded:
             return
+        if self.index < 0 and not self._runs("tool_call"):
+            return
         failed = type(error).__name__ if isinstance(error, BaseException) else error
         said = None if result is None else text_of(result)
         asked = text_of(arguments) if arguments is not None else "{}"
-        if self._remote:
+        if self._remote or self._block is None or self._trajectory.inherited:
             self._trajectory.tool_used(name, self.index, call_id, failed)
             return
         used = new_tool_call(call_id=call_id, name=name, arguments=asked)
@@ -187,7 +176,9 @@ class Step:
 
     @quiet
     def reward(self, name: str, value: float, *, source: str = "environment") -> None:
-        """A number about this step."""
+        """A number about this step, also after its block."""
+        if not self._trajectory.recorded or (self.index < 0 and not self._runs("reward")):
+            return
         self._trajectory.feedback(name, value, source=source, step_index=self.index)
 
     @quiet
@@ -199,8 +190,10 @@ class Step:
     @quiet
     def end(self, how: TrajectoryEnd = "terminated") -> None:
         """Says that this step ends its trajectory: `terminated` by the task, or `truncated` by a limit."""
-        self._end = how
-        self._trajectory.ended = True
+        if self._block is None:
+            self._trajectory.end(how)
+        else:
+            self._end = how
 
     def headers(self) -> dict[str, str]:
         """For a model call of this step through the gateway, which then records the step instead of the SDK."""
@@ -216,9 +209,9 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is not None:
-            leave(step_here, self._token)
-            self._token = None
+        if self._block is not None:
+            leave(steps, self._block)
+            self._block = None
             self._record(kind)
 
     async def __aenter__(self) -> Step:
@@ -233,18 +226,23 @@ class Step:
     def _begin(self) -> None:
         if not self._trajectory.recorded:
             return
+        if self.index >= 0:
+            raise ValueError("a step's block is entered once: the next round is another `with t.step(…)`")
         self.index = self._trajectory.next_index()
         self._event_id, self._started_us, self._started = new_event_id(), now_us(), time.perf_counter()
-        self._token = step_here.set(self)
-        self.messages(*self._given)
+        self._block = enter(steps, self)
+        self.messages(*each_of(self._given))
         offered = [plain(tool) for tool in self._offered]
-        self._tools = orjson.dumps(offered).decode() if offered else ""
+        self._tools = text_of(offered) if offered else ""
 
     @quiet
     def _record(self, kind: type[BaseException] | None) -> None:
-        if self._remote:
-            return
         trajectory, tokens, about = self._trajectory, self._tokens, self._trajectory.about
+        if self._remote:
+            if self._end != "open":
+                trajectory.end(self._end)
+            return
+        trajectory.ended = trajectory.ended or self._end != "open"
         response = self._response or new_message(role="assistant")
         attach(response, self._used)
         prompt_ids = tokens.prompt if tokens else []
@@ -282,6 +280,12 @@ class Step:
         if kind is None:
             both = prompt_ids + response_ids
             trajectory.sharing.remember(self.index, self._messages, response, both, self._tools)
+
+    def _runs(self, what: str) -> bool:
+        """Whether the block runs; says what to do where it does not."""
+        if self._block is None:
+            log.error("`%s` is not recorded: it belongs inside the step's block, `with t.step(…) as s:`", what)
+        return self._block is not None
 
     def _sampling(self) -> Sampling:
         return new_sampling(**{name: value for name, value in self._sampling_given.items() if value is not None})

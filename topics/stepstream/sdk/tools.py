@@ -38,12 +38,15 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str = "") -> An
 def tool_of(function: Callable[P, T], name: str) -> Callable[P, T]:
     """The recorded function."""
     called = name or getattr(function, "__name__", "tool")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        log.error("%s is a generator: its calls are not recorded; say them with `tool_call` of the step", called)
+        return cast(Callable[P, T], function)
     signature = _signature(function)
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def recorded(*args: P.args, **kwargs: P.kwargs) -> Any:
-            if trajectory_here.get() is None:
+            if trajectory_here() is None:
                 return await function(*args, **kwargs)
             begun = time.perf_counter()
             try:
@@ -58,7 +61,7 @@ def tool_of(function: Callable[P, T], name: str) -> Callable[P, T]:
 
     @functools.wraps(function)
     def recorded_sync(*args: P.args, **kwargs: P.kwargs) -> T:
-        if trajectory_here.get() is None:
+        if trajectory_here() is None:
             return function(*args, **kwargs)
         begun = time.perf_counter()
         try:
@@ -83,7 +86,7 @@ def _note(
     begun: float,
 ) -> None:
     duration_ms = (time.perf_counter() - begun) * 1000
-    step, trajectory = step_here.get(), trajectory_here.get()
+    step, trajectory = step_here(), trajectory_here()
     if step is not None:
         step.tool_call(name, _asked(signature, args, kwargs), result=result, error=error, duration_ms=duration_ms)
     elif trajectory is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import math
+import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self, get_args
+from urllib.parse import quote
 
-from stepstream.sdk.messages import text_of
+from stepstream.sdk.messages import name_of, optional_text
 from stepstream.sdk.recorder import Recorder, quiet
 from stepstream.sdk.sharing import Sharing
 from stepstream.sdk.step import Step
@@ -16,6 +20,14 @@ from stepstream.topics.ids import new_event_id, now_us
 
 if TYPE_CHECKING:
     from stepstream.sdk.scopes import TrajectoryScope
+
+log = logging.getLogger(__name__)
+
+Id = str | int | uuid.UUID | None
+"""What identifies something: recorded as its text."""
+LONGEST_HEADER = 256
+"""Characters of an id that the gateway takes."""
+_CHOICES = {"consent": get_args(Consent), "track": get_args(Track)}
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,24 @@ class About:
     parent_trajectory_id: str | None = None
     parent_step_index: int | None = None
 
+    @classmethod
+    def of(cls, **told: Any) -> Self:
+        """What is told: ids as texts, and the default for what is None.
+
+        Raises:
+            ValueError: a consent or track that there is not; the message names those that there are.
+        """
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            value = told.get(field.name)
+            if value is not None and field.name != "parent_step_index":
+                value = name_of(value)
+            values[field.name] = field.default if value is None else value
+        for name, known in _CHOICES.items():
+            if values[name] not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not '{values[name]}'")
+        return cls(**values)
+
     def of_step(self) -> dict[str, Any]:
         """The fields as a step has them."""
         return dict(vars(self))
@@ -43,9 +73,9 @@ class About:
 class Trajectory:
     """Steps, tools, rewards and sub-agents of one attempt. Made by `trajectory` and `sub_agent`; no method raises."""
 
-    def __init__(self, recorder: Recorder | None, trajectory_id: str, about: About) -> None:
+    def __init__(self, recorder: Recorder | None, trajectory_id: Id, about: About) -> None:
         """Without a recorder, nothing is recorded."""
-        self.id = trajectory_id
+        self.id = name_of(trajectory_id)
         self.about = about
         self.recorded = recorder is not None
         """Whether anything becomes of what is said here; false where the SDK is switched off."""
@@ -59,9 +89,9 @@ class Trajectory:
 
     def step(
         self,
-        messages: Iterable[Any] = (),
+        messages: Any = (),
         *,
-        model: str = "",
+        model: str | None = "",
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -71,7 +101,8 @@ class Trajectory:
         """The next step, to be used as a context manager.
 
         Args:
-            messages: the whole prompt, in OpenAI's shape; what earlier steps hold already is not stored again.
+            messages: the whole prompt, in OpenAI's shape, or one text; what earlier steps hold already is not stored
+                again.
             model: that is asked.
             temperature: default 1.
             top_p: default 1.
@@ -81,15 +112,15 @@ class Trajectory:
                 `prompt_token_ids` are given too: those hold them, and what is redacted in the one takes the other.
         """
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        return Step(self, messages, model, sampling, tools)
+        return Step(self, messages, model or "", sampling, tools)
 
     def sub_agent(
         self,
         agent: str = "",
         *,
-        task_id: str | None = None,
-        group_id: str | None = None,
-        trajectory_id: str | None = None,
+        task_id: Id = None,
+        group_id: Id = None,
+        trajectory_id: Id = None,
         environment: str | None = None,
         harness_version: str | None = None,
     ) -> TrajectoryScope:
@@ -102,7 +133,8 @@ class Trajectory:
 
     def child(self, step_index: int, **changes: Any) -> About:
         """What a sub-agent that this step calls is about."""
-        return replace(self.about, parent_trajectory_id=self.id, parent_step_index=step_index, **changes)
+        whole = vars(self.about) | {"parent_trajectory_id": self.id, "parent_step_index": step_index} | changes
+        return About.of(**whole)
 
     @quiet
     def reward(self, name: str, value: float, *, source: str = "environment", step_index: int | None = None) -> None:
@@ -124,12 +156,16 @@ class Trajectory:
         retracts: str | None = None,
     ) -> None:
         """What somebody says of it: a number, a word, a text, or what the agent should have answered."""
+        if not name or all(said is None for said in (value, category, comment, demonstration, retracts)):
+            raise ValueError(f"feedback '{name}' needs a name and a value, category, comment or demonstration")
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"the value of feedback '{name}' is {value}: it must be a finite number")
         self._say(
             name,
             value=None if value is None else float(value),
-            category=category,
-            comment=comment,
-            demonstration=None if demonstration is None else text_of(demonstration),
+            category=optional_text(category),
+            comment=optional_text(comment),
+            demonstration=optional_text(demonstration),
             source=source,
             step_index=step_index,
             tool_call_id=tool_call_id or None,
@@ -168,7 +204,8 @@ class Trajectory:
             "parent": about.parent_trajectory_id,
             "parent-step": about.parent_step_index,
         }
-        return {f"x-stepstream-{name}": str(value) for name, value in named.items() if value not in (None, "")}
+        told = {name: str(value) for name, value in named.items() if value not in (None, "")}
+        return dict(_header(name, value) for name, value in told.items() if _fits(name, value))
 
     @quiet
     def tool_used(self, name: str, step_index: int | None, call_id: str, error: str | None) -> None:
@@ -193,6 +230,11 @@ class Trajectory:
         """Index of the last step that began; -1: none has."""
         return self._last
 
+    @property
+    def inherited(self) -> bool:
+        """Whether it was begun by the process that this one was forked from."""
+        return self._recorder is not None and self._recorder.inherited
+
     def emit(self, topic: str, record: Any) -> None:
         """Sends an event of this trajectory on its way."""
         if self._recorder is not None:
@@ -215,6 +257,20 @@ class Trajectory:
                     **fields,
                 ),
             )
+
+
+def _fits(name: str, value: str) -> bool:
+    fits = len(value) <= LONGEST_HEADER and value.isprintable()
+    if not fits:
+        log.error("no header for %s: the gateway takes printable text of at most %d characters", name, LONGEST_HEADER)
+    return fits
+
+
+def _header(name: str, value: str) -> tuple[str, str]:
+    """A header that every client can send: where its value is more than ASCII, as RFC 8187 has it."""
+    if value.isascii():
+        return f"x-stepstream-{name}", value
+    return f"x-stepstream-{name}*", "UTF-8''" + quote(value, safe="")
 
 
 NOTHING = Trajectory(None, "", About())

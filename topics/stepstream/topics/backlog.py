@@ -15,6 +15,13 @@ log = logging.getLogger(__name__)
 REOPEN_S = 5.0
 _CHUNK_BYTES = 512 * 1024
 _CHUNK_EVENTS = 64
+_BESIDE = 320
+"""Bytes of an event in memory beside its body: its key, its ids and the objects that hold them."""
+
+
+def _size(record: Record) -> int:
+    """Bytes that an event takes in memory."""
+    return len(record.body) + _BESIDE
 
 
 class Watch(Protocol):
@@ -95,7 +102,7 @@ class Backlog:
         try:
             while self._memory:
                 self.spool.append(self._memory[0])
-                self._memory_bytes -= len(self._memory.popleft().body)
+                self._memory_bytes -= _size(self._memory.popleft())
             return self.spool.append(record, read=read)
         except OSError as error:
             self._watch.unspooled(1)
@@ -104,10 +111,10 @@ class Backlog:
 
     def remember(self, record: Record) -> bool:
         """Keeps an event in memory; False: it is lost."""
-        size = len(record.body)
-        if self._room.drop_oldest:
+        size = _size(record)
+        if self._room.drop_oldest and size <= self._room.memory_bytes:
             while self._memory and self._memory_bytes + size > self._room.memory_bytes:
-                self._memory_bytes -= len(self._memory.popleft().body)
+                self._memory_bytes -= _size(self._memory.popleft())
                 self.lose(1)
         if self._memory_bytes + size > self._room.memory_bytes:
             self.lose(1)
@@ -125,7 +132,7 @@ class Backlog:
         taken: list[tuple[Record, Place | None]] = []
         while self._memory and len(taken) < _CHUNK_EVENTS:
             record = self._memory.popleft()
-            self._memory_bytes -= len(record.body)
+            self._memory_bytes -= _size(record)
             taken.append((record, None))
         return taken
 
@@ -140,7 +147,7 @@ class Backlog:
             self.lose(self.spool.rewind(places) if self.spool is not None else len(places))
         again = [record for record, place in events if place is None and record is not None]
         self._memory.extendleft(reversed(again))
-        self._memory_bytes += sum(len(record.body) for record in again)
+        self._memory_bytes += sum(map(_size, again))
 
     def lose(self, events: int) -> None:
         """Counts events that are gone, and says so at least each second."""

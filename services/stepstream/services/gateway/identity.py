@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
+from urllib.parse import unquote_to_bytes
 
 from stepstream.config.sections import Gateway
 from stepstream.services.gateway.errors import BadRequest
@@ -96,14 +97,15 @@ def identify(
 
 
 def _set(identity: Identity, name: bytes, value: bytes) -> None:
-    field = _FIELDS.get(name[len(PREFIX) :])
+    extended = name.endswith(b"*")
+    field = _FIELDS.get(name[len(PREFIX) :].removesuffix(b"*"))
     if field is None:
         known = ", ".join(f"x-stepstream-{key.decode()}" for key in _FIELDS)
         raise BadRequest(f"unknown header {name.decode('latin-1')}; known: {known}")
     if not value:
         return  # as if absent, so that a template with an empty variable does no harm
     try:
-        text = value.decode()
+        text = _extended(name, value) if extended else value.decode()
     except UnicodeDecodeError:
         raise BadRequest(f"header {name.decode()} is not UTF-8") from None
     if len(text) > LONGEST:
@@ -116,6 +118,22 @@ def _set(identity: Identity, name: bytes, value: bytes) -> None:
         identity.consent = consent_of(text, f"header {name.decode()}")
     else:
         setattr(identity, field, text)
+
+
+def _extended(name: bytes, value: bytes) -> str:
+    """A header's value in the form of RFC 8187, for clients that send nothing but ASCII: `UTF-8''Jos%C3%A9`.
+
+    Raises:
+        BadRequest: it is not in that form.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    charset, marks, text = value.partition(b"''")
+    if charset.upper() != b"UTF-8" or not marks:
+        raise BadRequest(f"header {name.decode()} must begin with UTF-8''")
+    found = unquote_to_bytes(text).decode()
+    if not found.isprintable():  # it may go back in a header
+        raise BadRequest(f"header {name.decode()} has characters that cannot be printed")
+    return found
 
 
 def consent_of(text: str, what: str) -> Consent:

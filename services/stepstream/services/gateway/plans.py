@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from stepstream.services.gateway import lenient_json
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
@@ -20,6 +19,7 @@ from stepstream.services.gateway.recording import Call
 from stepstream.services.gateway.routing import native
 from stepstream.services.gateway.trees import prompt_of
 from stepstream.services.gateway.upstreams import Target, Upstreams
+from stepstream.topics import lenient_json
 from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id
 
