@@ -116,7 +116,7 @@ def test_a_file_is_labelled_once_and_every_export_brings_back_nothing_new(
 
 
 def test_tokens_come_from_the_log_and_consent_decides_who_gets_what(
-    settings: Settings, ask: Callable[[str], Any], tmp_path: Path
+    settings: Settings, ask: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codec = codec_of(settings)
     producer = EventProducer(settings.kafka, codec, "test", linger_ms=0)
@@ -140,6 +140,10 @@ def test_tokens_come_from_the_log_and_consent_decides_who_gets_what(
     assert not exported("chat", "agent = 'nobody'", tmp_path / "d")
     assert run(["export", "--format", "chat", "--where", "no_such_column = 1", "--out", str(tmp_path / "e")]) == 1
     assert not (tmp_path / "e").exists()
+    around = ["export", "--format", "chat", "--out", str(tmp_path / "g"), "--json"]
+    assert run([*around, "--where", "agent = 'told') OR (1"]) == 2
+    assert run([*around, "--where", "agent = 'told' OR agent = 'told') AND (1 -- both"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["trajectories"] == 1
     assert orjson.loads((tmp_path / "a").read_bytes())["steps"][-1]["metrics"]["logprobs"]
 
 

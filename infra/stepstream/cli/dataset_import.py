@@ -1,10 +1,11 @@
 """Reads a file's trajectories, checks them as `govern` will, and publishes those that are sound."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import fastavro
+import orjson
 from fastavro.validation import ValidationError
 
 from stepstream.config import Settings
@@ -52,6 +53,7 @@ def read(path: Path, name: str, origin: Origin, *, tenant: str | None, agent: st
         agent: as `tenant`.
     """
     form = FORMATS["rlds" if name == "parquet" else name]
+    seen: dict[int, int] = {}
     for place in _places(path, name):
         if place.error is not None:
             yield Bad(place.line, place.error)
@@ -59,6 +61,8 @@ def read(path: Path, name: str, origin: Origin, *, tenant: str | None, agent: st
         try:
             for episode in form.read(place.document, origin):
                 check(episode)
+                if not episode.ours:
+                    _check_alone(episode, seen)
                 _override(episode, origin, tenant, agent)
                 yield Found(place.line, episode)
         except Unreadable as error:
@@ -88,11 +92,26 @@ def check(episode: Episode) -> None:
             raise Unreadable(f"a record does not fit its schema: {str(error)[:200]}") from None
 
 
+def _check_alone(episode: Episode, seen: dict[int, int]) -> None:
+    """Notes a trajectory's id and what it says, as two numbers.
+
+    Raises:
+        Unreadable: the file has said something else under this id: events of the one would pass for the other's.
+    """
+    said = hash(orjson.dumps([record for _, record in _records(episode)]))
+    if seen.setdefault(hash(episode.trajectory_id), said) != said:
+        raise Unreadable(
+            f"the file has another trajectory of the id {episode.trajectory_id}, and the same id is the same "
+            "trajectory: give each an id of its own, or none"
+        )
+
+
 class Importer:
     """Publishes trajectories; `flush` returns when Kafka has them all. Close it."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Connects lazily."""
+    def __init__(self, settings: Settings, waits: Callable[[int], None]) -> None:
+        """Connects lazily; `waits` is told again and again for how many events it waits for Kafka."""
+        self._waits = waits
         self._codec = codec_of(settings)
         self._producer = EventProducer(settings.kafka, self._codec, "stepstream import")
 
@@ -109,8 +128,7 @@ class Importer:
                 return Bad(found.line, f"a record of {len(value)} bytes is more than topic {topic} takes")
             encoded.append((topic, value, record))
         for topic, value, record in encoded:
-            while len(self._producer) >= _WAITING:
-                self._producer.poll(_POLL_S)
+            self._wait(_WAITING - 1)
             self._producer.send_encoded(topic, episode.trajectory_id, value, record)
         self._producer.poll()
         return found
@@ -121,7 +139,13 @@ class Importer:
         Raises:
             DeliveryFailed: it refused some of it.
         """
+        self._wait(0)
         self._producer.flush()
+
+    def _wait(self, most: int) -> None:
+        while (waiting := len(self._producer)) > most:
+            self._producer.poll(_POLL_S)
+            self._waits(waiting)
 
     def close(self) -> None:
         """Frees the connections."""

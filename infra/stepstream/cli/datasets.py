@@ -20,6 +20,7 @@ PARQUET = "parquet"
 NAMES = ["adp", "atif", "chat", PARQUET, "rlds"]
 _EVERY_S = 2.0
 _TOLD = 20
+_SUFFIXES = (".gz", ".json", ".jsonl", ".ndjson", ".parquet")
 
 FORMAT = click.option("--format", "name", type=click.Choice(NAMES), required=True, help="Format of the file.")
 
@@ -37,6 +38,12 @@ class Progress:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY_S
             _say(self.text())
+
+    def waits(self, events: int) -> None:
+        """Tells that Kafka has not acknowledged events yet."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY_S
+            _say(f"{self.text()}; {events} events wait for Kafka")
 
     def text(self) -> str:
         """The counts, in words."""
@@ -74,7 +81,7 @@ def import_(
     from stepstream.cli.dataset_import import Bad, Importer, read
 
     origin = Origin(
-        dataset=file.name.split(".")[0] if dataset is None else dataset,
+        dataset=_stem(file.name) if dataset is None else dataset,
         at_us=int(file.stat().st_mtime * 1e6),
         consent=consent,
         tenant=tenant or "default",
@@ -85,7 +92,9 @@ def import_(
     )
     progress, lost = Progress(), set()
     with ExitStack() as stack:
-        importer = None if dry_run else stack.enter_context(closing(Importer(stack.enter_context(_log()))))
+        importer = (
+            None if dry_run else stack.enter_context(closing(Importer(stack.enter_context(_log()), progress.waits)))
+        )
         for found in read(file, name, origin, tenant=tenant, agent=agent):
             if not isinstance(found, Bad) and importer is not None:
                 found = importer.publish(found)
@@ -123,16 +132,21 @@ def import_(
 )
 @click.option("--with-tokens", is_flag=True, help="Token ids and logprobs too, which are read from the log.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File; default: standard output.")
-def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as an object; needs --out.")
+def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | None, as_json: bool) -> None:
     """Write governed trajectories in another format."""
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from stepstream.embedded.addresses import wire
     from stepstream.jobs.storage.clickhouse import connect
-    from stepstream.jobs.storage.exporting import episodes, matching
+    from stepstream.jobs.storage.exporting import Unbounded, episodes, matching
 
     if name == PARQUET and out is None:
         raise click.UsageError("Parquet cannot go to standard output: give --out FILE")
+    if as_json and out is None:
+        raise click.UsageError("standard output holds the documents: give --out FILE with --json")
+    if out is not None and not out.parent.is_dir():
+        raise click.UsageError(f"there is no folder {out.parent}")
     settings = wire(load())
     progress, tokens = Progress(), 0
     with ExitStack() as stack:
@@ -146,9 +160,15 @@ def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | N
                     write(episode)
                     tokens += sum(step["fidelity"] == "token" for step in episode.steps)
                     progress.add(1, steps=len(episode.steps), feedback=len(episode.feedback))
+        except Unbounded as error:
+            raise click.UsageError(f"--where: {error}") from None
         except ClickHouseError as error:
             raise click.ClickException(f"ClickHouse refuses: {str(error).strip().splitlines()[0]}") from None
-    _say(f"exported: {progress.text() or 'nothing'}; {tokens} steps with tokens")
+    if as_json:
+        counts = {key: progress.counts[key] for key in ("trajectories", "steps", "feedback")}
+        click.echo(orjson.dumps(counts | {"steps_with_tokens": tokens}).decode())
+    else:
+        _say(f"exported: {progress.text() or 'nothing'}; {tokens} steps with tokens")
 
 
 @contextmanager
@@ -181,19 +201,30 @@ def _writer(name: str, out: Path | None) -> Iterator[Callable[[Episode], None]]:
     from stepstream.datasets.files import line_of
 
     partial = None if out is None else out.with_name(f".{out.name}.partial")
-    if name == PARQUET:
-        from stepstream.datasets.parquet import ParquetFile
+    try:
+        if name == PARQUET:
+            from stepstream.datasets.parquet import ParquetFile
 
-        assert partial is not None
-        with ParquetFile(partial) as file:
-            yield file.write
-    else:
-        with ExitStack() as stack:
-            stream = sys.stdout.buffer if partial is None else stack.enter_context(partial.open("wb"))
-            form = FORMATS[name]
-            yield lambda episode: stream.writelines(line_of(document) for document in form.write(episode))
-    if partial is not None and out is not None:
-        partial.replace(out)
+            assert partial is not None
+            with ParquetFile(partial) as file:
+                yield file.write
+        else:
+            with ExitStack() as stack:
+                stream = sys.stdout.buffer if partial is None else stack.enter_context(partial.open("wb"))
+                form = FORMATS[name]
+                yield lambda episode: stream.writelines(line_of(document) for document in form.write(episode))
+        if partial is not None and out is not None:
+            partial.replace(out)
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+
+
+def _stem(name: str) -> str:
+    """A file's name without what tells its kind: `runs.2026-01` of `runs.2026-01.jsonl.gz`."""
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix) or name
+    return name
 
 
 def _say(line: str) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import click
 
 FAULT, MISUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+_EXTRAS = {"pyarrow": "datasets"}
+"""What to install for a module that is missing, where it is less than everything."""
 
 # name: (module:attribute, what `--help` says)
 COMMANDS = {
@@ -101,6 +103,7 @@ def _status_of(error: Exception) -> int | None:
     from stepstream.topics.admin import RegistryNotReady
     from stepstream.topics.client import KafkaUnavailable
     from stepstream.topics.codec import RegistryUnavailable
+    from stepstream.topics.producer import DeliveryFailed
 
     if isinstance(error, SettingsError):
         return MISUSED
@@ -108,10 +111,11 @@ def _status_of(error: Exception) -> int | None:
         return UNREACHABLE
     if type(error).__name__ == "StoreUnavailableError":  # of the jobs, which the core does without
         return UNREACHABLE
-    if isinstance(error, StackError):
+    if isinstance(error, StackError | DeliveryFailed) or (isinstance(error, OSError) and error.filename):
         return FAULT
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("stepstream"):
-        error.msg += ": this command needs more packages than the core, pip install 'stepstream[demo]'"
+        extra = _EXTRAS.get(error.name.partition(".")[0], "demo")
+        error.msg += f": this command needs more packages than the core, pip install 'stepstream[{extra}]'"
         return FAULT
     return None
 

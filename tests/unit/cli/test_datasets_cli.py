@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stepstream.cli.datasets import _stem, _writer
 from stepstream.cli.main import run
 
 DATA = Path(__file__).parents[2] / "data" / "datasets"
@@ -39,6 +40,32 @@ def test_a_dry_run_needs_no_stack(name: str, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("checked: ")
     assert run(["import", str(DATA / name), "--format", form, "--dry-run"]) == 1
     assert "give --consent" in capsys.readouterr().err
+
+
+def test_files_whose_names_differ_after_a_dot_are_not_one_dataset() -> None:
+    stems = {
+        "runs.2026-01.jsonl.gz": "runs.2026-01",
+        "runs.2026-02.jsonl.gz": "runs.2026-02",
+        ".json": ".json",
+        "a": "a",
+    }
+    assert {name: _stem(name) for name in stems} == stems
+
+
+def test_what_cannot_be_written_is_told_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", "--format", "chat", "--out", str(tmp_path / "no" / "f")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert run(["export", "--format", "chat", "--json"]) == 2
+    assert "give --out FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["chat", "parquet"])
+def test_what_was_written_before_a_fault_does_not_stay(name: str, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), _writer(name, tmp_path / "f"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_parquet_goes_to_a_file_alone(capsys: pytest.CaptureFixture[str]) -> None:

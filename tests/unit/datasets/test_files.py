@@ -1,6 +1,8 @@
 """Files: lines, whole documents, arrays, gzip and Parquet; what is broken in them is told with its place."""
 
 import gzip
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,47 @@ def test_a_broken_line_is_told_and_the_others_are_read(tmp_path: Path) -> None:
     first, second, third, fourth = documents(file)
     assert (first, fourth) == (Place(1, {"a": 1}), Place(5, {"a": 2}))
     assert [(place.line, place.document) for place in (second, third)] == [(2, None), (3, None)]
-    assert all(place.error and place.error.startswith("it is no JSON") for place in (second, third))
+    assert [(place.error or "")[:13] for place in (second, third)] == ["it is no JSON", "it is not UTF"]
+
+
+def test_what_cannot_be_read_is_told_where_it_begins(tmp_path: Path) -> None:
+    packed, lines, scattered = tmp_path / "f.jsonl.gz", tmp_path / "f.jsonl", tmp_path / "f.json"
+    packed.write_bytes(gzip.compress(b'{"a": 1}\n' * 5000)[:-9])
+    *sound, last = documents(packed)
+    assert [place.line for place in sound] == list(range(1, len(sound) + 1))
+    assert (last.line, last.error is not None) == (len(sound) + 1, True)
+    lines.write_bytes('{"a": "é"}\n'.encode("latin-1") + b'{"a": 1}\n')
+    scattered.write_bytes(b"[" + '{"a": "é"}'.encode("latin-1") + b', {"a": 1}]')
+    for path in (lines, scattered):
+        first, second = documents(path)
+        assert (first.error, second.document) == ("it is not UTF-8: byte 0xe9 after 7 characters", {"a": 1})
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (rb'{"a": ["cut \ud83d", "\ud83d\ude00"]}', ["cut \ufffd", "\U0001f600"]),
+        (b'{"a": [Infinity, 123456789012345678901234567890]}', [float("inf"), 1.2345678901234568e29]),
+    ],
+)
+def test_what_other_writers_write_is_read(text: bytes, value: Any, whole: bool, tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"[" + text + b"]" if whole else text)
+    assert [place.document for place in documents(file)] == [{"a": value}]
+
+
+def test_what_a_file_is_called_does_not_matter_nor_whether_it_is_a_pipe(tmp_path: Path) -> None:
+    file, pipe = tmp_path / "f.jsonl", tmp_path / "pipe"
+    text = '{"a": "é"}\n{"a": 2}\n'
+    for content in (gzip.compress(text.encode()), text.encode("utf-16")):
+        file.write_bytes(content)
+        assert [place.document for place in documents(file)] == [{"a": "é"}, {"a": 2}]
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(pipe.write_text, text)
+        assert [place.document for place in documents(pipe)] == [{"a": "é"}, {"a": 2}]
+        written.result()
 
 
 def test_a_first_line_that_is_broken_costs_that_line_alone(tmp_path: Path) -> None:
@@ -103,6 +145,23 @@ def test_d4rl_arrays_are_cut_into_episodes_where_they_end(tmp_path: Path) -> Non
     assert [episode.steps[-1]["end"] for episode in episodes] == ["terminated", "truncated", "truncated"]
     assert [episode.trajectory_id for episode in episodes] == ["d/1", "d/3", "d/5"]
     assert episodes[0].rewards == {0: 0.0, 1: 1.0}
+
+
+def test_what_is_no_parquet_or_has_no_actions_is_told(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"no Parquet")
+    pq.write_table(pa.table({"episode_id": ["a"], "messages": ["[]"]}), tmp_path / "g")
+    for name, said in (("f", "cannot be read as Parquet"), ("g", "'action' is missing")):
+        [bad] = read(tmp_path / name, "parquet", ORIGIN, tenant=None, agent=None)
+        assert isinstance(bad, Bad)
+        assert said in bad.reason
+
+
+def test_two_trajectories_under_one_id_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "f.jsonl"
+    lines = [orjson.dumps({"id": "task-1", "messages": [{"role": "assistant", "content": text}]}) for text in "abab"]
+    file.write_bytes(b"\n".join(lines))
+    found = list(read(file, "chat", ORIGIN, tenant=None, agent=None))
+    assert [(item.line, type(item)) for item in found] == [(1, Found), (2, Bad), (3, Found), (4, Bad)]
 
 
 def test_an_import_tells_what_govern_would_refuse_and_never_loosens_consent(tmp_path: Path) -> None:

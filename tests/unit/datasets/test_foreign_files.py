@@ -21,6 +21,27 @@ NOW_US = 1_790_000_000_000_000
 ORIGIN = Origin(dataset="d", at_us=AT_US, consent="train", tenant="acme", agent="someone", version=4)
 
 
+KEYS = (
+    "messages role content tool_calls metadata stepstream version all steps schema_version source observation results "
+    "class_ id details function kwargs action reward is_last weight input preferred_output metrics logprobs consent "
+    "completion_token_ids prompt_token_ids timestamp feedback extra"
+)
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=False), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS.split(" ")), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+_answer = {"role": "assistant", "content": "Hello", "source": "agent", "message": "", "class_": "message_action"}
+_SOUND: dict[str, dict[str, Any]] = {
+    "adp": {"id": "1", "content": [_answer]},
+    "atif": {"schema_version": "ATIF-v1.7", "steps": [_answer]},
+    "chat": {"messages": [_answer]},
+    "rlds": {"steps": [{"action": "wave"}]},
+}
+
+
 def read(name: str, file: str, origin: Origin = ORIGIN) -> list[Episode]:
     return [episode for place in documents(DATA / file) for episode in FORMATS[name].read(place.document, origin)]
 
@@ -141,6 +162,31 @@ def test_chat() -> None:
     assert parts.steps[0]["messages"][0]["content"] == "Which is the capital of Austria?"
 
 
+@pytest.mark.parametrize(
+    "said", [{"refusal": "I will not"}, {"content": [{"type": "refusal", "refusal": "I will not"}]}]
+)
+def test_a_refusal_is_what_was_answered(said: dict[str, Any]) -> None:
+    lost: set[str] = set()
+    assert (from_chat({"role": "assistant", "content": None, **said}, lost)["content"], lost) == ("I will not", set())
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "lost"),
+    [
+        (
+            "chat",
+            {"score": 1, "metadata": {"id": "1", "source": "web"}, "functions": None},
+            {"score", "metadata.source"},
+        ),
+        ("adp", {"available_apis": ["f"], "details": {"dataset": "x"}}, {"available_apis", "details.dataset"}),
+        ("atif", {"notes": "x", "final_metrics": {"total_steps": 1}, "extra": {"a": 1}}, {"notes", "extra.a"}),
+    ],
+)
+def test_what_there_is_no_place_for_is_named(name: str, more: dict[str, Any], lost: set[str]) -> None:
+    [episode] = FORMATS[name].read(_SOUND[name] | more, ORIGIN)
+    assert episode.lost == lost
+
+
 def test_a_custom_tools_text_is_its_argument() -> None:
     call = {"id": "1", "type": "custom", "custom": {"name": "run", "input": "1+1"}}
     [told] = from_chat({"role": "assistant", "content": None, "tool_calls": [call]}, set())["tool_calls"]
@@ -161,27 +207,6 @@ def test_what_tells_no_outcome_has_the_one_that_is_given() -> None:
         [told] = episode.feedback
         assert (told["name"], told["value"], told["step_index"], told["source"]) == ("outcome", 0.5, None, "user")
     assert [each.feedback[0]["value"] for each in read("chat", "preferences.jsonl", given)] == [1.0, 0.0]
-
-
-KEYS = (
-    "messages role content tool_calls metadata stepstream version all steps schema_version source observation results "
-    "class_ id details function kwargs action reward is_last weight input preferred_output metrics logprobs consent "
-    "completion_token_ids prompt_token_ids timestamp feedback extra"
-)
-_json = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=False), st.text(max_size=3)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS.split(" ")), inner, max_size=5)
-    ),
-    max_leaves=12,
-)
-_answer = {"role": "assistant", "content": "Hello", "source": "agent", "message": "", "class_": "message_action"}
-_SOUND: dict[str, dict[str, Any]] = {
-    "adp": {"id": "1", "content": [_answer]},
-    "atif": {"schema_version": "ATIF-v1.7", "steps": [_answer]},
-    "chat": {"messages": [_answer]},
-    "rlds": {"steps": [{"action": "wave"}]},
-}
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

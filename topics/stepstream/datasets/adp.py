@@ -15,11 +15,12 @@ from typing import Any
 from stepstream.datasets.chat import close
 from stepstream.datasets.episode import NEUTRAL, Episode, Named, Origin, Turn, Unreadable, build
 from stepstream.datasets.extension import KEY, extension, read_both
-from stepstream.datasets.messages import arguments_of, text_of
+from stepstream.datasets.messages import arguments_of, others, text_of
 from stepstream.topics.events import Message, Step, new_message, new_tool_call
 
 FORMAT = "adp"
 _WRITTEN = "1.2.0"
+_KNOWN = ("schema_version", "id", "content", "details")
 _ACTIONS = ("api_action", "code_action", "message_action")
 _OURS = {"system": "system", "user": "user", "agent": "assistant", "assistant": "assistant"}
 
@@ -136,7 +137,7 @@ def _actions(step: Step, calls: _Calls, reward: float | None) -> list[dict[str, 
 
 def _native(document: Mapping[str, Any], origin: Origin) -> Episode:
     details = document.get("details") or {}
-    lost = {f"details.{name}" for name in details if name != KEY}
+    lost = others(document, _KNOWN) | {f"details.{name}" for name in others(details, (KEY,))}
     turns: list[Turn] = []
     pending: list[Message] = []
     in_run = False

@@ -17,13 +17,16 @@ from stepstream.datasets.chat import close
 from stepstream.datasets.contexts import whole_prompts
 from stepstream.datasets.episode import NEUTRAL, Episode, Named, Origin, Turn, Unreadable, build
 from stepstream.datasets.extension import KEY, extension, read_both
-from stepstream.datasets.messages import arguments_of, content_of, digest_of, text_of
+from stepstream.datasets.messages import arguments_of, content_of, digest_of, others, text_of
 from stepstream.topics.events import Message, Step, new_message, new_tool_call
 
 FORMAT = "atif"
 _WRITTEN = "ATIF-v1.7"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNTOLD = ("notes", "continued_trajectory_ref")
+_KNOWN = (
+    *("schema_version", "session_id", "trajectory_id", "agent", "steps", "subagent_trajectories", "extra"),
+    "final_metrics",  # sums of what the steps tell
+)
 
 
 def write(episode: Episode) -> list[dict[str, Any]]:
@@ -136,7 +139,8 @@ def _write_last_results(step: Step, written: dict[str, Any]) -> None:
 
 def _native(document: Mapping[str, Any], origin: Origin) -> Episode:
     agent = document.get("agent") or {}
-    lost = {name for name in _UNTOLD if document.get(name)}
+    extra = document.get("extra") or {}
+    lost = others(document, _KNOWN) | {f"extra.{name}" for name in others(extra, (KEY,))}
     if agent.get("tool_definitions"):
         lost.add("tool_definitions")
     turns: list[Turn] = []

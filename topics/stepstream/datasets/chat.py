@@ -21,10 +21,11 @@ from stepstream.datasets.episode import (
     build,
 )
 from stepstream.datasets.extension import KEY, extension, read_both
-from stepstream.datasets.messages import digest_of, from_chat, text_of, to_chat
+from stepstream.datasets.messages import digest_of, from_chat, others, text_of, to_chat
 from stepstream.topics.events import Message
 
 FORMAT = "chat"
+_KNOWN = ("messages", "tools", "id", "metadata")
 
 
 def write(episode: Episode) -> list[dict[str, Any]]:
@@ -61,9 +62,9 @@ def read(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
 
 
 def _conversation(document: Mapping[str, Any], origin: Origin) -> Episode:
-    lost = {"functions"} if document.get("functions") else set()
-    turns = _turns(document["messages"], lost)
     metadata = document.get("metadata") or {}
+    lost = others(document, _KNOWN) | {f"metadata.{name}" for name in others(metadata, ("id", KEY))}
+    turns = _turns(document["messages"], lost)
     name = document.get("id") or metadata.get("id") or digest_of(document["messages"])
     return _offered(build(turns, Named(FORMAT, str(name)), origin, lost=lost), document)
 

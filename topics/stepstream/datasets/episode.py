@@ -38,6 +38,9 @@ class Episode:
     lost: set[str] = field(default_factory=set, compare=False)
     """What the document that it was read from had and a record has no place for."""
 
+    ours: bool = field(default=False, compare=False)
+    """Whether an extension of ours told it, ids and all."""
+
     @property
     def trajectory_id(self) -> str:
         """The trajectory."""

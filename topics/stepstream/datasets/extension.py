@@ -52,7 +52,7 @@ def restored(native: Episode, told: Mapping[str, Any]) -> Episode:
     feedback = [new_feedback(**item) for item in told["feedback"]] if "feedback" in told else native.feedback
     given = told.get("rewards")
     rewards = native.rewards if given is None else {int(index): value for index, value in given.items()}
-    return Episode(steps, feedback, rewards, native.lost)
+    return Episode(steps, feedback, rewards, native.lost, ours=True)
 
 
 def read_both(native: Callable[[Origin], Episode], told: Mapping[str, Any] | None, origin: Origin) -> Episode:

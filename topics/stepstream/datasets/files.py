@@ -1,15 +1,25 @@
-"""Files of documents: JSON lines, one JSON document or array over many lines, and each of them gzipped."""
+"""Files of documents: JSON lines, one JSON document or array over many lines, and each of them gzipped.
 
+UTF-8, or UTF-16 with its mark; pipes too. Numbers and texts are taken as other parsers take them, see `lenient_json`.
+"""
+
+import codecs
 import gzip
 import json
-from collections.abc import Iterator
-from io import TextIOWrapper
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from io import BufferedReader, TextIOWrapper
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO, cast
 
 import orjson
 
+from stepstream.topics import lenient_json
+
 _CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
 
 
 class Place(NamedTuple):
@@ -24,21 +34,19 @@ class Place(NamedTuple):
 def documents(path: Path) -> Iterator[Place]:
     """The documents of a file, one in memory at a time. A line that is no JSON is told and passed over.
 
+    Where the rest of a file cannot be unpacked, as of one that was not copied whole, that is told as its last place.
+
     Raises:
         OSError: the file cannot be read.
     """
-    with _open(path) as file:
-        first = ""
-        while not first.strip():
-            first = file.readline()
-            if not first:
-                return
-        if _is_line(first):
-            file.seek(0)
-            yield from _lines(file)
-        else:
-            file.seek(0)
-            yield from _scattered(file)
+    line = 0
+    try:
+        with _open(path) as file:
+            for place in _placed(file):
+                line = place.line
+                yield place
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        yield Place(line + 1, None, f"from here on the file cannot be read: {error}")
 
 
 def line_of(document: Any) -> bytes:
@@ -46,10 +54,26 @@ def line_of(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return TextIOWrapper(gzip.open(path), encoding="utf-8", errors="replace")
-    return path.open(encoding="utf-8", errors="replace")
+@contextmanager
+def _open(path: Path) -> Iterator[TextIO]:
+    with ExitStack() as stack:
+        raw = stack.enter_context(path.open("rb"))
+        if raw.peek(2).startswith(_GZIP):  # whatever its name
+            raw = BufferedReader(cast(Any, stack.enter_context(gzip.GzipFile(fileobj=raw))))
+        marked = raw.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        yield TextIOWrapper(raw, "utf-16") if marked else TextIOWrapper(raw, "utf-8", errors="surrogateescape")
+
+
+def _placed(file: TextIO) -> Iterator[Place]:
+    number, first = 0, ""
+    while not first.strip("\ufeff \t\r\n"):
+        number, first = number + 1, file.readline()
+        if not first:
+            return
+    if _is_line(first):
+        yield from _lines(chain([first], file), number)
+    else:
+        yield from _scattered(file, first)
 
 
 def _is_line(text: str) -> bool:
@@ -64,21 +88,29 @@ def _is_line(text: str) -> bool:
     return True
 
 
-def _lines(file: TextIO) -> Iterator[Place]:
-    for number, line in enumerate(file, 1):
+def _lines(lines: Iterable[str], number: int) -> Iterator[Place]:
+    """A document a line, from line `number` on."""
+    for place, line in enumerate(lines, number):
         text = line.lstrip("\ufeff")
         if not text.strip():
             continue
         try:
-            yield Place(number, orjson.loads(text))
-        except orjson.JSONDecodeError as error:
-            yield Place(number, None, f"it is no JSON: {error}")
+            yield Place(place, lenient_json.loads(text.encode(), most=None))
+        except UnicodeEncodeError as error:
+            yield Place(place, None, _not_utf8(error))
+        except ValueError as error:
+            yield Place(place, None, f"it is no JSON: {error}")
 
 
-def _scattered(file: TextIO) -> Iterator[Place]:
+def _not_utf8(error: UnicodeEncodeError) -> str:
+    byte = ord(error.object[error.start]) & 0xFF
+    return f"it is not UTF-8: byte 0x{byte:02x} after {error.start} characters"
+
+
+def _scattered(file: TextIO, text: str) -> Iterator[Place]:
     """Documents over many lines, one after the other or in an array; after a fault nothing more can be told apart."""
-    decoder = json.JSONDecoder()
-    text, number, more = "", 0, True
+    decoder = json.JSONDecoder(parse_int=lenient_json.number)
+    number, more = 0, True
     while True:
         text = text.lstrip("\ufeff \t\r\n,")
         if number == 0 and text.startswith("["):
@@ -91,10 +123,13 @@ def _scattered(file: TextIO) -> Iterator[Place]:
                 if not more:
                     yield Place(number + 1, None, f"it is no JSON: {error}")
                     return
+            except RecursionError:
+                yield Place(number + 1, None, "it is nested too deeply")
+                return
             else:
                 if isinstance(document, dict) or not more or end < len(text):
                     number += 1
-                    yield Place(number, document)
+                    yield _decoded(number, document, text[:end])
                     text = text[end:]
                     continue
         if not more:
@@ -103,3 +138,11 @@ def _scattered(file: TextIO) -> Iterator[Place]:
         chunk = file.read(max(_CHUNK, len(text)))
         more = bool(chunk)
         text += chunk
+
+
+def _decoded(number: int, document: Any, text: str) -> Place:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return Place(number, None, _not_utf8(error))
+    return Place(number, lenient_json.sound(document) if "\\u" in text else document)

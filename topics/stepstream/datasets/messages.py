@@ -1,7 +1,7 @@
 """Messages in the shape of OpenAI's chat API, the one that most formats borrow. Pure."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
@@ -42,7 +42,7 @@ def from_chat(raw: Mapping[str, Any], lost: set[str]) -> Message:
         role, answers = "tool", raw.get("name")
     return new_message(
         role=str(role),
-        content=content_of(raw.get("content"), lost),
+        content=content_of(raw.get("content"), lost) or text_of(raw.get("refusal")),
         tool_calls=calls,
         tool_call_id=None if answers is None else str(answers),
         name=_optional(raw.get("name")),
@@ -56,8 +56,9 @@ def content_of(content: Any, lost: set[str]) -> str:
         return text_of(content)
     texts = []
     for part in content:
-        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-            texts.append(part["text"])
+        said = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else part
+        if isinstance(said, str):
+            texts.append(said)
         else:
             kind = part.get("type", "part") if isinstance(part, Mapping) else "part"
             lost.add(f"content of type {kind}")
@@ -84,6 +85,11 @@ def arguments_of(text: str) -> dict[str, Any]:
 def digest_of(document: Any) -> str:
     """A name for a document that has none: of its content, however its keys are ordered."""
     return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def others(document: Mapping[str, Any], known: Collection[str]) -> set[str]:
+    """Names of what a document has beside what is known, and is not empty: a record has no place for it."""
+    return {name for name, value in document.items() if name not in known and value not in (None, [], {}, "")}
 
 
 def _call(raw: Mapping[str, Any]) -> ToolCall:

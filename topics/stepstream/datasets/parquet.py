@@ -77,6 +77,18 @@ def documents(path: Path) -> Iterator[Place]:
     """The file's episodes as documents of RLDS, one in memory at a time."""
     import pyarrow.parquet
 
+    number = 0
+    try:
+        for place in _episodes(path):
+            number = place.line
+            yield place
+    except pyarrow.ArrowException as error:
+        yield Place(number + 1, None, f"from here on the file cannot be read as Parquet: {error}")
+
+
+def _episodes(path: Path) -> Iterator[Place]:
+    import pyarrow.parquet
+
     rows: list[dict[str, Any]] = []
     begun, number = 1, 0
     with pyarrow.parquet.ParquetFile(path) as file:
@@ -123,8 +135,7 @@ def _document(rows: list[dict[str, Any]], begun: int) -> Place:
         terminal, timeout = step.pop("terminals", False), step.pop("timeouts", False)
         step.setdefault("is_terminal", bool(terminal))
         step.setdefault("is_last", bool(terminal or timeout) and "is_first" not in row and step.get("action") is None)
-        for name in _SAID:
-            step[name] = _said(step.get(name))
+        step |= {name: _said(step[name]) for name in _SAID if name in step}
         document["steps"].append(step)
     told = rows[0].get(KEY)
     if told:

@@ -73,7 +73,7 @@ def _native(document: Mapping[str, Any], origin: Origin) -> Episode:
     for step in document["steps"]:
         lost |= {f"metadata {name} of steps" for name in step.keys() - _KNOWN}
         observed = _observed(step.get("observation"), lost)
-        action = step.get("action")
+        action = step.get("action") if step.get("is_last") else step["action"]
         if step.get("is_last") and (not isinstance(action, str | Mapping) or not action):
             rest += observed
             if isinstance(action, list) and any(action):

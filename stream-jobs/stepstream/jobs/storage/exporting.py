@@ -108,6 +108,10 @@ WHERE whose IN
 person with an agent. `label` revises what it keeps; what is older has the consent of its time."""
 
 
+class Unbounded(ValueError):
+    """A condition that reaches beyond its place in the query."""
+
+
 def matching(client: Client, where: str, purpose: Purpose) -> Iterator[list[str]]:
     """Ids of the trajectories that fulfil a condition and may be used so now, in pages, in order.
 
@@ -118,22 +122,32 @@ def matching(client: Client, where: str, purpose: Purpose) -> Iterator[list[str]
 
     Raises:
         ClickHouseError: the condition cannot be evaluated.
+        Unbounded: it does not keep to its brackets.
     """
     query = (
         "SELECT trajectory_id FROM trajectories FINAL WHERE trajectory_id > {after:String} "
-        f"AND consent IN {{consents:Array(String)}} AND {_FIT[purpose]} AND (\n{where.strip() or '1'}\n) "
-        "ORDER BY trajectory_id LIMIT {page:UInt32}"
+        f"AND (\n{where.strip() or '1'}\n) ORDER BY trajectory_id LIMIT {{page:UInt32}}"
     )
-    after = ""
-    while True:
-        parameters = {"after": after, "consents": list(_ALLOWED[purpose]), "page": PAGE}
-        ids = [row[0] for row in client.query(query, parameters=parameters).result_rows]
-        if not ids:
-            return
-        withdrawn = {row[0] for row in client.query(_NOT_NOW, parameters=parameters | {"ids": ids}).result_rows}
-        if len(withdrawn) < len(ids):
-            yield [name for name in ids if name not in withdrawn]
+    # Asked on its own: no bracket that the condition closes gets around it.
+    allowed = (
+        "SELECT trajectory_id FROM trajectories FINAL WHERE trajectory_id IN {ids:Array(String)} "
+        f"AND consent IN {{consents:Array(String)}} AND {_FIT[purpose]}"
+    )
+    after, parameters = "", {"consents": list(_ALLOWED[purpose]), "page": PAGE}
+    while ids := _column(client, query, parameters | {"after": after}):
+        if ids[0] <= after:
+            raise Unbounded("the condition closes a bracket that it did not open")
+        those = parameters | {"ids": ids}
+        found = set(_column(client, allowed, those))
+        if found:
+            found -= set(_column(client, _NOT_NOW, those))
+        if found:
+            yield [name for name in ids if name in found]
         after = ids[-1]
+
+
+def _column(client: Client, query: str, parameters: dict[str, Any]) -> list[str]:
+    return [row[0] for row in client.query(query, parameters=parameters).result_rows]
 
 
 def episodes(client: Client, ids: Sequence[str], purpose: Purpose, whole: Whole | None = None) -> Iterator[Episode]:
