@@ -6,6 +6,7 @@ schema a record was written with to the one that they know.
 
 import io
 import json
+import re
 import struct
 import time
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 MAGIC = 0
 HEADER = struct.Struct(">bI")
 FORGET_UNKNOWN_S = 30.0
+_MISFIT = " do not match "
+"""Between a value and what fastavro expected."""
+_QUOTED = re.compile(r"b?'.*'|b?\".*\"", re.DOTALL)
 
 
 class CodecError(Exception):
@@ -61,6 +65,15 @@ class NotRegistered(RegistryUnavailable):
 
 class KeysUnavailable(RegistryUnavailable):
     """The keys of sealed records cannot be had: the record may be sound, so wait and try again."""
+
+
+def told(error: Exception) -> str:
+    """What is wrong with a record, without the value that is wrong: it goes into logs and onto `dead-letters`."""
+    kind, text = type(error).__name__, str(error)
+    if isinstance(error, UnicodeError):
+        return f"{kind}: {getattr(error, 'reason', 'not text')}"
+    _, mark, wanted = text.rpartition(_MISFIT)
+    return f"{kind}: a value does not match {wanted}" if mark else f"{kind}: {_QUOTED.sub('…', text)}"
 
 
 class Sealing(Protocol):
@@ -160,7 +173,7 @@ class Codec:
         except (RegistryUnavailable, CodecError):
             raise
         except Exception as error:  # fastavro raises whatever the wrong value provokes
-            raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {error!r}") from error
+            raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {told(error)}") from error
 
     def _compile(self, topic: str) -> Writer:
         self._write[topic] = compiled(self._parsed[topic])
@@ -177,7 +190,7 @@ class Codec:
             writer = self._translated.get(text) or fastavro.parse_schema(json.loads(text))
             record = fastavro.schemaless_reader(io.BytesIO(body), writer, self._parsed[topic])
         except Exception as error:  # as in `decode`
-            raise Malformed(f"does not read as {TOPICS[topic].schema}: {error!r}"[:300]) from error
+            raise Malformed(f"does not read as {TOPICS[topic].schema}: {told(error)}"[:300]) from error
         self._translated[text] = writer
         # What is sealed is written with its record's schema too, so it is opened and sealed again.
         return self.body(topic, self._open(topic, writer, cast(dict[str, Any], record)))
@@ -203,7 +216,9 @@ class Codec:
         try:
             record = fastavro.schemaless_reader(body, writer, reader)
         except Exception as error:  # corrupt bytes provoke any exception
-            raise Malformed(f"schema {schema_id} does not read as {TOPICS[topic].schema}: {error!r}"[:300]) from error
+            raise Malformed(
+                f"schema {schema_id} does not read as {TOPICS[topic].schema}: {told(error)}"[:300]
+            ) from error
         if body.tell() != len(value):
             raise Malformed(f"{len(value) - body.tell()} bytes after the end of the record")
         return self._open(topic, writer, cast(dict[str, Any], record))
