@@ -28,9 +28,11 @@ def apply(file: Path, tenant: str, as_json: bool) -> None:
     from stepstream.topics.events import new_policy
     from stepstream.topics.ids import new_event_id, now_us
 
-    document = file.read_text("utf-8")
     try:
+        document = file.read_text("utf-8-sig")
         check(document)
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file} cannot be applied: it is not UTF-8: {error.reason}") from None
     except PolicyError as error:
         raise click.ClickException(f"{file} cannot be applied: {error}") from None
     with log_at_hand(load(), _say) as settings:

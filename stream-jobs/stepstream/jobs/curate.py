@@ -66,6 +66,8 @@ class Curator:
         if "erased" in labelled["flags"]:
             known[1].forget(name)
             return None
+        if _is_out(labelled):
+            return None
         cluster = known[1].add(
             name,
             labelled["group_id"],
@@ -92,6 +94,16 @@ class Curator:
         if record["event_id"] not in self._read:
             self._read[record["event_id"]] = PolicyFile.parse(record["document"]).near_duplicates
         return self._read[record["event_id"]]
+
+
+def _is_out(labelled: LabeledTrajectory) -> bool:
+    """Whether it is not trained on for another reason than its likeness, so that it takes nobody's place.
+
+    When it comes back, as with a release or a new consent, that is another label. One that was let in before keeps its
+    place: read again in another order, others would lose theirs.
+    """
+    held = [flag.removeprefix("held:") for flag in labelled["flags"] if flag.startswith("held:")]
+    return labelled["consent"] != "train" or any(not reason.startswith(NEAR_DUPLICATE) for reason in held)
 
 
 def main(settings: Settings, stop: Stop) -> None:

@@ -11,6 +11,8 @@ from stepstream.jobs.curation.languages import language_of
 from stepstream.jobs.labels.joining import shared_step
 from stepstream.topics.events import Step, ToolCall, TrajectoryEnd
 
+_LIMITS = ("length", "max_tokens", "max_output_tokens")
+"""Why a response ended that was cut, as makers of models say it, and whoever writes to Kafka passes it on."""
 LOOP = 4
 """Steps in a row that do the same thing and learn nothing from it."""
 
@@ -31,7 +33,7 @@ def quality(
         found.add("empty")
     if _partly_failed(steps, calls):
         found.add("partial_failure")
-    if end == "truncated" or any(step["finish_reason"] == "length" for step in steps):
+    if end == "truncated" or any(step["finish_reason"].lower() in _LIMITS for step in steps):
         found.add("truncated")
     if _loops(steps, calls):
         found.add("looping")

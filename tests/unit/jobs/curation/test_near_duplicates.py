@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_records import trajectory
@@ -97,6 +98,16 @@ def test_a_decision_names_cluster_and_job_and_is_the_same_each_time() -> None:
     assert [(d["trajectory_id"], d["action"], d["by"]) for d in held] == [("c", "hold", JOB), ("d", "hold", JOB)]
     assert held[0]["reason"] == held[1]["reason"]
     assert held[0]["reason"].startswith("near_duplicate:")
+
+
+@pytest.mark.parametrize("out", [{"consent": "analyse"}, {"flags": ["held:quality:empty"]}])
+def test_what_is_not_trained_on_anyway_takes_nobodys_place(out: dict[str, Any]) -> None:
+    curator = Curator(Policies(default=POLICY))
+    assert [curator.take(label(name, **out)) for name in "abc"] == [None] * 3
+    assert [curator.take(label(name)) for name in "de"] == [None] * 2
+    back = curator.take(label("a"))
+    assert back is not None
+    assert back["trajectory_id"] == "a"
 
 
 def test_without_a_cap_nothing_is_held() -> None:

@@ -54,6 +54,11 @@ def test_a_failure_that_was_overcome_is_partial() -> None:
     assert flags(steps) == ["partial_failure"]
 
 
+@pytest.mark.parametrize("reason", ["length", "MAX_TOKENS", "max_output_tokens"])
+def test_a_limit_truncates_whatever_its_maker_calls_it(reason: str) -> None:
+    assert flags(varied(2, finish_reason=reason)) == ["truncated"]
+
+
 def test_a_limit_truncates() -> None:
     assert flags(varied(2), end="truncated") == ["truncated"]
     assert flags(varied(2, finish_reason="length")) == ["truncated"]
