@@ -44,7 +44,8 @@ _STEP, _ASKED = b"s", b"a"
 _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
 _DAY_US = 24 * 3600 * 1_000_000
-_KEPT_DAYS = 2
+_KEPT_DAYS = 4
+"""How late a user may answer: over a long weekend."""
 _BATCH = 5
 """Small: a batch that is given up is asked about again."""
 
@@ -118,7 +119,8 @@ class JudgeFold:
         )
 
     def _judge(self, step: Step, index: int, changes: Changes, out: Outputs) -> None:
-        stored = next((found for days in (0, 1) if (found := changes.get(_key(step, index, days))) is not None), None)
+        kept = (changes.get(_key(step, index, days)) for days in range(_KEPT_DAYS + 1))
+        stored = next((found for found in kept if found is not None), None)
         before = None if stored is None else cast(Step, self._codec.decode(STEPS, stored))
         if before is None or is_erased(before):
             out.count(metrics.JUDGED.labels("unknown"))

@@ -42,6 +42,12 @@ def test_the_item_wins_over_the_headers_and_ids_are_made() -> None:
     assert made["event_id"] != event(comment="good")["event_id"]
 
 
+def test_a_demonstration_may_be_a_message() -> None:
+    message = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "get", "arguments": "{}"}}]}
+    assert orjson.loads(event(demonstration=message)["demonstration"] or "") == message
+    assert event(demonstration="as text")["demonstration"] == "as text"
+
+
 def test_a_list() -> None:
     items, several = parse(b'[{"trajectory_id":"t","name":"n","value":0.5},{"trajectory_id":"t","name":"n","value":2}]')
     assert several
@@ -56,6 +62,8 @@ def test_a_list() -> None:
         (b'{"name":"n","value":1}', "trajectory_id: Field required"),
         (b'{"trajectory_id":"t","name":"n"}', "says nothing"),
         (b'{"trajectory_id":"t","name":"n","value":"1"}', "value: must be a number, true or false"),
+        (b'{"trajectory_id":"t","name":"n","value":1e300}', "value: must be at most 1e\\+15"),
+        (b'{"trajectory_id":"t","name":"n","demonstration":["x"]}', "demonstration: must be a text, or"),
         (b'{"trajectory_id":"t","name":"","value":1}', "name"),
         (b'{"trajectory_id":"t","name":"n","vlaue":1}', "vlaue: Extra inputs are not permitted"),
         (b'{"trajectory_id":"t","name":"n","value":1,"step_index":-1}', "step_index"),

@@ -1,7 +1,7 @@
 """`/v1/feedback`: what a caller may say about a trajectory, a step or a tool call, checked and made an event."""
 
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
@@ -14,6 +14,12 @@ from stepstream.topics.ids import new_event_id
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST)]
 Index = Annotated[StrictInt, Field(ge=0, le=LARGEST_INDEX)]
 
+MOST = 1e15
+"""A larger value is a unit error, which `govern` does not take."""
+_EXPECTED = {
+    "value": "must be a number, true or false",
+    "demonstration": "must be a text, or an assistant's message as an object",
+}
 SIGNALS = ("value", "category", "comment", "demonstration", "retracts", "ends_trajectory")
 
 
@@ -29,7 +35,7 @@ class Posted(BaseModel):
     value: StrictBool | StrictInt | StrictFloat | None = None
     category: Name | None = None
     comment: str | None = None
-    demonstration: str | None = None
+    demonstration: str | dict[str, Any] | None = None
     source: Name = "user"
     ends_trajectory: Literal["terminated", "truncated"] | None = None
     last_step_index: Index | None = None
@@ -60,6 +66,8 @@ def parse(body: bytes) -> tuple[list[Posted], bool]:
             raise BadRequest(where + _explain(error)) from None
         if all(getattr(posted, signal) is None for signal in SIGNALS):
             raise BadRequest(f"{where}says nothing: give one of {', '.join(SIGNALS)}")
+        if posted.value is not None and abs(posted.value) > MOST:
+            raise BadRequest(f"{where}value: must be at most {MOST:g}")
         if posted.last_step_index is not None and posted.ends_trajectory is None:
             raise BadRequest(f"{where}last_step_index: only with ends_trajectory")
         items.append(posted)
@@ -82,7 +90,7 @@ def event_of(posted: Posted, identity: Identity, now_us: int, producer: str, key
         value=None if posted.value is None else float(posted.value),
         category=posted.category,
         comment=posted.comment,
-        demonstration=posted.demonstration,
+        demonstration=_text(posted.demonstration),
         source=posted.source,
         retracts=str(posted.retracts) if posted.retracts else None,
         end=posted.ends_trajectory or "open",
@@ -90,9 +98,13 @@ def event_of(posted: Posted, identity: Identity, now_us: int, producer: str, key
     )
 
 
+def _text(demonstration: str | dict[str, Any] | None) -> str | None:
+    return orjson.dumps(demonstration).decode() if isinstance(demonstration, dict) else demonstration
+
+
 def _explain(error: ValidationError) -> str:
     said = {}
     for fault in error.errors(include_url=False, include_input=False):
         field = str(fault["loc"][0]) if fault["loc"] else "body"
-        said[field] = "must be a number, true or false" if field == "value" else fault["msg"]
+        said[field] = _EXPECTED.get(field, fault["msg"])
     return "; ".join(f"{field}: {message}" for field, message in said.items())

@@ -142,11 +142,20 @@ def test_consent_is_asked_for_before_anything_leaves() -> None:
     assert len(judge.asked) == 1
 
 
+def test_a_user_may_answer_after_a_weekend() -> None:
+    judge, (asked, answered) = Scripted(), talk()
+    answered["occurred_at_us"] += 3 * DAY_US
+    run = judge_run(judge)
+    assert fed(run, [as_governed(asked)]) == []
+    run.tick((asked["occurred_at_us"] + 3 * DAY_US) // 1000)
+    assert len(fed(run, [as_governed(answered)])) == 1
+
+
 def test_old_days_are_dropped() -> None:
     run = judge_run(Scripted(None))
     steps = talk()
     assert fed(run, [as_governed(step) for step in steps]) == []
-    run.tick((steps[0]["occurred_at_us"] + 4 * DAY_US) // 1000)
+    run.tick((steps[0]["occurred_at_us"] + 6 * DAY_US) // 1000)
     assert run.state.content == {}
 
 
