@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+from command_line import stepstream
 from scripted_judge import reply, served
 from service_process import until
 from stack_fixtures import changed
@@ -74,7 +75,8 @@ def test_a_person_holds_and_releases(world: Curated) -> None:
     world.state("held", 2, "train", False, ["held:strange"])
     listed = world.facts("quarantine", "list", "--reason", "strange")
     assert [(row["trajectory_id"], row["reasons"], row["by"]) for row in listed] == [("held", ["strange"], "ann")]
-    world.command("quarantine", "release", "held", "--by", "bob")
+    released = stepstream(world.settings, "quarantine", "release", "held", "hled", "--by", "bob")
+    assert (released.status, released.stderr.splitlines()[-1][:16]) == (0, "no label of hled")
     world.state("held", 3, "train", True, ["released"])
     assert world.facts("quarantine", "list", "--reason", "strange") == []
 

@@ -106,3 +106,25 @@ def _decide(action: str, trajectory_ids: tuple[str, ...], reason: str, by: str) 
     finally:
         codec.close()
     click.echo(f"{action}: {len(trajectory_ids)} trajectories, by {by}; `label` publishes their next revision")
+    for name in _unknown(trajectory_ids):
+        click.echo(f"no label of {name} is in the tables: is it the right id?", err=True)
+
+
+def _unknown(trajectory_ids: tuple[str, ...]) -> list[str]:
+    """Those that ClickHouse has no label of; none where it cannot be asked, which is not needed to decide."""
+    try:
+        from clickhouse_connect.driver.exceptions import ClickHouseError
+
+        from stepstream.jobs.storage.clickhouse import StoreUnavailableError
+    except ModuleNotFoundError:
+        return []
+    try:
+        with _store() as client:
+            found = client.query(
+                "SELECT DISTINCT trajectory_id FROM trajectories WHERE trajectory_id IN {ids:Array(String)}",
+                parameters={"ids": list(trajectory_ids)},
+            )
+    except (ClickHouseError, StoreUnavailableError):
+        return []
+    known = {row[0] for row in found.result_rows}
+    return [name for name in trajectory_ids if name not in known]
