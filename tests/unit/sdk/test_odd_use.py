@@ -1,9 +1,10 @@
 """The SDK as people use it who have not read its page: odd values, forgotten blocks, generators, processes."""
 
+import asyncio
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,30 @@ def test_generators_that_take_turns_leave_nothing_behind(sink: sdk.MemorySink) -
     assert list(other) == []
     assert next(third) == "third"
     assert list(third) == []
+    assert (sdk.current().recorded, sdk.current_step()) == (False, None)
+
+
+async def test_tasks_that_outlive_their_step_and_readers_that_stop(sink: sdk.MemorySink) -> None:
+    @sdk.tool
+    async def look(until: asyncio.Event) -> None:
+        await until.wait()
+
+    over = asyncio.Event()
+    async with sdk.trajectory() as t:
+        async with t.step():
+            task = asyncio.create_task(look(over))
+            await asyncio.sleep(0)
+        over.set()
+        await task
+        assert [(entry["name"], entry["step_index"]) for entry in sink.of("feedback")] == [("tool", 0)]
+
+    async def agent() -> AsyncGenerator[int, None]:
+        async with sdk.trajectory() as t, t.step():
+            yield 1
+
+    reading = agent()
+    assert await anext(reading) == 1
+    await asyncio.create_task(reading.aclose())  # as the loop closes it, in another context
     assert (sdk.current().recorded, sdk.current_step()) == (False, None)
 
 

@@ -30,15 +30,20 @@ steps: Blocks[Step] = ContextVar("stepstream_step", default=None)
 
 
 def trajectory_here() -> Trajectory | None:
-    """The trajectory in whose block the code runs."""
-    block = trajectories.get()
+    """The trajectory in whose block the code runs, as long as that has not ended.
+
+    An asynchronous generator that is not read to its end is closed in another context, so that its reader's would keep
+    the trajectory for good.
+    """
+    block = _standing(trajectories.get())
     return None if block is None else block.value
 
 
 def step_here() -> Step | None:
-    """The step in whose block the code runs; a task that outlives the block still has it."""
+    """The step in whose block the code runs; a task that outlives the block still has it, while the trajectory runs."""
     block = steps.get()
-    return None if block is None else block.value
+    step = None if block is None else block.value
+    return step if step is not None and step.trajectory is trajectory_here() else None
 
 
 def enter(blocks: Blocks[T], value: T | None) -> Block[T]:

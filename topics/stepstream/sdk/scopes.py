@@ -179,7 +179,7 @@ def child_of(parent: Trajectory, trajectory_id: Id, **changes: Any) -> Trajector
         if active is None or not parent.recorded:
             return NOTHING
         step = step_here()
-        index = step.index if step is not None and trajectory_here() is parent else parent.last_index
+        index = step.index if step is not None and step.trajectory is parent else parent.last_index
         return Trajectory(active, trajectory_id or uuid.uuid4(), parent.child(max(index, 0), **changes))
 
     return TrajectoryScope(make)

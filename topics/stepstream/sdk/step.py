@@ -47,7 +47,8 @@ class Step:
     ) -> None:
         self.index = -1
         """Position in the trajectory; known inside the block."""
-        self._trajectory = trajectory
+        self.trajectory = trajectory
+        """That it is a step of."""
         self._model = model
         self._given = messages
         self._offered = tools
@@ -70,7 +71,7 @@ class Step:
     @quiet
     def messages(self, *messages: Any) -> None:
         """Adds messages to the prompt: dicts or objects in OpenAI's shape, or texts of the user."""
-        if self._trajectory.recorded and self._runs("messages"):
+        if self.trajectory.recorded and self._runs("messages"):
             self._messages += [message_of(message) for message in messages]
 
     @quiet
@@ -105,7 +106,7 @@ class Step:
             response_tokens: their number, as the upstream counted them.
             cost_usd: price of the call.
         """
-        if not self._trajectory.recorded or not self._runs("response"):
+        if not self.trajectory.recorded or not self._runs("response"):
             return
         message = plain(message)
         if isinstance(message, Mapping) and "choices" in message:
@@ -125,7 +126,7 @@ class Step:
     @quiet
     def completion(self, reply: Any) -> None:
         """The answer, from a chat completion of an OpenAI-compatible client: an object or a dict."""
-        if not self._trajectory.recorded:
+        if not self.trajectory.recorded:
             return
         reply = plain(reply)
         choice, usage = reply["choices"][0], reply.get("usage") or {}
@@ -160,15 +161,15 @@ class Step:
             duration_ms: time that it took, in milliseconds.
             call_id: the response's call, where it is known.
         """
-        if not self._trajectory.recorded:
+        if not self.trajectory.recorded:
             return
         if self.index < 0 and not self._runs("tool_call"):
             return
         failed = type(error).__name__ if isinstance(error, BaseException) else error
         said = None if result is None else text_of(result)
         asked = text_of(arguments) if arguments is not None else "{}"
-        if self._remote or self._block is None or self._trajectory.inherited:
-            self._trajectory.tool_used(name, self.index, call_id, failed)
+        if self._remote or self._block is None or self.trajectory.inherited:
+            self.trajectory.tool_used(name, self.index, call_id, failed)
             return
         used = new_tool_call(call_id=call_id, name=name, arguments=asked)
         used["result"], used["error"], used["duration_ms"] = said, failed, duration_ms
@@ -177,9 +178,9 @@ class Step:
     @quiet
     def reward(self, name: str, value: float, *, source: str = "environment") -> None:
         """A number about this step, also after its block."""
-        if not self._trajectory.recorded or (self.index < 0 and not self._runs("reward")):
+        if not self.trajectory.recorded or (self.index < 0 and not self._runs("reward")):
             return
-        self._trajectory.feedback(name, value, source=source, step_index=self.index)
+        self.trajectory.feedback(name, value, source=source, step_index=self.index)
 
     @quiet
     def first_token(self) -> None:
@@ -191,16 +192,16 @@ class Step:
     def end(self, how: TrajectoryEnd = "terminated") -> None:
         """Says that this step ends its trajectory: `terminated` by the task, or `truncated` by a limit."""
         if self._block is None:
-            self._trajectory.end(how)
+            self.trajectory.end(how)
         else:
             self._end = how
 
     def headers(self) -> dict[str, str]:
         """For a model call of this step through the gateway, which then records the step instead of the SDK."""
-        if not self._trajectory.recorded:
+        if not self.trajectory.recorded:
             return {}
         self._remote = True
-        return self._trajectory.headers() | {"x-stepstream-step": str(self.index)}
+        return self.trajectory.headers() | {"x-stepstream-step": str(self.index)}
 
     def __enter__(self) -> Step:
         self._begin()
@@ -224,11 +225,11 @@ class Step:
 
     @quiet
     def _begin(self) -> None:
-        if not self._trajectory.recorded:
+        if not self.trajectory.recorded:
             return
         if self.index >= 0:
             raise ValueError("a step's block is entered once: the next round is another `with t.step(…)`")
-        self.index = self._trajectory.next_index()
+        self.index = self.trajectory.next_index()
         self._event_id, self._started_us, self._started = new_event_id(), now_us(), time.perf_counter()
         self._block = enter(steps, self)
         self.messages(*each_of(self._given))
@@ -237,7 +238,7 @@ class Step:
 
     @quiet
     def _record(self, kind: type[BaseException] | None) -> None:
-        trajectory, tokens, about = self._trajectory, self._tokens, self._trajectory.about
+        trajectory, tokens, about = self.trajectory, self._tokens, self.trajectory.about
         if self._remote:
             if self._end != "open":
                 trajectory.end(self._end)
