@@ -73,10 +73,12 @@ def test_ids_may_be_what_has_a_text(sink: sdk.MemorySink) -> None:
 
 
 def test_tokens_may_be_arrays_and_what_is_none_costs_them_alone(sink: sdk.MemorySink) -> None:
+    given: list[Any] = [np.array([4, 5]), [4, 5.5]]
+    logprobs: Any = np.zeros(2)
     with sdk.trajectory() as t:
-        for ids in (np.array([4, 5]), [4, 5.5]):
+        for ids in given:
             with t.step(["q"], model="demo") as s:
-                s.response("x", prompt_token_ids=[1], token_ids=ids, logprobs=np.zeros(2), policy_version=3)
+                s.response("x", prompt_token_ids=[1], token_ids=ids, logprobs=logprobs, policy_version=3)
     whole, without = sink.of("steps")
     assert [type(one) for one in whole["response_token_ids"]] == [int, int]
     assert (whole["fidelity"], without["fidelity"], without["response"]["content"]) == ("token", "text", "x")
