@@ -31,7 +31,7 @@ def test_the_pages_programs_run(title: str, program: str, sink: sdk.MemorySink) 
 
 
 def test_all_of_them_are_found() -> None:
-    assert len(PROGRAMS) == PAGE.count("```python\n") == 5
+    assert len(PROGRAMS) == PAGE.count("```python\n") == 6
 
 
 def test_the_first_one_says_all_of_it(sink: sdk.MemorySink) -> None:

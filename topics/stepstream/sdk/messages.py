@@ -74,7 +74,7 @@ def text_of(value: Any) -> str:
     Whatever it holds, it is a text that can be written: half of a surrogate pair becomes U+FFFD.
     """
     if isinstance(value, str):
-        return sound_text(value)
+        return value if value.isascii() else sound_text(value)
     if value is None:
         return ""
     try:
@@ -89,7 +89,8 @@ def text_of(value: Any) -> str:
 
 def name_of(value: Any) -> str:
     """What identifies something: a text, a number, a UUID."""
-    return sound_text(str(value))
+    text = str(value)
+    return text if text.isascii() else sound_text(text)
 
 
 def plain(value: Any) -> Any:

@@ -196,6 +196,11 @@ class Step:
         else:
             self._end = how
 
+    @property
+    def answered(self) -> bool:
+        """Whether the response was said."""
+        return self._response is not None
+
     def headers(self) -> dict[str, str]:
         """For a model call of this step through the gateway, which then records the step instead of the SDK."""
         if not self.trajectory.recorded:

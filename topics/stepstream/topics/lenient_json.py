@@ -50,8 +50,6 @@ def sound(value: Any) -> Any:
 
 def sound_text(text: str) -> str:
     """The text, with U+FFFD for each half of a surrogate pair that is alone: as such it cannot be written."""
-    if text.isascii():
-        return text
     try:
         text.encode()
     except UnicodeEncodeError:

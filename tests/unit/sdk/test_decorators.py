@@ -1,0 +1,107 @@
+"""Functions that are steps, tools' uses and rewards."""
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stepstream import sdk
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": "{}"}}
+
+
+def completion(message: dict[str, Any]) -> Any:
+    """A reply, as a client's object."""
+    reply = {"choices": [{"message": message, "finish_reason": "stop"}], "model": "m-1"}
+    return SimpleNamespace(model_dump=lambda: reply)
+
+
+async def test_functions_are_steps_and_what_they_give_back_the_response(sink: sdk.MemorySink) -> None:
+    class Agent:
+        @sdk.step(model="m", temperature=0.5)
+        def ask(self, tools: str, messages: list[Any]) -> Any:
+            assert sdk.current_step() is not None
+            return completion({"role": "assistant", "content": None, "tool_calls": [CALL]})
+
+        @sdk.step
+        async def later(self, question: str) -> str:
+            await asyncio.sleep(0)
+            return f"answer to {question}"
+
+    @sdk.step
+    def itself(messages: str) -> str:
+        running = sdk.current_step()
+        assert running is not None
+        running.response("said inside", finish_reason="length")
+        return "something else"
+
+    @sdk.step
+    def fails(messages: str) -> str:
+        raise KeyError(messages)
+
+    with sdk.trajectory() as t:
+        Agent().ask("none", [{"role": "user", "content": "q"}])
+        await Agent().later("why")
+        itself("q")
+        with pytest.raises(KeyError):
+            fails("q")
+        assert t.last_index == 3
+    first, second, third, fourth = sink.of("steps")
+    assert (first["model"], first["sampling"]["temperature"], first["messages"][0]["content"]) == ("m-1", 0.5, "q")
+    assert first["response"]["tool_calls"][0]["call_id"] == "c1"
+    assert (second["messages"][0]["content"], second["response"]["content"]) == ("why", "answer to why")
+    assert (third["response"]["content"], third["finish_reason"]) == ("said inside", "length")
+    assert (fourth["error"], fourth["response"]["content"]) == ("KeyError", "")
+    assert itself.__name__ == "itself"
+
+
+async def test_what_a_judging_function_gives_back_is_a_reward(sink: sdk.MemorySink) -> None:
+    @sdk.reward("outcome")
+    def grade(answer: str) -> float | None:
+        return 1.0 if answer else None
+
+    @sdk.reward("format", level="step", source="test")
+    async def check(answer: str) -> bool:
+        return answer == "x"
+
+    with sdk.trajectory() as t:
+        with t.step():
+            assert await check("x")
+        assert not await check("y")
+        assert (grade("x"), grade("")) == (1.0, None)
+    told = [(entry["name"], entry["value"], entry["step_index"], entry["source"]) for entry in sink.of("feedback")]
+    assert told[:-1] == [("format", 1.0, 0, "test"), ("format", 0.0, 0, "test"), ("outcome", 1.0, None, "environment")]
+
+
+async def test_a_tools_use_may_be_a_block(sink: sdk.MemorySink) -> None:
+    with sdk.trajectory() as t, t.step() as s:
+        with sdk.tool_use("search", {"q": "x"}) as use:
+            use.result = ["found"]
+        with pytest.raises(TimeoutError):
+            async with sdk.tool_use("fetch"):
+                raise TimeoutError
+        s.response("done")
+    calls = sink.of("steps")[0]["response"]["tool_calls"]
+    told = [(call["name"], call["arguments"], call["result"], call["error"]) for call in calls]
+    assert told == [("search", '{"q":"x"}', '["found"]', None), ("fetch", "{}", None, "TimeoutError")]
+
+
+def test_outside_a_trajectory_they_only_run(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
+    @sdk.step
+    def ask(messages: str) -> str:
+        return messages
+
+    @sdk.step
+    def words(messages: str) -> Iterator[str]:
+        yield messages
+
+    @sdk.reward("x")
+    def grade() -> float:
+        return 1.0
+
+    with sdk.tool_use("search") as use:
+        use.result = 1
+    assert (ask("q"), list(words("q")), grade(), sink.events) == ("q", ["q"], 1.0, [])
+    assert caplog.text.count("is a generator") == 1
