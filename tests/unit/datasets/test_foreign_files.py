@@ -180,6 +180,7 @@ def test_a_refusal_is_what_was_answered(said: dict[str, Any]) -> None:
         ),
         ("adp", {"available_apis": ["f"], "details": {"dataset": "x"}}, {"available_apis", "details.dataset"}),
         ("atif", {"notes": "x", "final_metrics": {"total_steps": 1}, "extra": {"a": 1}}, {"notes", "extra.a"}),
+        ("atif", {"steps": [{"source": "agent", "message": "x", "extra": {"b": 1}}]}, {"extra.b of steps"}),
     ],
 )
 def test_what_there_is_no_place_for_is_named(name: str, more: dict[str, Any], lost: set[str]) -> None:

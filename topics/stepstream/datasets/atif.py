@@ -146,6 +146,7 @@ def _native(document: Mapping[str, Any], origin: Origin) -> Episode:
     turns: list[Turn] = []
     pending: list[Message] = []
     for step in document["steps"]:
+        lost |= {f"extra.{name} of steps" for name in others(step.get("extra") or {}, ())}
         if step["source"] != "agent":
             if step.get("message") or not step.get("observation"):
                 pending.append(new_message(role=step["source"], content=content_of(step.get("message"), lost)))
