@@ -13,6 +13,7 @@ import pytest
 from stepstream import sdk
 from stepstream.config.sections import Gateway
 from stepstream.sdk import sharing
+from stepstream.sdk.messages import message_of
 from stepstream.services.gateway.identity import identify
 from stepstream.topics.events import new_message
 
@@ -60,6 +61,30 @@ def test_a_prompt_may_be_one_message(sink: sdk.MemorySink, prompt: Any) -> None:
     assert sink.of("steps")[0]["messages"] == [new_message(role="user", content="what is a?")]
 
 
+@pytest.mark.parametrize(
+    ("raw", "role", "content", "call"),
+    [
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, "assistant", "", "c f {}"),
+        ({"type": "function_call_output", "call_id": "c", "output": "4"}, "tool", "4", ""),
+        ({"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, "user", "hi", ""),
+        (
+            {"type": "ai", "content": "", "tool_calls": [{"name": "f", "args": {}, "id": "c"}]},
+            "assistant",
+            "",
+            "c f {}",
+        ),
+        ({"type": "human", "content": "hi"}, "user", "hi", ""),
+        ({"role": "assistant", "content": None, "refusal": "I will not"}, "assistant", "I will not", ""),
+        ({"what": 1}, "user", '{"what":1}', ""),
+    ],
+)
+def test_messages_of_other_shapes_lose_nothing(raw: Any, role: str, content: str, call: str) -> None:
+    made = message_of(raw)
+    told = [f"{one['call_id']} {one['name']} {one['arguments']}" for one in made["tool_calls"]]
+    assert (made["role"], made["content"], told) == (role, content, [call] if call else [])
+    assert made["tool_call_id"] == ("c" if role == "tool" else None)
+
+
 def test_ids_may_be_what_has_a_text(sink: sdk.MemorySink) -> None:
     name = uuid.uuid4()
     with sdk.trajectory(7, group_id=8, user=name, trajectory_id=name) as t, t.step(), t.sub_agent(task_id=9) as child:
@@ -102,6 +127,7 @@ def test_what_is_not_recorded_is_told_with_what_to_do_and_counted(
 
     with sdk.trajectory(consent="yes") as t:  # type: ignore[call-overload]
         assert not t.recorded
+        t.reward("outcome", float("nan"))
     assert told("consent must be one of train, analyse, none, not 'yes'")
     with sdk.trajectory() as t:
         t.reward("outcome", float("nan"))
@@ -112,6 +138,8 @@ def test_what_is_not_recorded_is_told_with_what_to_do_and_counted(
         active = sdk.recorder()
         assert active is not None
         assert active.counts["refused"] == 4
+        sdk.feedback("", "merged", 1.0)
+        assert told("needs the id of a trajectory")
         s = t.step(["q"])
         s.response("x")
         s.reward("x", 1.0)

@@ -9,14 +9,22 @@ import orjson
 from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
 from stepstream.topics.lenient_json import sound_text
 
+_TEXTS = ("text", "input_text", "output_text")
+_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+
 
 def message_of(raw: Any, role: str = "user") -> Message:
-    """A message: a dict or object in the shape of OpenAI's chat API, or a text of `role`."""
+    """A message: a dict or object in the shape of OpenAI's chat API, or a text of `role`.
+
+    Items of its Responses API and messages of LangChain, which have a `type` and no role, are understood too.
+    """
     raw = plain(raw)
     if not isinstance(raw, Mapping):
         return new_message(role=role, content=text_of(raw))
+    if not raw.get("role"):
+        raw = _with_role(raw, role)
     reasoning = raw.get("reasoning", raw.get("reasoning_content"))
-    role, answers = text_of(raw.get("role")) or role, raw.get("tool_call_id")
+    role, answers = text_of(raw["role"]), raw.get("tool_call_id")
     calls, alone = raw.get("tool_calls") or [], raw.get("function_call")
     if isinstance(alone, Mapping) and not calls:  # as it was told before there were several in one message
         calls = [{**alone, "id": alone.get("name")}]
@@ -24,7 +32,7 @@ def message_of(raw: Any, role: str = "user") -> Message:
         role, answers = "tool", raw.get("name")
     return new_message(
         role=role,
-        content=content_of(raw.get("content")),
+        content=content_of(raw.get("content")) or text_of(raw.get("refusal")),
         tool_calls=[tool_call_of(call) for call in calls],
         tool_call_id=optional_text(answers),
         name=optional_text(raw.get("name")),
@@ -47,7 +55,7 @@ def tool_call_of(raw: Any) -> ToolCall:
     return new_tool_call(
         call_id=text_of(raw.get("call_id", raw.get("id"))),
         name=text_of(inner.get("name")),
-        arguments=text_of(inner.get("arguments")),
+        arguments=text_of(inner.get("arguments", inner.get("args"))),
         result=optional_text(raw.get("result")),
         error=optional_text(raw.get("error")),
     )
@@ -63,9 +71,19 @@ def each_of(messages: Any) -> Iterable[Any]:
 
 def content_of(content: Any) -> str:
     """A message's content as text; parts that are not text are kept as JSON."""
-    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") in _TEXTS for part in content):
         return "".join([text_of(part.get("text")) for part in content])
     return text_of(content)
+
+
+def _with_role(raw: Mapping[str, Any], role: str) -> Mapping[str, Any]:
+    kind = raw.get("type")
+    if kind == "function_call":
+        return {"role": "assistant", "tool_calls": [raw]}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": raw.get("call_id"), "content": raw.get("output")}
+    known = any(name in raw for name in ("content", "tool_calls", "function_call", "refusal"))
+    return {**raw, "role": _ROLES.get(str(kind), role)} if known else {"role": role, "content": text_of(raw)}
 
 
 def text_of(value: Any) -> str:

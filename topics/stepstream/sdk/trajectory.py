@@ -156,6 +156,10 @@ class Trajectory:
         retracts: str | None = None,
     ) -> None:
         """What somebody says of it: a number, a word, a text, or what the agent should have answered."""
+        if not self.recorded:
+            return
+        if not self.id:
+            raise ValueError(f"feedback '{name}' needs the id of a trajectory")
         if not name or all(said is None for said in (value, category, comment, demonstration, retracts)):
             raise ValueError(f"feedback '{name}' needs a name and a value, category, comment or demonstration")
         if value is not None and not math.isfinite(value):
