@@ -1,7 +1,8 @@
 """The MinHash of a trajectory's text, by which near-duplicates are found without comparing texts. Pure.
 
-Over runs of five words of what was said, in order: the new messages of each prompt, the response and its tools'
-arguments. datasketch and numpy are imported when the first signature is made: most tenants cap nothing.
+Over runs of five words (letters, where words have no spaces) of what was said, in order: the new messages of each
+prompt, the response and its tools' arguments. datasketch and numpy are imported when the first signature is made: most
+tenants cap nothing.
 """
 
 import re
@@ -15,7 +16,9 @@ PERMUTATIONS = 128
 SHINGLE = 5
 # Part of what a signature means: those made with others cannot be compared with it.
 _SEED, _SCHEME = 1, "affine32"
-_WORDS = re.compile(r"\w+")
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese are written without spaces: each letter counts as a word."""
+_WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 def signature(steps: Sequence[Step]) -> list[int]:

@@ -7,7 +7,7 @@ from stream_records import make_steps
 
 from stepstream.jobs.curation.languages import language_of
 from stepstream.jobs.curation.quality import LOOP, kept_out, quality
-from stepstream.jobs.curation.signature import shingles, signature
+from stepstream.jobs.curation.signature import shingles, signature, words
 from stepstream.jobs.labels.toolcalls import attach
 from stepstream.topics.events import Step, TrajectoryEnd, new_message, new_tool_call
 
@@ -107,6 +107,17 @@ def test_another_language_is_flagged_only_where_some_are_asked_for() -> None:
     assert flags(steps, languages=("en", "de")) == []
     assert flags(steps, languages=("en",)) == ["wrong_language:de"]
     assert kept_out(["truncated", "wrong_language:de"], ("wrong_language",)) == ["wrong_language:de"]
+
+
+def test_what_is_written_without_spaces_is_compared_by_its_letters() -> None:
+    text = "今天我们查看了三号订单，发现它还没有发货；客户希望改到下周五送达，并且要求开具发票。abc 12"
+    found = [
+        words(make_steps("t", 1, messages=[], response=new_message(role="assistant", content=content)))
+        for content in (text, text.replace("三", "四"))
+    ]
+    assert (found[0][:4], found[0][-2:]) == (["今", "天", "我", "们"], ["abc", "12"])
+    one, other = map(shingles, found)
+    assert len(one & other) / len(one | other) > 0.7
 
 
 def test_signatures_estimate_how_much_two_texts_share() -> None:
