@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,6 +15,7 @@ from engine_models import Reference
 from labelled_records import tiny_model
 
 from stepstream.config.sections import Inference
+from stepstream.services.inference.chat import ChatTokenizer
 from stepstream.services.inference.engine import (
     BadPromptError,
     CheckpointRefusedError,
@@ -22,6 +24,7 @@ from stepstream.services.inference.engine import (
     TokenChunk,
     VersionSpan,
 )
+from stepstream.services.inference.stops import StopStrings
 from stepstream.services.inference.torch_engine import TorchEngine
 from stepstream.services.inference.vllm_engine import VllmEngine
 
@@ -75,10 +78,8 @@ async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     await engine.close()
 
 
-async def whole(
-    engine: Engine, prompt: list[int], **params: float | int | bool
-) -> tuple[list[int], list[float], TokenChunk]:
-    chunks = [chunk async for chunk in engine.generate(prompt, SamplingParams(**params))]  # type: ignore[arg-type]
+async def whole(engine: Engine, prompt: list[int], **params: Any) -> tuple[list[int], list[float], TokenChunk]:
+    chunks = [chunk async for chunk in engine.generate(prompt, SamplingParams(**params))]
     assert [chunk.finish_reason is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
     tokens = [token for chunk in chunks for token in chunk.token_ids]
     logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
@@ -126,6 +127,25 @@ async def test_greedy_is_the_reference_s(served: Served) -> None:
         assert tokens == served.references[1].greedy(prompt, 24)
         assert served.references[1].logprobs(prompt, tokens) == pytest.approx(logprobs, abs=TOLERANCE)
         assert last.finish_reason == ("stop" if tokens[-1] == 2 else "length")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_string_ends_the_response_with_its_last_token(served: Served, stream: bool) -> None:
+    await served.load(1)
+    tokenizer = ChatTokenizer(served.folders[1])
+    prompt = prompts(1)[0]
+    greedy, _, _ = await whole(served.engine, prompt, max_tokens=24, temperature=0.0)
+    middle = next(at for at in range(6, 24) if greedy[at] != 2)
+    stop = tokenizer.text(greedy[middle - 1 : middle + 1])
+    end = next(at for at in range(1, 25) if stop in tokenizer.text(greedy[:at]))
+    stops = StopStrings([stop, "never said"], tokenizer)
+    tokens, logprobs, last = await whole(
+        served.engine, prompt, max_tokens=24, temperature=0.0, stream=stream, stops=stops
+    )
+    assert tokens == greedy[:end]
+    assert last.finish_reason == "stop"
+    assert [(span.start, span.end) for span in last.versions] == [(0, end)]
+    assert served.references[1].logprobs(prompt, tokens) == pytest.approx(logprobs, abs=TOLERANCE)
 
 
 async def test_top_p_keeps_the_nucleus_and_renormalises(served: Served) -> None:

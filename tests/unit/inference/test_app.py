@@ -17,6 +17,7 @@ from stepstream.services.inference.tool_parsers import CallLine
 from stepstream.services.inference.worker import Worker
 
 EOS = 2
+EVER = 10**6
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("get", "calc")]
 ASK: dict[str, Any] = {
     "model": "demo",
@@ -47,15 +48,18 @@ class ScriptedEngine(Engine):
         self.asked.append((prompt_ids, params))
         if self.fault is not None:
             raise self.fault
-        half = len(self.response) // 2
-        spans = [VersionSpan(3, 0, half), VersionSpan(4, half, len(self.response))]
-        reason: Any = "stop" if self.response[-1] == EOS else "length"
+        stops = params.stops
+        end = 1 + next((at for at, token in enumerate(self.response) if stops and stops.ended(token)), EVER)
+        said = self.response[:end]
+        half = len(said) // 2
+        spans = [VersionSpan(3, 0, half), VersionSpan(4, half, len(said))]
+        reason: Any = "stop" if said[-1] == EOS or end <= EVER else "length"
         if params.stream:
-            for token in self.response[:-1]:
+            for token in said[:-1]:
                 yield TokenChunk([token], [-0.5])
-            yield TokenChunk(self.response[-1:], [-0.5], reason, spans)
+            yield TokenChunk(said[-1:], [-0.5], reason, spans)
         else:
-            yield TokenChunk(self.response, [-0.5] * len(self.response), reason, spans)
+            yield TokenChunk(said, [-0.5] * len(said), reason, spans)
 
     async def close(self) -> None:
         raise NotImplementedError
@@ -155,6 +159,49 @@ async def test_a_cut_off_call_is_content(served: Served) -> None:
     assert reply["choices"][0]["message"]["content"] == "get(a)"
 
 
+@pytest.mark.parametrize(
+    ("stop", "text", "tokens"), [("1)", "ans(1", 7), (["(", "s("], "an", 4), (["x"], "ans(11)", 8)]
+)
+async def test_a_stop_string_ends_the_response_and_is_not_told(
+    served: Served, stop: str | list[str], text: str, tokens: int
+) -> None:
+    said = served.says("ans(11)")
+    _, reply = await served.chat(stop=stop)
+    [choice] = reply["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+    assert choice["token_ids"] == said[:tokens]
+    assert choice["weight_versions"][-1]["end"] == tokens
+    streamed = [event["choices"][0] for event in await served.stream(stop=stop)]
+    assert "".join(each["delta"].get("content", "") for each in streamed) == text
+    assert [token for each in streamed for token in each["token_ids"]] == said[:tokens]
+    assert streamed[-1]["finish_reason"] == "stop"
+
+
+async def test_several_responses_each_have_their_tokens_and_seed(served: Served) -> None:
+    tokens = served.says("ans(11)")
+    _, reply = await served.chat(n=3, seed=5)
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]
+    assert [choice["token_ids"] for choice in reply["choices"]] == [tokens] * 3
+    assert reply["usage"]["completion_tokens"] == 3 * len(tokens)
+    assert [params.seed for _, params in served.engine.asked] == [5, 6, 7]
+    *events, last = await served.stream(n=3, stream_options={"include_usage": True})
+    for number in range(3):
+        mine = [choice for event in events for choice in event["choices"] if choice["index"] == number]
+        assert "".join(choice["delta"].get("content", "") for choice in mine) == "ans(11)"
+        assert mine[0]["delta"]["role"] == "assistant"
+        assert mine[-1]["weight_versions"] == reply["choices"][number]["weight_versions"]
+    assert last["usage"] == reply["usage"]
+    assert ["prompt_token_ids" in event for event in events] == [True] + [False] * (len(events) - 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_one_of_several_responses_fails_the_call_does(served: Served, stream: bool) -> None:
+    served.says("ans(11)")
+    served.engine.fault = EngineError("the engine was closed")
+    status, _ = await served.call("POST", "/v1/chat/completions", ASK | {"n": 2, "stream": stream})
+    assert status == 503
+
+
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("text", ["ans(11)", "get(a)", "getting it", "g", "calc(1", ""])
 async def test_a_stream_says_what_the_whole_reply_says(served: Served, text: str, ended: bool) -> None:
@@ -219,8 +266,12 @@ async def test_tool_choice_none_leaves_a_call_as_content(served: Served) -> None
         ({"top_p": 0}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
-        ({"n": 2}, "n"),
-        ({"stop": ["x"]}, "stop"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": {"a": 1}}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"seed": True}, "seed"),
         ({"tools": [{"name": "get"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),

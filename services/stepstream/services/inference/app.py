@@ -5,17 +5,19 @@ Plain, since a worker of a tiny model spends most of its time outside the model.
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from stepstream.services.inference import measures, protocol, scores
+from stepstream.services.inference import measures, protocol, responses, scores
 from stepstream.services.inference.chat import ChatTokenizer, StreamedText, TemplateError
 from stepstream.services.inference.engine import BadPromptError, EngineError, NoValueError, TokenChunk
 from stepstream.services.inference.protocol import ChatRequest, RequestError
+from stepstream.services.inference.responses import Generated
+from stepstream.services.inference.stops import TextUntil
 from stepstream.services.inference.tool_parsers import ToolParser
 from stepstream.services.inference.worker import Worker
 
@@ -96,10 +98,12 @@ class App:
             room = worker.max_length - len(prompt_ids)
             if room < 1:
                 raise BadPromptError(f"the prompt has {len(prompt_ids)} tokens of at most {worker.max_length - 1}")
-            chunks = worker.engine.generate(prompt_ids, request.sampling(room))
-            async with aclosing(chunks):
-                reply = self._stream if request.stream else self._whole
-                await reply(request, tokenizer, prompt_ids, chunks, send)
+            generated = [
+                worker.engine.generate(prompt_ids, request.sampling(room, tokenizer, number))
+                for number in range(request.n)
+            ]
+            reply = self._stream if request.stream else self._whole
+            await reply(request, tokenizer, prompt_ids, generated, send)
         except (TemplateError, BadPromptError) as error:
             raise RequestError(400, str(error), param="messages") from error
         except EngineError as error:
@@ -141,64 +145,73 @@ class App:
         request: ChatRequest,
         tokenizer: ChatTokenizer,
         prompt_ids: list[int],
-        generated: AsyncGenerator[TokenChunk, None],
+        generated: Sequence[Generated],
         send: Send,
     ) -> None:
-        chunks = [chunk async for chunk in generated]
-        token_ids = [token for chunk in chunks for token in chunk.token_ids]
-        _count(len(prompt_ids), len(token_ids))
-        text = tokenizer.text(token_ids)
-        call = self._parser.parse(text, request.tool_names) if chunks[-1].finish_reason == "stop" else None
-        await _respond(send, 200, protocol.whole_reply(request, tokenizer, prompt_ids, chunks, text, call))
+        choices = []
+        count = 0
+        for number, chunks in enumerate(await responses.whole(generated)):
+            token_ids = protocol.tokens_of(chunks)
+            count += len(token_ids)
+            text = TextUntil(request.stop).add(tokenizer.text(token_ids), last=True)
+            call = self._parser.parse(text, request.tool_names) if chunks[-1].finish_reason == "stop" else None
+            choices.append(protocol.whole_choice(request, tokenizer, number, chunks, text, call))
+        _count(len(prompt_ids), count)
+        await _respond(send, 200, protocol.whole_reply(request, prompt_ids, choices, count))
 
     async def _stream(
         self,
         request: ChatRequest,
         tokenizer: ChatTokenizer,
         prompt_ids: list[int],
-        generated: AsyncGenerator[TokenChunk, None],
+        generated: Sequence[Generated],
         send: Send,
     ) -> None:
-        reply = StreamedReply(request, tokenizer, prompt_ids, self._parser)
+        head = protocol.new_reply("chat.completion.chunk", request.model)
+        replies = [StreamedReply(request, tokenizer, number, self._parser) for number in range(request.n)]
         started = False
-        async for chunk in generated:
-            if not started:  # only now is it sure that the prompt was good
-                await send({"type": "http.response.start", "status": 200, "headers": _SSE})
-                started = True
-            await send({"type": "http.response.body", "body": reply.events(chunk), "more_body": True})
-        _count(len(prompt_ids), reply.tokens)
-        await send({"type": "http.response.body", "body": protocol.DONE})
+        async with aclosing(responses.merged(generated)) as chunks:
+            async for number, chunk in chunks:
+                extra = {}
+                if not started:  # only now is it sure that the prompt was good
+                    await send({"type": "http.response.start", "status": 200, "headers": _SSE})
+                    started = True
+                    if request.return_token_ids:
+                        extra["prompt_token_ids"] = prompt_ids
+                event = protocol.event(head | extra | {"choices": [replies[number].choice(chunk)]})
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        count = sum(reply.tokens for reply in replies)
+        _count(len(prompt_ids), count)
+        last = b""
+        if request.include_usage:
+            last = protocol.event(head | {"choices": [], "usage": protocol.usage(len(prompt_ids), count)})
+        await send({"type": "http.response.body", "body": last + protocol.DONE})
 
 
 class StreamedReply:
-    """Makes the events of a streamed reply; text that may become a tool call is held back until it is known."""
+    """Makes one choice's part of a stream's events; text that may become a tool call is held back until it is known."""
 
-    def __init__(
-        self, request: ChatRequest, tokenizer: ChatTokenizer, prompt_ids: list[int], parser: ToolParser
-    ) -> None:
-        self._request, self._tokenizer, self._prompt_ids = request, tokenizer, prompt_ids
+    def __init__(self, request: ChatRequest, tokenizer: ChatTokenizer, number: int, parser: ToolParser) -> None:
+        self._request, self._tokenizer, self._number = request, tokenizer, number
         self._parser = parser
         self._pieces = StreamedText(tokenizer)
+        self._until = TextUntil(request.stop)
         self._held = ""
         self._holding = True
-        self._head: dict[str, Any] = {}
+        self._begun = False
         self.tokens = 0
         """Response tokens so far."""
 
-    def events(self, chunk: TokenChunk) -> bytes:
-        """The events of one chunk, as bytes to send."""
+    def choice(self, chunk: TokenChunk) -> dict[str, Any]:
+        """What an event says of one chunk."""
         request = self._request
         delta: dict[str, Any] = {}
-        extra: dict[str, Any] = {}
-        if not self._head:
-            self._head = protocol.new_reply("chat.completion.chunk", request.model)
-            delta["role"] = "assistant"
-            if request.return_token_ids:
-                extra["prompt_token_ids"] = self._prompt_ids
+        if not self._begun:
+            self._begun, delta["role"] = True, "assistant"
         self.tokens += len(chunk.token_ids)
         call = self._content(chunk, delta)
         choice: dict[str, Any] = {
-            "index": 0,
+            "index": self._number,
             "delta": delta,
             "finish_reason": protocol.finish_reason(chunk.finish_reason, call),
         }
@@ -208,16 +221,13 @@ class StreamedReply:
             choice["logprobs"] = protocol.logprobs(request, self._tokenizer, [chunk])
         if chunk.finish_reason is not None:
             choice["weight_versions"] = protocol.weight_versions(chunk)
-        events = protocol.event(self._head | extra | {"choices": [choice]})
-        if chunk.finish_reason is not None and request.include_usage:
-            counts = protocol.usage(len(self._prompt_ids), self.tokens)
-            events += protocol.event(self._head | {"choices": [], "usage": counts})
-        return events
+        return choice
 
     def _content(self, chunk: TokenChunk, delta: dict[str, Any]) -> Any:
         """Puts what may be told now into `delta`; returns the tool call if the response is one."""
         names = self._request.tool_names
-        self._held += self._pieces.add(chunk.token_ids, last=chunk.finish_reason is not None)
+        last = chunk.finish_reason is not None
+        self._held += self._until.add(self._pieces.add(chunk.token_ids, last=last), last=last)
         if chunk.finish_reason == "stop" and self._holding:
             call = self._parser.parse(self._held, names)
             if call is not None:

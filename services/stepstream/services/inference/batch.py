@@ -149,7 +149,7 @@ class Batch:
             row.new_tokens.append(token)
             row.new_logprobs.append(logprob)
             row.room -= 1
-            if token in end_tokens:
+            if token in end_tokens or (row.params.stops is not None and row.params.stops.ended(token)):
                 row.room = 0
                 self._flush(row, "stop")
             elif row.room == 0:

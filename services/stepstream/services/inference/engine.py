@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 FinishReason = Literal["stop", "length"]
 
@@ -35,6 +35,19 @@ class CheckpointRefusedError(Exception):
     """The checkpoint cannot be served; the message says why. The engine keeps the version it has."""
 
 
+class Stops(Protocol):
+    """Strings that end one response."""
+
+    @property
+    def strings(self) -> Sequence[str]:
+        """The strings."""
+        ...
+
+    def ended(self, token: int) -> bool:
+        """Whether the response has one of them, now that it has this token too; asked of every token in order."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one response is sampled."""
@@ -48,6 +61,8 @@ class SamplingParams:
     """The same seed, prompt and weights give the same response."""
     stream: bool = False
     """Whether chunks are wanted as they are made; otherwise the whole response is one."""
+    stops: Stops | None = None
+    """For this response alone."""
 
 
 class VersionSpan(NamedTuple):
@@ -94,7 +109,7 @@ class Engine(ABC):
 
     @abstractmethod
     def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
-        """The response, ended by the model's end-of-turn token (which is part of it) or by a length.
+        """The response, ended by the model's end-of-turn token, by a stop string (both are part of it) or by a length.
 
         Leaving the generator early frees what the request holds.
 

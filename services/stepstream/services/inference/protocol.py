@@ -10,8 +10,10 @@ import orjson
 
 from stepstream.services.inference.chat import ChatTokenizer, Message
 from stepstream.services.inference.engine import SamplingParams, TokenChunk
+from stepstream.services.inference.stops import StopStrings
 from stepstream.services.inference.tool_parsers import ParsedCall
 
+_MOST_STOPS, _MOST_RESPONSES = 16, 128
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
@@ -37,6 +39,9 @@ class ChatRequest:
     temperature: float
     top_p: float
     seed: int | None
+    stop: tuple[str, ...]
+    n: int
+    """How many responses."""
     stream: bool
     include_usage: bool
     logprobs: bool
@@ -44,14 +49,15 @@ class ChatRequest:
     """Whether logprobs are wanted as numbers alone, which costs both sides a tenth of OpenAI's objects."""
     return_token_ids: bool
 
-    def sampling(self, room: int) -> SamplingParams:
-        """For the engine; `room` is what the context can still hold."""
+    def sampling(self, room: int, tokenizer: ChatTokenizer, number: int) -> SamplingParams:
+        """For the engine: of response `number`, from 0; `room` is what the context can still hold."""
         return SamplingParams(
             max_tokens=min(self.max_tokens or room, room),
             temperature=self.temperature,
             top_p=self.top_p,
-            seed=self.seed,
+            seed=None if self.seed is None else self.seed + number,
             stream=self.stream,
+            stops=StopStrings(self.stop, tokenizer) if self.stop else None,
         )
 
 
@@ -77,7 +83,7 @@ def read_request(body: bytes) -> ChatRequest:
         RequestError: 400, naming what is wrong.
     """
     fields = read_object(body)
-    for name, only in (("n", 1), ("top_logprobs", 0), ("stop", []), ("best_of", 1)):
+    for name, only in (("top_logprobs", 0), ("best_of", 1)):
         if fields.get(name) not in (None, only):
             raise RequestError(400, f"'{name}' is not supported", param=name)
     choice = fields.get("tool_choice") or "auto"
@@ -96,7 +102,9 @@ def read_request(body: bytes) -> ChatRequest:
         max_tokens=_number(fields, limit, int, 1, 2**31),
         temperature=1.0 if temperature is None else temperature,
         top_p=1.0 if top_p is None else top_p,
-        seed=_number(fields, "seed", int, -(2**63), 2**63),
+        seed=_number(fields, "seed", int, -(2**62), 2**62),
+        stop=_stop(fields.get("stop")),
+        n=_number(fields, "n", int, 1, _MOST_RESPONSES) or 1,
         stream=bool(fields.get("stream")),
         include_usage=_include_usage(fields.get("stream_options")),
         logprobs=bool(fields.get("logprobs")),
@@ -110,6 +118,15 @@ def read_model(name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise RequestError(400, "'model' must be the name of a model", param="model")
     return name
+
+
+def _stop(given: Any) -> tuple[str, ...]:
+    strings = [given] if isinstance(given, str) else given or []
+    if not isinstance(strings, list) or len(strings) > _MOST_STOPS:
+        raise RequestError(400, f"'stop' must be a string or a list of at most {_MOST_STOPS}", param="stop")
+    if not all(isinstance(each, str) and each for each in strings):
+        raise RequestError(400, "each of 'stop' must be a string that is not empty", param="stop")
+    return tuple(strings)
 
 
 def _include_usage(options: Any) -> bool:
@@ -228,31 +245,43 @@ def new_reply(kind: str, model: str) -> dict[str, Any]:
     }
 
 
-def whole_reply(
+def whole_choice(
     request: ChatRequest,
     tokenizer: ChatTokenizer,
-    prompt_ids: Sequence[int],
-    chunks: list[TokenChunk],
+    number: int,
+    chunks: Sequence[TokenChunk],
     text: str,
     call: ParsedCall | None,
-) -> bytes:
-    """The reply to a request that does not stream."""
-    token_ids = [token for chunk in chunks for token in chunk.token_ids]
+) -> dict[str, Any]:
+    """One response to a request that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if call is not None:
         message |= {"content": None, "tool_calls": tool_calls(call, indexed=False)}
     choice: dict[str, Any] = {
-        "index": 0,
+        "index": number,
         "message": message,
         "finish_reason": finish_reason(chunks[-1].finish_reason, call),
         "logprobs": logprobs(request, tokenizer, chunks),
         "weight_versions": weight_versions(chunks[-1]),
     }
+    if request.return_token_ids:
+        choice["token_ids"] = tokens_of(chunks)
+    return choice
+
+
+def tokens_of(chunks: Iterable[TokenChunk]) -> list[int]:
+    """The token ids of a response."""
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def whole_reply(
+    request: ChatRequest, prompt_ids: Sequence[int], choices: list[dict[str, Any]], response_tokens: int
+) -> bytes:
+    """The reply to a request that does not stream; `response_tokens` of all choices together."""
     reply = new_reply("chat.completion", request.model)
     if request.return_token_ids:
-        choice["token_ids"] = token_ids
         reply["prompt_token_ids"] = prompt_ids
-    return orjson.dumps(reply | {"choices": [choice], "usage": usage(len(prompt_ids), len(token_ids))})
+    return orjson.dumps(reply | {"choices": choices, "usage": usage(len(prompt_ids), response_tokens)})
 
 
 def event(data: dict[str, Any]) -> bytes:

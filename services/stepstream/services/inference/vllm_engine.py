@@ -78,18 +78,7 @@ class VllmEngine(Engine):
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
         """See `Engine.generate`."""
         self._check_alive()
-        body = {
-            "token_ids": prompt_ids,
-            "stream": params.stream,
-            "sampling_params": {
-                "max_tokens": params.max_tokens,
-                "temperature": params.temperature,
-                "top_p": params.top_p,
-                "seed": params.seed,
-                "logprobs": 0,
-                "detokenize": False,
-            },
-        }
+        body = {"token_ids": prompt_ids, "stream": params.stream, "sampling_params": _sampling(params)}
         try:
             async with self._http.post(
                 f"{self._url}/inference/v1/generate",
@@ -194,6 +183,21 @@ class VllmEngine(Engine):
     def _check_alive(self) -> None:
         if self.failed.done():
             raise self.failed.result()
+
+
+def _sampling(params: SamplingParams) -> dict[str, Any]:
+    """As vLLM has it; text is made of tokens only where that decides where the response ends."""
+    fields: dict[str, Any] = {
+        "max_tokens": params.max_tokens,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "seed": params.seed,
+        "logprobs": 0,
+        "detokenize": params.stops is not None,
+    }
+    if params.stops is not None:
+        fields |= {"stop": list(params.stops.strings), "skip_special_tokens": False}
+    return fields
 
 
 def _chunk(reply: dict[str, Any]) -> TokenChunk:
