@@ -55,7 +55,6 @@ class EventConsumer(Closing):
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": 6000,
-                "fetch.wait.max.ms": 50,
                 "fetch.message.max.bytes": 16 * 1_048_576,
             }
         )

@@ -127,7 +127,6 @@ class Table(Closing):
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
             }
         )
         try:
