@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,33 +90,45 @@ def settings(
         yield stack.settings
 
 
-@pytest.fixture
-def example(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[dict[str, str]], str]:
-    """The built example of a language, ready to be run."""
-    language: Language = LANGUAGES[request.param]
-    for tool in language.tools:
-        if not shutil.which(tool):
-            if os.environ.get("CI") == "true":
-                pytest.fail(f"CI needs {tool} on the PATH")
-            pytest.skip(f"{tool} is not on the PATH")
-    folder = EXAMPLES / request.param
-    work = tmp_path / "build"
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Builds the example of a language at its first call; the folder of its products."""
 
-    def placed(command: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(word.replace("{work}", str(work)) for word in command)
+    @cache
+    def build(name: str) -> Path:
+        language = LANGUAGES[name]
+        for tool in language.tools:
+            if not shutil.which(tool):
+                if os.environ.get("CI") == "true":
+                    pytest.fail(f"CI needs {tool} on the PATH")
+                pytest.skip(f"{tool} is not on the PATH")
+        work = tmp_path_factory.mktemp(name) / "build"
+        if language.prepare is not None:
+            language.prepare(work)
+        for command in language.build:
+            called(placed(command, work), EXAMPLES / name)
+        return work
 
-    if language.prepare is not None:
-        language.prepare(work)
-    for command in language.build:
-        called(placed(command), folder)
-    return lambda environment: called(placed(language.run), folder, env={**os.environ, **environment})
+    return build
 
 
-@pytest.mark.parametrize(("example", "language"), [(name, name) for name in LANGUAGES], indirect=["example"])
-def test_its_trajectory_is_labelled(
-    example: Callable[[dict[str, str]], str], language: str, settings: Settings
-) -> None:
-    check_labelled(settings, example(environment_of(settings)), LANGUAGES[language].steps)
+def placed(command: tuple[str, ...], work: Path) -> tuple[str, ...]:
+    """A command of a language with its folder."""
+    return tuple(word.replace("{work}", str(work)) for word in command)
+
+
+@pytest.mark.parametrize("name", [name for name, language in LANGUAGES.items() if language.build])
+def test_it_is_built(built: Callable[[str], Path], name: str) -> None:
+    """All of them before the stack that they are to speak to, which would idle meanwhile."""
+    built(name)
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_its_trajectory_is_labelled(built: Callable[[str], Path], name: str, settings: Settings) -> None:
+    language = LANGUAGES[name]
+    environment = {**os.environ, **environment_of(settings)}
+    said = called(placed(language.run, built(name)), EXAMPLES / name, env=environment)
+    check_labelled(settings, said, language.steps)
 
 
 def test_the_node_example_is_labelled(node_project: Path, settings: Settings) -> None:
