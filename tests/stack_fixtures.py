@@ -21,11 +21,18 @@ def changed(settings: Settings, **sections: dict[str, Any]) -> Settings:
     )
 
 
+UNHURRIED_S = 0.05
+"""How long a job of a test's stack waits for more of a batch.
+
+Without work it asks as often; at the default of a hundred times a second the jobs of a stack take a tenth of a core.
+"""
+
+
 @pytest.fixture(scope="session")
 def base_settings() -> Settings:
-    """The defaults, whatever the caller's environment says, but for where Kafka's jars are."""
+    """The defaults, whatever the caller's environment says, but for where Kafka's jars are, with unhurried jobs."""
     home = {name: value for name, value in os.environ.items() if name == "STEPSTREAM_BROKER_HOME"}
-    return load(home)
+    return changed(load(home), jobs={"within_s": UNHURRIED_S})
 
 
 @pytest.fixture(scope="session")
