@@ -15,8 +15,11 @@ import pytest
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from store_fixtures import StoreProcess, store_process
 
+from stepstream.cli.part_checks import store as doctor_of_store
 from stepstream.config import Settings, environment_of
+from stepstream.config.sections import ClickHouse
 from stepstream.jobs.storage import clickhouse
+from stepstream.jobs.storage.migrate import migrate, migrations
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +181,19 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
             assert json.loads(reply.read()) == {"1": 1}
     finally:
         store.stop()
+
+
+def test_a_dropped_database_can_be_made_again(store: StoreProcess) -> None:
+    where = store.settings.clickhouse
+    with clickhouse.connect(where) as client:
+        client.command(f"DROP DATABASE {where.database}")
+    assert doctor_of_store(store.settings).fix == "run `stepstream store migrate`"
+    assert migrate(store.settings) == [migration.name for migration in migrations()]
+    assert doctor_of_store(store.settings).state == "ok"
+    with pytest.raises(clickhouse.StoreUnavailableError, match="has no database 'other': run `stepstream"):
+        clickhouse.connect(where, database="other")
+
+
+def test_an_address_without_a_store_says_so_in_a_few_words() -> None:
+    with pytest.raises(clickhouse.StoreUnavailableError, match=r"CLICKHOUSE_URL \(Connection refused\)\Z"):
+        clickhouse.connect(ClickHouse(url="http://127.0.0.1:1"))

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from stack_fixtures import changed
 
-from stepstream.cli.checks import broker, registry
+from stepstream.cli.part_checks import broker, registry
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.errors import StackError

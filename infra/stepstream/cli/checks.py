@@ -1,22 +1,24 @@
 """What `stepstream doctor` looks at: each check answers with findings, and never raises for a part that is down."""
 
-import base64
 import importlib.metadata
+import os
 import platform
 import shutil
 import sys
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
-import orjson
+from stepstream.cli.finding import Finding
+from stepstream.cli.part_checks import broker, registry, store
+from stepstream.config import Settings, unknown_variables, variable
 
-from stepstream.config import Settings
-from stepstream.embedded.addresses import VARIABLES
-
-_TIMEOUT_S = 3.0
 _FREE_GB = 2.0
+# Of the spool: from here on it is no more than a matter of time.
+_NEARLY_FULL = 0.8
+_SHARED_SECRETS = (
+    ("seal", "master_key", "what is sealed on one machine cannot be read on another"),
+    ("govern", "pseudonym_key", "the same value gets another pseudonym on each machine"),
+)
 # What an extra is for, and a package that tells whether it is installed.
 _EXTRAS = {
     "embedded": ("supervisor", "the embedded stack"),
@@ -28,20 +30,13 @@ _EXTRAS = {
 _LIBRARIES = ("stepstream", "confluent-kafka", "fastavro", "faust-streaming", "torch", "chdb", "clickhouse-connect")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One fact. `fault`: something that was asked for does not work; `warning`: it may be missed later."""
-
-    name: str
-    state: Literal["ok", "warning", "fault"]
-    detail: str
-    fix: str = ""
-
-
 def all_findings(settings: Settings) -> Iterator[Finding]:
     """Every check in turn, for wired settings; a few seconds at most when nothing answers."""
     yield from versions()
+    yield from variables(os.environ)
     yield from disk(settings)
+    yield from secrets(settings)
+    yield from spool(settings)
     yield from kafka_install(settings)
     yield broker(settings)
     yield registry(settings)
@@ -87,62 +82,6 @@ def kafka_install(settings: Settings) -> Iterator[Finding]:
         yield Finding("kafka", "warning", f"no {what} in {folder}", "run `stepstream install`")
 
 
-def broker(settings: Settings) -> Finding:
-    """Does a broker answer, and does it have our topics?"""
-    from stepstream.topics.catalogue import TOPICS
-    from stepstream.topics.client import client_config
-
-    address = settings.kafka.bootstrap
-    try:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-
-        from stepstream.embedded.ready import SILENT
-
-        client = AdminClient(client_config(settings.kafka), logger=SILENT)
-        there = set(client.list_topics(timeout=_TIMEOUT_S).topics)
-    except KafkaException as error:
-        return _unreachable("broker", settings, address, error.args[0].str())
-    missing = sorted(set(TOPICS) - there)
-    if missing:
-        return Finding("broker", "fault", f"{address} lacks {', '.join(missing)}", "run `stepstream topics apply`")
-    return Finding("broker", "ok", f"{address}, all {len(TOPICS)} topics")
-
-
-def registry(settings: Settings) -> Finding:
-    """Does the schema registry answer, and does it have our schemas?"""
-    from stepstream.topics.catalogue import TOPICS
-
-    url = settings.schema_registry.url
-    user = settings.schema_registry.user_info.get_secret_value()
-    headers = {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"} if user else {}
-    try:
-        there = set(orjson.loads(_get(f"{url}/subjects", headers)))
-    except (OSError, ValueError) as error:
-        return _unreachable("registry", settings, url, _reason(error))
-    missing = sorted({topic.subject for topic in TOPICS.values()} - there)
-    if missing:
-        return Finding("registry", "fault", f"{url} lacks {', '.join(missing)}", "run `stepstream topics apply`")
-    return Finding("registry", "ok", f"{url}, {len(there)} subjects")
-
-
-def store(settings: Settings) -> Finding:
-    """Does the analytics store answer, and does it have our database?"""
-    house = settings.clickhouse
-    headers = {"X-ClickHouse-User": house.user, "X-ClickHouse-Key": house.password.get_secret_value()}
-    headers = {name: value for name, value in headers.items() if value}
-    query = "SELECT%20version()%20FORMAT%20TSV"
-    tables = f"SELECT%20count()%20FROM%20system.tables%20WHERE%20database='{house.database}'%20FORMAT%20TSV"
-    try:
-        version = _get(f"{house.url}/?query={query}", headers).decode().strip()
-        count = int(_get(f"{house.url}/?query={tables}", headers))
-    except (OSError, ValueError) as error:
-        return _unreachable("store", settings, house.url, _reason(error))
-    if not count:
-        return Finding("store", "fault", f"{house.url} has no tables of ours", "run `stepstream store migrate`")
-    return Finding("store", "ok", f"{house.url}, engine {version}, {count} tables and views")
-
-
 def ports(settings: Settings) -> Iterator[Finding]:
     """Ports that the embedded stack would need and something else has; nothing while the stack runs."""
     from stepstream.embedded.ports import is_free
@@ -162,24 +101,45 @@ def ports(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def _unreachable(part: str, settings: Settings, address: str, reason: str) -> Finding:
-    name = VARIABLES[part]
-    fix = (
-        f"start it there, or set {name}"
-        if part in settings.stack.external
-        else f"run `stepstream up`, or set {name} to one that runs elsewhere"
-    )
-    return Finding(part, "fault", f"{address} does not answer ({reason})", fix)
+def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Variables with our prefix that are no settings; those that are nearly one were refused before."""
+    ours = [name for name in unknown_variables(environment) if not name.startswith("STEPSTREAM_TEST_")]
+    if ours:
+        told = f"of no effect: {', '.join(ours)}"
+        yield Finding("settings", "warning", told, "`stepstream config --json` has the variables of all settings")
 
 
-def _get(url: str, headers: dict[str, str]) -> bytes:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as response:
-        body: bytes = response.read()
-        return body
+def secrets(settings: Settings) -> Iterator[Finding]:
+    """Keys that every machine must have alike, where the log is shared with others."""
+    if "broker" not in settings.stack.external:
+        return
+    for section, field, use in _SHARED_SECRETS:
+        if not getattr(getattr(settings, section), field).get_secret_value():
+            yield Finding(
+                "secrets",
+                "warning",
+                f"no {section}.{field}: {use}, under one that each machine makes for itself",
+                f"set {variable(section, field)} to the same on every machine",
+            )
 
 
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "reason", error))
+def spool(settings: Settings) -> Iterator[Finding]:
+    """Events that a gateway on this machine keeps because Kafka does not have them yet."""
+    from stepstream.topics.spool_folder import segment_files
+
+    folder = settings.gateway.spool or settings.paths.data / "spool" / "gateway"
+    most = max((_megabytes(segment_files(writer)) for writer in folder.glob("writer-*")), default=0.0)
+    if most > settings.gateway.spool_mb * _NEARLY_FULL:
+        yield Finding(
+            "spool",
+            "fault",
+            f"{most:.0f} of {settings.gateway.spool_mb} MB in {folder}: the oldest events are given up beyond",
+            f"make Kafka reachable for the gateway, or raise {variable('gateway', 'spool_mb')}",
+        )
+
+
+def _megabytes(files: Iterable[Path]) -> float:
+    return sum(file.stat().st_size for file in files if file.exists()) / 1_000_000
 
 
 def _version(package: str) -> str:

@@ -23,13 +23,17 @@ def demo(as_json: bool) -> None:
     from stepstream.demo.run import Demo, TargetMissed
     from stepstream.demo.view import open_view
     from stepstream.embedded.addresses import wire
+    from stepstream.embedded.errors import StackError
     from stepstream.embedded.stack import Event, Stack
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.codec import Codec
 
     settings = fresh_run(wire(demo_settings()))
     folder = settings.paths.data / "demo"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StackError(f"cannot keep data in {settings.paths.data} ({error}): set STEPSTREAM_PATHS_DATA") from None
     for old in folder.glob("*.jsonl"):
         old.unlink()  # accounts of an earlier run
     view = open_view(settings.demo.target, settings.demo.deadline_s)

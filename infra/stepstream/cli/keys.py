@@ -1,6 +1,6 @@
 """`stepstream keys`: API keys of the gateway."""
 
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
@@ -81,29 +81,17 @@ def revoke(key_id: str, as_json: bool) -> None:
 
 
 def _known(settings: Settings) -> dict[str, Any]:
+    from stepstream.cli import tables
     from stepstream.services.gateway.keys import TOPIC
-    from stepstream.topics.client import KafkaUnavailable
-    from stepstream.topics.table import Table
 
-    with Table(settings, TOPIC) as table:
-        if not table.wait_current(settings.kafka.deadline_s):
-            raise KafkaUnavailable(f"API keys could not be read within {settings.kafka.deadline_s:g} s")
-        return table.items()
+    return tables.read(settings, TOPIC)
 
 
 def _publish(settings: Settings, record: Any) -> None:
+    from stepstream.cli import tables
     from stepstream.services.gateway.keys import TOPIC
-    from stepstream.topics.client import KafkaUnavailable
-    from stepstream.topics.codec import Codec, RegistryUnavailable
-    from stepstream.topics.producer import DeliveryFailed, EventProducer
 
-    with closing(Codec(settings.schema_registry)) as codec:
-        producer = EventProducer(settings.kafka, codec, "keys")
-        try:
-            producer.send(TOPIC, record["key_id"], record)
-            producer.flush(settings.kafka.deadline_s)
-        except (DeliveryFailed, RegistryUnavailable) as error:
-            raise KafkaUnavailable(f"the key could not be written: {error}") from error
+    tables.write(settings, TOPIC, record["key_id"], record)
 
 
 def _row(record: Any) -> dict[str, Any]:

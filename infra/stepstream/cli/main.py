@@ -91,27 +91,42 @@ def run(arguments: Sequence[str]) -> int:
         status = _status_of(error)
         if status is None:
             raise
-        click.echo(f"stepstream: {error}", err=True)
+        click.echo(f"stepstream: {_told(error)}", err=True)
         return status
     return result if isinstance(result, int) else 0
 
 
+def _told(error: Exception) -> str:
+    """Its message, without credentials of addresses."""
+    from confluent_kafka import KafkaException
+
+    from stepstream.config import masked
+
+    return masked(f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error))
+
+
 def _status_of(error: Exception) -> int | None:
     """The exit status of an error whose message is made for people; None for a defect."""
+    from confluent_kafka import KafkaException
+
     from stepstream.config import SettingsError
-    from stepstream.embedded.errors import StackError
+    from stepstream.embedded.errors import StackError, UnknownProcess
     from stepstream.topics.admin import RegistryNotReady
     from stepstream.topics.client import KafkaUnavailable
     from stepstream.topics.codec import RegistryUnavailable
     from stepstream.topics.producer import DeliveryFailed
+    from stepstream.topics.registry_client import RegistryRefused
 
-    if isinstance(error, SettingsError):
+    name = type(error).__name__  # of the jobs, which the core does without
+    if isinstance(error, SettingsError | UnknownProcess):
         return MISUSED
     if isinstance(error, KafkaUnavailable | RegistryNotReady | RegistryUnavailable):
         return UNREACHABLE
-    if type(error).__name__ == "StoreUnavailableError":  # of the jobs, which the core does without
+    if name == "StoreUnavailableError":
         return UNREACHABLE
-    if isinstance(error, StackError | DeliveryFailed) or (isinstance(error, OSError) and error.filename):
+    if isinstance(error, StackError | DeliveryFailed | RegistryRefused | KafkaException) or name == "MigrationError":
+        return FAULT
+    if isinstance(error, OSError) and error.filename:
         return FAULT
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("stepstream"):
         extra = _EXTRAS.get(error.name.partition(".")[0], "demo")

@@ -4,6 +4,7 @@ from contextlib import closing
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.producer import EventProducer
 from stepstream.topics.table import Refused, Table
@@ -15,11 +16,13 @@ def read(settings: Settings, topic: str, refused: Refused | None = None) -> dict
     """The newest record of each key that can be used; `refused` as in `Table`.
 
     Raises:
-        RegistryUnavailable: the registry or broker does not give it within 30 seconds.
+        KafkaUnavailable: no broker answers within its deadline.
+        RegistryUnavailable: the registry does not give it within 30 seconds.
     """
+    wait_for_kafka(settings.kafka)
     with Table(settings, topic, refused=refused) as table:
         if not table.wait_current(_DEADLINE_S):
-            raise RegistryUnavailable(f"topic {topic} was not read within {_DEADLINE_S:g} s: is the registry up?")
+            raise RegistryUnavailable(f"topic {topic} was not read within {_DEADLINE_S:g} s: see `stepstream doctor`")
         return table.items()
 
 

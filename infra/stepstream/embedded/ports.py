@@ -1,5 +1,6 @@
 """Ports: told apart free from taken before anything is started, so that the message can name what to set."""
 
+import errno
 import random
 import socket
 from collections.abc import Iterable
@@ -23,24 +24,38 @@ class Port:
 
 def is_free(host: str, port: int) -> bool:
     """Whether one could listen there now; a socket that is only waiting to be forgotten does not count."""
+    return _fault(host, port) is None
+
+
+def _fault(host: str, port: int) -> OSError | None:
+    """Why one cannot listen there now."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return error
+    except OverflowError:  # counted up from one that is nearly the last
+        return OSError(errno.EINVAL, "there are ports up to 65535")
+    return None
 
 
 def check_free(ports: Iterable[Port]) -> None:
-    """Refuses ports that are taken.
+    """Refuses ports that are taken, or that nobody could listen on.
 
     Raises:
-        StackError: names each taken port, who wanted it, who has it, and the variable to set.
+        StackError: names each port, who wanted it, who has it, and the variable to set.
     """
     faults = []
     for port in ports:
-        if is_free(port.host, port.port):
+        fault = _fault(port.host, port.port)
+        if fault is None:
+            continue
+        if fault.errno != errno.EADDRINUSE:
+            faults.append(
+                f"{port.process} cannot listen on {port.host}, port {port.port} ({fault.strerror}): "
+                f"set {port.variable}, or its host to an address of this machine"
+            )
             continue
         owner = owner_of(port.port)
         faults.append(

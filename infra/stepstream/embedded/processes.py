@@ -11,9 +11,9 @@ from graphlib import CycleError, TopologicalSorter
 from stepstream.config import Settings, variable
 from stepstream.embedded import actions, broker
 from stepstream.embedded.addresses import reachable, worker_addresses
-from stepstream.embedded.errors import StackError
+from stepstream.embedded.errors import StackError, UnknownProcess
 from stepstream.embedded.ports import Port
-from stepstream.embedded.ready import HttpReady, KafkaReady, Ready
+from stepstream.embedded.ready import HttpReady, KafkaReady, Ready, RegistryReady
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ def table(settings: Settings) -> list[Part]:
             stop_wait_s=20,
             external="broker" in external,
         ),
-        _http(
+        Process(
             "registry",
-            "services.registry",
+            "stepstream.services.registry",
             ("broker",),
-            f"{settings.schema_registry.url}/subjects",
-            Port(registry.host, registry.port, "registry", "STEPSTREAM_REGISTRY_PORT"),
+            RegistryReady(settings.schema_registry),
+            (Port(registry.host, registry.port, "registry", "STEPSTREAM_REGISTRY_PORT"),),
             external="registry" in external,
         ),
         _http(
@@ -141,7 +141,7 @@ def select(parts: Sequence[Part], names: Collection[str] | None = None) -> list[
     What is not selected is not waited for. An action is selected with the processes that it comes after.
 
     Raises:
-        StackError: a name that no process has.
+        UnknownProcess: a name that no process has.
     """
     processes = {part.name: part for part in parts if isinstance(part, Process)}
     if names is None:
@@ -151,7 +151,7 @@ def select(parts: Sequence[Part], names: Collection[str] | None = None) -> list[
         if "worker" in names:
             chosen |= {name for name in processes if name.startswith("worker-")}
         if unknown := sorted(chosen - set(processes)):
-            raise StackError(f"no such process: {', '.join(unknown)}; there are {', '.join(processes)}")
+            raise UnknownProcess(f"no such process: {', '.join(unknown)}; there are {', '.join(processes)}")
     for part in parts:
         wanted = isinstance(part, Action) and (not part.serves or bool(chosen.intersection(part.serves)))
         if wanted and chosen.issuperset(part.after):

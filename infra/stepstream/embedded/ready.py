@@ -5,13 +5,15 @@ import socket
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Protocol
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
-from stepstream.config.sections import Kafka
-from stepstream.topics.client import client_config
+from stepstream.config import masked
+from stepstream.config.sections import Kafka, SchemaRegistry
+from stepstream.topics.client import admin_client
+from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
 _TIMEOUT_S = 2.0
 # librdkafka reports each refused connection; while something starts, that is what is expected.
@@ -24,7 +26,11 @@ class Ready(Protocol):
     """A readiness check."""
 
     def __call__(self) -> bool:
-        """Asks once; blocks for 2 s at most; never raises for a part that is not there yet."""
+        """Asks once; blocks for 2 s at most; never raises for a part that is not there yet.
+
+        Raises:
+            SettingsError: with these settings it cannot be asked.
+        """
         ...
 
     @property
@@ -49,10 +55,31 @@ class KafkaReady:
         if not any(_accepts(server) for server in self.address.split(",")):
             return False  # librdkafka would wait, with back-off, for what one look tells
         try:
-            client = AdminClient(client_config(self.kafka), logger=SILENT)
+            client = admin_client(self.kafka, SILENT)
             return bool(client.list_topics(timeout=_TIMEOUT_S).brokers)
         except KafkaException:
             return False
+
+
+@dataclass(frozen=True)
+class RegistryReady:
+    """The registry lists its subjects, to whom it is told to trust."""
+
+    registry: SchemaRegistry
+
+    @property
+    def address(self) -> str:
+        """Its addresses, without credentials."""
+        return masked(self.registry.url)
+
+    def __call__(self) -> bool:
+        """Asks once."""
+        asked = self.registry.model_copy(update={"timeout_s": _TIMEOUT_S})
+        try:
+            RegistryClient(asked, attempts=1).subjects()
+        except (OSError, HTTPException, ValueError, RegistryRefused):
+            return False
+        return True
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ It is run through `lifeline`: when the stack's owner ends, however it ends, ever
 import getpass
 import http.client
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,9 @@ from stepstream.embedded.processes import Process, levels
 # Linux allows 107 bytes for a unix socket's path, and supervisord adds ".PID" for a moment.
 _LONGEST_SOCKET_PATH = 95
 _LOG_BYTES = "10MB"
+# What begins a comment, or ends a line, in its configuration, and cannot be escaped.
+_UNSPEAKABLE = re.compile(r"\s[;#]|[\r\n]")
+_FULL_BYTES = 1_000_000
 # A process that lives shorter than this after its start counts as a failed start: it is tried again after
 # 1, 2, 3… seconds, and given up ("FATAL") after this many tries. One that lived longer starts again at once.
 _START_SECONDS = 10
@@ -76,11 +81,19 @@ def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str
             f"stopwaitsecs={process.stop_wait_s}",
             "killasgroup=true",
             "redirect_stderr=true",
-            f"stdout_logfile={_escape(data / 'logs' / f'{process.name}.log')}",
+            f"stdout_logfile={_escape(_escape(data / 'logs' / f'{process.name}.log'))}",  # it is expanded twice
             f"stdout_logfile_maxbytes={_LOG_BYTES}",
             "stdout_logfile_backups=2",
         ]
     return "\n".join(lines) + "\n"
+
+
+def disk_is_full(data: Path) -> bool:
+    """Whether a process that ended over this folder may have ended of it."""
+    try:
+        return shutil.disk_usage(data).free < _FULL_BYTES
+    except OSError:
+        return False
 
 
 class Supervisord:
@@ -120,9 +133,12 @@ class Supervisord:
         """Starts it, without any process.
 
         Raises:
-            StackError: it does not answer within 30 s.
+            StackError: it does not answer within 30 s, or the data folder cannot be used.
         """
         from supervisor.xmlrpc import SupervisorTransport
+
+        if _UNSPEAKABLE.search(str(self._data)):
+            raise StackError(f"supervisord cannot be told of {str(self._data)!r}: set STEPSTREAM_PATHS_DATA")
 
         run, logs = self._data / "run", self._data / "logs"
         socket = self._socket(run)
@@ -170,7 +186,8 @@ class Supervisord:
                 raise StackError(f"supervisord: {method}: {fault.faultString}") from None
             except (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
                 self._proxy("close")()
-                raise StackError(f"supervisord does not answer: {error!r}") from None
+                why = f"the disk of {self._data} is full: make room" if disk_is_full(self._data) else repr(error)
+                raise StackError(f"supervisord does not answer: {why}") from None
 
     @property
     def running(self) -> bool:

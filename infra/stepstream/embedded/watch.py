@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.supervisord import MISCONFIGURED, Supervisord
+from stepstream.embedded.supervisord import MISCONFIGURED, Supervisord, disk_is_full
 
 # supervisord starts what crashed again, at once if it had run for a while, and so for ever. This many times
 # within this many seconds means that it cannot be mended.
@@ -95,7 +95,8 @@ class Watch:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        return f"its log {log} ends: {lines[-1] if lines else '(empty)'}"
+        full = f"the disk of {self._logs.parent} is full: make room; " if disk_is_full(self._logs) else ""
+        return f"{full}its log {log} ends: {lines[-1] if lines else '(empty)'}"
 
     def _count(self, name: str) -> None:
         now = time.monotonic()

@@ -88,10 +88,32 @@ def test_unreachable_broker_has_its_own_status(
 ) -> None:
     monkeypatch.setenv("STEPSTREAM_KAFKA_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setenv("STEPSTREAM_KAFKA_DEADLINE_S", "0.2")
-    assert run(["topics", "apply"]) == 3
-    message = capsys.readouterr().err
-    assert "127.0.0.1:1" in message
-    assert "STEPSTREAM_KAFKA_BOOTSTRAP" in message
+    for words in (["topics", "apply"], ["alarms"], ["policy", "list"], ["rewards", "list"], ["keys", "list"]):
+        assert run(words) == 3
+        message = capsys.readouterr().err
+        assert "127.0.0.1:1" in message
+        assert "STEPSTREAM_KAFKA_BOOTSTRAP" in message
+
+
+@pytest.mark.parametrize("words", ["topics apply", "alarms", "keys list", "policy list", "doctor"])
+def test_settings_that_no_client_can_have_are_told_without_a_traceback(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPSTREAM_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("STEPSTREAM_KAFKA_SECURITY_PROTOCOL", "SSL")
+    monkeypatch.setenv("STEPSTREAM_KAFKA_SSL_CA_LOCATION", "/nowhere.pem")
+    assert run(words.split()) == (1 if words == "doctor" else 2)
+    shown = capsys.readouterr()
+    assert "ssl.ca.location" in shown.out + shown.err
+
+
+def test_demo_over_a_folder_that_cannot_be_used_says_what_to_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STEPSTREAM_PATHS_DATA", str(tmp_path / "file"))
+    assert run(["demo"]) == 1
+    assert "set STEPSTREAM_PATHS_DATA" in capsys.readouterr().err
 
 
 def test_topics_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,5 +142,5 @@ def test_run_becomes_the_process_with_its_own_settings(monkeypatch: pytest.Monke
 
 
 def test_run_of_an_unknown_process_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["run", "brokr"]) == 1
+    assert run(["run", "brokr"]) == 2
     assert "no such process: brokr; there are broker, registry" in capsys.readouterr().err

@@ -4,16 +4,20 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepstream.cli import checks
-from stepstream.cli.checks import Finding
+from stepstream.cli.finding import Finding
 from stepstream.cli.main import run
 from stepstream.config import Settings, load
 from stepstream.embedded.addresses import wire
+from stepstream.embedded.processes import Process, table
+from stepstream.jobs.storage.migrate import migrations
 from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.spool_folder import SUFFIX
 
 SUBJECTS = [topic.subject for topic in TOPICS.values()]
 
@@ -23,14 +27,19 @@ class Answers:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
+        self.faults: set[str] = set()
         answers = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
                 text = next((text for part, text in answers.texts.items() if part in self.path), None)
+                text = None if self.path in answers.faults else text
                 self.send_response(404 if text is None else 200)
                 self.end_headers()
                 self.wfile.write((text or "").encode())
+
+            do_POST = do_GET
 
             def log_message(self, *arguments: Any) -> None:
                 pass
@@ -55,8 +64,26 @@ def settings(**variables: str) -> Settings:
 
 
 def test_registry_with_all_subjects_is_fine(answers: Answers) -> None:
+    answers.texts |= {"/subjects/": '{"id": 1}', "/subjects": json.dumps(SUBJECTS)}
+    url = answers.url.replace("//", "//user:hunter2@")
+    at = settings(SCHEMA_REGISTRY_URL=f"{url},{url}/")
+    finding = checks.registry(at)
+    assert finding.state == "ok"
+    (part,) = [part for part in table(at) if part.name == "registry"]
+    assert isinstance(part, Process)
+    assert part.ready()  # what `up` waits for
+    assert "hunter2" not in part.ready.address
+    assert "hunter2" not in finding.detail
+
+
+def test_registry_with_a_schema_of_another_version_says_which(answers: Answers) -> None:
+    answers.texts |= {f"/subjects/{name}": '{"id": 1}' for name in SUBJECTS[1:]}
+    answers.texts["/subjects/"] = ""
+    answers.faults.add(f"/subjects/{SUBJECTS[0]}")
     answers.texts["/subjects"] = json.dumps(SUBJECTS)
-    assert checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url)).state == "ok"
+    finding = checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
+    assert (finding.state, finding.fix) == ("fault", "run `stepstream topics apply`")
+    assert finding.detail.endswith(f"has other schemas than this version: {SUBJECTS[0]}")
 
 
 def test_registry_without_a_subject_says_how_to_register_it(answers: Answers) -> None:
@@ -76,12 +103,41 @@ def test_something_else_at_the_address_is_a_fault(answers: Answers, garbage: str
 
 
 def test_store_is_asked_for_its_tables(answers: Answers) -> None:
-    answers.texts |= {"version()": "26.9.1\n", "count()": "12\n"}
-    finding = checks.store(settings(CLICKHOUSE_URL=answers.url))
+    names = [migration.name for migration in migrations()]
+    answers.texts |= {"version()": "26.9.1\n", "count()": "12\t1\n", "SELECT%20name": "\n".join(names)}
+    at = settings(CLICKHOUSE_URL=answers.url)
+    finding = checks.store(at)
     assert finding.state == "ok"
     assert "26.9.1, 12 tables" in finding.detail
-    answers.texts["count()"] = "0\n"
-    assert checks.store(settings(CLICKHOUSE_URL=answers.url)).fix == "run `stepstream store migrate`"
+    answers.texts["SELECT%20name"] = "\n".join(names[:-1])
+    assert checks.store(at).detail == f"{answers.url} has older tables: it lacks {names[-1]}"
+    answers.texts["count()"] = "3\t0\n"
+    assert checks.store(at).fix == "run `stepstream store migrate`"
+
+
+def test_secrets_that_machines_must_share_are_missed_only_where_the_log_is_shared() -> None:
+    shared = {"KAFKA_BOOTSTRAP": "kafka:9092", "GOVERN_PSEUDONYM_KEY": "a"}
+    (finding,) = checks.secrets(settings(**shared))
+    assert (finding.state, finding.fix) == ("warning", "set STEPSTREAM_SEAL_MASTER_KEY to the same on every machine")
+    assert not list(checks.secrets(settings(**shared, SEAL_MASTER_KEY="b")))
+    assert not list(checks.secrets(settings()))
+
+
+def test_spool_that_is_nearly_full_is_a_fault(tmp_path: Path) -> None:
+    at = settings(GATEWAY_SPOOL=str(tmp_path), GATEWAY_SPOOL_MB="1")
+    writer = tmp_path / "writer-0"
+    writer.mkdir()
+    (writer / f"1{SUFFIX}").write_bytes(bytes(700_000))
+    assert not list(checks.spool(at))
+    (writer / f"2{SUFFIX}").write_bytes(bytes(200_000))
+    (finding,) = checks.spool(at)
+    assert finding.state == "fault"
+    assert finding.detail.startswith("1 of 1 MB")
+
+
+def test_variables_of_no_effect_are_told() -> None:
+    (finding,) = checks.variables({"STEPSTREAM_GATEWAY_SERVICE_HOST": "10.0.0.1", "STEPSTREAM_KAFKA_BOOTSTRAP": "k:1"})
+    assert finding.detail == "of no effect: STEPSTREAM_GATEWAY_SERVICE_HOST"
 
 
 def test_a_part_that_is_down_is_fixed_where_it_runs() -> None:

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from stepstream.config import SettingsError, effective, environment_of, load, load_with_origins
+from stepstream.config import (
+    SettingsError,
+    effective,
+    environment_of,
+    load,
+    load_with_origins,
+    masked,
+    unknown_variables,
+)
 from stepstream.config.sections import Settings
 
 
@@ -35,8 +43,11 @@ def test_secrets_are_masked_and_still_reach_child_processes() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[kafka]\nbootstarp = 'x'\n", "kafka.bootstarp"),
-        ("[kafak]\nbootstrap = 'x'\n", "kafak"),
+        ("[kafka]\nbootstarp = 'x'\n", r"kafka\.bootstarp: there is no such setting: did you mean kafka\.bootstrap\?"),
+        ("[kafak]\nbootstrap = 'x'\n", r"kafak: there is no such section: did you mean kafka\?"),
+        ("[broker]\nport = 70000\n", "broker.port"),
+        ("[clickhouse]\nurl = 'localhost:8123'\n", "clickhouse.url: not an HTTP address"),
+        ("[[gateway.providers]]\nname = 'a'\nmodels = ['m']\n", r"gateway\.providers\[0\]\.base_url: Field required"),
         ("kafka = 3\n", "'kafka' must be a table"),
         ("[kafka\n", "is not TOML"),
         ("[kafka]\nreplication = 0\n", "kafka.replication"),
@@ -57,6 +68,36 @@ def test_a_fault_from_the_environment_names_the_variable() -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml"):
         load({"STEPSTREAM_CONFIG": "nowhere.toml"})
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
+        load({}, tmp_path)
+    (tmp_path / "settings.toml").write_bytes(b"\xff")
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load({}, tmp_path / "settings.toml")
+
+
+def test_a_typing_error_in_a_variable_cannot_pass_as_a_default() -> None:
+    with pytest.raises(SettingsError, match=r"STEPSTREAM_SEAL_MASTERKEY .* did you mean STEPSTREAM_SEAL_MASTER_KEY"):
+        load({"STEPSTREAM_SEAL_MASTERKEY": "hunter2"})
+    others = {"STEPSTREAM_GATEWAY_SERVICE_HOST": "10.0.0.1", "STEPSTREAM_STACK_OWNER": "1"}
+    assert load(others) == Settings()
+    assert unknown_variables(others) == sorted(others)
+    assert unknown_variables(environment_of(Settings())) == []
+
+
+def test_an_empty_variable_is_not_set_unless_its_setting_is_a_text_or_a_list() -> None:
+    empty = dict.fromkeys(("STEPSTREAM_PATHS_DATA", "STEPSTREAM_BROKER_HOME", "STEPSTREAM_BROKER_PORT"), "")
+    assert load(empty) == Settings()
+    assert load({"STEPSTREAM_CLICKHOUSE_USER": "", "STEPSTREAM_STACK_MORE": ""}).clickhouse.user == ""
+
+
+def test_passwords_in_addresses_are_masked() -> None:
+    settings, origins = load_with_origins({"STEPSTREAM_SCHEMA_REGISTRY_URL": "https://u:hunter2@a,https://u:hunter2@b"})
+    assert "hunter2" not in str(effective(settings, origins))
+    assert load(environment_of(settings)) == settings
+    assert masked("asked http://u:p@h/x, http://h:1/a@b") == "asked http://********@h/x, http://h:1/a@b"
 
 
 def test_every_setting_has_a_sentence() -> None:

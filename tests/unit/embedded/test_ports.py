@@ -36,6 +36,13 @@ def test_taken_port_names_process_owner_and_variable(listening: socket.socket) -
     assert "STORE" not in message
 
 
+@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 9401), ("127.0.0.1", 65536)])
+def test_port_that_nobody_can_listen_on_is_not_called_taken(host: str, port: int) -> None:
+    with pytest.raises(StackError, match=r"label cannot listen on .*: set STEPSTREAM_A_PORT, or its host") as error:
+        check_free([Port(host, port, "label", "STEPSTREAM_A_PORT")])
+    assert "taken" not in str(error.value)
+
+
 def test_port_is_free_again_after_its_owner_closed(listening: socket.socket) -> None:
     port = listening.getsockname()[1]
     assert not is_free("127.0.0.1", port)

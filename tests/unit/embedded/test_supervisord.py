@@ -5,8 +5,11 @@ import os
 import shlex
 from pathlib import Path
 
+import pytest
+
 from stepstream.config import Settings
 from stepstream.embedded.addresses import wire
+from stepstream.embedded.errors import StackError
 from stepstream.embedded.processes import Process, levels, table
 from stepstream.embedded.supervisord import Supervisord, configuration
 
@@ -47,8 +50,15 @@ def test_only_a_process_that_may_end_is_left_down_after_success() -> None:
 
 def test_folders_with_a_percent_sign_or_a_space_are_kept() -> None:
     parser = read(configuration(PROCESSES[:1], Path("/50% of/data"), Path("/s.sock")))
-    program = parser["program:broker"]
-    assert program["stdout_logfile"] % {} == "/50% of/data/logs/broker.log"
+    assert parser["supervisord"]["logfile"] % {} == "/50% of/data/logs/supervisord.log"
+    assert parser["program:broker"]["stdout_logfile"] % {} % {} == "/50% of/data/logs/broker.log"  # as it does
+
+
+@pytest.mark.parametrize("name", ["a ;b", "a #b", "a\nb"])
+def test_folder_that_its_configuration_cannot_tell_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StackError, match="set STEPSTREAM_PATHS_DATA"):
+        Supervisord(tmp_path / name).launch(PROCESSES, {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_socket_of_a_deep_folder_is_put_where_its_path_is_short(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What counts as a crash, as an end, and as beyond mending; supervisord's answers are made up."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +86,11 @@ def test_given_up_or_misconfigured_is_told(made: Made, tmp_path: Path, status: s
     made.set("store", status, exit_status=exit_status)
     with pytest.raises(StackError, match=r"store cannot be kept running; its log .*store\.log ends: \(empty\)"):
         watched.look()
+
+
+def test_full_disk_is_named_before_the_log(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    assert Watch(made, tmp_path).last_words("broker").startswith(f"the disk of {tmp_path.parent} is full: make room; ")
 
 
 def test_crash_about_to_be_mended_is_neither_down_nor_failed(made: Made, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_providers_are_settings_like_others() -> None:
     assert "hidden" not in str(effective(settings, {}))
     with pytest.raises(SettingsError, match="STEPSTREAM_GATEWAY_PROVIDERS is not JSON"):
         load({"STEPSTREAM_GATEWAY_PROVIDERS": "gpt"})
-    with pytest.raises(SettingsError, match=r"gateway.providers: Field required"):
+    with pytest.raises(SettingsError, match=r"gateway\.providers\[0\]\.base_url: Field required"):
         load({"STEPSTREAM_GATEWAY_PROVIDERS": '[{"name":"o"}]'})
 
 

@@ -6,6 +6,8 @@ from stepstream.config.loader import (
     environment_of,
     load,
     load_with_origins,
+    masked,
+    unknown_variables,
     variable,
 )
 from stepstream.config.sections import Settings
@@ -17,5 +19,7 @@ __all__ = [
     "environment_of",
     "load",
     "load_with_origins",
+    "masked",
+    "unknown_variables",
     "variable",
 ]

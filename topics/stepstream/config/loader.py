@@ -1,8 +1,10 @@
 """Reads the settings: environment over TOML file over defaults, and remembers where each value came from."""
 
+import difflib
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -14,6 +16,11 @@ from stepstream.config.sections import Section, Settings
 
 PREFIX = "STEPSTREAM_"
 CONFIG_VARIABLE = "STEPSTREAM_CONFIG"
+MASK = "********"
+# How alike a variable and a setting must be, of 1, for the variable to be a typing error. Below are those that
+# Kubernetes makes for a service named stepstream-gateway (0.75), and our own that are no settings (0.76).
+_TYPING_ERROR = 0.8
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+:[^/\s@]*(?=@)")
 
 
 class SettingsError(Exception):
@@ -35,6 +42,17 @@ def variable(section: str, field: str) -> str:
     return f"{PREFIX}{section}_{field}".upper()
 
 
+def masked(text: str) -> str:
+    """The text without the credentials that addresses in it may carry: `https://********@host`."""
+    return _CREDENTIALS.sub(MASK, text)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings and are none; they have no effect."""
+    known = {variable(section, field) for section, field, _ in _declared()} | {CONFIG_VARIABLE}
+    return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+
+
 def load(environment: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
     """Reads the effective settings.
 
@@ -43,7 +61,8 @@ def load(environment: Mapping[str, str] | None = None, file: Path | None = None)
         file: TOML file; default: the one that `STEPSTREAM_CONFIG` names, else none.
 
     Raises:
-        SettingsError: a file that is missing or malformed, an unknown name, or a value of the wrong kind.
+        SettingsError: a file that is missing or malformed, an unknown name in it, a variable that is nearly the name
+            of a setting, or a value of the wrong kind.
     """
     return load_with_origins(environment, file)[0]
 
@@ -51,8 +70,12 @@ def load(environment: Mapping[str, str] | None = None, file: Path | None = None)
 def load_with_origins(
     environment: Mapping[str, str] | None = None, file: Path | None = None
 ) -> tuple[Settings, dict[tuple[str, str], str]]:
-    """As `load`, with the origin of every setting that is not a default, by (section, field)."""
+    """As `load`, with the origin of every setting that is not a default, by (section, field).
+
+    An empty variable counts as not set, unless its setting is a text or a list.
+    """
     environment = os.environ if environment is None else environment
+    _refuse_typing_errors(environment)
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     values: dict[str, dict[str, Any]] = {}
@@ -65,8 +88,8 @@ def load_with_origins(
             origins |= {(section, field): str(file) for field in fields}
     for section, field, annotation in _declared():
         name = variable(section, field)
-        if name in environment:
-            text = environment[name]
+        text = environment.get(name)
+        if text or (text == "" and _may_be_empty(annotation)):
             values.setdefault(section, {})[field] = _parse(text, annotation, name)
             origins[section, field] = name
     try:
@@ -111,8 +134,26 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"settings file {file} does not exist") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise SettingsError(f"settings file {file} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {file} is not TOML: {error}") from None
+
+
+def _refuse_typing_errors(environment: Mapping[str, str]) -> None:
+    """What is meant as a setting must not pass as its default, least of all a secret."""
+    known = [variable(section, field).removeprefix(PREFIX) for section, field, _ in _declared()]
+    for name in unknown_variables(environment):
+        if meant := _nearest(name.removeprefix(PREFIX), known, _TYPING_ERROR):
+            raise SettingsError(f"{name} is no setting: did you mean {PREFIX}{meant}?")
+
+
+def _nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    return next(iter(difflib.get_close_matches(name, list(known), 1, cutoff)), "")
+
+
+def _may_be_empty(annotation: Any) -> bool:
+    return annotation in (str, SecretStr) or get_origin(annotation) is list
 
 
 def _parse(text: str, annotation: Any, name: str) -> Any:
@@ -131,10 +172,12 @@ def _parse(text: str, annotation: Any, name: str) -> Any:
 def _show(value: object, *, secrets: bool = False) -> str:
     """A value as its environment variable would have it; secrets masked unless asked for."""
     if isinstance(value, SecretStr):
-        return value.get_secret_value() if secrets else "********" if value.get_secret_value() else ""
+        return value.get_secret_value() if secrets else MASK if value.get_secret_value() else ""
     if isinstance(value, list) and value and isinstance(value[0], Section):
-        return orjson.dumps([_table(table, secrets=secrets) for table in value]).decode()
-    return ",".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+        text = orjson.dumps([_table(table, secrets=secrets) for table in value]).decode()
+    else:
+        text = ",".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    return text if secrets else masked(text)
 
 
 def _table(table: Section, *, secrets: bool) -> dict[str, Any]:
@@ -149,8 +192,22 @@ def _table(table: Section, *, secrets: bool) -> dict[str, Any]:
 def _explain(error: ValidationError, origins: Mapping[tuple[str, str], str]) -> str:
     lines = []
     for fault in error.errors(include_url=False, include_input=False):
-        section, field = (*map(str, fault["loc"]), "", "")[:2]
+        place = list(fault["loc"])
+        section, field = (*map(str, place), "", "")[:2]
         origin = origins.get((section, field), "")
-        name, message = ".".join(filter(None, (section, field))), fault["msg"].removeprefix("Value error, ")
+        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+        message = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            message = _no_such(name, section, nested=len(place) > 2)
         lines.append(f"{name}: {message}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
+
+
+def _no_such(name: str, section: str, *, nested: bool) -> str:
+    """What is said of a name in the file that no setting has."""
+    if section not in Settings.model_fields:
+        what, known = "section", list(Settings.model_fields)
+    else:
+        what, known = "setting", [f"{section}.{field}" for section, field, _ in _declared()]
+    meant = "" if nested else _nearest(name, known)
+    return f"there is no such {what}" + (f": did you mean {meant}?" if meant else "")

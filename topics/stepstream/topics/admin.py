@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
@@ -15,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from stepstream.config import Settings
+from stepstream.config import Settings, masked
 from stepstream.config.sections import SchemaRegistry
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS, Topic
@@ -65,8 +66,7 @@ def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
             if _done(future):
                 changes.append(Change("topic", name, "created"))
     for topic in TOPICS.values():
-        present = existing.get(topic.name)
-        if present is not None and len(present.partitions) < topic.partitions:
+        if topic.name in existing and len(existing[topic.name].partitions) < topic.partitions:
             for future in admin.create_partitions([NewPartitions(topic.name, topic.partitions)]).values():
                 future.result()
             changes.append(Change("topic", topic.name, f"grown to {topic.partitions} partitions"))
@@ -76,21 +76,31 @@ def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
 
 def _alter_configs(admin: AdminClient, names: list[str]) -> list[Change]:
     changes = []
-    described = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names]) if names else {}
-    for resource, future in described.items():
-        current = future.result()
-        wanted = TOPICS[resource.name].settings()
-        wrong = {key: value for key, value in wanted.items() if current[key].value != value}
-        if not wrong:
-            continue
+    for name, wrong in differing(admin, names).items():
         entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in wrong.items()]
         altered = admin.incremental_alter_configs(
-            [ConfigResource(ResourceType.TOPIC, resource.name, incremental_configs=entries)]
+            [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
         )
         for alteration in altered.values():
             alteration.result()
-        changes.append(Change("topic", resource.name, "set " + ", ".join(f"{k}={v}" for k, v in wrong.items())))
+        changes.append(Change("topic", name, "set " + ", ".join(f"{k}={v}" for k, v in wrong.items())))
     return changes
+
+
+def differing(admin: AdminClient, names: Collection[str], timeout_s: float = 30.0) -> dict[str, dict[str, str]]:
+    """What the catalogue declares of these topics and the cluster has otherwise, by topic and setting.
+
+    Raises:
+        KafkaException: the cluster does not tell.
+    """
+    asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    found = {}
+    for resource, future in (admin.describe_configs(asked, request_timeout=timeout_s) if asked else {}).items():
+        current = future.result()
+        wanted = TOPICS[resource.name].settings()
+        if wrong := {key: value for key, value in wanted.items() if current[key].value != value}:
+            found[resource.name] = wrong
+    return found
 
 
 def _done(future: object) -> bool:
@@ -111,16 +121,17 @@ def _apply_subjects(registry: SchemaRegistry) -> list[Change]:
 
 def _apply_subject(client: RegistryClient, topic: Topic) -> Change | None:
     schema = schema_text(topic.schema)
-    if _is_registered(client, topic.subject, schema):
+    if is_registered(client, topic):
         return None
     # Compatibility first: a schema that slipped in under a laxer rule would stay.
     client.set_compatibility(topic.subject, COMPATIBILITY)
     return Change("subject", topic.subject, f"registered schema {client.register(topic.subject, schema)}")
 
 
-def _is_registered(client: RegistryClient, subject: str, schema: str) -> bool:
+def is_registered(client: RegistryClient, topic: Topic) -> bool:
+    """Whether the registry has the schema that this version of the code writes to a topic."""
     try:
-        client.look_up(subject, schema)
+        client.look_up(topic.subject, schema_text(topic.schema))
     except RegistryRefused as error:
         if error.status == 404:
             return False
@@ -138,8 +149,8 @@ def _waited_for(registry: SchemaRegistry) -> RegistryClient:
         except Exception as error:  # whatever a connection dies of, and an answer that is none
             if time.monotonic() >= deadline:
                 raise RegistryNotReady(
-                    f"no schema registry answers at {registry.url} after {registry.deadline_s:g} s ({error!r}): "
-                    "start it, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
+                    f"no schema registry answers at {masked(registry.url)} after {registry.deadline_s:g} s "
+                    f"({error!r}): start it, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
                 ) from None
             time.sleep(0.2)
         else:

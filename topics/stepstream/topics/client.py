@@ -2,12 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from stepstream.config import SettingsError
 from stepstream.config.sections import Kafka
 
 log = logging.getLogger(__name__)
@@ -39,9 +41,29 @@ def client_config(kafka: Kafka) -> dict[str, Any]:
     return config
 
 
-def admin_client(kafka: Kafka) -> AdminClient:
-    """An admin client. Keep a reference to it while its futures run."""
-    return AdminClient(client_config(kafka))
+@contextmanager
+def usable_settings() -> Iterator[None]:
+    """Within it a client is made.
+
+    Raises:
+        SettingsError: settings with which there can be none, as a certificate authority's file that is not there.
+    """
+    try:
+        yield
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._INVALID_ARG:
+            raise
+        raise SettingsError(f"kafka: {error.args[0].str()}: look at STEPSTREAM_KAFKA_…") from None
+
+
+def admin_client(kafka: Kafka, logger: logging.Logger | None = None) -> AdminClient:
+    """An admin client; `logger` gets what librdkafka says. Keep a reference to it while its futures run.
+
+    Raises:
+        SettingsError: as `usable_settings`.
+    """
+    with usable_settings():
+        return AdminClient(client_config(kafka), **({} if logger is None else {"logger": logger}))
 
 
 def wait_for_kafka(kafka: Kafka, stopping: Callable[[], bool] = lambda: False) -> None:
@@ -49,6 +71,7 @@ def wait_for_kafka(kafka: Kafka, stopping: Callable[[], bool] = lambda: False) -
 
     Raises:
         KafkaUnavailable: none did within `kafka.deadline_s` seconds.
+        SettingsError: as `admin_client`.
     """
     admin = admin_client(kafka)
     deadline = time.monotonic() + kafka.deadline_s

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from stepstream.config.sections import Kafka
-from stepstream.topics.client import client_config
+from stepstream.topics.client import client_config, usable_settings
 from stepstream.topics.closing import Closing
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
@@ -43,21 +43,26 @@ class EventConsumer(Closing):
     """Polls events of catalogue topics. Use from one thread; close it, or use it as a context manager."""
 
     def __init__(self, kafka: Kafka, codec: Codec, *, group: str | None = None) -> None:
-        """A consumer in `group` (then call `subscribe` and `commit`), or without one (then call `follow`)."""
+        """A consumer in `group` (then call `subscribe` and `commit`), or without one (then call `follow`).
+
+        Raises:
+            SettingsError: as `usable_settings`.
+        """
         self._codec = codec
         self._ends: dict[tuple[str, int], int] = {}
         self._begins: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
-        self._consumer = Consumer(
-            client_config(kafka)
-            | {
-                "group.id": group or "unused",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
-                "fetch.message.max.bytes": 16 * 1_048_576,
-            }
-        )
+        with usable_settings():
+            self._consumer = Consumer(
+                client_config(kafka)
+                | {
+                    "group.id": group or "unused",
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "session.timeout.ms": 6000,
+                    "fetch.message.max.bytes": 16 * 1_048_576,
+                }
+            )
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Joins the group; starts at its committed offsets, or at the beginning."""

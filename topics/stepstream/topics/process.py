@@ -9,7 +9,7 @@ from types import FrameType
 
 from prometheus_client import start_http_server
 
-from stepstream.config import Settings, SettingsError, load
+from stepstream.config import Settings, SettingsError, load, masked
 from stepstream.config.sections import Metrics
 from stepstream.topics.client import KafkaUnavailable
 
@@ -50,14 +50,19 @@ class Stop:
         signal.signal(signal.SIGINT, handle)
 
 
+class _Masking(logging.Formatter):
+    """Lines without the credentials that addresses may carry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return masked(super().format(record))
+
+
 def set_up_logging(name: str) -> None:
     """One line a record on standard error, with the process's name."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s",
-        force=True,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Masking(f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 def serve_metrics(metrics: Metrics) -> int:

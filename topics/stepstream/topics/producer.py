@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from stepstream.config.sections import Kafka
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.client import client_config
+from stepstream.topics.client import client_config, usable_settings
 from stepstream.topics.codec import Codec
 
 log = logging.getLogger(__name__)
@@ -35,23 +35,28 @@ class EventProducer:
     """
 
     def __init__(self, kafka: Kafka, codec: Codec, source: str, *, linger_ms: float = 5.0) -> None:
-        """Connects lazily; `source` is the `ce_source` of every event, as `gateway/0.1.0`."""
+        """Connects lazily; `source` is the `ce_source` of every event, as `gateway/0.1.0`.
+
+        Raises:
+            SettingsError: as `usable_settings`.
+        """
         self._codec = codec
         self._source = source.encode()
         self._failures: list[str] = []
         self._fixed: dict[str, list[tuple[str, str | bytes | None]]] = {}
-        self._producer = Producer(
-            client_config(kafka)
-            | {
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": linger_ms,
-                "compression.type": "lz4",
-                "partitioner": "murmur2_random",
-                "message.timeout.ms": 0,
-                "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
-            }
-        )
+        with usable_settings():
+            self._producer = Producer(
+                client_config(kafka)
+                | {
+                    "enable.idempotence": True,
+                    "acks": "all",
+                    "linger.ms": linger_ms,
+                    "compression.type": "lz4",
+                    "partitioner": "murmur2_random",
+                    "message.timeout.ms": 0,
+                    "message.max.bytes": max(topic.max_message_bytes for topic in TOPICS.values()),
+                }
+            )
 
     def send(
         self,

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
 
+from stepstream.config import SettingsError
 from stepstream.config.sections import SchemaRegistry
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -45,29 +46,30 @@ class RegistryClient:
     Safe to share between threads.
 
     Every call raises `RegistryRefused`, or what the connection died of (`OSError`, `HTTPException`), after each address
-    was tried `ATTEMPTS` times; refusals that another attempt would meet again are raised at once.
+    was tried `attempts` times; refusals that another attempt would meet again are raised at once.
     """
 
-    def __init__(self, registry: SchemaRegistry, wait: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, registry: SchemaRegistry, wait: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+    ) -> None:
         """Speaks to the registry of these settings.
 
         Args:
             registry: its address, credentials (which an address may carry too: `https://user:password@host`) and the
                 seconds allowed for a call.
             wait: waits that many seconds.
+            attempts: how often each address is tried.
 
         Raises:
-            ValueError: an address is not one, or the credentials are not `user:password`.
+            SettingsError: the credentials are not `user:password`.
         """
         self._timeout_s = registry.timeout_s
         self._wait = wait
+        self._attempts = attempts
         addresses = [address.strip().rstrip("/") for address in registry.url.split(",")]
-        for address in addresses:
-            if urlsplit(address).scheme not in ("http", "https"):
-                raise ValueError(f"schema registry {address!r}: not an http address")
         credentials = registry.user_info.get_secret_value() or _user_info(addresses[0])
         if credentials and ":" not in credentials:
-            raise ValueError("schema_registry.user_info is not of the form user:password")
+            raise SettingsError("schema_registry.user_info is not of the form user:password")
         self._addresses = [_without_user_info(address) for address in addresses]
         self._headers = {"accept": f"{MEDIA_TYPE}, application/json", "content-type": MEDIA_TYPE}
         if credentials:
@@ -101,7 +103,7 @@ class RegistryClient:
         """The answer, from the first address that gives one."""
         fault: Exception
         for address in self._addresses:
-            for attempt in range(ATTEMPTS):
+            for attempt in range(self._attempts):
                 if attempt:
                     self._wait(random.random() * FIRST_WAIT_S * 2 ** (attempt - 1))
                 try:

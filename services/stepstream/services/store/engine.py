@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import chdb
 
-from stepstream.services.store.errors import StoreError
+from stepstream.services.store.errors import UNKNOWN_DATABASE, StoreError
 from stepstream.services.store.request import Request
 
 
@@ -157,15 +157,25 @@ class Engine:
         self.database = database
         self._owned = _own(path)
         self._anchor = Connection(path)  # keeps the engine open between queries
-        self._anchor.execute(f"CREATE DATABASE IF NOT EXISTS {identifier(database)} ENGINE = Atomic")
+        self._make_database()
         version, self.timezone = self._anchor.execute("SELECT version(), timezone()").body.decode().split()
         self.version = version
 
     def connect(self) -> Connection:
-        """A connection with nothing set, in the default database."""
+        """A connection with nothing set, in the default database; one that was dropped is there again, empty."""
         connection = Connection(self._path)
-        connection.execute(f"USE {identifier(self.database)}")
+        use = f"USE {identifier(self.database)}"
+        try:
+            connection.execute(use)
+        except StoreError as error:
+            if error.code != UNKNOWN_DATABASE:
+                raise
+            self._make_database()
+            connection.execute(use)
         return connection
+
+    def _make_database(self) -> None:
+        self._anchor.execute(f"CREATE DATABASE IF NOT EXISTS {identifier(self.database)} ENGINE = Atomic")
 
     def close(self) -> None:
         """Closes the folder; every query must have ended."""

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
 
 _AUTHENTICATION_FAILED = 516
+_UNKNOWN_DATABASE = 81
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 
@@ -59,9 +60,13 @@ def connect(settings: ClickHouse, *, database: str = "", timeout_s: float = 300.
             raise StoreUnavailableError(
                 f"ClickHouse at {settings.url} refuses user '{settings.user}': set {user} and {password}"
             ) from None
+        if isinstance(error, DatabaseError) and error.code == _UNKNOWN_DATABASE:
+            raise StoreUnavailableError(
+                f"ClickHouse at {settings.url} has no database '{database}': run `stepstream store migrate`"
+            ) from None
         raise StoreUnavailableError(
             f"ClickHouse at {settings.url} cannot be reached: start it (`stepstream up`) or set "
-            f"{variable('clickhouse', 'url')} ({_first_line(error)})"
+            f"{variable('clickhouse', 'url')} ({_reason(error)})"
         ) from None
 
 
@@ -93,5 +98,11 @@ def connect_when_ready(
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
+    """What a connection died of, without the layers around it; of a refusal its first line."""
+    cause = error
+    while cause.__cause__ or cause.__context__:
+        cause = cause.__cause__ or cause.__context__ or cause
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

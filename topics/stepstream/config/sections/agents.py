@@ -4,13 +4,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from stepstream.config.sections.base import Section
+from stepstream.config.sections.base import HttpAddress, Section
 
 
 class Fleet(Section):
     """The fleet of agents."""
 
-    gateway_url: str = Field("http://127.0.0.1:8080", description="Base address of the gateway.")
+    gateway_url: HttpAddress = Field("http://127.0.0.1:8080", description="Base address of the gateway.")
     environment: str = Field(
         "stepstream.services.fleet.lookup:Lookup", description="Environment class, as module:name."
     )

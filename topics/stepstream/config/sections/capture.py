@@ -5,14 +5,14 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from stepstream.config.sections.base import Section
+from stepstream.config.sections.base import HttpAddress, Port, Section
 
 
 class Provider(Section):
     """One model provider behind the gateway, as an entry of `gateway.providers`."""
 
     name: str = Field(min_length=1, description="Name in messages and metrics.")
-    base_url: str = Field(min_length=1, description="Address before the paths of its API, as https://api.openai.com.")
+    base_url: HttpAddress = Field(description="Address before the paths of its API, as https://api.openai.com.")
     models: list[str] = Field(
         min_length=1, description="Names of the models that it serves; `*` stands for any characters."
     )
@@ -32,8 +32,8 @@ class Gateway(Section):
     """The OpenAI-compatible gateway."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(8080, description="Port to listen on.")
-    upstreams: list[str] = Field(
+    port: Port = Field(8080, description="Port to listen on.")
+    upstreams: list[HttpAddress] = Field(
         ["http://127.0.0.1:8000"],
         min_length=1,
         description="Base addresses of inference workers; comma-separated in the environment.",

@@ -5,14 +5,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from stepstream.config.sections.base import Section
+from stepstream.config.sections.base import Port, Section
 
 
 class Store(Section):
     """The job that inserts into ClickHouse, and the embedded store service."""
 
     host: str = Field("127.0.0.1", description="Address that the embedded store listens on.")
-    port: int = Field(8123, description="Port that the embedded store listens on.")
+    port: Port = Field(8123, description="Port that the embedded store listens on.")
     batch_rows: int = Field(10_000, ge=1, description="Most rows in one insert.")
     batch_s: float = Field(0.5, gt=0, description="Longest wait, in seconds, to fill an insert.")
 
@@ -21,7 +21,7 @@ class Registry(Section):
     """The embedded schema registry service."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(8081, description="Port to listen on.")
+    port: Port = Field(8081, description="Port to listen on.")
     write_timeout_s: float = Field(
         8.0, gt=0, description="Seconds after which a write that Kafka does not take is answered with an error."
     )
@@ -31,8 +31,8 @@ class Broker(Section):
     """The embedded Kafka broker."""
 
     host: str = Field("127.0.0.1", description="Address to listen on and to advertise.")
-    port: int = Field(9092, description="Port of the clients' listener.")
-    controller_port: int = Field(9093, description="Port of the KRaft controller's listener.")
+    port: Port = Field(9092, description="Port of the clients' listener.")
+    controller_port: Port = Field(9093, description="Port of the KRaft controller's listener.")
     heap_mb: int = Field(256, ge=128, description="Java heap in MB.")
     home: Path | None = Field(
         None,
@@ -44,16 +44,14 @@ class Console(Section):
     """The console."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(8088, description="Port to listen on.")
+    port: Port = Field(8088, description="Port to listen on.")
 
 
 class Stack(Section):
     """The embedded stack: all processes on one machine under one supervisor."""
 
     workers: int = Field(1, ge=0, description="Inference workers; ports count up from inference.port.")
-    metrics_port_base: int = Field(
-        9401, ge=1, le=65535, description="First of the metrics ports; each process gets the next one."
-    )
+    metrics_port_base: Port = Field(9401, description="First of the metrics ports; each process gets the next one.")
     external: list[Literal["broker", "registry", "store"]] = Field(
         [],
         description="Parts that run elsewhere although their address is the embedded one; comma-separated.",

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from stepstream.config.sections.base import Section
+from stepstream.config.sections.base import HttpAddress, Section
 
 
 class Paths(Section):
@@ -17,7 +17,7 @@ class Paths(Section):
 class Kafka(Section):
     """The cluster that holds the log."""
 
-    bootstrap: str = Field("127.0.0.1:9092", description="host:port list of the brokers.")
+    bootstrap: str = Field("127.0.0.1:9092", min_length=1, description="host:port list of the brokers.")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="How clients connect."
     )
@@ -32,7 +32,7 @@ class Kafka(Section):
 class SchemaRegistry(Section):
     """A Confluent-compatible schema registry."""
 
-    url: str = Field("http://127.0.0.1:8081", description="Base address.")
+    url: HttpAddress = Field("http://127.0.0.1:8081", description="Base address.")
     user_info: SecretStr = Field(SecretStr(""), description="user:password for basic auth; never printed.")
     timeout_s: float = Field(10.0, gt=0, description="Seconds allowed for one call.")
     deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable registry.")
@@ -41,7 +41,7 @@ class SchemaRegistry(Section):
 class ClickHouse(Section):
     """The analytics store, over ClickHouse's HTTP protocol."""
 
-    url: str = Field("http://127.0.0.1:8123", description="Base address.")
+    url: HttpAddress = Field("http://127.0.0.1:8123", description="Base address.")
     database: str = Field("stepstream", description="Database that holds our tables and views.")
     user: str = Field("default", description="User name.")
     password: SecretStr = Field(SecretStr(""), description="Password; never printed.")
