@@ -192,6 +192,8 @@ def test_a_forgotten_context_stores_the_prompt_whole() -> None:
         {"prompt_token_ids": []},
         {"prompt_token_ids": ["1"]},
         {"token_ids": [1, 2**31]},
+        {"token_ids": [2, -3]},
+        {"prompt_token_ids": [-1]},
         {"weight_versions": [{"version": 3, "start": 0, "end": 1}]},
         {"weight_versions": [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 0, "end": 2}]},
         {"weight_versions": [{"version": 3}]},

@@ -33,6 +33,8 @@ def captured(answer: Answer, model: str) -> Captured | None:
     try:
         if len(logprobs) != len(response) or not math.isfinite(sum(logprobs)) or max(logprobs) > _ROUNDED:
             return None
+        if min(prompt) < 0 or min(response) < 0:
+            return None
         spans = policy_spans(answer.weight_versions, len(response), model)
         if spans is None:
             return None
