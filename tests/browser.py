@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from waiting import PATIENCE_S
 
 _FLAGS = (
     "--headless",
@@ -52,7 +53,7 @@ class Page:
         self._calls += 1
         await self._socket.send_json({"id": self._calls, "method": method, "params": params})
         while True:
-            message = json.loads(await self._socket.receive_str(timeout=60))
+            message = json.loads(await self._socket.receive_str(timeout=PATIENCE_S))
             if message.get("id") == self._calls:
                 assert "error" not in message, message["error"]
                 return message["result"]
@@ -64,9 +65,9 @@ class Page:
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
 
-    async def until(self, script: str, timeout_s: float = 60.0) -> Any:
+    async def until(self, script: str) -> Any:
         """Waits until an expression is truthy, and gives its value."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE_S
         while not (value := await self.evaluate(script)):
             if time.monotonic() > deadline:
                 text = await self.evaluate("document.body.innerText")
@@ -102,11 +103,11 @@ async def page(url: str, folder: Path) -> AsyncIterator[Page]:
                 yield opened
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_S)
 
 
 async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not (file.exists() and file.read_text().count("\n")):
         assert process.poll() is None, "Chromium ended"
         assert time.monotonic() < deadline, "Chromium did not start"

@@ -24,6 +24,7 @@ from sample_records import (
     trajectory,
     worker_status,
 )
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -32,7 +33,7 @@ from stepstream.jobs.storage.rows import TABLES, rows
 
 
 @contextmanager
-def console(settings: Settings, folder: Path, deadline_s: float = 30.0) -> Iterator[str]:
+def console(settings: Settings, folder: Path) -> Iterator[str]:
     """Runs a console on a free port; gives its address, and stops it with SIGTERM, which must end it cleanly."""
     port = free_block(1)
     own = settings.model_copy(update={"console": settings.console.model_copy(update={"port": port})})
@@ -44,14 +45,15 @@ def console(settings: Settings, folder: Path, deadline_s: float = 30.0) -> Itera
             stderr=log,
         )
     try:
-        deadline = time.monotonic() + deadline_s
-        while not _answers(f"{url}/health"):
+
+        def ready() -> bool:
             assert process.poll() is None, (folder / "console.log").read_text()
-            assert time.monotonic() < deadline, "the console did not start"
-            time.sleep(0.02)
+            return _answers(f"{url}/health")
+
+        until(ready, "the console answers")
         yield url
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         if process.poll() is None:
             process.kill()

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from confluent_kafka import KafkaException
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
 from stack_fixtures import changed
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.config.sections import SchemaRegistry
@@ -33,7 +33,7 @@ def gateway_process(settings: Settings, log: Path) -> ServiceProcess:
 def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: Any) -> Settings:
     """Settings of a gateway on a free port before one worker, and of a fleet that speaks to it."""
     port = free_block(1)
-    gateway = {"port": port, "upstreams": [upstream.url], "upstream_deadline_s": 5.0} | fields
+    gateway = {"port": port, "upstreams": [upstream.url], "upstream_deadline_s": PATIENCE_S} | fields
     return changed(settings, gateway=gateway, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
 
 
@@ -57,11 +57,12 @@ def opening_codec(settings: Settings) -> Codec:
     return _opening[key]
 
 
-def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
+def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int) -> list[Any]:
     """The events of one trajectory, at least `count`, waiting for them."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = []
+    found: list[Any] = []
+
+    def there() -> bool:
+        found.clear()
         # A broker that has just come back may not lead its partitions yet.
         with (
             contextlib.suppress(KafkaException),
@@ -69,10 +70,11 @@ def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int, t
         ):
             consumer.follow([topic])
             while not consumer.caught_up():
-                found += [event.record for event in consumer.poll(1000, 0.1) if event.key == trajectory_id]
-        if len(found) >= count:
-            return found
-        assert time.monotonic() < deadline, f"{len(found)} of {count} events of {trajectory_id} on {topic}"
+                found.extend(event.record for event in consumer.poll(1000, 0.1) if event.key == trajectory_id)
+        return len(found) >= count
+
+    until(there, lambda: f"{len(found)} of {count} events of {trajectory_id} on {topic}")
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from typing import Any
 from click.testing import CliRunner
 from labelled_records import group_of, labelled, tiny_model
 from sample_records import checkpoint
-from service_process import ServiceProcess, until
+from service_process import ServiceProcess
 from stack_fixtures import changed
+from waiting import until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -87,12 +88,12 @@ class Lab:
         newest = self.versions().newest(self.model)
         return -1 if newest is None else newest["version"]
 
-    def wait_for(self, version: int, timeout: float = 90.0) -> None:
+    def wait_for(self, version: int) -> None:
         def published() -> bool:
             assert self.learner.status is None, self.learner.said
             return self.newest() >= version
 
-        until(published, timeout=timeout, step=0.1)
+        until(published, f"version {version}")
 
     def trained(self, version: int) -> list[tuple[int, int]]:
         versions = self.versions()

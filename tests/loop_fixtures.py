@@ -38,7 +38,7 @@ def loop_of(base_model: Path, base_settings: Settings, folder: Path) -> Settings
     settings = isolated(fresh_run(demo_settings()), folder / "loop")
     return settings.model_copy(
         update={
-            "stack": settings.stack.model_copy(update={"base_model": str(base_model), "start_deadline_s": 300.0}),
+            "stack": settings.stack.model_copy(update={"base_model": str(base_model)}),
             "fleet": settings.fleet.model_copy(update={"ledger": folder / "ledger.jsonl"}),
             "jobs": base_settings.jobs,
             "broker": settings.broker.model_copy(update={"home": base_settings.broker.home}),

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "node"
 AGENTS = Path(__file__).parent / "agents" / "node"
@@ -31,7 +32,12 @@ def installed(project: Path, folder: Path) -> Path:
         pytest.skip("node and npm are not on the PATH")
     shutil.copytree(project, folder, ignore=shutil.ignore_patterns("node_modules"))
     done = subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, timeout=180, check=False
+        ["npm", "ci", "--no-audit", "--no-fund"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from service_process import until
+from waiting import until
 
 from stepstream.config import Settings
 from stepstream.topics.codec import codec_of
@@ -49,21 +49,19 @@ def trace_id(generation: str) -> str:
     return str(traces["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["traceId"])
 
 
-def steps_of(settings: Settings, trajectory_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
+def steps_of(settings: Settings, trajectory_id: str, count: int) -> list[Any]:
     """The steps of a trajectory in order, once there are that many; those of a person are opened."""
-    found = _steps(settings, lambda key: key == trajectory_id, count, timeout_s)
+    found = _steps(settings, lambda key: key == trajectory_id, count)
     return [found[key, index] for key, index in sorted(found)]
 
 
-def children_of(settings: Settings, trace_id: str, count: int, timeout_s: float = 20.0) -> list[Any]:
+def children_of(settings: Settings, trace_id: str, count: int) -> list[Any]:
     """The steps of a trace that are in children of its own trajectory, by when they began, once there are `count`."""
-    found = _steps(settings, lambda key: key.startswith(f"{trace_id}-"), count, timeout_s)
+    found = _steps(settings, lambda key: key.startswith(f"{trace_id}-"), count)
     return sorted(found.values(), key=lambda step: int(step["occurred_at_us"]))
 
 
-def _steps(
-    settings: Settings, wanted: Callable[[str], bool], count: int, timeout_s: float
-) -> dict[tuple[str, int], Any]:
+def _steps(settings: Settings, wanted: Callable[[str], bool], count: int) -> dict[tuple[str, int], Any]:
     found: dict[tuple[str, int], Any] = {}
     codec = codec_of(settings)
     try:
@@ -76,7 +74,7 @@ def _steps(
                         found[event.key, event.record["step_index"]] = event.record
                 return len(found) >= count
 
-            until(arrived, timeout_s)
+            until(arrived)
     finally:
         codec.close()
     return found

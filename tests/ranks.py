@@ -6,6 +6,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from waiting import PATIENCE_S
+
 from stepstream.embedded.ports import free_block
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -18,7 +20,6 @@ _FORKS.set_forkserver_preload(
         "peft",
     ]
 )
-_DEADLINE_S = 300.0
 
 
 def in_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -43,7 +44,7 @@ def in_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 
 def _answer(pipe: Connection) -> Any:
-    assert pipe.poll(_DEADLINE_S), "a rank did not answer in time"
+    assert pipe.poll(PATIENCE_S), "a rank did not answer in time"
     found, fault = pipe.recv()
     assert fault is None, fault
     return found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from aiohttp import web
+from waiting import PATIENCE_S
 
 from stepstream.embedded.ports import free_block
 
@@ -88,14 +89,14 @@ class ScriptedUpstream:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(PATIENCE_S)
 
     def die(self) -> None:
         """Goes away at once, as after kill -9: connections are cut in the middle of whatever they carry."""
         if self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self._thread = None
 
     def hold(self) -> None:

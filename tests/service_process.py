@@ -4,25 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady, KafkaReady
-
-
-def until(condition: Callable[[], object], timeout: float = 60.0, step: float = 0.02) -> None:
-    """Waits until something is so."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "not so in time"
-        time.sleep(step)
 
 
 class ServiceProcess:
@@ -49,14 +41,15 @@ class ServiceProcess:
                 stderr=sink,
             )
 
-    def start(self, timeout: float = 60.0) -> None:
+    def start(self) -> None:
         """Starts it and waits until it is ready."""
         self.launch()
-        deadline = time.monotonic() + timeout
-        while not self._ready():
+
+        def ready() -> bool:
             assert self.status is None, f"{self._module} ended:\n{self.said}"
-            assert time.monotonic() < deadline, f"{self._module} did not start:\n{self.said}"
-            time.sleep(0.02)
+            return self._ready()
+
+        until(ready, lambda: f"{self._module} did not start:\n{self.said}")
 
     @property
     def status(self) -> int | None:
@@ -90,12 +83,12 @@ class ServiceProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
-    def stop(self, timeout: float = 20.0) -> int:
+    def stop(self) -> int:
         """SIGTERM; the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(timeout)
+            return self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self._module} did not stop:\n{self.said}") from None

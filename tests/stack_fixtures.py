@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
@@ -27,12 +28,27 @@ UNHURRIED_S = 0.05
 Without work it asks as often; at the default of a hundred times a second the jobs of a stack take a tenth of a core.
 """
 
+UNHURRIED_CALL_S = 60.0
+"""How long a call to the registry may take, and a write of the registry to Kafka."""
+
 
 @pytest.fixture(scope="session")
 def base_settings() -> Settings:
-    """The defaults, whatever the caller's environment says, but for where Kafka's jars are, with unhurried jobs."""
+    """The defaults, whatever the caller's environment says, but for where Kafka's jars are, and with time for all.
+
+    Where a deadline is what a test is about, it sets its own.
+    """
     home = {name: value for name, value in os.environ.items() if name == "STEPSTREAM_BROKER_HOME"}
-    return changed(load(home), jobs={"within_s": UNHURRIED_S})
+    return changed(
+        load(home),
+        stack={"start_deadline_s": PATIENCE_S},
+        kafka={"deadline_s": PATIENCE_S},
+        schema_registry={"deadline_s": PATIENCE_S, "timeout_s": UNHURRIED_CALL_S},
+        registry={"write_timeout_s": UNHURRIED_CALL_S},
+        clickhouse={"deadline_s": PATIENCE_S},
+        jobs={"within_s": UNHURRIED_S},
+        label={"end_grace_s": PATIENCE_S},
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """What tests say to a running stack, and what its log and its tables come to say."""
 
-import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -9,6 +8,7 @@ import orjson
 from clickhouse_connect.driver.client import Client
 from command_line import stepstream
 from stream_records import make_ending, make_steps
+from waiting import comes_to
 
 from stepstream.config import Settings
 from stepstream.jobs.storage.clickhouse import connect
@@ -20,9 +20,6 @@ from stepstream.topics.producer import EventProducer
 
 class World(Closing):
     """One stack as a test sees it; close it, or use it as a context manager."""
-
-    patience_s = 90.0
-    """How long anything is waited for."""
 
     def __init__(self, settings: Settings) -> None:
         """Speaks to the stack with these settings."""
@@ -96,10 +93,7 @@ class World(Closing):
 
     def comes_to(self, ask: Callable[[], Any], expected: Any) -> None:
         """Waits until an answer is as expected."""
-        deadline = time.monotonic() + self.patience_s
-        while (seen := ask()) != expected:
-            assert time.monotonic() < deadline, f"still {seen}, not {expected}, after {self.patience_s:g} s"
-            time.sleep(0.1)
+        comes_to(ask, expected)
 
     def command(self, *words: str, fails: bool = False) -> str:
         """What `stepstream WORDS` prints; where it is to fail, what it complains of."""

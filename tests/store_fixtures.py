@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of, load
 from stepstream.embedded.ports import free_block
@@ -29,18 +29,17 @@ class StoreProcess:
     def url(self) -> str:
         return self.settings.clickhouse.url
 
-    def start(self, deadline_s: float = 60.0) -> None:
+    def start(self) -> None:
         env = {**os.environ, **environment_of(self.settings)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "stepstream.services.store"], env=env, stderr=log, stdout=log
             )
-        deadline = time.monotonic() + deadline_s
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                pytest.fail(f"the store did not start:\n{self.log.read_text()}")
-            time.sleep(0.02)
+        try:
+            until(self._starts, lambda: f"the store did not start:\n{self.log.read_text()}")
+        except BaseException:
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """kill -9."""
@@ -48,15 +47,20 @@ class StoreProcess:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, deadline_s: float = 30.0) -> int:
+    def stop(self) -> int:
         """SIGTERM; returns the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(deadline_s)
+            return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
             pytest.fail(f"the store did not stop:\n{self.log.read_text()}")
+
+    def _starts(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the store ended:\n{self.log.read_text()}"
+        return self._answers()
 
     def _answers(self) -> bool:
         try:

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from engine_models import Reference
 from labelled_records import tiny_model
+from waiting import PATIENCE_S
 
 from stepstream.config.sections import Inference
 from stepstream.services.inference.chat import ChatTokenizer
@@ -65,7 +66,7 @@ def vllm_engine() -> Engine:
     scope="module",
     params=[
         pytest.param(torch_engine, id="torch"),
-        pytest.param(vllm_engine, id="vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(900)]),
+        pytest.param(vllm_engine, id="vllm", marks=pytest.mark.vllm),
     ],
 )
 async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
@@ -258,7 +259,7 @@ async def test_a_bad_checkpoint_is_refused_and_the_old_one_stays(served: Served,
     assert last.versions[0].version == version
 
 
-async def until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    async with asyncio.timeout(deadline_s):
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)

@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from service_process import registry
+from waiting import PATIENCE_S
 
 from stepstream.config import Settings
 from stepstream.config.sections import SchemaRegistry
@@ -225,7 +225,7 @@ def test_node_client_both_ways(client: SchemaRegistryClient, url: str, subject: 
         env={**os.environ, "NODE_PATH": str(node_project / "node_modules")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -261,7 +261,7 @@ def test_formatting_gives_no_new_id(url: str, subject: str) -> None:
     if is_apicurio(url):
         pytest.skip("Apicurio gives each formatting an id")
     ids = {
-        httpx.post(f"{url}/subjects/{subject}/versions", json={"schema": text}).json()["id"]
+        httpx.post(f"{url}/subjects/{subject}/versions", json={"schema": text}, timeout=PATIENCE_S).json()["id"]
         for text in (EVENT, json.dumps(json.loads(EVENT), indent=2), json.dumps(json.loads(EVENT), sort_keys=True))
     }
     assert len(ids) == 1
@@ -330,17 +330,17 @@ def test_errors(
     code: int,
 ) -> None:
     client.register_schema(subject, Schema(EVENT, "AVRO"))
-    answer = httpx.request(method, url + path.format(subject=subject), json=body, timeout=20)
+    answer = httpx.request(method, url + path.format(subject=subject), json=body, timeout=PATIENCE_S)
     assert (answer.status_code, answer.json()["error_code"]) == (status, code)
     assert answer.json()["message"]
 
 
-def test_associations_are_a_quick_404(url: str) -> None:
+def test_associations_are_a_404(url: str) -> None:
     # confluent-kafka asks this before it falls back to the topic's name.
     if is_apicurio(url):
         pytest.skip("Apicurio hangs on this now and then")
-    started = time.monotonic()
-    answer = httpx.get(f"{url}/associations/resources/-/steps?resourceType=topic&associationType=value")
+    answer = httpx.get(
+        f"{url}/associations/resources/-/steps?resourceType=topic&associationType=value", timeout=PATIENCE_S
+    )
     assert answer.status_code == 404
     assert answer.json()["error_code"]
-    assert time.monotonic() - started < 2

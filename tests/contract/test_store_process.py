@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from store_fixtures import StoreProcess, store_process
+from waiting import PATIENCE_S, until
 
 from stepstream.cli.part_checks import store as doctor_of_store
 from stepstream.config import Settings, environment_of
@@ -36,7 +36,7 @@ def run(settings: Settings) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **environment_of(settings)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -69,13 +69,10 @@ def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
         for thread in threads:
             thread.start()
         enough = sum(acknowledged) + 1000
-        deadline = time.monotonic() + 60
-        while sum(acknowledged) < enough:
-            assert time.monotonic() < deadline, f"inserts stalled before kill {killed}"
-            time.sleep(0.01)
+        until(lambda enough=enough: sum(acknowledged) >= enough, f"inserts before kill {killed}")  # type: ignore[misc]
         own_store.kill()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
         own_store.start()
         with clickhouse.connect(where) as client:
             for worker, count in enumerate(acknowledged):
@@ -98,19 +95,16 @@ def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
     asked = threading.Event()
     thread = threading.Thread(target=slow)
     thread.start()
-    asked.wait(30)
+    asked.wait(PATIENCE_S)
     metric = "stepstream_store_running 1.0"
-    deadline = time.monotonic() + 30
-    while metric not in metrics(own_store):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: metric in metrics(own_store))
     assert own_store.stop() == 0
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert replies == [7]
 
 
 def metrics(store: StoreProcess) -> str:
-    with urllib.request.urlopen(f"{store.url}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"{store.url}/metrics", timeout=PATIENCE_S) as reply:
         return str(reply.read().decode())
 
 
@@ -118,17 +112,12 @@ def test_a_body_that_breaks_off_stores_nothing(store: StoreProcess) -> None:
     with clickhouse.connect(store.settings.clickhouse) as client:
         client.command("CREATE TABLE half (n UInt64) ENGINE = MergeTree ORDER BY n")
         port = store.settings.store.port
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as broken:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as broken:
             broken.sendall(
                 b"POST /?query=INSERT+INTO+half+FORMAT+TSV HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n1\n2\n"
             )
-            deadline = time.monotonic() + 30
-            while "stepstream_store_running 1.0" not in metrics(store):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-        while "stepstream_store_running 0.0" not in metrics(store):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+            until(lambda: "stepstream_store_running 1.0" in metrics(store))
+        until(lambda: "stepstream_store_running 0.0" in metrics(store))
         assert client.command("SELECT count() FROM half") == 0
     assert "Traceback" not in store.log.read_text()
 
@@ -177,7 +166,7 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
         request = urllib.request.Request(f"{store.url}/?query=SELECT%201%20FORMAT%20JSONEachRow")
         request.add_header("X-ClickHouse-User", "ada")
         request.add_header("X-ClickHouse-Key", "se:cret é".encode().decode("latin-1"))
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             assert json.loads(reply.read()) == {"1": 1}
     finally:
         store.stop()

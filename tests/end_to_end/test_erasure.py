@@ -11,9 +11,9 @@ import pytest
 from command_line import stepstream
 from confluent_kafka.admin import AdminClient
 from scripted_upstream import ScriptedUpstream
-from service_process import until
 from stack_fixtures import changed
 from stream_records import make_ending, make_feedback, make_steps
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -32,13 +32,10 @@ from stepstream.topics.producer import EventProducer
 from stepstream.topics.seal import is_erased
 
 PROCESSES = ("broker", "registry", "store", "govern", "label", "store-writer", "gateway")
-PATIENCE_S = 90.0
 ADA, BOB = "patient-ada-4711", "patient-bob-0815"
 UNNAMED = "the customer has churned"
 """Of a business event about her work, which does not say whose that was."""
 SAID = {ADA: "feverish dreams about Babbage", BOB: "a sprained ankle since Tuesday"}
-
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +55,7 @@ def stack(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("erasure")))
-    settings = changed(settings, gateway={"upstreams": [upstream.url]}, stack={"start_deadline_s": 240.0})
+    settings = changed(settings, gateway={"upstreams": [upstream.url]})
     with Stack(settings, PROCESSES) as running:
         yield running
 
@@ -109,7 +106,7 @@ class World:
             json.dumps(body).encode(),
             {"content-type": "application/json", **headers},
         )
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             assert reply.status < 300
 
 
@@ -134,22 +131,22 @@ def erased(world: World) -> dict[str, Any]:
     world.producer.send_encoded(
         "steps", "x", f"not Avro: {ADA}".encode(), {"event_id": "x", "occurred_at_us": now_us()}
     )
-    world.producer.flush(30)
+    world.producer.flush(PATIENCE_S)
     world.command("consent", "set", "train", "--tenant", "default", "--user", ADA)
-    until(lambda: world.one("SELECT count() FROM trajectories FINAL WHERE success") == 5, PATIENCE_S)
-    until(lambda: world.one("SELECT count() FROM dead_letters FINAL") == 1, PATIENCE_S)
+    until(lambda: world.one("SELECT count() FROM trajectories FINAL WHERE success") == 5)
+    until(lambda: world.one("SELECT count() FROM dead_letters FINAL") == 1)
     trained_on(world, "a-gateway", "demo")
     trained_on(world, "b-gateway", "other")
     trained_on(world, "shared", "both")
     assert_sealed(world)
     world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
-    world.producer.flush(30)
+    world.producer.flush(PATIENCE_S)
     unnamed = f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'"
-    until(lambda: world.one(unnamed) == 1, PATIENCE_S)
+    until(lambda: world.one(unnamed) == 1)
     load_spool(world)
     done = dict(world.command("erase", "--subject", ADA))
-    world.stack.start_process("gateway", PATIENCE_S)
-    until(lambda: "a-spooled" in trajectories_on(world, "steps"), PATIENCE_S)
+    world.stack.start_process("gateway")
+    until(lambda: "a-spooled" in trajectories_on(world, "steps"))
     return done
 
 
@@ -170,7 +167,7 @@ def load_spool(world: World) -> None:
     spooled = [file.read_bytes() for file in (world.settings.paths.data / "spool").rglob("*") if file.is_file()]
     assert any(b"a-spooled" in content for content in spooled)
     assert not any(contains(content, ADA) for content in spooled)
-    world.stack.start_process("broker", PATIENCE_S)
+    world.stack.start_process("broker")
 
 
 def trajectories_on(world: World, topic: str) -> set[str]:
@@ -196,7 +193,7 @@ def trained_on(world: World, trajectory: str, model: str) -> None:
             inputs=inputs,
         )
         world.producer.send("checkpoints", f"{model}@{version}", checkpoint)
-    world.producer.flush(30)
+    world.producer.flush(PATIENCE_S)
 
 
 def assert_sealed(world: World) -> None:
@@ -239,7 +236,7 @@ def test_the_label_of_what_she_shared_is_erased_and_his_part_of_it_stays(world: 
         last.update(shared[-1])
         return "erased" in last["flags"] and last["seal_key"] is None
 
-    until(told, PATIENCE_S)
+    until(told)
     assert last["revision"] > 1, "what it was made of is gone: it says so itself"
     steps = [e.record for e in world.read("governed-steps", world.opening) if e.record["trajectory_id"] == "shared"]
     assert [(step["user"], is_erased(step)) for step in steps] == [(BOB, False), (None, True)]
@@ -292,7 +289,7 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
         assert not any(record["user"] for record in hers)
     # The same person may come again: what happens from now on is kept.
     world.talk(ADA, "a-again")
-    until(lambda: world.one("SELECT count() FROM steps WHERE trajectory_id = 'a-again'") == 1, PATIENCE_S)
+    until(lambda: world.one("SELECT count() FROM steps WHERE trajectory_id = 'a-again'") == 1)
     assert world.one(f"SELECT countIf(user = '{ADA}') FROM steps WHERE trajectory_id = 'a-again'") == 1
 
 
@@ -309,9 +306,9 @@ def test_what_comes_late_in_the_clear_is_told_and_goes_with_the_next_erasure(
 ) -> None:
     [late] = make_steps("a-late", 1, user=ADA, messages=[new_message(role="user", content=SAID[ADA])])
     world.producer.send("steps", "a-late", late)
-    world.producer.flush(30)
+    world.producer.flush(PATIENCE_S)
     told = "SELECT count() FROM governance_audit WHERE trajectory_id = 'a-late' AND mapContains(found, 'erased:late')"
-    until(lambda: world.one(told) == 1, PATIENCE_S)
+    until(lambda: world.one(told) == 1)
     assert "a-late" not in trajectories_on(world, "governed-steps")
     assert set(world.command("erase", "--subject", ADA)["partitions_cut"]) == {"steps"}
     assert "a-late" not in trajectories_on(world, "steps")
@@ -326,8 +323,8 @@ def test_a_replay_into_the_store_brings_nothing_back(world: World, erased: dict[
         [future] = admin.delete_consumer_groups(["stepstream-store"]).values()
         return future.exception() is None
 
-    until(forgotten, 60, step=0.5)  # a group is deleted once its last member has timed out
-    world.stack.start_process("store-writer", PATIENCE_S)
+    until(forgotten)  # a group is deleted once its last member has timed out
+    world.stack.start_process("store-writer")
     wait_until_read(world.settings, "store", ends(world.settings, topics), PATIENCE_S)
     test_nothing_of_hers_is_in_a_table(world, erased)
     test_bob = "SELECT count() FROM steps FINAL WHERE startsWith(trajectory_id, 'b-')"
@@ -337,7 +334,7 @@ def test_a_replay_into_the_store_brings_nothing_back(world: World, erased: dict[
 def test_a_change_of_consent_drops_what_is_stored(world: World, erased: dict[str, Any]) -> None:
     world.command("consent", "set", "analyse", "--tenant", "default", "--user", BOB)
     stored = "SELECT count() FROM trajectories FINAL WHERE startsWith(trajectory_id, 'b-') AND consent = 'analyse'"
-    until(lambda: world.one(stored + " AND NOT trainable") == 2, PATIENCE_S)
+    until(lambda: world.one(stored + " AND NOT trainable") == 2)
     newest: dict[str, Any] = {}
     for event in world.read("labeled-trajectories", world.opening):
         newest[event.record["trajectory_id"]] = event.record

@@ -7,8 +7,7 @@ import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import httpx
 import pytest
 from gateway_fixtures import read_topic
 from loop_fixtures import loop_of
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
@@ -38,7 +38,6 @@ PROCESSES = (
 )
 
 pytest_plugins = ["node_project"]
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +47,18 @@ def settings(base_model: Path, base_settings: Settings, tmp_path_factory: pytest
         yield stack.settings
 
 
-def eventually(question: Callable[[], Any], timeout: float = 60.0) -> Any:
-    """The first answer that is not empty."""
-    deadline = time.monotonic() + timeout
-    while not (answer := question()):
-        assert time.monotonic() < deadline, "no answer in time"
-        time.sleep(0.2)
-    return answer
-
-
 def row_of(settings: Settings, trajectory_id: str) -> dict[str, Any]:
     """The labelled trajectory in ClickHouse, once it is there."""
     client = connect(settings.clickhouse)
     try:
         query = f"SELECT * FROM {settings.clickhouse.database}.trajectories FINAL WHERE trajectory_id = {{id:String}}"
-        rows = eventually(lambda: list(client.query(query, parameters={"id": trajectory_id}).named_results()))
+        rows: list[dict[str, Any]] = []
+
+        def there() -> bool:
+            rows.extend(client.query(query, parameters={"id": trajectory_id}).named_results())
+            return bool(rows)
+
+        until(there, f"a row of {trajectory_id}")
     finally:
         client.close()
     return dict(rows[0])
@@ -134,7 +130,7 @@ def test_steps_hold_what_was_sampled(settings: Settings, base_model: Path, agent
         env={"PATH": os.environ["PATH"], "GATEWAY_URL": f"{url}/v1", "SESSION": "lookups"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -150,8 +146,8 @@ def test_steps_hold_what_was_sampled(settings: Settings, base_model: Path, agent
 
     told = {"trajectory_id": longest[0]["trajectory_id"], "name": "outcome", "value": True, "source": "environment"}
     ends = {"ends_trajectory": "terminated", "last_step_index": len(longest) - 1}
-    httpx.post(f"{url}/v1/feedback", json=told | ends).raise_for_status()
-    label = read_topic(settings, "labeled-trajectories", longest[0]["trajectory_id"], 1, timeout_s=60.0)[-1]
+    httpx.post(f"{url}/v1/feedback", json=told | ends, timeout=PATIENCE_S).raise_for_status()
+    label = read_topic(settings, "labeled-trajectories", longest[0]["trajectory_id"], 1)[-1]
     assert (label["complete"], label["trainable"], label["fidelity"], len(label["steps"])) == (
         True,
         True,

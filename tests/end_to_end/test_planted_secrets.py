@@ -8,7 +8,7 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.config.sections import Provider
@@ -32,9 +33,6 @@ from stepstream.topics.producer import EventProducer
 RAW = {"steps", "feedback", "open-traces"}
 """Topics before `govern`: what agents told, as they told it."""
 LABELS, LETTERS = "labeled-trajectories", "dead-letters"
-DEADLINE_S = 180.0
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def planted(seed: int = 7) -> dict[str, str]:
@@ -113,13 +111,6 @@ def stack(loop_settings: Settings, upstream: ScriptedUpstream) -> Iterator[Stack
         yield running
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S:g} s"
-        time.sleep(0.2)
-
-
 def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUpstream) -> None:
     values = planted()
     settings = stack.settings
@@ -172,7 +163,7 @@ def post(settings: Settings, path: str, body: Any, trajectory: str, more: dict[s
         json.dumps(body).encode(),
         {"content-type": "application/json", "x-stepstream-trajectory": trajectory, **(more or {})},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status in (200, 202)
 
 
@@ -230,7 +221,7 @@ def publish(settings: Settings, text: str, hidden: str, values: dict[str, str]) 
     with closing(Codec(settings.schema_registry)) as codec:
         producer = EventProducer(settings.kafka, codec, "test/1")
         producer.send("steps", trajectory, step)
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
     return trajectory
 
 
@@ -263,7 +254,7 @@ def refuse(settings: Settings, text: str, hidden: str) -> list[str]:
         producer.send("steps", broken, step)
         identity = {"event_id": new_event_id(), "occurred_at_us": now_us()}
         producer.send_encoded("feedback", formless, f"{text} {hidden}".encode(), identity)
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
     return [broken, formless]
 
 
@@ -292,7 +283,7 @@ def records(settings: Settings, topics: list[str] | None = None) -> dict[str, by
     try:
         for topic in topics or TOPICS:
             parts = []
-            left = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+            left = set(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
             consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
             while left:
                 for message in consumer.consume(1000, 0.05):
@@ -301,7 +292,9 @@ def records(settings: Settings, topics: list[str] | None = None) -> dict[str, by
                         left.discard(message.partition())
                         continue
                     parts += [message.key() or b"", message.value() or b""]
-                    parts += [text for text in dict(message.headers() or []).values() if isinstance(text, bytes)]
+                    headers = message.headers() or []
+                    for pair in headers.items() if isinstance(headers, dict) else headers:  # one name may come twice
+                        parts += [text if isinstance(text, bytes) else str(text).encode() for text in pair]
             found[f"topic {topic}"] = b"\n".join(parts)
     finally:
         consumer.close()

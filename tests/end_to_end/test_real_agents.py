@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from gateway_fixtures import gateway_process, gateway_settings, opening_codec, read_topic
-from service_process import until
 from tool_using_model import ToolUsingModel
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -24,7 +24,6 @@ from stepstream.topics.consumer import EventConsumer
 AGENTS = Path(__file__).parents[1] / "agents"
 
 pytest_plugins = ["node_project"]
-pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass
@@ -83,7 +82,7 @@ def work(command: list[str | Path], made: Way, folder: Path | None = None, **mor
         env=environment | made.environment | more,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -104,7 +103,7 @@ def steps_about(workplace: Workplace, question: str, count: int) -> list[dict[st
         found[:] = [step for step in found if step["trajectory_id"] in asked]
         return len(found) >= count
 
-    until(there, 20.0)
+    until(there)
     return sorted(found, key=lambda step: step["step_index"])
 
 
@@ -150,8 +149,8 @@ def labelled(workplace: Workplace, steps: list[dict[str, Any]]) -> dict[str, Any
         "ends_trajectory": "terminated",
         "last_step_index": len(steps) - 1,
     }
-    httpx.post(f"{workplace.url}/v1/feedback", json=feedback).raise_for_status()
-    return dict(read_topic(workplace.settings, "labeled-trajectories", trajectory_id, 1, timeout_s=60.0)[-1])
+    httpx.post(f"{workplace.url}/v1/feedback", json=feedback, timeout=PATIENCE_S).raise_for_status()
+    return dict(read_topic(workplace.settings, "labeled-trajectories", trajectory_id, 1)[-1])
 
 
 def check_label(

@@ -12,7 +12,8 @@ import openai
 import pytest
 from gateway_fixtures import codec, gateway_process, gateway_settings, read_topic
 from scripted_upstream import ScriptedUpstream
-from service_process import ServiceProcess, broker, registry, until
+from service_process import ServiceProcess, broker, registry
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
@@ -38,7 +39,7 @@ async def agent(settings: Settings) -> AsyncIterator[Any]:
         async def call(trajectory: str, text: str, **more: Any) -> Any:
             return await client.chat.completions.create(
                 model="demo",
-                timeout=20,
+                timeout=PATIENCE_S,
                 messages=[{"role": "user", "content": text}],
                 extra_headers={"x-stepstream-trajectory": trajectory},
                 **more,
@@ -68,7 +69,7 @@ def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
             found.setdefault(step["event_id"], step)
         return len(found) >= count
 
-    until(there, 30, 0.2)
+    until(there)
     return list(found.values())
 
 
@@ -97,7 +98,7 @@ async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_not
                 gateway.kill()
                 await asyncio.to_thread(gateway.start)
                 await call(trajectory, "8")
-                assert gateway.stop(60) == 0  # Kafka is still away: what waits stays on disk
+                assert gateway.stop() == 0  # Kafka is still away: what waits stays on disk
                 assert "events wait on disk" in gateway.said
                 await asyncio.to_thread(kafka.start)
                 with silent(kafka, later):  # both take connections, and answer nothing

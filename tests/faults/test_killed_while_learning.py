@@ -232,7 +232,6 @@ def told(world: World) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(600)  # a process for each line
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # no thread runs when it forks
 def test_at_no_line_is_anything_lost_or_trained_on_twice(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(memory_path, monkeypatch)

@@ -73,7 +73,6 @@ class Publishing:
         )  # fmt: skip
 
 
-@pytest.mark.timeout(600)  # a process for each line
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and is gone at once
 def test_at_no_line_of_publishing_is_a_version_half_there(memory_path: Path) -> None:
     publishing = Publishing(memory_path)

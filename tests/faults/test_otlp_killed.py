@@ -9,6 +9,7 @@ from gateway_fixtures import gateway_process, gateway_settings
 from otlp_fixtures import recorded_requests, steps_of, trace_id
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
+from waiting import PATIENCE_S
 
 from stepstream.config import Settings
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.faults
 
 def post(settings: Settings, path: str, headers: dict[str, str], body: bytes) -> int:
     request = urllib.request.Request(f"http://127.0.0.1:{settings.gateway.port}{path}", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
         return int(reply.status)
 
 
@@ -35,7 +36,7 @@ def test_parts_of_a_trace_outlive_a_killed_gateway(
     with gateway_process(settings, tmp_path / "next.log"):
         headers = {**logs.headers, "content-encoding": "gzip"}
         assert post(settings, logs.path, headers, gzip.compress(logs.body)) == 200
-        steps = steps_of(settings, trace_id("current-details"), 3, timeout_s=40.0)
+        steps = steps_of(settings, trace_id("current-details"), 3)
     assert [step["step_index"] for step in steps] == [0, 1, 2]
     assert steps[2]["response"]["content"] == "4711 was sent; 4712 is refunded."
     assert steps[2]["duration_ms"] > 0

@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
@@ -22,17 +22,10 @@ from stepstream.topics.client import client_config
 TOPIC = "letters"
 
 
-def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        time.sleep(0.02)
-
-
 def create_topic(settings: Settings, name: str) -> None:
     admin = AdminClient(client_config(settings.kafka))
     for future in admin.create_topics([NewTopic(name, 1, 1)]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
 
 
 def produce(settings: Settings, topic: str, values: list[bytes]) -> None:
@@ -41,7 +34,7 @@ def produce(settings: Settings, topic: str, values: list[bytes]) -> None:
     failed: list[object] = []
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _message: failed.append(error) if error else None)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert not failed
 
 
@@ -72,8 +65,8 @@ def test_produces_and_consumes(broker_settings: Settings) -> None:
 
 def test_topics_are_not_created_by_use(broker_settings: Settings) -> None:
     admin = AdminClient({**client_config(broker_settings.kafka), "allow.auto.create.topics": True})
-    admin.list_topics("never-declared", timeout=10)
-    assert "never-declared" not in admin.list_topics(timeout=10).topics
+    admin.list_topics("never-declared", timeout=PATIENCE_S)
+    assert "never-declared" not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 def test_killed_broker_comes_back_with_what_it_acknowledged(base_settings: Settings, tmp_path: Path) -> None:

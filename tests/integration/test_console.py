@@ -1,33 +1,25 @@
 """The console's HTTP surface over a real store: what it answers, and while the store is away."""
 
 import json
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from console_process import console, fill
 from store_fixtures import StoreProcess, store_process
+from waiting import PATIENCE_S, until
 
 from stepstream.jobs.storage.migrate import migrate
 
 
 def get(url: str) -> tuple[int, Any]:
     try:
-        with urllib.request.urlopen(url, timeout=30) as reply:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
             return reply.status, json.loads(reply.read())
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_answers_with_what_the_store_holds(own_store: StoreProcess, tmp_path: Path) -> None:
@@ -87,7 +79,7 @@ def test_starts_without_a_store_says_so_and_recovers(tmp_path: Path) -> None:
 def test_serves_its_page_without_a_store(tmp_path: Path) -> None:
     with console(store_process(tmp_path).settings, tmp_path) as url:
         for path in ("", "/static/main.js", "/static/console.css", "/static/vendor/uplot/LICENSE", "/metrics"):
-            with urllib.request.urlopen(f"{url}{path}", timeout=10) as reply:
+            with urllib.request.urlopen(f"{url}{path}", timeout=PATIENCE_S) as reply:
                 text = reply.read()
             assert text
             assert b"http://" not in text or "vendor" in path, f"{path} names another address"

@@ -7,10 +7,10 @@ import orjson
 import pytest
 from command_line import stepstream
 from scripted_judge import reply, served
-from service_process import until
 from stack_fixtures import changed
 from stack_world import World
 from stream_records import make_steps
+from waiting import until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -19,10 +19,7 @@ from stepstream.jobs.governance.consent import consent_key
 from stepstream.topics.events import new_consent_change, new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
 
-PATIENCE_S = 60.0
 PROCESSES = ["broker", "registry", "store", "govern", "label", "store-writer", "curate", "judge"]
-
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +37,7 @@ def stack(
 ) -> Iterator[Stack]:
     settings = changed(
         with_topics(isolated(base_settings, tmp_path_factory.mktemp("curation"))),
-        stack={"start_deadline_s": 240.0, "more": ["curate", "judge"]},
+        stack={"more": ["curate", "judge"]},
         judge={"url": judge[0], "model": "scripted", "per_minute": 6000.0, "agents": ["judged"]},
     )
     with Stack(settings, PROCESSES) as running:
@@ -93,7 +90,7 @@ def test_a_change_of_consent_reaches_what_is_stored_and_what_comes(stack: Stack,
     world.state("mine", 2, "analyse", False, ["consent:analyse"])
     # A job that starts anew, without what it kept, knows and does not say it again.
     stack.stop_process("label")
-    stack.start_process("label", PATIENCE_S)
+    stack.start_process("label")
     world.command("quarantine", "hold", "other", "--by", "ann")
     world.state("other", 2, "train", False, ["held:by_hand"])
     world.state("mine", 2, "analyse", False, ["consent:analyse"])
@@ -112,10 +109,10 @@ def test_copies_beyond_the_cap_are_held_and_stay_decided(stack: Stack, world: Cu
         world.tell(f"near-{next(numbers)}", tenant="near", messages=[text])
         return int(world.one(held))
 
-    until(another, PATIENCE_S, 0.5)
+    until(another)
     decided = "SELECT count() FROM curation FINAL WHERE by = 'curate@1'"
     pid = stack.kill("curate")
-    stack.wait_ready("curate", PATIENCE_S, after_pid=pid)
+    stack.wait_ready("curate", after_pid=pid)
     before = world.one(decided)
     world.tell("near-last", tenant="near", messages=[text])
     world.shows("SELECT trainable FROM trajectories FINAL WHERE trajectory_id = 'near-last'", [(False,)])

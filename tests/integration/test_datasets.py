@@ -1,7 +1,6 @@
 """A file into the log and out of the tables again, in every format, and back in: each trajectory once in effect."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -10,8 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-from stack_fixtures import changed
 from stream_records import make_ending, make_steps
+from waiting import comes_to
 
 from stepstream.cli.datasets import NAMES
 from stepstream.cli.main import run
@@ -27,11 +26,8 @@ from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer
 
 CHAT = Path(__file__).parents[1] / "data" / "datasets" / "chat.jsonl"
-PATIENCE_S = 90.0
 NOWHERE = Origin(dataset="", at_us=0)
 LINES, STEPS = 3, 4
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +35,6 @@ def stack(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("datasets")))
-    settings = changed(settings, stack={"start_deadline_s": 240.0})
     with Stack(settings, ["broker", "registry", "store", "govern", "label", "store-writer"]) as running:
         yield running
 
@@ -57,13 +52,6 @@ def ask(settings: Settings) -> Iterator[Callable[[str], Any]]:
     yield lambda query: client.query(query).result_rows[0]
     client.close_connections()
     client.close()
-
-
-def until(ask: Callable[[], Any], expected: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while (seen := ask()) != expected:
-        assert time.monotonic() < deadline, f"still {seen}, not {expected}"
-        time.sleep(0.1)
 
 
 def exported(name: str, where: str, out: Path, *more: str) -> list[Episode]:
@@ -98,7 +86,7 @@ def test_a_file_is_labelled_once_and_every_export_brings_back_nothing_new(
             "published": True,
         }
     counts = "SELECT count(), sum(revision), sum(steps) FROM trajectories FINAL WHERE agent = 'filed'"
-    until(lambda: ask(counts), (LINES, LINES, STEPS))
+    comes_to(lambda: ask(counts), (LINES, LINES, STEPS))
     assert ask("SELECT count() FROM steps FINAL WHERE agent = 'filed'") == (STEPS,)
     before = labelled(settings)
     files = {name: tmp_path / f"{name}.out" for name in NAMES}
@@ -110,7 +98,7 @@ def test_a_file_is_labelled_once_and_every_export_brings_back_nothing_new(
     # What comes after them in the same partitions has gone through: so have they.
     assert run([*arguments[:-1], "--dataset", "again"]) == 0
     again = [episode.trajectory_id for episode in first]
-    until(lambda: ask(counts), (2 * LINES, 2 * LINES, 2 * STEPS))
+    comes_to(lambda: ask(counts), (2 * LINES, 2 * LINES, 2 * STEPS))
     assert [entry for entry in labelled(settings) if entry[0] in again] == before
     assert ask("SELECT count() FROM steps FINAL WHERE agent = 'filed'") == (2 * STEPS,)
 
@@ -129,8 +117,8 @@ def test_tokens_come_from_the_log_and_consent_decides_who_gets_what(
         producer.send("feedback", name, make_ending(name, 3))
     producer.flush()
     codec.close()
-    until(lambda: ask("SELECT count() FROM trajectories FINAL WHERE agent = 'told' AND success"), (2,))
-    until(lambda: ask("SELECT count() FROM steps FINAL WHERE agent = 'told'"), (6,))
+    comes_to(lambda: ask("SELECT count() FROM trajectories FINAL WHERE agent = 'told' AND success"), (2,))
+    comes_to(lambda: ask("SELECT count() FROM steps FINAL WHERE agent = 'told'"), (6,))
     [whole] = exported("atif", "agent = 'told'", tmp_path / "a", "--with-tokens")
     assert whole == Episode(told["yes"], [make_ending("yes", 3)], {0: 0.0, 1: 0.0, 2: 1.0})
     [bare] = exported("parquet", "agent = 'told'", tmp_path / "b")
@@ -161,8 +149,8 @@ def test_a_consent_that_was_withdrawn_holds_for_labels_that_are_not_revised_any_
     producer.flush()
     codec.close()
     where = f"tenant = '{tenant}'"
-    until(lambda: ask(f"SELECT count() FROM trajectories FINAL WHERE {where} AND success"), (2,))
-    until(lambda: ask(f"SELECT count() FROM steps FINAL WHERE {where}"), (2,))
+    comes_to(lambda: ask(f"SELECT count() FROM trajectories FINAL WHERE {where} AND success"), (2,))
+    comes_to(lambda: ask(f"SELECT count() FROM steps FINAL WHERE {where}"), (2,))
     assert len(exported("chat", where, tmp_path / "before")) == 2
     with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
         # Not on the topic, so that `label` does not revise them: as if it had forgotten them.

@@ -9,8 +9,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 from labelled_records import tiny_model
-from service_process import until
 from stream_records import make_ending, make_feedback, make_steps
+from waiting import until
 
 from stepstream.cli.models import rebuild
 from stepstream.config import Settings, environment_of
@@ -24,11 +24,8 @@ from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, new_policy_span
 from stepstream.topics.producer import EventProducer
 
-PATIENCE_S = 90.0
 SIZE, GROUPS = 2, 24
 ANSWER, USER = "the moon", "ann"  # of a person, so that everything is sealed
-
-pytestmark = pytest.mark.timeout(600)
 
 
 class World:
@@ -98,7 +95,7 @@ def world(stack_factory: Callable[..., Stack], tmp_path: Path) -> Iterator[World
         "staleness_bound": 1000,
     }
     processes = ["broker", "registry", "govern", "label", "learner"]
-    stack = stack_factory(processes, stack={"base_model": str(base), "start_deadline_s": 240.0}, learner=learner)
+    stack = stack_factory(processes, stack={"base_model": str(base)}, learner=learner)
     opened = World(stack.settings, base)
     with closing(opened.codec):
         yield opened
@@ -108,12 +105,12 @@ def test_what_was_demonstrated_late_is_labelled_learned_and_rebuilt(world: World
     for number in range(SIZE):
         world.attempt("late", number)
     world.flush()
-    until(lambda: len(world.fates()) == SIZE, PATIENCE_S, 0.2)
+    until(lambda: len(world.fates()) == SIZE)
     assert world.fates() == {(f"late/{number}", 1, "no_success") for number in range(SIZE)}
 
     world.demonstrate("late/1")
     world.flush()
-    until(lambda: ("late/1", 2, "trained") in world.fates(), PATIENCE_S, 0.2)
+    until(lambda: ("late/1", 2, "trained") in world.fates())
     label = next(one for one in world.read("labeled-trajectories") if one["revision"] == 2)
     assert label["steps"][0]["demonstration"] == ANSWER
     assert world.newest()["metrics"]["demonstrated_share"] == 1.0
@@ -123,7 +120,7 @@ def test_what_was_demonstrated_late_is_labelled_learned_and_rebuilt(world: World
             world.attempt(f"g{group}", number)
             world.demonstrate(f"g{group}/{number}")
     world.flush()
-    until(lambda: world.newest()["version"] >= GROUPS + 1, PATIENCE_S, 0.2)
+    until(lambda: world.newest()["version"] >= GROUPS + 1)
     assert said(world) == world.answer
     answer = CliRunner().invoke(rebuild, [f"{world.model}@latest"], env=environment_of(world.settings))
     assert answer.exit_code == 0, answer.output

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import pytest
 from gateway_fixtures import read_topic
-from stack_fixtures import changed
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
@@ -22,7 +21,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 BUILD_S = 900
 
 pytest_plugins = ["node_project"]
-pytestmark = pytest.mark.timeout(BUILD_S + 120)
 
 
 def called(command: tuple[str, ...], folder: Path, **how: Any) -> str:
@@ -85,7 +83,6 @@ def settings(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Settings]:
     wired = with_topics(isolated(base_settings, tmp_path_factory.mktemp("examples")))
-    wired = changed(wired, stack={"start_deadline_s": 240.0})
     with Stack(wired, ["broker", "registry", "govern", "label"]) as stack:
         yield stack.settings
 
@@ -143,7 +140,7 @@ def check_labelled(settings: Settings, said: str, steps: int) -> None:
     events = [json.loads(line) for line in said.splitlines()]
     assert [event["topic"] for event in events] == ["steps"] * steps + ["feedback"]
     (trajectory_id,) = {event["trajectory_id"] for event in events}
-    (label,) = read_topic(settings, "labeled-trajectories", trajectory_id, 1, timeout_s=60.0)
+    (label,) = read_topic(settings, "labeled-trajectories", trajectory_id, 1)
     assert (label["complete"], label["success"], label["end"]) == (True, True, "terminated")
     assert [step["step_index"] for step in label["steps"]] == list(range(steps))
     assert label["fidelity"] == "text"

@@ -12,8 +12,9 @@ import pytest
 from gateway_fixtures import codec
 from sample_records import training_decision
 from scripted_upstream import ScriptedUpstream, solve
-from service_process import ServiceProcess, until
+from service_process import ServiceProcess
 from stack_fixtures import changed
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
@@ -87,13 +88,13 @@ def all_on_topics(settings: Settings, attempts: list[Attempt]) -> tuple[list[Any
             len(a.feedback) for a in attempts
         )
 
-    until(there, step=0.2)
+    until(there)
     return found[0], found[1]
 
 
 def test_what_the_agents_say_they_sent_is_what_the_log_holds(start_fleet: StartFleet, upstream: Any) -> None:
     fleet = start_fleet(max_trajectories=3 * GROUP)
-    until(lambda: fleet.status is not None, timeout=90)
+    until(lambda: fleet.status is not None)
     assert fleet.status == 0, fleet.said
     attempts = ledger(fleet)
     assert [(a.status, a.outcome, a.end, a.steps, a.unsure) for a in attempts] == [
@@ -120,7 +121,7 @@ def test_what_the_agents_say_they_sent_is_what_the_log_holds(start_fleet: StartF
 def test_an_agent_that_never_answers_is_truncated(start_fleet: StartFleet, upstream: ScriptedUpstream) -> None:
     upstream.reply = lambda request: "get(a)"
     fleet = start_fleet(max_trajectories=1)
-    until(lambda: fleet.status is not None, timeout=90)
+    until(lambda: fleet.status is not None)
     (attempt,) = ledger(fleet)
     assert (attempt.status, attempt.outcome, attempt.end, attempt.steps) == ("finished", 0.0, "truncated", 6)
 
@@ -130,7 +131,7 @@ def test_a_request_that_the_worker_refuses_ends_the_attempt(
 ) -> None:
     upstream.status = 400
     fleet = start_fleet(max_trajectories=1)
-    until(lambda: fleet.status is not None, timeout=90)
+    until(lambda: fleet.status is not None)
     (attempt,) = ledger(fleet)
     assert (attempt.status, attempt.outcome, attempt.end, attempt.steps) == ("finished", 0.0, "truncated", 1)
     steps, _ = all_on_topics(fleet.settings, [attempt])
@@ -140,9 +141,9 @@ def test_a_request_that_the_worker_refuses_ends_the_attempt(
 def test_an_attempt_that_a_worker_fails_is_lost_and_made_again(start_fleet: StartFleet, upstream: Any) -> None:
     upstream.status = 500
     fleet = start_fleet(max_trajectories=1)
-    until(lambda: len(ledger(fleet)) >= 1, timeout=60)
+    until(lambda: len(ledger(fleet)) >= 1)
     upstream.status = 200
-    until(lambda: fleet.status is not None, timeout=60)
+    until(lambda: fleet.status is not None)
     attempts = ledger(fleet)
     assert [a.status for a in attempts[:-1]] == ["lost"] * (len(attempts) - 1)
     assert (attempts[-1].status, attempts[-1].outcome) == ("finished", 1.0)
@@ -153,7 +154,7 @@ def test_an_attempt_that_a_worker_fails_is_lost_and_made_again(start_fleet: Star
 def test_a_stopped_fleet_accounts_for_what_it_leaves(start_fleet: StartFleet, upstream: ScriptedUpstream) -> None:
     upstream.reply = lambda request: "get(a)" if len(request["messages"]) < 5 else _held(upstream)
     fleet = start_fleet(shutdown_s=0.2)
-    until(lambda: len([r for r in upstream.requests if len(r["messages"]) >= 5]) >= 8, timeout=60)
+    until(lambda: len([r for r in upstream.requests if len(r["messages"]) >= 5]) >= 8)
     upstream.hold()
     assert fleet.stop() == 0
     upstream.release()
@@ -205,7 +206,7 @@ def test_groups_wait_for_the_learner(start_fleet: StartFleet, upstream: Scripted
     model = f"m-{uuid.uuid4()}"
     fleet = start_fleet(model=model, max_ahead=1, concurrency=1)
     allowed = 2 * GROUP  # one group for the first version and, with max_ahead=1, one more
-    until(lambda: len(ledger(fleet)) == allowed, timeout=60)
+    until(lambda: len(ledger(fleet)) == allowed)
     settings = fleet.settings
     producer = EventProducer(settings.kafka, codec(settings.schema_registry.url), "test")
     for version, parent in ((3, None), (4, 3)):
@@ -221,9 +222,9 @@ def test_groups_wait_for_the_learner(start_fleet: StartFleet, upstream: Scripted
             code_version="0",
         )
         producer.send("checkpoints", f"{model}@{version}", event)
-        producer.flush(10)
+        producer.flush(PATIENCE_S)
         assert len(ledger(fleet)) == allowed or version == 4
-    until(lambda: len(ledger(fleet)) > allowed, timeout=30)
+    until(lambda: len(ledger(fleet)) > allowed)
     assert fleet.stop() == 0
 
 
@@ -254,9 +255,9 @@ def test_where_outcomes_are_not_the_whole_reward_equal_ones_wait_for_the_learner
     settings = gateway.settings
     producer = EventProducer(settings.kafka, codec(settings.schema_registry.url), "test")
     producer.send("reward-specs", agent, spec)
-    producer.flush(10)
+    producer.flush(PATIENCE_S)
     fleet = start_fleet(model=model, agent=agent, max_ahead=0, concurrency=1)
-    until(lambda: len(ledger(fleet)) >= GROUP, timeout=60)
+    until(lambda: len(ledger(fleet)) >= GROUP)
     decided = now_us()
     first = ledger(fleet)[:GROUP]
     for reason in ("superseded", "no_variance"):
@@ -267,8 +268,8 @@ def test_where_outcomes_are_not_the_whole_reward_equal_ones_wait_for_the_learner
                 reason=reason, update=None,
             )  # fmt: skip
             producer.send("training-decisions", name, decision)
-    producer.flush(10)
-    until(lambda: len(ledger(fleet)) > GROUP, timeout=60)
+    producer.flush(PATIENCE_S)
+    until(lambda: len(ledger(fleet)) > GROUP)
     assert {attempt.outcome for attempt in first} == {1.0}
     assert ledger(fleet)[GROUP].started_at_us >= decided
     assert fleet.stop() == 0
@@ -289,21 +290,21 @@ def test_a_task_that_taught_the_learner_nothing_is_passed_over(
         (told,) = (line for line in lines if line.startswith("stepstream_fleet_tasks_passed_over_total "))
         return float(told.split()[1])
 
-    until(lambda: len(ledger(fleet)) >= GROUP, timeout=60)
+    until(lambda: len(ledger(fleet)) >= GROUP)
     first = ledger(fleet)[0]
     producer = EventProducer(gateway.settings.kafka, codec(gateway.settings.schema_registry.url), "test")
     decision = training_decision(
         first.trajectory_id, group_id=first.group_id, model=model, outcome="dropped", reason="no_variance", update=None
     )
     producer.send("training-decisions", first.trajectory_id, decision)
-    producer.flush(10)
-    until(lambda: passed_over() == 1.0, timeout=60)
+    producer.flush(PATIENCE_S)
+    until(lambda: passed_over() == 1.0)
     assert fleet.stop() == 0
     assert {attempt.task_id for attempt in ledger(fleet)} == {first.task_id}
 
 
 def test_an_environment_that_does_not_exist_is_named(start_fleet: StartFleet) -> None:
     fleet = start_fleet(environment="nowhere:Nothing")
-    until(lambda: fleet.status is not None, timeout=60)
+    until(lambda: fleet.status is not None)
     assert fleet.status == 1
     assert "nowhere:Nothing" in fleet.said

@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka import Consumer
 from gateway_fixtures import Recorded, gateway_process, gateway_settings, read_topic
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
-from service_process import ServiceProcess, broker, registry, until
+from service_process import ServiceProcess, broker, registry
 from stack_fixtures import changed
+from waiting import until
 
 from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated

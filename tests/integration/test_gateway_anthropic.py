@@ -11,6 +11,7 @@ from gateway_fixtures import Recorded
 from scripted_anthropic import REQUEST_ID, ScriptedAnthropic
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
 from service_process import ServiceProcess
+from waiting import PATIENCE_S
 
 from stepstream.config.sections import Provider
 from stepstream.services.gateway.sse import EventParser
@@ -44,7 +45,7 @@ def fresh(upstream: ScriptedUpstream, provider: ScriptedAnthropic) -> Iterator[N
 
 @pytest.fixture
 def http(gateway: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.settings.gateway.port}", timeout=30) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.settings.gateway.port}", timeout=PATIENCE_S) as client:
         yield client
 
 

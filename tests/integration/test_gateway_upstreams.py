@@ -12,7 +12,8 @@ import httpx
 import pytest
 from gateway_fixtures import Recorded, gateway_process, gateway_settings
 from scripted_upstream import ScriptedUpstream, prompt_ids
-from service_process import ServiceProcess, until
+from service_process import ServiceProcess
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.config.sections import Provider
@@ -43,7 +44,7 @@ def gateway_fields(provider: ScriptedUpstream) -> dict[str, Any]:
 
 @pytest.fixture
 def http(gateway: ServiceProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.settings.gateway.port}", timeout=30) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.settings.gateway.port}", timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -182,7 +183,7 @@ def test_a_gateway_may_require_keys_and_knows_them_without_kafka(
     settings = settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": tmp_path})})
     with (
         gateway_process(settings, tmp_path / "log"),
-        httpx.Client(base_url=f"http://127.0.0.1:{settings.gateway.port}") as http,
+        httpx.Client(base_url=f"http://127.0.0.1:{settings.gateway.port}", timeout=PATIENCE_S) as http,
     ):
         until(lambda: ask(http, authorization=f"Bearer {key}").status_code == 200)
         assert (ask(http).status_code, http.get("/v1/models").status_code) == (401, 401)
@@ -191,7 +192,7 @@ def test_a_gateway_may_require_keys_and_knows_them_without_kafka(
     away = settings.kafka.model_copy(update={"bootstrap": f"127.0.0.1:{free_block(1)}"})
     with (
         gateway_process(settings.model_copy(update={"kafka": away}), tmp_path / "log"),
-        httpx.Client(base_url=f"http://127.0.0.1:{settings.gateway.port}") as http,
+        httpx.Client(base_url=f"http://127.0.0.1:{settings.gateway.port}", timeout=PATIENCE_S) as http,
     ):
         assert ask(http, authorization=f"Bearer {key}").status_code == 200
         assert ask(http, authorization="Bearer sk-stepstream-00-x").status_code == 503

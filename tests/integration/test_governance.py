@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_process import until
-from stack_fixtures import changed
 from stack_world import World
 from stream_records import make_steps
+from waiting import until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -21,15 +20,12 @@ from stepstream.topics.master_key import master_of
 
 MAIL = "ada@example.org"
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def stack(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("governance")))
-    settings = changed(settings, stack={"start_deadline_s": 240.0})
     with Stack(settings, ["broker", "registry", "govern"]) as running:
         yield running
 
@@ -69,9 +65,9 @@ def policy(world: Governed, tmp_path: Path) -> Callable[..., Any]:
 
 def test_a_policy_rules_from_its_version_on(world: Governed, policy: Callable[..., Any]) -> None:
     world.say("before", tenant="acme")
-    until(lambda: world.governed("before"), 60)
+    until(lambda: world.governed("before"))
     assert policy("[redaction.rules]\nemail = false", "acme")["version"] == 1
-    until(lambda: governed_under(world, "acme") == 1, 60)
+    until(lambda: governed_under(world, "acme") == 1)
     assert "redaction.rules does not know mail" in policy("[redaction.rules]\nmail = false", "acme", fails=True)
     assert policy("", "acme")["version"] == 2
     assert [row["version"] for row in world.facts("policy", "list") if row["tenant"] == "acme"] == [2]
@@ -89,7 +85,7 @@ def governed_under(world: Governed, tenant: str) -> int:
     """The version under which a step that is sent now is governed."""
     name = new_event_id()
     world.say(name, tenant=tenant)
-    until(lambda: world.governed(name), 60)
+    until(lambda: world.governed(name))
     return int(world.governed(name)["governed"]["policy_version"])
 
 
@@ -107,11 +103,11 @@ def test_events_wait_for_a_policy_that_can_be_applied(
         world.say(new_event_id(), tenant="broken")
         return "version 1 of the policy of broken cannot be applied" in said.read_text()
 
-    until(complains, 60, step=0.1)
+    until(complains)
     world.say("waits", tenant="broken")
     assert world.governed("waits") is None
     assert policy("", "broken")["version"] == 2
-    until(lambda: world.governed("waits"), 60)
+    until(lambda: world.governed("waits"))
     assert world.governed("waits")["governed"]["policy_version"] == 2
     assert stack.pid("govern") == pid
     assert world.records("dead-letters") == []
@@ -125,7 +121,7 @@ def test_a_key_that_comes_after_the_erasure_is_destroyed(world: Governed) -> Non
     key = master.new_key("default", subject)
     log.decide(world.settings, "default", subject, "test")
     world.put("subject-keys", key, key=key["key_id"])
-    until(lambda: deleted(world, key["key_id"]), 60)
+    until(lambda: deleted(world, key["key_id"]))
 
 
 def deleted(world: World, key_id: str) -> bool:
@@ -148,7 +144,7 @@ class NoStore:
 def test_an_erasure_that_was_cut_off_goes_on(world: Governed, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     user = f"cut-at-{at}"
     world.say(user, user=user)
-    until(lambda: world.governed(user), 60)
+    until(lambda: world.governed(user))
     monkeypatch.setattr(log, "wait_until_read", lambda *_: None)
 
     def run() -> erasing.Erased:
@@ -168,7 +164,7 @@ def test_an_erasure_that_was_cut_off_goes_on(world: Governed, monkeypatch: pytes
     done = run()
     assert done.trajectories == [user]
     assert done.records_unreadable == 2
-    until(lambda: not world.governed(user)["messages"], 20)
+    until(lambda: not world.governed(user)["messages"])
     assert run().keys_destroyed == 0
 
 

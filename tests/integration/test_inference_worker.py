@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from engine_models import Reference
 from labelled_records import tiny_model
-from service_process import ServiceProcess, until
+from service_process import ServiceProcess
 from stack_fixtures import changed
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
@@ -71,7 +72,7 @@ class Publisher:
     def publish(self, checkpoint: Checkpoint) -> None:
         producer = EventProducer(self._settings.kafka, self._codec, "test")
         producer.send("checkpoints", f"{MODEL}@{checkpoint['version']}", checkpoint)
-        producer.flush(30.0)
+        producer.flush(PATIENCE_S)
 
     def statuses(self, worker_id: str) -> list[WorkerStatus]:
         """Everything that this worker has said so far."""
@@ -108,7 +109,7 @@ class Client:
     @staticmethod
     def _open(request: urllib.request.Request) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -152,7 +153,7 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
         )
 
     # Before there is a checkpoint it listens, and says what it waits for.
-    until(lambda: f"waiting for a checkpoint of '{MODEL}'" in worker.said, 120)
+    until(lambda: f"waiting for a checkpoint of '{MODEL}'" in worker.said)
     assert client.get("/health")[0] == 503
     assert client.chat()[0] == 503
     until(lambda: status_is("starting", None, None))
@@ -195,7 +196,7 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
         publisher.publish(publisher.make(version, seed=version))
         until(lambda version=version: client.version() == version)  # type: ignore[misc]
         answered = len(replies)
-        until(lambda answered=answered: len(replies) >= answered + 4, 60)  # type: ignore[misc]
+        until(lambda answered=answered: len(replies) >= answered + 4)  # type: ignore[misc]
     stop.set()
     for thread in agents:
         thread.join()
@@ -246,6 +247,6 @@ def test_a_taken_port_is_told(settings: Settings, tmp_path: Path) -> None:
             tmp_path / "log",
         )
         process.launch()
-        until(lambda: process.status is not None, 120)
+        until(lambda: process.status is not None)
     assert process.status == 1
     assert "set STEPSTREAM_INFERENCE_PORT" in process.said.splitlines()[-1]

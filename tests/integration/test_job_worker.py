@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,15 +11,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from stack_fixtures import changed
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.topics.client import admin_client, client_config
 
 SCRIPT = Path(__file__).parents[1] / "job_worker_process.py"
-PATIENCE_S = 60.0
 PARTITIONS = 3  # odd: dealt out one by one to two workers, partitions of two topics would not match
 
-pytestmark = pytest.mark.timeout(240)
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -65,7 +63,7 @@ def committed(settings: Settings, job: str, topics: list[str]) -> int:
     """Records that the group has committed, over all partitions."""
     consumer = Consumer(client_config(settings.kafka) | {"group.id": f"stepstream-{job}"})
     wanted = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
-    offsets = [max(0, entry.offset) for entry in consumer.committed(wanted, timeout=20)]
+    offsets = [max(0, entry.offset) for entry in consumer.committed(wanted, timeout=PATIENCE_S)]
     consumer.close()
     return sum(offsets)
 
@@ -78,13 +76,6 @@ def values(*files: Path) -> list[str]:
     return [line.split()[3] for file in files for line in lines(file) if line[:4] in ("left", "righ")]
 
 
-def wait_for(ask: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not ask():
-        assert time.monotonic() < deadline, f"waited too long until {what}"
-        time.sleep(0.1)
-
-
 def test_a_batch_that_raises_is_not_committed_and_stops_the_process(
     broker_settings: Settings, topics: list[str], start: Start, tmp_path: Path
 ) -> None:
@@ -93,8 +84,8 @@ def test_a_batch_that_raises_is_not_committed_and_stops_the_process(
     armed.touch()
     produce(broker_settings, topics[0], ["a", "b"], 0)
     first = start(job, file, topics)
-    wait_for(lambda: values(file) == ["a", "b"], "the first records are there")
-    wait_for(lambda: committed(broker_settings, job, topics) == 2, "they are committed")
+    until(lambda: values(file) == ["a", "b"], "the first records are there")
+    until(lambda: committed(broker_settings, job, topics) == 2, "they are committed")
     produce(broker_settings, topics[0], ["boom", "c"], 0)
     _, words = first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 1
@@ -102,7 +93,7 @@ def test_a_batch_that_raises_is_not_committed_and_stops_the_process(
     assert committed(broker_settings, job, topics) == 2
     armed.unlink()
     start(job, file, topics)
-    wait_for(lambda: values(file) == ["a", "b", "boom", "c"], "the batch is delivered again")
+    until(lambda: values(file) == ["a", "b", "boom", "c"], "the batch is delivered again")
 
 
 def test_a_worker_that_is_asked_to_stop_commits_and_exits_with_success(
@@ -111,9 +102,9 @@ def test_a_worker_that_is_asked_to_stop_commits_and_exits_with_success(
     job, file = f"job-{uuid.uuid4().hex[:8]}", tmp_path / "seen"
     produce(broker_settings, topics[0], [str(i) for i in range(50)], 1)
     worker = start(job, file, topics)
-    wait_for(lambda: len(values(file)) == 50, "all records are there")
+    until(lambda: len(values(file)) == 50, "all records are there")
     worker.terminate()
-    worker.communicate(timeout=15)
+    worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 0
     assert committed(broker_settings, job, topics) == 50
 
@@ -129,20 +120,20 @@ def test_two_workers_hold_the_same_partitions_of_every_topic(
         held = [opened(file) for file in files]
         return all(held) and sorted(held[0] + held[1]) == list(range(PARTITIONS))
 
-    wait_for(shared, "the workers share the partitions")
+    until(shared, "the workers share the partitions")
     sent = []
     for topic in topics:
         for partition in range(PARTITIONS):
             names = [f"{topic}/{partition}/{i}" for i in range(5)]
             produce(broker_settings, topic, names, partition)
             sent += names
-    wait_for(lambda: sorted(values(*files)) == sorted(sent), "each record is worked off once")
+    until(lambda: sorted(values(*files)) == sorted(sent), "each record is worked off once")
     for file in files:
         partitions = {int(line.split()[1]) for line in lines(file) if line[:4] in ("left", "righ")}
         assert partitions == set(opened(file)), "records of other partitions than those held"
     workers[0].kill()
     produce(broker_settings, topics[1], ["late"] * PARTITIONS, opened(files[0])[0])
-    wait_for(lambda: values(*files).count("late") == PARTITIONS, "the other worker has taken over")
+    until(lambda: values(*files).count("late") == PARTITIONS, "the other worker has taken over")
     assert opened(files[1]) == list(range(PARTITIONS))
 
 

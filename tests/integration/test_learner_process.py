@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, Lab
-from service_process import until
 from stack_fixtures import changed
+from waiting import until
 
 from stepstream.cli.models import models, rebuild
 from stepstream.config import Settings
@@ -34,7 +34,7 @@ def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(la
     publish_root(lab.settings, lab.base, lab.model)
     names = [f"g{number}" for number in range(8 * PER_VERSION)]
     lab.produce(*names[: 4 * PER_VERSION + 1])
-    lab.learner.start(120.0)
+    lab.learner.start()
     lab.wait_for(2)
     lab.learner.kill()
     killed_at = lab.newest()
@@ -42,7 +42,7 @@ def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(la
     lab.produce(*names[: 2 * PER_VERSION])
     lab.produce(*names[4 * PER_VERSION + 1 :])
     lab.produce_bytes(b"\x00not a record")
-    lab.learner.start(120.0)
+    lab.learner.start()
     lab.wait_for(8)
     assert killed_at < 8
     shown = lab.series()
@@ -114,15 +114,15 @@ def test_a_group_that_was_given_up_is_not_waited_for_again(lab: Lab) -> None:
     lab.learner.settings = lab.settings
     publish_root(lab.settings, lab.base, lab.model)
     lab.produce("half", size=1)
-    lab.learner.start(120.0)
-    until(lambda: len(lab.folded("training-decisions")) == 1, timeout=60.0)
+    lab.learner.start()
+    until(lambda: len(lab.folded("training-decisions")) == 1)
     lab.learner.kill()
     # However slowly the others come: what was given up stays so by the log alone.
     lab.settings = lab.learner.settings = changed(lab.settings, learner={"group_wait_s": 600.0})
     lab.produce("half", "g0", "g1", "g2", "g3")
-    lab.learner.start(120.0)
+    lab.learner.start()
     lab.wait_for(1)
-    until(lambda: len(lab.folded("training-decisions")) == SIZE * (1 + PER_VERSION), timeout=60.0)
+    until(lambda: len(lab.folded("training-decisions")) == SIZE * (1 + PER_VERSION))
     decisions = {(one["trajectory_id"], one["reason"]) for one in lab.folded("training-decisions")}
     assert {one for one in decisions if one[1]} == {
         ("half/0", "group_incomplete"),
@@ -132,7 +132,7 @@ def test_a_group_that_was_given_up_is_not_waited_for_again(lab: Lab) -> None:
 
 
 def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: Lab) -> None:
-    lab.learner.start(120.0)
+    lab.learner.start()
     until(lambda: "waiting for a first version" in lab.learner.said)
     publish_root(lab.settings, lab.base, lab.model)
     lab.produce(*(f"old{n}" for n in range(PER_VERSION + 1)))
@@ -156,7 +156,7 @@ def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: Lab) -> None:
     )
 
     lab.publish(version=4, parent_version=3)
-    until(lambda: lab.learner.status is not None, timeout=60.0)
+    until(lambda: lab.learner.status is not None)
     assert lab.learner.status == 1
     assert f"{lab.model}@4 was published by another learner" in lab.learner.said.splitlines()[-1]
 
@@ -177,6 +177,6 @@ def test_a_log_that_lacks_what_the_model_was_trained_on_is_refused(lab: Lab) -> 
     inputs = [new_update_input(update=1, partitions=[0], offsets=[10**9])]
     lab.publish(version=1, parent_version=0, uri=root["uri"], files=root["files"], inputs=inputs)
     lab.learner.launch()
-    until(lambda: lab.learner.status is not None, timeout=60.0)
+    until(lambda: lab.learner.status is not None)
     assert lab.learner.status == 1
     assert "partition 0 offset 1000000000, which this cluster does not have" in lab.learner.said.splitlines()[-1]

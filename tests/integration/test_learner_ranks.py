@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from learner_lab import PER_VERSION, SIZE, Lab
-from service_process import until
+from waiting import until
 
 from stepstream.cli.models import rebuild
 from stepstream.config import Settings
@@ -29,28 +29,27 @@ def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
             made.learner.kill()
 
 
-@pytest.mark.timeout(600)  # processes that import torch start one after the other
 def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     names = [f"g{number}" for number in range(VERSIONS * PER_VERSION)]
     lab.produce(*names[: 3 * PER_VERSION])
-    lab.learner.start(240.0)
-    lab.wait_for(1, timeout=300.0)
+    lab.learner.start()
+    lab.wait_for(1)
     lab.produce(*names[3 * PER_VERSION : -PER_VERSION])
     victim = random.choice(
         [each for each in lab.learner.family() if "stepstream.learner" in " ".join(each.cmdline()[:4])]
     )
     with suppress(psutil.NoSuchProcess):
         victim.kill()
-    until(lambda: lab.learner.status is not None, timeout=120.0)
+    until(lambda: lab.learner.status is not None)
     assert lab.learner.status != 0
     survived = lab.newest()
 
     lab.produce(*names[: 2 * PER_VERSION])  # delivered again
     lab.produce(*names[-PER_VERSION:])
-    lab.learner.start(240.0)
-    lab.wait_for(VERSIONS, timeout=300.0)
-    lab.learner.stop(60.0)
+    lab.learner.start()
+    lab.wait_for(VERSIONS)
+    lab.learner.stop()
     assert lab.learner.said.count("INFO learner stepstream.topics.process: stopped") == 2
 
     trained = lab.trained(VERSIONS)

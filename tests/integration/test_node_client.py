@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from service_process import until
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
@@ -55,7 +55,7 @@ def published(node_project: Path, settings: Settings) -> list[dict[str, Any]]:
         env={**os.environ, **environment_of(settings)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,7 @@ def read(settings: Settings, topic: str, key: str, count: int) -> list[Message]:
         {**client_config(settings.kafka), "group.id": f"test-{new_event_id()}", "auto.offset.reset": "earliest"}
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
 
         def has_all() -> bool:
@@ -129,7 +129,7 @@ def test_both_languages_choose_the_same_partition(
     ours = feedback(key)
     producer = EventProducer(settings.kafka, codec, "test")
     producer.send("feedback", key, ours)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     assert {message.partition() for message in read(settings, "feedback", key, 2)} == {outcome.partition()}
 
 
@@ -180,7 +180,7 @@ def test_node_reads_what_python_wrote(node_project: Path, settings: Settings, co
     producer = EventProducer(settings.kafka, codec, "test")  # Compresses with LZ4, as all our processes do.
     for topic, record in sent.items():
         producer.send(topic, key, record)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     found: dict[str, Any] = {}
     reader = subprocess.Popen(
         ["node", "read.js", *sent],
@@ -203,7 +203,7 @@ def test_node_reads_what_python_wrote(node_project: Path, settings: Settings, co
         until(lambda: found.keys() == sent.keys() or reader.poll() is not None)
     finally:
         reader.terminate()
-        status = reader.wait(20)
+        status = reader.wait(PATIENCE_S)
         listener.join()
         reader.stdout.close()
     assert status == 0

@@ -14,6 +14,7 @@ from otlp_fixtures import children_of, steps_of
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
 from stack_fixtures import changed
+from waiting import PATIENCE_S
 
 from stepstream.config import Settings
 
@@ -96,7 +97,7 @@ def run(
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from labelled_records import tiny_model
-from service_process import until
+from waiting import until
 
 from stepstream.cli.main import run
 from stepstream.cli.models import rebuild
@@ -22,12 +22,9 @@ from stepstream.learner.update import Trainer
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 
-PATIENCE_S = 90.0
 PAIRS, AT_ONCE = 20, 4
 UPDATES = PAIRS // AT_ONCE
 BETTER, WORSE = "as you wish", "no"
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def preferences(file: Path) -> Path:
@@ -77,7 +74,7 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
     how = {"groups_per_update": AT_ONCE, "updates_per_checkpoint": 1, "minibatches": 1, "warmup_updates": 0}
     learner = {"objective": "dpo", "group_size": 2, "learning_rate": 3e-3, "staleness_bound": 0, **how}
     processes = ["broker", "registry", "govern", "label", "learner"]
-    stack = stack_factory(processes, stack={"base_model": str(base), "start_deadline_s": 240.0}, learner=learner)
+    stack = stack_factory(processes, stack={"base_model": str(base)}, learner=learner)
     settings, model = stack.settings, stack.settings.learner.model
     for name, value in environment_of(settings).items():
         monkeypatch.setenv(name, value)
@@ -90,7 +87,7 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
         found = versions(settings).newest(model)
         return -1 if found is None else found["version"]
 
-    until(lambda: newest() >= UPDATES, PATIENCE_S, 0.2)
+    until(lambda: newest() >= UPDATES)
     figures = [versions(settings).get(model, version)["metrics"] for version in (1, UPDATES)]
     assert figures[1]["loss"] < figures[0]["loss"] - 0.1
     assert figures[1]["preferred_margin"] > figures[0]["preferred_margin"] + 1.0
@@ -105,7 +102,7 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
 
     # A lineage that begins later learns from what the log had before it.
     assert run(["models", "publish", str(base), "--from-start"]) == 0
-    until(lambda: newest() >= 2 * UPDATES + 1, PATIENCE_S, 0.2)
+    until(lambda: newest() >= 2 * UPDATES + 1)
     assert versions(settings).get(model, 2 * UPDATES + 1)["metrics"]["preferred_margin"] > 1.0
 
     found = sorted(records(settings, "labeled-trajectories"), key=lambda label: label["revision"])

@@ -42,8 +42,6 @@ required = true
 wait_s = 1
 """
 
-pytestmark = pytest.mark.timeout(300)
-
 
 class Rewarded(World):
     """A stack whose reward specifications are put up while it runs."""
@@ -64,9 +62,7 @@ class Rewarded(World):
 def world(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rewarded]:
-    settings = changed(
-        with_topics(isolated(base_settings, tmp_path_factory.mktemp("rewards"))), stack={"start_deadline_s": 240.0}
-    )
+    settings = changed(with_topics(isolated(base_settings, tmp_path_factory.mktemp("rewards"))))
     with Stack(settings, PROCESSES) as running, Rewarded(running.settings) as opened:
         yield opened
 

@@ -20,6 +20,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from gateway_fixtures import read_topic
 from service_process import registry
+from waiting import PATIENCE_S
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -84,7 +85,7 @@ class OldProducer:
             "consent": "train",
         }
         self.send("feedback", about | {"trajectory_id": trajectory_id} | told | ends)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
 
 def step(trajectory_id: str, index: int, messages: list[Any], response: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def test_an_old_consumer_reads_todays_record(client: SchemaRegistryClient, codec
 def test_an_old_producers_trajectory_is_labelled(settings: Settings, trajectory_id: str) -> None:
     if trajectory_id == AFTER:
         OldProducer(settings, settings.schema_registry.url).work(trajectory_id)
-    (label,) = read_topic(settings, "labeled-trajectories", trajectory_id, 1, timeout_s=60.0)
+    (label,) = read_topic(settings, "labeled-trajectories", trajectory_id, 1)
     assert (label["complete"], label["success"], label["agent"]) == (True, True, "old-agent")
     assert [call["result"] for call in label["steps"][0]["tool_calls"]] == ["4"]
     assert label["steps"][1]["prompt_shared_step"] == 0

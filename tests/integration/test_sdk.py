@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from gateway_fixtures import codec, read_topic
 from sample_records import checkpoint
-from service_process import until
 from stack_fixtures import changed
+from waiting import PATIENCE_S, until
 
 from stepstream import sdk
 from stepstream.config import Settings, environment_of
@@ -86,7 +86,7 @@ def test_trajectories_from_sync_and_async_code_arrive_as_valid_events(recorded_s
         one_step(t, [1, 2, 3, 4], [5, 6], "q", ANSWER, "and?")
         helper = asyncio.run(work(t))
         t.reward("outcome", 1.0)
-    assert sdk.flush(30) == 0
+    assert sdk.flush(PATIENCE_S) == 0
     steps = read_topic(recorded_settings, "steps", t.id, 3)
     feedback = read_topic(recorded_settings, "feedback", t.id, 4)
     (inner,) = read_topic(recorded_settings, "steps", helper, 1)
@@ -126,7 +126,7 @@ def test_what_a_person_said_is_sealed_under_a_key_that_is_there_first(registry_s
         for number in range(3):
             with t.step([f"secret {number}"]) as s:
                 s.response("sealed")
-    assert sdk.flush(30) == 0
+    assert sdk.flush(PATIENCE_S) == 0
     sdk.close()
     with closing(Codec(settings.schema_registry)) as plain, closing(codec_of(settings)) as opening:
         sealed, opened = read(settings, plain, t.id), read(settings, opening, t.id)
@@ -145,7 +145,7 @@ def test_a_killed_program_loses_nothing_that_it_said_before(registry_settings: S
     )
     trajectory = str(uuid.uuid4())
     code = code.replace("{id}", trajectory)
-    killed = subprocess.run([sys.executable, "-c", code], env=environment_of(away), timeout=60)
+    killed = subprocess.run([sys.executable, "-c", code], env=environment_of(away), timeout=PATIENCE_S)
     assert killed.returncode == -9
     sdk.configure(changed(registry_settings, sdk={"spool": tmp_path / "spool"}))
     with sdk.trajectory():
@@ -195,7 +195,7 @@ async def test_new_versions_of_a_model_are_told(registry_settings: Settings) -> 
     def publish(version: int) -> None:
         event = checkpoint(version, model=model)
         producer.send("checkpoints", f"{model}@{version}", event)
-        producer.flush(20)
+        producer.flush(PATIENCE_S)
 
     publish(1)
     publish(2)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from sample_records import trajectory
-from service_process import until
 from stream_records import make_feedback, make_steps
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.topics.catalogue import TOPICS
@@ -50,11 +50,11 @@ def test_one_process_seals_and_another_opens_until_the_key_is_destroyed(
         producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
         key_id = plain.decode("steps", sealed)["seal_key"]
         producer.delete("subject-keys", key_id)
-        producer.flush(20)
+        producer.flush(PATIENCE_S)
     gone = late.decode("steps", sealed)  # a process that never knew the key
     assert is_erased(gone)
     assert (gone["user"], gone["messages"], gone["response_token_ids"]) == (None, [], [])
-    until(lambda: is_erased(reader.decode("steps", sealed)), 20)
+    until(lambda: is_erased(reader.decode("steps", sealed)))
     assert late.decode("steps", late.encode("steps", gone)) == gone
 
 
@@ -72,11 +72,11 @@ def test_what_several_share_is_gone_with_the_key_of_any_of_them(
         assert reader.decode(topic, sealed) == label
         producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
         producer.delete("subject-keys", key_id)
-        producer.flush(20)
+        producer.flush(PATIENCE_S)
     gone = late.decode(topic, sealed)
     assert is_erased(gone)
     assert (gone["user"], gone["other_users"], gone["signature"], gone["trainable"]) == (None, [], [], False)
-    until(lambda: is_erased(reader.decode(topic, sealed)), 20)
+    until(lambda: is_erased(reader.decode(topic, sealed)))
 
 
 def test_a_program_that_must_not_block_hands_its_keys_on(codecs: Callable[..., Codec]) -> None:

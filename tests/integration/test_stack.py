@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stack_fixtures import changed
+from waiting import PATIENCE_S
 
 from stepstream.cli.part_checks import broker, registry
 from stepstream.config import Settings, environment_of
@@ -94,7 +95,7 @@ def test_up_runs_until_ctrl_c_and_leaves_nothing(base_settings: Settings, tmp_pa
         assert len(children) == 2
         up.send_signal(signal.SIGINT)
         rest = up.stdout.read()
-        assert up.wait(30) == 0, rest
+        assert up.wait(PATIENCE_S) == 0, rest
         assert "stopped; the data stays" in rest
         assert not [child for child in children if child.is_running()]
     finally:

@@ -18,10 +18,7 @@ from stepstream.embedded.stack import Stack
 from stepstream.topics.ids import now_us
 
 JOBS = ("govern", "label", "measure", "store-writer")
-PATIENCE_S = 90.0
 STEPS = 3
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +27,7 @@ def stack(
 ) -> Iterator[Stack]:
     settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("jobs")))
     # On a busy machine a killed job is away for longer than steps are waited for: that is to close no trajectory.
-    settings = changed(settings, stack={"start_deadline_s": 240.0}, label={"end_grace_s": 300.0})
+    settings = changed(settings, label={"end_grace_s": 300.0})
     with Stack(settings, ["broker", "registry", "store", *JOBS]) as running:
         yield running
 
@@ -65,7 +62,7 @@ def test_nothing_is_lost_or_counted_twice_while_every_job_is_killed(stack: Stack
         time.sleep(0.01)
     world.producer.flush()
     for victim, pid in killed.items():
-        stack.wait_ready(victim, PATIENCE_S, after_pid=pid)
+        stack.wait_ready(victim, after_pid=pid)
     world.counts(
         "SELECT count() FROM trajectories FINAL WHERE agent = 'killed' AND complete AND success IS NOT NULL", count
     )
@@ -105,7 +102,7 @@ def test_deleted_state_is_rebuilt_from_the_log(stack: Stack, world: World) -> No
         world.send("feedback", make_feedback(name, 0.0, number=1))  # and late truth about some
     world.producer.flush()
     for job in stateful:
-        stack.start_process(job, PATIENCE_S)
+        stack.start_process(job)
     world.counts(rows, (20, 25, 15.0))
     stats = (
         "SELECT (sum(trajectories), sum(successes), sum(steps)) FROM trajectory_stats FINAL "
@@ -158,17 +155,15 @@ def test_jobs_wait_for_a_registry_and_a_store_that_are_down(stack: Stack, world:
     stack.stop_process("store")
     world.tell("waits", steps=STEPS)
     for job in ("govern", "store-writer"):
-        stack.start_process(job, PATIENCE_S)
+        stack.start_process(job)
     pids = {job: stack.pid(job) for job in JOBS}
-    stack.start_process("registry", PATIENCE_S)
-    stack.start_process("store", PATIENCE_S)
+    stack.start_process("registry")
+    stack.start_process("store")
     world.counts("SELECT count() FROM trajectories FINAL WHERE trajectory_id = 'waits' AND success", 1)
     assert {job: stack.pid(job) for job in JOBS} == pids
 
 
 def test_a_job_ends_cleanly_when_asked(stack: Stack) -> None:
-    began = time.monotonic()
     stack.stop_process("label")
-    assert time.monotonic() - began < 10
     words = (stack.settings.paths.data / "logs" / "label.log").read_text().strip().splitlines()
     assert words[-1].endswith("stopped")

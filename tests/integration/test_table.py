@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from service_process import until
 from stack_fixtures import changed
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
@@ -35,11 +35,11 @@ class Writer:
     def put(self, tenant: str, consent: Consent) -> None:
         change = new_consent_change(event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, consent=consent)
         self._producer.send("consents", tenant, change)
-        self._producer.flush(20)
+        self._producer.flush(PATIENCE_S)
 
     def delete(self, tenant: str) -> None:
         self._plain.produce("consents", key=tenant.encode(), value=None)
-        assert self._plain.flush(20) == 0
+        assert self._plain.flush(PATIENCE_S) == 0
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from scripted_judge import answering, reply
 from stack_fixtures import changed
 from stack_world import World
 from stream_records import make_ending, make_steps
+from waiting import PATIENCE_S
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -20,7 +21,6 @@ from stepstream.jobs.verifiers.sandbox import landlock
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import new_message
 
-PATIENCE_S = 60.0
 PROCESSES = ["broker", "registry", "govern", "label", "verify"]
 VERIFICATIONS = """
 [[verification]]
@@ -70,7 +70,6 @@ TASK = {
 RIGHT, WRONG = "def four(): return 4", "def four(): return 5"
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock"),
 ]
 
@@ -104,7 +103,7 @@ def stack(
     with answering(judged) as (url, _):
         settings = changed(
             with_topics(isolated(base_settings, tmp_path_factory.mktemp("stack"))),
-            stack={"start_deadline_s": 240.0, "more": ["verify"]},
+            stack={"more": ["verify"]},
             label={"reward_spec": folder / "reward.toml"},
             judge={"url": url, "model": "scripted", "per_minute": 60_000.0},
             verify={"file": folder / "verify.toml"},
@@ -204,7 +203,7 @@ def test_a_judge_counts_once_it_is_calibrated(world: Judged, folder: Path) -> No
 def test_what_came_while_the_job_was_down_is_judged_once(stack: Stack, world: Judged) -> None:
     stack.stop_process("verify")
     world.answer("later", RIGHT)
-    stack.start_process("verify", PATIENCE_S)
+    stack.start_process("verify")
     world.components("later", "answer", "tests", "quality")
     for name in ("right", "later"):
         said = sorted(event["name"] for event in world.feedback[name] if event["producer"] == "verify/1")

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from service_process import until
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.topics import admin
@@ -106,7 +106,7 @@ def test_what_is_sent_is_read_back_in_order(settings: Settings, codec: Codec, co
     producer.flush()
     consumer.follow(["feedback"])
     read = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not consumer.caught_up():
         assert time.monotonic() < deadline
         read += [event for event in consumer.poll(1000, 0.5) if event.key == "wire-order"]
@@ -141,7 +141,7 @@ def test_events_carry_cloudevents_headers(settings: Settings, codec: Codec) -> N
     producer.flush()
     stock = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "h", "auto.offset.reset": "earliest"})
     stock.subscribe(["feedback"])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     headers: dict[str, Any] = {}
     while not headers:
         assert time.monotonic() < deadline

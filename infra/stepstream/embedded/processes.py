@@ -26,7 +26,6 @@ class Process:
     ready: Ready
     ports: tuple[Port, ...]
     environment: dict[str, str] = field(default_factory=dict)
-    stop_wait_s: int = 10
     ends: bool = False
     """May end with success (its work is done); any other end is a crash, and it is started again."""
     external: bool = False
@@ -72,7 +71,6 @@ def table(settings: Settings) -> list[Part]:
                 variable("inference", "port"): str(settings.inference.port + i),
                 variable("inference", "worker_id"): f"worker-{i}",
             },
-            stop_wait_s=20,
         )
         for i, url in enumerate(worker_addresses(settings))
     ]
@@ -85,7 +83,6 @@ def table(settings: Settings) -> list[Part]:
             (),
             KafkaReady(settings.kafka),
             tuple(broker.ports(settings)),
-            stop_wait_s=20,
             external="broker" in external,
         ),
         Process(
@@ -103,7 +100,6 @@ def table(settings: Settings) -> list[Part]:
             f"{settings.clickhouse.url}/ping",
             Port(store.host, store.port, "store", "STEPSTREAM_STORE_PORT"),
             contains="Ok.",
-            stop_wait_s=20,
             external="store" in external,
         ),
         Action("topics", ("broker", "registry"), actions.apply_topics),
@@ -114,7 +110,7 @@ def table(settings: Settings) -> list[Part]:
         metrics.process("watch", "jobs.watch", log, job=True),
         metrics.process("store-writer", "jobs.store", (*log, "tables"), job=True),
         Action("base-model", log, actions.publish_base, serves=("learner", *names)),
-        metrics.process("learner", "learner", model, stop_wait_s=20),
+        metrics.process("learner", "learner", model),
         *workers,
         _http(
             "gateway",
@@ -192,7 +188,6 @@ class _Metrics:
         module: str,
         after: tuple[str, ...],
         job: bool = False,
-        stop_wait_s: int = 10,
         ends: bool = False,
     ) -> Process:
         """A process that shows its metrics, and that it is ready, on a port of its own."""
@@ -206,7 +201,6 @@ class _Metrics:
             ),
             (Port(self._host, port, name, "STEPSTREAM_STACK_METRICS_PORT_BASE"),),
             {variable("metrics", "port"): str(port)},
-            stop_wait_s,
             ends,
         )
 
@@ -219,7 +213,6 @@ def _http(
     port: Port,
     contains: str = "",
     environment: dict[str, str] | None = None,
-    stop_wait_s: int = 10,
     external: bool = False,
 ) -> Process:
     return Process(
@@ -229,6 +222,5 @@ def _http(
         HttpReady(url, contains),
         (port,),
         environment or {},
-        stop_wait_s,
         external=external,
     )

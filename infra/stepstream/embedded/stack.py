@@ -144,38 +144,39 @@ class Stack:
         os.kill(pid, number)
         return pid
 
-    def wait_ready(self, name: str, timeout: float = 60.0, after_pid: int = 0) -> int:
+    def wait_ready(self, name: str, *, after_pid: int = 0) -> int:
         """Blocks until a process is ready under another process id than `after_pid`; returns its id.
 
         One whose work is done by then counts as ready; its id is 0.
 
         Raises:
-            StackError: it is not, after `timeout` seconds, or it was given up.
+            StackError: it is not, within `stack.start_deadline_s` seconds, or it was given up.
         """
         process = next(process for process in self.processes if process.name == name)
-        deadline = time.monotonic() + timeout
+        patience_s = self.settings.stack.start_deadline_s
+        deadline = time.monotonic() + patience_s
         while True:
             state = self._watch.look()[name]
             if state.ended or (state.pid and state.pid != after_pid and process.ready()):
                 return state.pid
             if time.monotonic() > deadline:
-                raise StackError(f"{name} is not ready after {timeout:g} s; {self._watch.last_words(name)}")
+                raise StackError(f"{name} is not ready after {patience_s:g} s; {self._watch.last_words(name)}")
             time.sleep(POLL_S)
 
-    def start_process(self, name: str, timeout: float = 60.0) -> int:
+    def start_process(self, name: str) -> int:
         """Starts one that was held or stopped, and waits until it is ready; returns its process id."""
         self._supervisord.call("startProcess", name, False)
         self._watch.expect(name)
-        return self.wait_ready(name, timeout)
+        return self.wait_ready(name)
 
     def stop_process(self, name: str) -> None:
         """Stops one process with SIGTERM and leaves it down; blocks until it is. Nothing if it is down already."""
         self._stop_level({name})
 
-    def restart(self, name: str, timeout: float = 60.0) -> int:
+    def restart(self, name: str) -> int:
         """Stops a process, starts it again and waits until it is ready; returns its new process id."""
         self.stop_process(name)
-        return self.start_process(name, timeout)
+        return self.start_process(name)
 
     def members(self) -> list[psutil.Process]:
         """Every process of this stack that is alive: the supervisor, its children, and whatever they started."""

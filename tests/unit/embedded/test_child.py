@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+from waiting import PATIENCE_S, until
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
@@ -21,13 +21,10 @@ def test_child_and_what_it_becomes_die_with_the_parent() -> None:
     assert parent.stdout is not None
     with parent.stdout:
         child = psutil.Process(int(parent.stdout.readline()))
-    deadline = time.monotonic() + 20
-    while child.name() != "sleep":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: child.name() == "sleep")
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    child.wait(20)
+    child.wait(PATIENCE_S)
 
 
 def test_module_is_run_as_the_program_with_its_arguments() -> None:

@@ -31,7 +31,6 @@ def test_every_process_has_its_program_and_none_starts_by_itself() -> None:
         assert shlex.split(program["command"]) == process.command
         assert program["autostart"] == "false"
         assert program["stdout_logfile"] == f"/data/logs/{process.name}.log"
-        assert program["stopwaitsecs"] == str(process.stop_wait_s)
 
 
 def test_priorities_follow_the_order_of_starting() -> None:

@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from waiting import PATIENCE_S, until
 
 import stepstream.services.inference.guard as guard
 
@@ -29,10 +30,7 @@ def runs(pid: int) -> bool:
 
 
 def until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 60
-    while any(map(runs, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not any(map(runs, pids)))
 
 
 def test_the_command_and_its_children_end_with_a_killed_parent() -> None:
@@ -51,4 +49,4 @@ def test_the_command_and_its_children_end_with_a_killed_parent() -> None:
 def test_the_command_s_status_is_the_guard_s() -> None:
     command = [sys.executable, str(guard.__file__), sys.executable, "-S", "-c", "raise SystemExit(7)"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert process.wait(60) == 7
+        assert process.wait(PATIENCE_S) == 7

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from labelled_records import LIMITS, labelled
 from prometheus_client import REGISTRY
-from service_process import until
+from waiting import PATIENCE_S, until
 
 from stepstream.config.sections import Kafka
 from stepstream.learner import consume
@@ -91,7 +91,7 @@ def test_it_is_behind_while_the_log_has_more_than_was_handed_over(monkeypatch: p
             return handled.get(("labeled-trajectories", 0), 0) < 3
 
     def held(event: Event, limits: Any) -> Any:
-        assert event.offset == 0 or go_on.wait(60)
+        assert event.offset == 0 or go_on.wait(PATIENCE_S)
         return arrival_of(event, limits)
 
     monkeypatch.setattr(consume, "EventConsumer", Short)

@@ -18,7 +18,6 @@ def files(folder: Path) -> dict[str, str]:
     return {file["path"]: file["sha256"] for file in describe(folder)}
 
 
-@pytest.mark.timeout(600)  # seven processes on however many cores
 def test_one_two_and_four_ranks_come_to_the_same_bits_and_continue_from_each_other(tmp_path: Path) -> None:
     for kind in KINDS:
         tiny_model(tmp_path / kind / "0")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import PATIENCE_S
 
 from stepstream import sdk
 from stepstream.config.sections import Gateway
@@ -285,7 +286,7 @@ with sdk.trajectory(), sdk.current().step(["x"]):
 
 def test_processes_that_are_forked_deliver_what_they_say() -> None:
     """Children of `multiprocessing` end without what `atexit` knows, and have none of the parent's threads."""
-    run = subprocess.run([sys.executable, "-c", PROCESSES], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", PROCESSES], capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.stderr == ""
     assert run.stdout.splitlines() == [
         "child steps:step feedback:end",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import PATIENCE_S
 
 from stepstream import sdk
 from stepstream.config import load
@@ -347,7 +348,7 @@ def test_a_forked_child_begins_anew(sink: sdk.MemorySink) -> None:
         "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
         "assert sdk.recorder() is parent\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 def test_importing_it_is_light_and_switched_off_it_needs_no_more() -> None:
@@ -358,7 +359,9 @@ def test_importing_it_is_light_and_switched_off_it_needs_no_more() -> None:
         "print(*sorted(heavy & set(sys.modules)))"
     )
     off = os.environ | {"STEPSTREAM_SDK_ENABLED": "false"}
-    run = subprocess.run([sys.executable, "-c", code], env=off, capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=off, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert run.stdout.split() == []
 
 
@@ -374,7 +377,7 @@ def test_without_kafka_the_process_ends_in_time_and_says_what_it_lost() -> None:
         "STEPSTREAM_SCHEMA_REGISTRY_URL": "http://127.0.0.1:1",
         "STEPSTREAM_SDK_FLUSH_S": "0.2",
     }
-    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0
     assert "2 events LOST" in ended.stderr
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sample_records import feedback, step
-from service_process import until
+from waiting import PATIENCE_S, until
 
 from stepstream.config.sections import Kafka, SchemaRegistry
 from stepstream.schemas import schema_text
@@ -171,7 +171,7 @@ def kill(delivery: Delivery) -> None:
 def test_in_order_and_gone_from_disk(broker: Broker, start: Any, tmp_path: Path) -> None:
     delivery, counts = start()
     assert all(push(delivery, range(500)))
-    assert delivery.flush(10) == 0
+    assert delivery.flush(PATIENCE_S) == 0
     assert arrived(broker, range(500))
     assert delivery.close(5) == Left(0, 0)
     assert counts.counted == {"delivered": 500, "refused": 0, "lost": 0, "unspooled": 0}
@@ -259,7 +259,7 @@ def test_what_kafka_will_never_take_becomes_a_dead_letter(broker: Broker, start:
     letters = [broker.values[event_id] for event_id in broker.ids("dead-letters")]
     assert all(b"oversized" in letter and b"xxx" not in letter for letter in letters)
     assert counts.counted["refused"] == 2
-    assert delivery.flush(5) == 0
+    assert delivery.flush(PATIENCE_S) == 0
 
 
 def test_what_does_not_fit_its_schema_is_counted_and_passed_over(
@@ -283,7 +283,7 @@ def test_a_full_spool_drops_the_oldest_loudly(
     assert counts.counted["lost"] > 500
     assert "LOST" in caplog.text
     registry.up = True
-    assert delivery.flush(20) == 0
+    assert delivery.flush(PATIENCE_S) == 0
     ids = broker.ids()
     assert len(ids) + counts.counted["lost"] == 2000
     kept = list(map(int, ids))
@@ -330,7 +330,7 @@ def test_memory_is_bounded(broker: Broker, registry: Registry, start: Any, drop_
     delivery, counts = start(None, memory_bytes=20_000, drop_oldest=drop_oldest)
     taken = push(delivery, range(1000))
     registry.up = True
-    assert delivery.flush(10) == 0
+    assert delivery.flush(PATIENCE_S) == 0
     kept = list(map(int, broker.ids()))
     assert len(kept) + counts.counted["lost"] == 1000
     assert 20 < len(kept) < 200
@@ -347,7 +347,7 @@ def test_what_is_larger_than_all_the_room_takes_nobody_elses(broker: Broker, reg
     push(delivery, range(5))
     assert not delivery.send("feedback", "t", feedback("5", comment="x" * 30_000))
     registry.up = True
-    assert delivery.flush(10) == 0
+    assert delivery.flush(PATIENCE_S) == 0
     assert (broker.ids(), counts.counted["lost"]) == (list("01234"), 1)
 
 
@@ -423,7 +423,7 @@ class SlowKeys:
         self.asked, self.go = threading.Event(), threading.Event()
 
     def seal(self, topic: str, record: Any) -> Any:
-        if not self.ring.acquire(timeout=10):
+        if not self.ring.acquire(timeout=PATIENCE_S):
             raise KeysUnavailable("the ring is held")
         try:
             of = {"occurred_at_us": 1, "key_id": "k", "tenant": "t", "subject": "s", "wrapped_key": b"w"}
@@ -434,7 +434,7 @@ class SlowKeys:
 
     def open(self, topic: str, writer: Any, record: Any) -> Any:
         self.asked.set()
-        if not self.go.wait(10):
+        if not self.go.wait(PATIENCE_S):
             raise KeysUnavailable("no key in time")
         return record
 
@@ -446,7 +446,7 @@ def in_time(call: Callable[[], object]) -> None:
     """Calls it in another thread; it must return long before the waits of `SlowKeys` end."""
     caller = threading.Thread(target=call, daemon=True)
     caller.start()
-    caller.join(5)
+    caller.join(PATIENCE_S)
     assert not caller.is_alive(), "delivery keeps its caller waiting for a key"
 
 
@@ -472,10 +472,10 @@ def test_what_waits_for_a_persons_key_keeps_no_caller_waiting(broker: Broker, tm
             delivery.send("steps", "t", step(event_id="1", user="bob"))
 
     try:
-        assert keys.asked.wait(10)
+        assert keys.asked.wait(PATIENCE_S)
         in_time(lambda: delivery.send("steps", "t", step(event_id="0")))
         in_time(meet)
-        assert delivery.flush(10) == 0
+        assert delivery.flush(PATIENCE_S) == 0
     finally:
         keys.go.set()
         in_time(lambda: delivery.close(2))
@@ -496,6 +496,6 @@ def test_what_cannot_be_translated_is_counted_and_passed_over(
     spool.close()
     delivery, counts = start()
     until(lambda: broker.ids("feedback") == ["1"])
-    assert delivery.flush(10) == 0
+    assert delivery.flush(PATIENCE_S) == 0
     assert counts.counted["refused"] == 1
     assert delivery.close(5) == Left(0, 0)

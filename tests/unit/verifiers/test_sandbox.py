@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from stepstream.jobs.verifiers.sandbox import landlock
 from stepstream.jobs.verifiers.sandbox import run as sandbox
@@ -206,10 +207,7 @@ if os.fork() == 0:
 time.sleep(0.1)
 """
     assert ran(code, namespaces).status == 0
-    deadline = time.monotonic() + 10
-    while any(seconds in line for line in command_lines()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not any(seconds in line for line in command_lines()))
 
 
 def command_lines() -> list[str]:
