@@ -125,9 +125,9 @@ def secrets(settings: Settings) -> Iterator[Finding]:
 
 def spool(settings: Settings) -> Iterator[Finding]:
     """Events that a gateway on this machine keeps because Kafka does not have them yet."""
-    from stepstream.topics.spool_folder import segment_files
+    from stepstream.topics.spool_folder import gateway_spool, segment_files
 
-    folder = settings.gateway.spool or settings.paths.data / "spool" / "gateway"
+    folder = gateway_spool(settings)
     most = max((_megabytes(segment_files(writer)) for writer in folder.glob("writer-*")), default=0.0)
     if most > settings.gateway.spool_mb * _NEARLY_FULL:
         yield Finding(

@@ -4,8 +4,15 @@ import fcntl
 import os
 from pathlib import Path
 
+from stepstream.config import Settings
+
 SUFFIX = ".spool"
 _MOST_WRITERS = 1000
+
+
+def gateway_spool(settings: Settings) -> Path:
+    """Where a gateway's events wait, and where it keeps step indices."""
+    return settings.gateway.spool or settings.paths.data / "spool" / "gateway"
 
 
 def claim(folder: Path) -> tuple[Path, int]:

@@ -37,10 +37,11 @@ from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.responses import RESPONSES
-from stepstream.services.gateway.publisher import Event, Publisher, spool_folder
+from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
 from stepstream.topics.seal_keys import ERASURES
+from stepstream.topics.spool_folder import gateway_spool
 from stepstream.topics.table import Table
 from stepstream.topics.verdicts import SCOPE as VERDICTS
 
@@ -97,7 +98,7 @@ class GatewayApp:
         gateway = self._settings.gateway
         self._upstreams = Upstreams(gateway, self.metrics)
         self._keys = Keys(self._settings)
-        folder = spool_folder(self._settings)
+        folder = gateway_spool(self._settings)
         indices = NextIndices(folder)
         kept = KeptPieces(folder, gateway.history_bytes, gateway.history_days * 86_400)
         erasures = Table(self._settings, ERASURES)

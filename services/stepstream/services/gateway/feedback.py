@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
 
+from stepstream.jobs.governance.validation import LARGEST_AMOUNT
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.identity import LARGEST_INDEX, LONGEST, Identity
 from stepstream.topics.events import Consent, Feedback, new_feedback
@@ -14,8 +15,6 @@ from stepstream.topics.ids import new_event_id
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST)]
 Index = Annotated[StrictInt, Field(ge=0, le=LARGEST_INDEX)]
 
-MOST = 1e15
-"""A larger value is a unit error, which `govern` does not take."""
 _EXPECTED = {
     "value": "must be a number, true or false",
     "demonstration": "must be a text, or an assistant's message as an object",
@@ -66,8 +65,8 @@ def parse(body: bytes) -> tuple[list[Posted], bool]:
             raise BadRequest(where + _explain(error)) from None
         if all(getattr(posted, signal) is None for signal in SIGNALS):
             raise BadRequest(f"{where}says nothing: give one of {', '.join(SIGNALS)}")
-        if posted.value is not None and abs(posted.value) > MOST:
-            raise BadRequest(f"{where}value: must be at most {MOST:g}")
+        if posted.value is not None and abs(posted.value) > LARGEST_AMOUNT:
+            raise BadRequest(f"{where}value: must be at most {LARGEST_AMOUNT:g}")
         if posted.last_step_index is not None and posted.ends_trajectory is None:
             raise BadRequest(f"{where}last_step_index: only with ends_trajectory")
         items.append(posted)

@@ -1,7 +1,6 @@
 """Publishes events without ever delaying or failing a call: on disk first, then to Kafka; see `topics.delivery`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from stepstream.config import Settings
 from stepstream.services.gateway.metrics import Metrics
@@ -10,8 +9,9 @@ from stepstream.topics.codec import codec_of
 from stepstream.topics.confirmed import Confirmed, NotDelivered
 from stepstream.topics.delivery import Delivery, Left
 from stepstream.topics.encoded import Event
+from stepstream.topics.spool_folder import gateway_spool
 
-__all__ = ["Event", "Left", "NotDelivered", "Publisher", "spool_folder"]
+__all__ = ["Event", "Left", "NotDelivered", "Publisher"]
 
 MB = 1024 * 1024
 
@@ -28,7 +28,7 @@ class Publisher:
             source,
             _Counting(metrics),
             Room(
-                spool_folder(settings),
+                gateway_spool(settings),
                 spool_bytes=gateway.spool_mb * MB,
                 memory_bytes=gateway.backlog_mb * MB,
             ),
@@ -59,11 +59,6 @@ class Publisher:
         """Delivers what it can within `timeout_s` seconds; what is left on disk goes out with the next gateway."""
         self._confirmed.close()
         return self._delivery.close(timeout_s)
-
-
-def spool_folder(settings: Settings) -> Path:
-    """Where events wait, and where step indices are kept."""
-    return settings.gateway.spool or settings.paths.data / "spool" / "gateway"
 
 
 class _Counting:

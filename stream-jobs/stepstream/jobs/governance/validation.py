@@ -12,7 +12,7 @@ _POSITIVE_LOGPROB = 1e-4
 _EARLIEST_US = 946_684_800_000_000
 """2000-01-01: an older time is a unit error."""
 _LONGEST_ID = 512
-_MOST = 1e15
+LARGEST_AMOUNT = 1e15
 """A larger value, time or price is a unit error, and sums of such would overflow."""
 
 
@@ -88,7 +88,7 @@ def check_feedback(feedback: Mapping[str, Any]) -> None:
 
 
 def _check_amount(field: str, amount: float | None) -> None:
-    _require(amount is None or abs(amount) <= _MOST, f"{field} is not finite, or beyond {_MOST:g}")
+    _require(amount is None or abs(amount) <= LARGEST_AMOUNT, f"{field} is not finite, or beyond {LARGEST_AMOUNT:g}")
 
 
 def _check_spans(spans: list[Mapping[str, Any]], tokens: int) -> None:
