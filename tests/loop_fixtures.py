@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stack_fixtures import changed, unhurried
 
 from stepstream.config import Settings
 from stepstream.demo.base import prepare
@@ -35,12 +36,9 @@ def loop_settings(
 
 def loop_of(base_model: Path, base_settings: Settings, folder: Path) -> Settings:
     """The same for a module's loop, whose data is in a folder of its own."""
-    settings = isolated(fresh_run(demo_settings()), folder / "loop")
-    return settings.model_copy(
-        update={
-            "stack": settings.stack.model_copy(update={"base_model": str(base_model)}),
-            "fleet": settings.fleet.model_copy(update={"ledger": folder / "ledger.jsonl"}),
-            "jobs": base_settings.jobs,
-            "broker": settings.broker.model_copy(update={"home": base_settings.broker.home}),
-        }
+    return changed(
+        unhurried(isolated(fresh_run(demo_settings()), folder / "loop")),
+        stack={"base_model": str(base_model)},
+        fleet={"ledger": folder / "ledger.jsonl"},
+        broker={"home": base_settings.broker.home},
     )

@@ -22,33 +22,30 @@ def changed(settings: Settings, **sections: dict[str, Any]) -> Settings:
     )
 
 
-UNHURRIED_S = 0.05
-"""How long a job of a test's stack waits for more of a batch.
+def unhurried(settings: Settings) -> Settings:
+    """The settings for a machine that may stand still for many seconds, and that does more than this stack.
 
-Without work it asks as often; at the default of a hundred times a second the jobs of a stack take a tenth of a core.
-"""
-
-UNHURRIED_CALL_S = 60.0
-"""How long a call to the registry may take, and a write of the registry to Kafka."""
+    Where a deadline is what a test is about, it sets its own.
+    """
+    return changed(
+        settings,
+        stack={"start_deadline_s": PATIENCE_S},
+        broker={"session_timeout_s": 20.0},
+        kafka={"deadline_s": PATIENCE_S},
+        schema_registry={"deadline_s": PATIENCE_S, "timeout_s": 60.0},
+        registry={"write_timeout_s": 60.0},
+        clickhouse={"deadline_s": PATIENCE_S},
+        # A job without work asks as often for more; by default a stack's jobs take a tenth of a core with that.
+        jobs={"within_s": 0.05},
+        label={"end_grace_s": PATIENCE_S},
+    )
 
 
 @pytest.fixture(scope="session")
 def base_settings() -> Settings:
-    """The defaults, whatever the caller's environment says, but for where Kafka's jars are, and with time for all.
-
-    Where a deadline is what a test is about, it sets its own.
-    """
+    """The defaults, unhurried, whatever the caller's environment says but for where Kafka's jars are."""
     home = {name: value for name, value in os.environ.items() if name == "STEPSTREAM_BROKER_HOME"}
-    return changed(
-        load(home),
-        stack={"start_deadline_s": PATIENCE_S},
-        kafka={"deadline_s": PATIENCE_S},
-        schema_registry={"deadline_s": PATIENCE_S, "timeout_s": UNHURRIED_CALL_S},
-        registry={"write_timeout_s": UNHURRIED_CALL_S},
-        clickhouse={"deadline_s": PATIENCE_S},
-        jobs={"within_s": UNHURRIED_S},
-        label={"end_grace_s": PATIENCE_S},
-    )
+    return unhurried(load(home))
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 from gateway_fixtures import codec, gateway_process, gateway_settings, read_topic
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess, broker, registry
+from stack_fixtures import unhurried
 from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, load
@@ -76,7 +77,7 @@ def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
 async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_nothing(
     worker: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    settings = isolated(load({}), tmp_path)
+    settings = isolated(unhurried(load({})), tmp_path)
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, worker)
     gateway = gateway_process(settings, tmp_path / "gateway.log")
@@ -141,7 +142,7 @@ async def test_kill_9_in_mid_stream_costs_the_event_in_flight_and_shows(
 
 
 async def test_a_full_spool_drops_the_oldest_loudly_and_calls_go_on(worker: ScriptedUpstream, tmp_path: Path) -> None:
-    settings = isolated(load({}), tmp_path)
+    settings = isolated(unhurried(load({})), tmp_path)
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, worker, spool_mb=1)
     gateway = gateway_process(settings, tmp_path / "gateway.log")

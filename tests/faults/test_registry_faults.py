@@ -13,6 +13,7 @@ import httpx
 import pytest
 from confluent_kafka.admin import NewTopic
 from service_process import ServiceProcess, broker, registry
+from stack_fixtures import changed, unhurried
 from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, load
@@ -123,14 +124,9 @@ def test_two_instances_agree(broker_settings: Settings, tmp_path: Path) -> None:
 @pytest.fixture
 def alone(tmp_path: Path) -> Settings:
     """Settings for a broker of the test's own, that is not started yet."""
-    settings = isolated(load({}), tmp_path / "data")
+    settings = isolated(unhurried(load({})), tmp_path / "data")
     install.install(settings)
-    return settings.model_copy(
-        update={
-            "kafka": settings.kafka.model_copy(update={"deadline_s": 60.0}),
-            "registry": settings.registry.model_copy(update={"write_timeout_s": 2.0}),
-        }
-    )
+    return changed(settings, registry={"write_timeout_s": 2.0})
 
 
 def test_a_broker_that_goes_and_comes_back(alone: Settings, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 `python -m stepstream.embedded.broker` writes the configuration, formats the data folder if it is new, and then
 becomes the Java process (exec), so that signals reach Kafka itself: SIGTERM stops it in under a second.
-Data is under DATA/kafka; kill -9 loses nothing acknowledged, and a restart takes about four seconds, since the
-controller waits for the dead broker's session (1 s) before it lets the new one in.
+Data is under DATA/kafka; kill -9 loses nothing acknowledged, and a restart takes as long as the dead broker's session
+lasts (`broker.session_timeout_s`), since the controller lets the new one in only then.
 """
 
 import base64
@@ -24,6 +24,7 @@ def properties(settings: Settings) -> dict[str, str]:
     broker = settings.broker
     client = f"PLAINTEXT://{broker.host}:{broker.port}"
     controller = f"{broker.host}:{broker.controller_port}"
+    session_ms = round(broker.session_timeout_s * 1000)
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -44,10 +45,8 @@ def properties(settings: Settings) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "4",
         # The log is the truth: a consumer's place in it outlives a long holiday (minutes in a year).
         "offsets.retention.minutes": "525600",
-        # After kill -9 the controller holds the old session for this long before the restarted broker may serve; much
-        # less, and a broker that a busy machine lets wait is taken for dead while it runs.
-        "broker.session.timeout.ms": "3000",
-        "broker.heartbeat.interval.ms": "500",
+        "broker.session.timeout.ms": str(session_ms),
+        "broker.heartbeat.interval.ms": str(session_ms // 6),
         # A dead consumer's partitions move on in seconds, not in the 45 that suit a large cluster.
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",

@@ -27,6 +27,17 @@ log = logging.getLogger(__name__)
 
 COMPATIBILITY = "FULL_TRANSITIVE"
 
+_PAUSE_S = 1.0
+# What a cluster says that is busy, or whose controller moves.
+_PASSING = {
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.BROKER_NOT_AVAILABLE,
+}
+
 
 class RegistryNotReady(Exception):
     """The registry did not answer within its deadline; the message says which address and what to check."""
@@ -46,12 +57,22 @@ def apply(settings: Settings) -> list[Change]:
 
     Raises:
         KafkaUnavailable, RegistryNotReady: not reachable within the declared deadlines.
-        KafkaException: the cluster refused a change.
+        KafkaException: the cluster refused a change, or was too slow until the deadline.
         RegistryRefused: a schema is not compatible with what is registered.
     """
     wait_for_kafka(settings.kafka)
     admin = admin_client(settings.kafka)
-    return [*_apply_topics(admin, settings.kafka.replication), *_apply_subjects(settings.schema_registry)]
+    deadline = time.monotonic() + settings.kafka.deadline_s
+    while True:
+        try:
+            topics = _apply_topics(admin, settings.kafka.replication)
+            break
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or time.monotonic() >= deadline:
+                raise
+            log.warning("Kafka: %s; trying again", error.args[0].str())
+            time.sleep(_PAUSE_S)
+    return [*topics, *_apply_subjects(settings.schema_registry)]
 
 
 def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:

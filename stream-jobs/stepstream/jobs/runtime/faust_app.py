@@ -23,9 +23,10 @@ def build_app(settings: Settings, name: str) -> faust.App:
         broker_credentials=credentials(settings.kafka),
         broker_commit_interval=1.0,
         broker_max_poll_records=2000,
-        broker_session_timeout=10.0,
-        broker_heartbeat_interval=2.0,
-        # A static member: restarted within the session timeout, it has its partitions back at once.
+        # A static member: restarted within the session timeout, it has its partitions back at once. A shorter one, and
+        # on a machine that is busy for a while a job that runs is taken for dead.
+        broker_session_timeout=30.0,
+        broker_heartbeat_interval=3.0,
         consumer_group_instance_id=_instance(settings, name),
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=16 * 1_048_576,

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from aiokafka.partitioner import murmur2
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -71,6 +70,8 @@ class LogReader:
 
     def partition_of(self, topic: str, key: str) -> int:
         """The partition of a key, as every producer of ours and Kafka's own choose it."""
+        from aiokafka.partitioner import murmur2  # all of aiokafka comes with it: the learner reads without
+
         if topic not in self._partitions:
             metadata = self._patiently(lambda: self._consumer.list_topics(topic, timeout=_CALL_S))
             self._partitions[topic] = len(metadata.topics[topic].partitions)

@@ -33,6 +33,12 @@ class Broker(Section):
     host: str = Field("127.0.0.1", description="Address to listen on and to advertise.")
     port: Port = Field(9092, description="Port of the clients' listener.")
     controller_port: Port = Field(9093, description="Port of the KRaft controller's listener.")
+    session_timeout_s: float = Field(
+        9.0,
+        ge=1,
+        description="Seconds without a sign of life after which the controller takes the broker for dead, on a busy "
+        "machine too; after kill -9 the broker serves again once they have passed.",
+    )
     heap_mb: int = Field(256, ge=128, description="Java heap in MB.")
     home: Path | None = Field(
         None,
