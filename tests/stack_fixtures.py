@@ -74,9 +74,11 @@ def with_topics(base_settings: Settings, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def broker_settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def broker_settings(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
     """Settings whose Kafka is a running broker, shared by the session: use topics of your own."""
-    with Stack(isolated(base_settings, tmp_path_factory.mktemp("broker")), ["broker"]) as stack:
+    with Stack(with_topics(isolated(base_settings, tmp_path_factory.mktemp("broker"))), ["broker"]) as stack:
         yield stack.settings
 
 

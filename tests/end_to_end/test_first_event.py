@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,14 @@ pytest_plugins = ["node_project"]
 
 
 @pytest.fixture(scope="module")
-def settings(base_model: Path, base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def settings(
+    base_model: Path,
+    base_settings: Settings,
+    with_topics: Callable[[Settings], Settings],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Settings]:
     loop = loop_of(base_model, base_settings, tmp_path_factory.mktemp("first"))
-    with Stack(loop, PROCESSES) as stack:
+    with Stack(with_topics(loop), PROCESSES) as stack:
         yield stack.settings
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ import pytest
 from gateway_fixtures import codec, gateway_process, gateway_settings, read_topic
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess, broker, registry
-from stack_fixtures import unhurried
 from waiting import PATIENCE_S, until
 
-from stepstream.config import Settings, load
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.topics import admin
 from stepstream.topics.consumer import EventConsumer
@@ -75,9 +74,9 @@ def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
 
 
 async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_nothing(
-    worker: ScriptedUpstream, tmp_path: Path
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], worker: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    settings = isolated(unhurried(load({})), tmp_path)
+    settings = with_topics(isolated(base_settings, tmp_path))
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, worker)
     gateway = gateway_process(settings, tmp_path / "gateway.log")
@@ -141,8 +140,10 @@ async def test_kill_9_in_mid_stream_costs_the_event_in_flight_and_shows(
     assert [step["step_index"] for step in arrived] == [0, 2]
 
 
-async def test_a_full_spool_drops_the_oldest_loudly_and_calls_go_on(worker: ScriptedUpstream, tmp_path: Path) -> None:
-    settings = isolated(unhurried(load({})), tmp_path)
+async def test_a_full_spool_drops_the_oldest_loudly_and_calls_go_on(
+    base_settings: Settings, with_topics: Callable[[Settings], Settings], worker: ScriptedUpstream, tmp_path: Path
+) -> None:
+    settings = with_topics(isolated(base_settings, tmp_path))
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, worker, spool_mb=1)
     gateway = gateway_process(settings, tmp_path / "gateway.log")
