@@ -37,6 +37,7 @@ def unhurried(settings: Settings) -> Settings:
         clickhouse={"deadline_s": PATIENCE_S},
         # A job without work asks as often for more; by default a stack's jobs take a tenth of a core with that.
         jobs={"within_s": 0.05},
+        # A job that was killed may be away for longer than steps are waited for: that is to close no trajectory.
         label={"end_grace_s": PATIENCE_S},
     )
 

@@ -1,6 +1,5 @@
 """What tests say to a running stack, and what its log and its tables come to say."""
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -80,20 +79,16 @@ class World(Closing):
 
     def shows(self, query: str, expected: list[tuple[Any, ...]]) -> None:
         """Waits until the tables answer with these rows: each table gets its rows in an insert of its own."""
-        self.comes_to(lambda: self.rows(query), expected)
+        comes_to(lambda: self.rows(query), expected)
 
     def counts(self, query: str, expected: Any) -> None:
         """Waits until the tables answer with this one value."""
-        self.comes_to(lambda: self.one(query), expected)
+        comes_to(lambda: self.one(query), expected)
 
     def becomes(self, name: str, **expected: Any) -> None:
         """Waits until a trajectory's newest row has these columns."""
         query = f"SELECT {', '.join(expected)} FROM trajectories FINAL WHERE trajectory_id = '{name}'"
         self.shows(query, [tuple(expected.values())])
-
-    def comes_to(self, ask: Callable[[], Any], expected: Any) -> None:
-        """Waits until an answer is as expected."""
-        comes_to(ask, expected)
 
     def command(self, *words: str, fails: bool = False) -> str:
         """What `stepstream WORDS` prints; where it is to fail, what it complains of."""

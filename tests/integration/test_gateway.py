@@ -16,7 +16,7 @@ from confluent_kafka import Consumer
 from gateway_fixtures import Recorded, gateway_process, gateway_settings, read_topic
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
 from service_process import ServiceProcess, broker, registry
-from stack_fixtures import changed
+from stack_fixtures import changed, unhurried
 from waiting import until
 
 from stepstream.config import Settings, load
@@ -340,7 +340,7 @@ def test_a_port_that_is_taken_is_told(gateway: ServiceProcess, tmp_path: Path) -
 async def test_without_kafka_and_registry_calls_succeed_and_events_come_later(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    settings = isolated(load({}), tmp_path)
+    settings = isolated(unhurried(load({})), tmp_path)
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, upstream)
     headers = named()

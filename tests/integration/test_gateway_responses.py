@@ -222,8 +222,8 @@ def test_a_providers_own_bytes_go_through(
     body = b'{ "model":"gpt-x",  "input":"go", "stream":%b, "include": ["reasoning.encrypted_content"] }'
     sent = body % json.dumps(stream).encode()
     url = f"http://127.0.0.1:{gateway.settings.gateway.port}/v1/responses"
-    headers_sent = headers | {"content-type": "application/json"}
-    answer = httpx.post(url, content=sent, headers=headers_sent, timeout=PATIENCE_S)
+    told = headers | {"content-type": "application/json"}
+    answer = httpx.post(url, content=sent, headers=told, timeout=PATIENCE_S)
     assert answer.status_code == 200
     assert provider.bodies[-1] == sent
     assert answer.content == provider.sent

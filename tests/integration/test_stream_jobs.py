@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from stack_fixtures import changed
 from stack_world import World
 from stream_records import make_ending, make_feedback, make_steps
 
@@ -26,8 +25,6 @@ def stack(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("jobs")))
-    # On a busy machine a killed job is away for longer than steps are waited for: that is to close no trajectory.
-    settings = changed(settings, label={"end_grace_s": 300.0})
     with Stack(settings, ["broker", "registry", "store", *JOBS]) as running:
         yield running
 

@@ -12,7 +12,7 @@ from scripted_judge import answering, reply
 from stack_fixtures import changed
 from stack_world import World
 from stream_records import make_ending, make_steps
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -144,14 +144,17 @@ class Judged(World):
 
     def components(self, name: str, *wanted: str) -> dict[str, tuple[float, str]]:
         """Waits until a label has these components at its last step; gives (value, source) of each."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        terms: dict[str, Any] = {}
+
+        def there() -> bool:
             self.look()
-            label = self.labels.get(name)
-            terms = {} if label is None else {term["name"]: term for term in label["steps"][-1]["components"]}
-            if set(terms) >= set(wanted):
-                return {key: (term["value"], term["source"]) for key, term in terms.items()}
-            assert time.monotonic() < deadline, f"{name} has {terms}, not {wanted}"
+            terms.clear()
+            if name in self.labels:
+                terms.update({term["name"]: term for term in self.labels[name]["steps"][-1]["components"]})
+            return terms.keys() >= set(wanted)
+
+        until(there, lambda: f"{name} has {terms}, not {wanted}")
+        return {key: (term["value"], term["source"]) for key, term in terms.items()}
 
 
 @pytest.fixture(scope="module")

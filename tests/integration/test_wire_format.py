@@ -1,7 +1,6 @@
 """The codec, the producer and the consumer against a real broker and registry."""
 
 import struct
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +9,12 @@ from confluent_kafka import Consumer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from waiting import PATIENCE_S, until
+from waiting import until
 
 from stepstream.config import Settings
 from stepstream.topics import admin
 from stepstream.topics.codec import Codec, Malformed, Unencodable, UnknownSchema
-from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.events import Feedback, new_feedback
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
@@ -105,11 +104,13 @@ def test_what_is_sent_is_read_back_in_order(settings: Settings, codec: Codec, co
         producer.send("feedback", record["trajectory_id"], record)
     producer.flush()
     consumer.follow(["feedback"])
-    read = []
-    deadline = time.monotonic() + PATIENCE_S
-    while not consumer.caught_up():
-        assert time.monotonic() < deadline
-        read += [event for event in consumer.poll(1000, 0.5) if event.key == "wire-order"]
+    read: list[Event] = []
+
+    def all_read() -> bool:
+        read.extend(event for event in consumer.poll(1000, 0.5) if event.key == "wire-order")
+        return consumer.caught_up()
+
+    until(all_read)
     assert [event.record for event in read] == sent
 
 
@@ -141,13 +142,15 @@ def test_events_carry_cloudevents_headers(settings: Settings, codec: Codec) -> N
     producer.flush()
     stock = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "h", "auto.offset.reset": "earliest"})
     stock.subscribe(["feedback"])
-    deadline = time.monotonic() + PATIENCE_S
     headers: dict[str, Any] = {}
-    while not headers:
-        assert time.monotonic() < deadline
+
+    def has_come() -> bool:
         message = stock.poll(1.0)
         if message is not None and message.key() == b"wire-headers":
-            headers = dict(message.headers() or [])
+            headers.update(message.headers() or [])
+        return bool(headers)
+
+    until(has_come)
     stock.close()
     assert headers["ce_id"] == record["event_id"].encode()
     assert headers["ce_type"] == b"stepstream.Feedback"
