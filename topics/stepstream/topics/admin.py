@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from stepstream.config import Settings, masked
-from stepstream.config.sections import SchemaRegistry
+from stepstream.config.sections import Kafka, SchemaRegistry
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS, Topic
 from stepstream.topics.client import admin_client, wait_for_kafka
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 COMPATIBILITY = "FULL_TRANSITIVE"
 
 _PAUSE_S = 1.0
-# What a cluster says that is busy, or whose controller moves.
+# What a cluster says that is busy, or whose controller moves; `KafkaError.retriable` is false for these.
 _PASSING = {
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
@@ -62,17 +62,20 @@ def apply(settings: Settings) -> list[Change]:
     """
     wait_for_kafka(settings.kafka)
     admin = admin_client(settings.kafka)
-    deadline = time.monotonic() + settings.kafka.deadline_s
+    return [*_apply_topics_in_time(admin, settings.kafka), *_apply_subjects(settings.schema_registry)]
+
+
+def _apply_topics_in_time(admin: AdminClient, kafka: Kafka) -> list[Change]:
+    """As `_apply_topics`, again and again while the cluster is too busy, until the deadline."""
+    deadline = time.monotonic() + kafka.deadline_s
     while True:
         try:
-            topics = _apply_topics(admin, settings.kafka.replication)
-            break
+            return _apply_topics(admin, kafka.replication)
         except KafkaException as error:
             if error.args[0].code() not in _PASSING or time.monotonic() >= deadline:
                 raise
             log.warning("Kafka: %s; trying again", error.args[0].str())
             time.sleep(_PAUSE_S)
-    return [*topics, *_apply_subjects(settings.schema_registry)]
 
 
 def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
