@@ -40,7 +40,7 @@ _MODULE = "stepstream.embedded.lifeline"
 _DEADLINE_S = 60.0
 _STOP_S = 90.0
 # From SIGTERM to SIGKILL, as long as Kubernetes gives unless told otherwise.
-STOP_WAIT_S = 30
+_STOP_WAIT_S = 30
 # The variable that tells supervisord's owner, for whoever finds it running.
 OWNER = "STEPSTREAM_STACK_OWNER"
 
@@ -80,7 +80,7 @@ def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str
             f"exitcodes={f'0,{MISCONFIGURED}' if process.ends else MISCONFIGURED}",
             f"startsecs={1 if process.ends else _START_SECONDS}",
             f"startretries={_START_RETRIES}",
-            f"stopwaitsecs={STOP_WAIT_S}",
+            f"stopwaitsecs={_STOP_WAIT_S}",
             "killasgroup=true",
             "redirect_stderr=true",
             f"stdout_logfile={_escape(_escape(data / 'logs' / f'{process.name}.log'))}",  # it is expanded twice

@@ -31,6 +31,7 @@ def test_every_process_has_its_program_and_none_starts_by_itself() -> None:
         assert shlex.split(program["command"]) == process.command
         assert program["autostart"] == "false"
         assert program["stdout_logfile"] == f"/data/logs/{process.name}.log"
+        assert int(program["stopwaitsecs"]) >= 30
 
 
 def test_priorities_follow_the_order_of_starting() -> None:
