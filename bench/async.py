@@ -1,19 +1,18 @@
-"""Wall-clock to the demo's target: asynchronous against our own synchronous mode, and against staleness bounds.
+"""Measure the time to the demo's target: asynchronous against synchronous, under several staleness bounds.
 
 Run it as `.venv/bin/python bench/async.py [--quick] [--part real|simulated] [--seeds N] [--folder FOLDER]`; finished
-runs are kept in FOLDER, so it can be stopped and run again. `--report FOLDER` prints the page of what is there.
+runs are kept in FOLDER, so it can be stopped and continued. `--report FOLDER` prints the page of these runs.
 
 Real. The demo's whole stack on this machine, from the start of the agents to the target on held-out tasks. Synchronous:
-agents make the attempts for one version, wait until it is trained and published, and go on (`fleet.max_ahead=0`);
-asynchronous: they may be one version of work ahead, as the demo does it. Nothing else differs. Both modes of a seed run
-one after the other, the first of them in turn. It needs a machine with nothing else on it.
+agents make the attempts for one version, wait until it is trained and published, and continue (`fleet.max_ahead=0`).
+Asynchronous: agents may be one version ahead, as in the demo. Nothing else differs. Both modes of a seed run one after
+the other, and seeds alternate the order. The bench needs an idle machine.
 
-Simulated. The same loop on a virtual clock: generation, admission, labels, buffer, updates and the demo's target are
-real, and only how long each piece of work takes is read from measured stage times. A staleness bound of k lets agents
-be k versions ahead and drops attempts that are staler; 0 is the synchronous mode. Records are decoded between updates
-there, not beside them. Decoupled: clipped against the policy at the start of the update, weighted by the truncated
-ratio to the behaviour policy; coupled: clipped against the behaviour policy. `--calibrate` measures the stages again,
-from this process and the real runs in FOLDER.
+Simulated. The same loop on a virtual clock. Generation, admission, labels, buffer, updates and the demo's target are
+real; only durations come from measured stage times. A staleness bound of k lets agents be k versions ahead and drops
+staler attempts; 0 is the synchronous mode. Records are decoded between updates, not beside them. Decoupled: clipped
+against the policy at the start of the update, weighted by the truncated ratio to the behaviour policy. Coupled: clipped
+against the behaviour policy. `--calibrate` measures the stages again, from this process and the real runs in FOLDER.
 """
 
 import argparse

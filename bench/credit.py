@@ -1,15 +1,15 @@
-"""Which advantage rule learns from the fewest samples: the demo's task and a longer one, under each rule.
+"""Measure the samples that each advantage rule needs to reach the target, on the demo's task and a longer one.
 
 Run it as `.venv/bin/python bench/credit.py [--quick] [--out FILE]`; `--report FILE` prints the page of finished runs.
-No stack is needed: agents play through the inference engine's batch, and the learner's own trainer learns from their
-labels, in one process. Since samples are counted and not seconds, it may run beside other work.
+It needs no stack: agents play through the inference engine's batch, and the learner's own trainer learns from their
+labels, in one process. It counts samples, not seconds, so it may run beside other work.
 
-Each run starts from the same warm-started base model of its task and learns synchronously, as the demo's recipe has
-it: 16 groups of 8 attempts a version, two updates, the same learning rate for every rule. A group that teaches nothing
-under its rule (for most, one whose rewards are all the same) is replaced; its attempts count as samples. After each
-version that passes a multiple of 256 samples, the policy attempts the same held-out tasks once each, at temperature 1:
-samples to target are those up to the first evaluation at or above it. A seed decides which tasks are trained on, every
-draw, and the minibatches.
+Each run starts from the same warm-started base model of its task and learns synchronously, by the demo's recipe: 16
+groups of 8 attempts a version, two updates, the same learning rate for every rule. A group without a gradient under its
+rule (for most, one whose rewards are all equal) is replaced; its attempts count as samples. After each version that
+passes a multiple of 256 samples, the policy attempts the same held-out tasks once each, at temperature 1. Samples to
+target count up to the first evaluation at or above the target. A seed determines the training tasks, every draw, and the
+minibatches.
 """
 
 import argparse
@@ -26,10 +26,9 @@ from in_process import Conversation, Policy, Renderer, base_model, evaluate, pla
 from in_process.generating import held_out
 from in_process.runs import Run, commit, finish, machine, read_runs
 from in_process.summary import median_interval, told_coverage, told_interval
+from stepstream.config import Learner, Settings, load
 
 import stepstream.demo
-from stepstream.config import Settings, load
-from stepstream.config.sections import Learner
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.inference.batch import Batch
 from stepstream.services.inference.chat import ChatTokenizer
@@ -109,14 +108,14 @@ def page(runs: list[Run]) -> str:
     """The tables of docs/measured/credit.md."""
     seeds = sorted({run["seed"] for run in runs})
     lines = [
-        "# Which rule learns from the fewest samples",
+        "# Advantage rules: samples to target",
         "",
         f"`bench/credit.py` on {machine(runs)}.",
         "",
         (__doc__ or "").split("\n\n")[2].strip(),
         "",
-        f"Samples to target: median of {len(seeds)} seeds, and in brackets {told_coverage(len(seeds))}. Against "
-        f"`{DEFAULT}`, the default: the same of the ratio to the same seed's samples under it; below 1 is better.",
+        f"Samples to target: median of {len(seeds)} seeds, with {told_coverage(len(seeds))}. Against `{DEFAULT}`, the "
+        "default: the same statistics of the ratio to the same seed's samples under it; below 1 is better.",
     ]
     for task in TASKS:
         mine = [run for run in runs if run["task"] == task]

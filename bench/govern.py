@@ -166,7 +166,7 @@ def print_tables(outcomes: dict[str, Outcome], size: float, found: dict[str, flo
     for kind, count in everything.missed.most_common():
         examples = [f"`{value[:40]!r}` ({way})" for k, way, value in everything.misses if k == kind][:4]
         print(f"- {kind}: {count} of {everything.planted[kind]}: {', '.join(examples)}")
-    print("\nRedacted and not planted:\n")
+    print("\nRedacted but not planted:\n")
     for kind, count in everything.wrong.most_common():
         examples = [f"`{value[:40]!r}`" for k, value in everything.wrongs if k == kind != "?"][:4]
         print(f"- {kind if kind != '?' else 'text around'}: {count} {', '.join(examples)}")

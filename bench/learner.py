@@ -172,8 +172,8 @@ def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:
         return [ours, str(SIDES / "ours.py"), *common, most, json.dumps(settings | more)]
 
     return [
-        Side("ours", own()),
-        Side("ours, sharing nothing", own(share_nothing=True)),
+        Side("Stepstream", own()),
+        Side("Stepstream, sharing nothing", own(share_nothing=True)),
         Side("plain loop", [ours, str(SIDES / "plain.py"), *common, "1"]),
         Side("plain loop, 4 lengths", [ours, str(SIDES / "plain.py"), *common, "4"]),
         *(
@@ -240,14 +240,14 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     peer = min((seconds for side, seconds in medians.items() if side.startswith("TRL")), default=float("nan"))
     plain = min((seconds for side, seconds in medians.items() if side.startswith("plain")), default=float("nan"))
     figures = {
-        "ratio_to_trl": peer / medians["ours"],
-        "ratio_to_trl_sharing_nothing": peer / medians["ours, sharing nothing"],
-        "ratio_to_plain": plain / medians["ours"],
-        "tokens_per_s": trained / medians["ours"],
+        "ratio_to_trl": peer / medians["Stepstream"],
+        "ratio_to_trl_sharing_nothing": peer / medians["Stepstream, sharing nothing"],
+        "ratio_to_plain": plain / medians["Stepstream"],
+        "tokens_per_s": trained / medians["Stepstream"],
         "trl_tokens_per_s": trained / peer,
         "plain_tokens_per_s": trained / plain,
         "limit_tokens_per_s": trained * rate / shared,
-        "share_of_limit": shared / medians["ours"] / rate,
+        "share_of_limit": shared / medians["Stepstream"] / rate,
     }
     if arguments.device == "cuda":
         import torch
@@ -255,7 +255,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         card = torch.cuda.get_device_name()
         peak = next((flops for kind, flops in PEAK_FLOPS.items() if kind in card), None)
         if peak is not None:
-            figures["mfu"] = shared / medians["ours"] / peak
+            figures["mfu"] = shared / medians["Stepstream"] / peak
             print(f"\nutilisation of the {card}: {figures['mfu']:.1%} of {peak / 1e12:.0f} TFLOP/s")
     return {key: float(f"{value:.4g}") for key, value in figures.items()}
 
@@ -269,10 +269,10 @@ def main() -> None:
         "--models", nargs="+", choices=["tiny", *MODELS], help="default: tiny; on a GPU the three others"
     )
     parser.add_argument("--batch", choices=list(ragged.SHAPES), help="default: ragged; on a GPU ragged-long")
-    parser.add_argument("--microbatch-tokens", type=int, help="ours; default: 4096, on a GPU 16384")
+    parser.add_argument("--microbatch-tokens", type=int, help="Stepstream only; default: 4096, on a GPU 16384")
     parser.add_argument("--trl-sequences", type=int, nargs="+", help="sizes of TRL's microbatch; the best one counts")
-    parser.add_argument("--compile", action="store_true", help="ours, on a GPU: compile the layers")
-    parser.add_argument("--activation-checkpointing", action="store_true", help="ours: recompute activations")
+    parser.add_argument("--compile", action="store_true", help="Stepstream only, on a GPU: compile the layers")
+    parser.add_argument("--activation-checkpointing", action="store_true", help="Stepstream only: recompute")
     parser.add_argument("--rounds", type=int, help="turns of each side")
     parser.add_argument("--steps", type=int, help="gradient steps of a turn")
     parser.add_argument("--seed", type=int, default=0)

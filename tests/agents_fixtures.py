@@ -1,9 +1,9 @@
 """The environment of agents and instrumentation packages that no one here wrote (requirements/agents.txt)."""
 
-import os
 from pathlib import Path
 
 import pytest
+from required_tools import require_path
 
 PYTHON = Path(__file__).parents[1] / ".venv-agents" / "bin" / "python"
 
@@ -11,9 +11,5 @@ PYTHON = Path(__file__).parents[1] / ".venv-agents" / "bin" / "python"
 @pytest.fixture(scope="session")
 def agents_python() -> Path:
     """The interpreter of `.venv-agents`; it is a file of its own, never imported from here."""
-    if not PYTHON.exists():
-        why = "there is no .venv-agents: `make test-proxy` installs requirements/agents.txt there"
-        if os.environ.get("CI"):
-            pytest.fail(why)
-        pytest.skip(why)
+    require_path(PYTHON, "`make test` installs .venv-agents from requirements/agents.txt")
     return PYTHON

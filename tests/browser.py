@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from required_tools import require_tool
 from waiting import PATIENCE_S
 
 _FLAGS = (
@@ -30,14 +29,8 @@ _FLAGS = (
 
 
 def chromium() -> str:
-    """Where Chromium is; skips the test where it is not, but fails in CI."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        missing = "needs Chromium: apt-get install chromium"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
+    """Return the path of Chromium; skip the test if it is missing."""
+    return require_tool("Chromium")
 
 
 class Page:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import required_tools
 from hypothesis import HealthCheck, settings
 
 from stepstream.embedded import ports
@@ -37,3 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
         share = len(ports.FREE_PORTS) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         first = ports.FREE_PORTS.start + int(worker.removeprefix("gw")) * share
         ports.FREE_PORTS = range(first, first + share)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print one table of the skipped tests, with the way to run each."""
+    skipped = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
+    if lines := required_tools.summary(skipped):
+        terminalreporter.section("skipped")
+        for line in lines:
+            terminalreporter.write_line(line)

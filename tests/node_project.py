@@ -1,11 +1,11 @@
 """The Node projects with their dependencies installed, for every test that needs Node."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from required_tools import require_tool
 from waiting import PATIENCE_S
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "node"
@@ -26,10 +26,7 @@ def node_agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def installed(project: Path, folder: Path) -> Path:
     """A copy of a project with what its lock file names."""
-    if not shutil.which("node") or not shutil.which("npm"):
-        if os.environ.get("CI") == "true":
-            pytest.fail("CI needs node and npm on the PATH")
-        pytest.skip("node and npm are not on the PATH")
+    require_tool("Node")
     shutil.copytree(project, folder, ignore=shutil.ignore_patterns("node_modules"))
     done = subprocess.run(
         ["npm", "ci", "--no-audit", "--no-fund"],

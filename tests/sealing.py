@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from stepstream.config import Settings
-from stepstream.config.sections import Seal
+from stepstream.config import Seal, Settings
+
 from stepstream.topics.events import SubjectKey, new_erasure
 from stepstream.topics.seal_keys import ERASURES, KEYS, Sealer
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asynchrony.stages import Stages, digest
 from stepstream.config import Settings
+
+from asynchrony.stages import Stages, digest
 
 UNBOUNDED = 1_000_000
 BOUNDS: tuple[int | None, ...] = (0, 1, 2, 4, 8, None)
@@ -48,10 +49,10 @@ def spread(stages: Stages, over: int = 16) -> Stages:
 
 MACHINES = {
     "shared": Machine("2 shared cores, every process on them", 2, 1, lambda stages: stages),
-    "apart": Machine("A machine for each process, as they are", math.inf, 1, lambda stages: stages),
+    "apart": Machine("A machine for each process, otherwise unchanged", math.inf, 1, lambda stages: stages),
     "separate": Machine(
-        "Separate machines: one learner, four inference workers whose decoding takes no longer for more rows, and "
-        "sixteen processes of each kind that carries steps",
+        "Separate machines: one learner, four inference workers whose decoding time is independent of rows, and "
+        "sixteen processes of each step-carrying kind",
         math.inf,
         4,
         spread,

@@ -75,9 +75,9 @@ def page(about: str, real: Sequence[Run], simulated: Sequence[Run]) -> str:
     lines = [
         "# Asynchronous against synchronous",
         "",
-        f"`bench/async.py` on {machine([*real, *simulated])}. Figures of seeds are medians, in brackets "
-        f"{told_coverage(seeds)}; ratios are of the same seed. The published ratio to beat is {PUBLISHED} (AReaL, 1.5 "
-        "billion parameters on many GPUs).",
+        f"`bench/async.py` on {machine([*real, *simulated])}. Figures are medians over seeds, with "
+        f"{told_coverage(seeds)}. Ratios compare runs of the same seed. The published ratio to beat is {PUBLISHED} "
+        "(AReaL, 1.5 billion parameters on many GPUs).",
     ]
     if real:
         lines += ["", "## The real stack on 2 cores", "", paragraphs[2].strip(), "", *_real(real)]
@@ -118,7 +118,7 @@ def _real(runs: Sequence[Run]) -> list[str]:
 
 
 def _shares(runs: Sequence[Run]) -> list[str]:
-    """Where the processor's time goes."""
+    """CPU time per step of each process."""
     names = sorted({name for run in runs for name in run["cpu_s"]})
     each = {
         name: statistics.median(run["cpu_s"].get(name, 0.0) / run["steps"] * 1000 for run in runs) for name in names
@@ -139,7 +139,7 @@ def _shares(runs: Sequence[Run]) -> list[str]:
 
 
 def _learner(kinds: dict[str, list[Run]]) -> list[str]:
-    """Where the learner's time goes, a row for each kind of runs."""
+    """The learner's time by activity, a row for each kind of runs."""
     shares = {kind: found for kind, runs in kinds.items() if (found := learner_shares(runs))}
     if not shares:
         return []
@@ -149,7 +149,7 @@ def _learner(kinds: dict[str, list[Run]]) -> list[str]:
     ]
     return [
         "",
-        "What the learner's time went into:",
+        "The learner's time by activity:",
         "",
         "| | waiting for attempts | waiting for reading | taking in | training | publishing | decoding, beside it |",
         "|---|---|---|---|---|---|---|",

@@ -4,8 +4,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from in_process.conversation import MODEL, Conversation
 from stepstream.config import Settings
+
+from in_process.conversation import MODEL, Conversation
 from stepstream.demo.base import prepare
 from stepstream.learner.attempt import Attempt, attempt_of
 from stepstream.learner.buffer import Buffer

@@ -29,7 +29,7 @@ def told_coverage(count: int) -> str:
     """What the bounds of `median_interval` are, in words."""
     rank, coverage = interval_rank(count)
     which = "the least and the most" if rank == 1 else f"number {rank} from either end"
-    return f"{which} of them, a range that covers the median with probability {coverage:.0%}"
+    return f"{which} in brackets, a range that covers the median with probability {coverage:.0%}"
 
 
 def told(value: float, digits: int = 0) -> str:

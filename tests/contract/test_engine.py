@@ -1,11 +1,9 @@
 """One suite for every engine: what `stepstream.services.inference.engine` promises."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,10 @@ import pytest
 import pytest_asyncio
 from engine_models import Reference
 from labelled_records import tiny_model
+from required_tools import require_package
+from stepstream.config import Inference
 from waiting import PATIENCE_S
 
-from stepstream.config.sections import Inference
 from stepstream.services.inference.chat import ChatTokenizer
 from stepstream.services.inference.engine import (
     BadPromptError,
@@ -55,9 +54,7 @@ def torch_engine() -> Engine:
 
 
 def vllm_engine() -> Engine:
-    if find_spec("vllm") is None:
-        assert os.environ.get("CI") != "true", "vLLM is not installed: install the extra `vllm`"
-        pytest.skip("vLLM is not installed: install the extra `vllm`")
+    require_package("vllm")
     return VllmEngine(Inference(engine="vllm", max_batch=16, max_model_len=MAX_LENGTH))
 
 

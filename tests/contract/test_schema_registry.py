@@ -20,10 +20,9 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from service_process import registry
+from stepstream.config import SchemaRegistry, Settings
 from waiting import PATIENCE_S
 
-from stepstream.config import Settings
-from stepstream.config.sections import SchemaRegistry
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
 pytest_plugins = ["node_project"]
@@ -39,7 +38,7 @@ pytest_plugins = ["node_project"]
                 pytest.mark.apicurio,
                 pytest.mark.skipif(
                     os.environ.get("STEPSTREAM_TEST_APICURIO") != "1",
-                    reason="set STEPSTREAM_TEST_APICURIO=1 to compare with Apicurio (159 MB)",
+                    reason="needs Apicurio: set STEPSTREAM_TEST_APICURIO=1 (159 MB from Maven Central)",
                 ),
             ],
         ),

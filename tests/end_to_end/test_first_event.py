@@ -15,9 +15,10 @@ import httpx
 import pytest
 from gateway_fixtures import read_topic
 from loop_fixtures import loop_of
+from required_tools import require_tool
+from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
-from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.storage.clickhouse import connect
 from stepstream.services.inference.chat import ChatTokenizer
@@ -91,6 +92,7 @@ def test_first_events_are_labelled(settings: Settings, node_project: Path) -> No
     assert (from_node["steps"], from_node["success"], from_node["fidelity"]) == (3, True, "text")
     assert from_node["agent"] == "support-agent"
 
+    require_tool("curl")
     for command in commands(settings):
         answer = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
         assert json.loads(answer.stdout)

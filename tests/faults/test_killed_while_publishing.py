@@ -6,10 +6,9 @@ from typing import Any
 import orjson
 import pytest
 from killed_lines import dies_at, lines_of
+from stepstream.config import Learner, Settings
 from tiny_families import tiny_of
 
-from stepstream.config import Settings
-from stepstream.config.sections import Learner
 from stepstream.learner.checkpoint import describe, folder_of, verify, write_root
 from stepstream.learner.publish import publish_version
 from stepstream.learner.update import Trainer

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -12,8 +11,9 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import pytest
 from gateway_fixtures import read_topic
-
+from required_tools import require_tool
 from stepstream.config import Settings, environment_of
+
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 
@@ -62,15 +62,15 @@ def ready_librdkafka(work: Path) -> None:
 
 
 LANGUAGES = {
-    "go": Language(("go",), (("go", "build", "-o", "{work}/agent", "."),), ("{work}/agent",)),
+    "go": Language(("Go",), (("go", "build", "-o", "{work}/agent", "."),), ("{work}/agent",)),
     "rust": Language(
-        ("cargo", "rustc"),
+        ("Rust",),
         (("cargo", "build", "--quiet", "--target-dir", "{work}/target", "--config", "{work}/cargo.toml"),),
         ("{work}/target/debug/support-agent",),
         prepare=ready_librdkafka,
     ),
     "java": Language(
-        ("java", "mvn"),
+        ("Java",),
         (("mvn", "-q", "-B", "-Dbuild={work}", "package", "dependency:copy-dependencies"),),
         ("java", "-cp", "{work}/classes:{work}/dependency/*", "example.Main"),
     ),
@@ -95,10 +95,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def build(name: str) -> Path:
         language = LANGUAGES[name]
         for tool in language.tools:
-            if not shutil.which(tool):
-                if os.environ.get("CI") == "true":
-                    pytest.fail(f"CI needs {tool} on the PATH")
-                pytest.skip(f"{tool} is not on the PATH")
+            require_tool(tool)
         work = tmp_path_factory.mktemp(name) / "build"
         if language.prepare is not None:
             language.prepare(work)

@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 import click
 import orjson
-
 from stepstream.config import effective, load_with_origins, variable
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 import orjson
-
 from stepstream.config import load
 
 

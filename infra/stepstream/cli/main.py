@@ -99,7 +99,6 @@ def run(arguments: Sequence[str]) -> int:
 def _told(error: Exception) -> str:
     """Its message, without credentials of addresses."""
     from confluent_kafka import KafkaException
-
     from stepstream.config import masked
 
     return masked(f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error))
@@ -108,8 +107,8 @@ def _told(error: Exception) -> str:
 def _status_of(error: Exception) -> int | None:
     """The exit status of an error whose message is made for people; None for a defect."""
     from confluent_kafka import KafkaException
-
     from stepstream.config import SettingsError
+
     from stepstream.embedded.errors import StackError, UnknownProcess
     from stepstream.topics.admin import RegistryNotReady
     from stepstream.topics.client import KafkaUnavailable

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-
 from stepstream.config import Settings, load
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import orjson
-
 from stepstream.config import load
 
 

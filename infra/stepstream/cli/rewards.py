@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-
 from stepstream.config import load
 
 if TYPE_CHECKING:

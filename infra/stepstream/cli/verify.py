@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 import orjson
-
 from stepstream.config import SettingsError, load
 
 

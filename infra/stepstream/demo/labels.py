@@ -1,6 +1,7 @@
 """The labelled topic as it stands, for the accounts."""
 
 from stepstream.config import Settings
+
 from stepstream.demo.accounting import Label
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer

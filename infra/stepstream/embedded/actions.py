@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from stepstream.config import Settings, environment_of
+
 from stepstream.embedded.errors import StackError
 
 

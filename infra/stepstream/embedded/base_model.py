@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from stepstream.config import Settings
+
 from stepstream.learner.lineage import read_versions
 from stepstream.learner.publish import publish_root
 from stepstream.topics.codec import Codec

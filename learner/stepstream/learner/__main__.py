@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from stepstream.config import Settings
+
 from stepstream.learner import learner
 from stepstream.learner.leading import dismiss, follow
 from stepstream.learner.parallel import joined

@@ -10,7 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
-from stepstream.config.sections import Kafka
+from stepstream.config import Kafka
+
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.learner import metrics

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from stepstream.config import SettingsError
-from stepstream.config.sections import Learner
+from stepstream.config import Learner, SettingsError
+
 from stepstream.learner.advantages.hcapo import HindsightCritic, recorded
 
 GROUP = "stepstream.hindsight_critics"

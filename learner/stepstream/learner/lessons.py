@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from stepstream.config.sections import Learner
+from stepstream.config import Learner
+
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import described, rule_of

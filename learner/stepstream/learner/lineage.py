@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stepstream.config.sections import Kafka
+from stepstream.config import Kafka
+
 from stepstream.learner.attempt import Place
 from stepstream.learner.decisions import Use
 from stepstream.topics.codec import Codec

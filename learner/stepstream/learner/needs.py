@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stepstream.config.sections import Learner
+from stepstream.config import Learner
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ import queue
 import threading
 from collections.abc import Iterable
 
-from stepstream.config.sections import Kafka
+from stepstream.config import Kafka
+
 from stepstream.learner.publish import SOURCE
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.events import LearnerUpdate, TrainingDecision

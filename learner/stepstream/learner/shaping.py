@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepstream.config.sections import Learner
+from stepstream.config import Learner
+
 from stepstream.learner.credit import described
 from stepstream.learner.needs import needs_of
 

@@ -4,6 +4,7 @@ import errno
 import socket
 
 from stepstream.config import variable
+
 from stepstream.topics.process import Fatal
 
 

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from stepstream.config import Settings
+
 from stepstream.jobs.curation.near_duplicates import NearDuplicates
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile
 from stepstream.jobs.runtime import metrics

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
+
 from stepstream.jobs.governance.governing import govern_feedback, govern_step
 from stepstream.jobs.governance.keys import pseudonym_key
 from stepstream.jobs.governance.remembered import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import ClassVar
 
 from stepstream.config import Settings
+
 from stepstream.jobs.govern import PatientRulings
 from stepstream.jobs.governance.inspecting import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
 from stepstream.jobs.governance.keys import pseudonym_key

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
+
 from stepstream.jobs.governance.consent import stricter
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from typing import ClassVar
 
 from stepstream.config import Settings
+
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.labels.fold import LabelFold

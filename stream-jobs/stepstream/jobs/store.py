@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from stepstream.config import Settings
+
 from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.limits import DeadLetterShare

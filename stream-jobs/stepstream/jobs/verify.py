@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import ClassVar
 
 from stepstream.config import Settings
+
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.runtime.folding import FoldProcessor

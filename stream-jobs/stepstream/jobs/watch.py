@@ -10,8 +10,8 @@ import logging
 import time
 
 from prometheus_client import Counter, Gauge
-
 from stepstream.config import Settings
+
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.statistics.watching import RAISED, Watcher
 from stepstream.topics.client import wait_for_kafka

@@ -67,7 +67,7 @@ def test_check_tells_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[s
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+@pytest.mark.skipif(not landlock.version(), reason="needs Landlock: run on Linux 5.13 or later")
 def test_check_tries_the_sandbox(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-
 from stepstream.config import (
+    Settings,
     SettingsError,
     effective,
     environment_of,
@@ -13,7 +13,6 @@ from stepstream.config import (
     masked,
     unknown_variables,
 )
-from stepstream.config.sections import Settings
 
 
 def test_environment_wins_over_file_wins_over_default(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from waiting import PATIENCE_S, until
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal: run on Linux")
 def test_child_and_what_it_becomes_die_with_the_parent() -> None:
     parent_program = (
         "import subprocess, sys, time\n"

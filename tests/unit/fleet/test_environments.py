@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from required_tools import require_package
 
 from stepstream.services.fleet.demonstrations import demonstrations
 from stepstream.services.fleet.environment import (
@@ -41,7 +42,7 @@ GIVEN = {
 )
 def environment(request: pytest.FixtureRequest) -> type[Environment]:
     if "reasoning_gym" in request.param:
-        pytest.importorskip("reasoning_gym")
+        require_package("reasoning_gym")
     return load_environment(request.param)
 
 
@@ -126,7 +127,7 @@ def test_nothing_that_a_model_writes_breaks_a_lookup(tool: str, argument: str, r
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_chain_sum_takes_only_the_right_number() -> None:
-    pytest.importorskip("reasoning_gym")
+    require_package("reasoning_gym")
     attempt = ChainSum(next(ChainSum.tasks(0, "train")))
     right = int(attempt.call("calc", attempt.first_message[2:]).text)
     verdicts = [attempt.answer(f"ans({number})") for number in range(right - 3, right + 4)]

@@ -1,7 +1,8 @@
 """Whatever is sent, a call is answered to its end and recorded once, as a step that `govern` takes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +12,8 @@ import pytest
 from fold_harness import LocalCodec
 from hypothesis import given
 from hypothesis import strategies as st
-
 from stepstream.config import load
+
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import Calls
 from stepstream.services.gateway.histories import Histories
@@ -147,6 +148,12 @@ def ask(stub: Any, histories: Histories, protocol: ModelProtocol, request: dict[
     asyncio.run(calls(cast(Any, scope), receive, send, protocol, "t"))
 
 
+@pytest.fixture
+def pieces() -> Iterator[KeptPieces]:
+    with closing(KeptPieces(None, 100_000, 60.0)) as opened:
+        yield opened
+
+
 @given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
 @pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
 def test_whatever_comes_a_call_is_answered_and_recorded_once(
@@ -154,18 +161,17 @@ def test_whatever_comes_a_call_is_answered_and_recorded_once(
 ) -> None:
     stub: Any = Stub(random, protocol.name if native else "chat")
     asked = {name: spoiled(part, random) for name, part in REQUESTS[protocol.name].items()}
-    pieces = KeptPieces(None, 100_000, 60.0)
-    ask(stub, Histories(pieces), protocol, asked | {"stream": stream})
-    pieces.close()
+    with closing(KeptPieces(None, 100_000, 60.0)) as pieces:
+        ask(stub, Histories(pieces), protocol, asked | {"stream": stream})
     assert not stub.sent[-1].get("more_body")
     refused = stub.sent[0]["status"] == 400  # what cannot be translated
     assert [step["trajectory_id"] for step in stub.steps].count("t") == (0 if refused else 1)
     assert not (refused and native)
 
 
-def test_a_conversation_that_is_gone_on_from_is_kept_with_everybody_in_it() -> None:
+def test_a_conversation_that_is_gone_on_from_is_kept_with_everybody_in_it(pieces: KeptPieces) -> None:
     stub: Any = Stub(cast(Random, SimpleNamespace(random=lambda: 1.0)), "chat")
-    histories = Histories(KeptPieces(None, 100_000, 60.0))
+    histories = Histories(pieces)
     before: dict[str, Any] = {}
     for user in ("ada", "bob"):
         ask(stub, histories, RESPONSES, {"input": user, "user": user} | before)

@@ -1,9 +1,11 @@
 """The first provider whose patterns fit a model's name gets its calls; the workers get the rest."""
 
-import pytest
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
-from stepstream.config import SettingsError, effective, environment_of, load
-from stepstream.config.sections import Gateway, Provider
+import pytest
+from stepstream.config import Gateway, Provider, SettingsError, effective, environment_of, load
+
 from stepstream.services.gateway.credentials import presented
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.histories import Histories
@@ -102,8 +104,15 @@ def test_providers_are_settings_like_others() -> None:
         load({"STEPSTREAM_GATEWAY_PROVIDERS": '[{"name":"o"}]'})
 
 
-def test_conversations_are_kept_up_to_a_number_of_bytes() -> None:
-    histories = Histories(KeptPieces(None, 1_000, 60.0))
+@pytest.fixture
+def opened() -> Iterator[Callable[[int], KeptPieces]]:
+    """Opens a store of conversations in memory with a limit in bytes, and closes it after the test."""
+    with ExitStack() as stack:
+        yield lambda limit_bytes: stack.enter_context(closing(KeptPieces(None, limit_bytes, 60.0)))
+
+
+def test_conversations_are_kept_up_to_a_number_of_bytes(opened: Callable[[int], KeptPieces]) -> None:
+    histories = Histories(opened(1_000))
     said = History([{"role": "user", "content": "x" * 100}], "t")
     for turn in range(5):
         histories.keep("acme", f"r{turn}", said, None, 0)
@@ -114,11 +123,9 @@ def test_conversations_are_kept_up_to_a_number_of_bytes() -> None:
     assert histories.get("acme", "huge") is None
 
 
-def test_the_conversation_of_an_erased_person_is_gone() -> None:
+def test_the_conversation_of_an_erased_person_is_gone(opened: Callable[[int], KeptPieces]) -> None:
     erased = {("acme", "ada"): 5}
-    histories = Histories(
-        KeptPieces(None, 10_000, 60.0), lambda tenant, user, at_us: at_us <= erased.get((tenant, user), -1)
-    )
+    histories = Histories(opened(10_000), lambda tenant, user, at_us: at_us <= erased.get((tenant, user), -1))
     for name, user, at_us in (("before", "ada", 5), ("after", "ada", 6), ("other", "bob", 5), ("nobody", None, 5)):
         histories.keep("acme", name, History(), user, at_us)
     assert histories.get("acme", "before") is None
@@ -131,9 +138,11 @@ def test_the_conversation_of_an_erased_person_is_gone() -> None:
     assert all(histories.get("acme", name) is not None for name in ("after", "other", "nobody"))
 
 
-def test_a_conversation_goes_with_the_erasure_of_anybody_who_took_part_in_it() -> None:
+def test_a_conversation_goes_with_the_erasure_of_anybody_who_took_part_in_it(
+    opened: Callable[[int], KeptPieces],
+) -> None:
     erased: set[str] = set()
-    histories = Histories(KeptPieces(None, 10_000, 60.0), lambda tenant, user, at_us: user in erased and at_us <= 5)
+    histories = Histories(opened(10_000), lambda tenant, user, at_us: user in erased and at_us <= 5)
     for name, before, user, at_us in (("one", "", "ada", 5), ("two", "one", "bob", 6), ("three", "two", None, 7)):
         said = histories.get("acme", before) if before else History()
         assert said is not None

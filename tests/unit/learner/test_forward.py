@@ -126,7 +126,7 @@ def test_the_kernel_s_view_of_a_pack_is_the_same_attention() -> None:
         torch.testing.assert_close(found, expected[:, :, own])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: run on a machine with CUDA")
 def test_packed_on_a_gpu_is_padded_on_a_gpu() -> None:
     model, chosen = model_of("llama", WIDE | {"hidden_size": 128}).cuda(), rows()
     with torch.autocast("cuda", torch.bfloat16):

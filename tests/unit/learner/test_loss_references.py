@@ -170,7 +170,7 @@ def test_trl_s_kto(expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "package"), [("areal", "areal"), ("trl", "trl"), ("m2po", "verl")])
 def test_installed_references_still_say_so(name: str, package: str) -> None:
     """Where one of them is installed, it is called, and what was stored is what it gives."""
-    pytest.importorskip(package, reason=f"{package} is not installed; its figures are in tests/data/losses")
+    pytest.importorskip(package, reason=f"needs {package}: install it (without it: tests/data/losses)")
     for found, stored in zip(reference_losses.computed(name), every_case(name), strict=True):
         assert found.keys() == stored.keys()
         for key, value in stored.items():

@@ -5,9 +5,8 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from stepstream.config import Kafka, Settings
 
-from stepstream.config import Settings
-from stepstream.config.sections import Kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.process import MISCONFIGURED, Stop, run, set_up_logging

@@ -17,7 +17,7 @@ from stepstream.jobs.verifiers.sandbox import run as sandbox
 from stepstream.jobs.verifiers.sandbox.limits import Confinement, Limits, Run
 from stepstream.jobs.verifiers.sandbox.seccomp import program
 
-pytestmark = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+pytestmark = pytest.mark.skipif(not landlock.version(), reason="needs Landlock: run on Linux 5.13 or later")
 
 LIMITS = Limits(wall_s=20.0, cpu_s=10, memory_mb=256, file_mb=4, output_bytes=10_000, processes=8)
 
@@ -193,7 +193,7 @@ except OSError as error:
 def test_processes_outside_cannot_be_seen_with_namespaces() -> None:
     done = ran(f"import os; os.kill({os.getpid()}, 0)", namespaces=True)
     if "PermissionError" in done.output:
-        pytest.skip("this machine gives no namespaces")
+        pytest.skip("needs user namespaces: allow them on this machine")
     assert "ProcessLookupError" in done.output
 
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-
 from stepstream.config import Settings
+
 from stepstream.jobs.verifiers.base import Case, Unusable, Verdict
 from stepstream.jobs.verifiers.options import Surroundings
 from stepstream.jobs.verifiers.sandbox import landlock
 from stepstream.jobs.verifiers.unit_tests import declared, make
 
-pytestmark = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+pytestmark = pytest.mark.skipif(not landlock.version(), reason="needs Landlock: run on Linux 5.13 or later")
 
 TESTS = """
 import unittest

@@ -11,6 +11,7 @@ from stepstream.topics.events import Checkpoint
 
 if TYPE_CHECKING:
     from stepstream.config import Settings
+
     from stepstream.topics.codec import Codec
     from stepstream.topics.consumer import EventConsumer
 

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stepstream.config.sections import Kafka
+from stepstream.config import Kafka
+
 from stepstream.topics.backlog import Backlog, Room, Watch
 from stepstream.topics.carrier import LETTERS, Carrier
 from stepstream.topics.codec import Codec, RegistryUnavailable

@@ -17,8 +17,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
 
-from stepstream.config import SettingsError
-from stepstream.config.sections import SchemaRegistry
+from stepstream.config import SchemaRegistry, SettingsError
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 TRANSIENT = {408, 429, 500, 502, 503, 504}

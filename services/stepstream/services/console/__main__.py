@@ -3,8 +3,8 @@
 import logging
 
 import uvicorn
-
 from stepstream.config import Settings
+
 from stepstream.services.console.app import build
 from stepstream.services.listen import listen
 from stepstream.topics.process import Stop, run

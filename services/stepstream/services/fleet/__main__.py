@@ -5,6 +5,7 @@ import logging
 import signal
 
 from stepstream.config import Settings, SettingsError
+
 from stepstream.jobs.rewards.spec import load_spec
 from stepstream.learner.lessons import equal_rewards_teach
 from stepstream.services.fleet.admission import Admission

@@ -13,8 +13,7 @@ import aiohttp
 from httpx2 import ConnectError, ConnectTimeout
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient
 from openai.types.chat import ChatCompletion
-
-from stepstream.config.sections import Fleet
+from stepstream.config import Fleet
 
 PAUSE_S = 0.25
 NOBODY_THERE = "upstream_unavailable"  # the gateway's word on the wire for: no worker answers

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import orjson
-
 from stepstream.config import Settings
 
 Status = Literal["finished", "lost", "abandoned"]

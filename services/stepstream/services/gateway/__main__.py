@@ -5,8 +5,8 @@ import logging
 from importlib.metadata import version
 
 import uvicorn
-
 from stepstream.config import Settings
+
 from stepstream.services.gateway.app import GatewayApp
 from stepstream.services.gateway.http_server import HttpServerProtocol
 from stepstream.services.gateway.metrics import Metrics

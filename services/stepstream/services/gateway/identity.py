@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import cast, get_args
 from urllib.parse import unquote_to_bytes
 
-from stepstream.config.sections import Gateway
+from stepstream.config import Gateway
+
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.topics.events import Consent
 

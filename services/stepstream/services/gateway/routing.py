@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from stepstream.config.sections import Provider
+from stepstream.config import Provider
+
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.base import ProtocolName
 

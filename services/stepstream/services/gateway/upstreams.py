@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from stepstream.config.sections import Gateway
-from stepstream.config.sections import Provider as Declared
+from stepstream.config import Gateway
+from stepstream.config import Provider as Declared
+
 from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.http_client import FAULTS, HOP_BY_HOP, HttpClient, Origin, Reply, Unreachable

@@ -5,9 +5,8 @@ import socket
 
 import uvicorn
 import uvloop
+from stepstream.config import Inference, Settings
 
-from stepstream.config import Settings
-from stepstream.config.sections import Inference
 from stepstream.services.inference.app import App
 from stepstream.services.inference.engine import Engine
 from stepstream.services.inference.follower import Follower

@@ -5,8 +5,8 @@ import logging
 import socket
 
 import uvicorn
-
 from stepstream.config import Settings
+
 from stepstream.services.listen import listen
 from stepstream.services.registry import topic
 from stepstream.services.registry.app import create_app

@@ -5,8 +5,8 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from stepstream.config import Kafka
 
-from stepstream.config.sections import Kafka
 from stepstream.services.registry.records import TOPIC
 from stepstream.topics.client import KafkaUnavailable, admin_client, wait_for_kafka
 from stepstream.topics.process import Fatal

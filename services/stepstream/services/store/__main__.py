@@ -3,8 +3,8 @@
 import logging
 
 import uvicorn
-
 from stepstream.config import Settings, variable
+
 from stepstream.services.listen import listen
 from stepstream.services.store.app import build
 from stepstream.services.store.engine import Engine, FolderInUseError

@@ -1,6 +1,7 @@
 """The secrets behind the pseudonyms."""
 
 from stepstream.config import Settings
+
 from stepstream.topics.secret_files import kept
 
 

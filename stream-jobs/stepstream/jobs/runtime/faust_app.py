@@ -6,9 +6,8 @@ import ssl
 
 import faust
 from faust.types.auth import CredentialsT
+from stepstream.config import Kafka, Settings
 
-from stepstream.config import Settings
-from stepstream.config.sections import Kafka
 from stepstream.jobs.runtime.folding import group, state_folder
 
 

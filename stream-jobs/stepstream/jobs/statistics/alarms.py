@@ -22,7 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stepstream.config.sections import Alarms
+from stepstream.config import Alarms
+
 from stepstream.jobs.rewards.spec import CORRECTION
 from stepstream.jobs.statistics.moments import Moments, effect, p_rise
 

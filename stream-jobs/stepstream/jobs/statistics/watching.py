@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stepstream.config.sections import Alarms
+from stepstream.config import Alarms
+
 from stepstream.jobs.statistics.alarms import Finding, Period, Series, Sums, Window, merge, standing, windows
 from stepstream.jobs.statistics.component_sums import heard
 from stepstream.topics.events import Alarm, ComponentStats, new_alarm

@@ -1,11 +1,13 @@
 """The sampled search for names: which steps, what it tells, and that a release is not undone."""
 
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fold_harness import FoldRun, MemoryState
+from required_tools import require_package
 from stream_records import as_governed, make_steps
 
 from stepstream.jobs.governance.inspecting import JOB, InspectFold, SpacyNames, sampled, searched
@@ -80,7 +82,8 @@ def test_every_text_is_searched_without_pseudonyms() -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pipeline that knows two names, saved as spaCy's models are."""
-    spacy = pytest.importorskip("spacy", reason="the extra `detectors` is not installed")
+    require_package("spacy")
+    spacy: Any = import_module("spacy")
     pipeline = spacy.blank("en")
     ruler = pipeline.add_pipe("entity_ruler")
     ruler.add_patterns([{"label": "PERSON", "pattern": "Ada Lovelace"}, {"label": "ORG", "pattern": "Acme"}])
@@ -104,6 +107,6 @@ def test_texts_longer_than_the_model_takes_are_cut(model: Path) -> None:
 def test_without_a_model_the_job_says_what_to_do() -> None:
     with pytest.raises(NoModel, match=r"inspect\.model is not set"):
         recogniser_of("")
-    pytest.importorskip("spacy", reason="the extra `detectors` is not installed")
+    require_package("spacy")
     with pytest.raises(NoModel, match="cannot load no_such_model"):
         recogniser_of("no_such_model")

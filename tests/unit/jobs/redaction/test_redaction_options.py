@@ -1,19 +1,21 @@
 """What a policy may say about redaction, and what is told where it cannot be applied."""
 
-import importlib.util
 from collections import Counter
 from typing import Any
 
 import pytest
+from required_tools import require_package
 from stream_records import make_feedback, make_steps
 
 from stepstream.jobs.governance.governing import govern_feedback, govern_step
 from stepstream.jobs.redaction import RedactionError, RedactionOptions, Redactor, options_of, tenant_key
 from stepstream.topics.events import new_message, new_tool_call
 
-NEEDS_DETECTORS = pytest.mark.skipif(
-    importlib.util.find_spec("presidio_analyzer") is None, reason="the extra `detectors` is not installed"
-)
+
+@pytest.fixture
+def detectors() -> None:
+    """Skip the test if the extra `detectors` is not installed."""
+    require_package("presidio_analyzer")
 
 
 def redacted(text: str, **table: Any) -> tuple[str, dict[str, int]]:
@@ -87,7 +89,7 @@ def test_a_tier_whose_package_is_missing_is_no_policy(monkeypatch: pytest.Monkey
         Redactor(b"key", RedactionOptions(tiers=frozenset({"detect_secrets"})))
 
 
-@NEEDS_DETECTORS
+@pytest.mark.usefixtures("detectors")
 def test_presidio_finds_with_the_same_pseudonyms() -> None:
     text, found = redacted("IBAN DE89370400440532013000, again DE89370400440532013000", tiers=["presidio"])
     assert found == {"presidio_iban_code": 2}
@@ -95,7 +97,7 @@ def test_presidio_finds_with_the_same_pseudonyms() -> None:
     assert redacted(text, tiers=["presidio"]) == (text, {})
 
 
-@NEEDS_DETECTORS
+@pytest.mark.usefixtures("detectors")
 def test_detect_secrets_finds_what_inline_has_no_rule_for() -> None:
     text = "mailchimp 0123456789abcdef0123456789abcdef-us10"
     assert redacted(text)[1] == {}

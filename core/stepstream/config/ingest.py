@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
-
-from stepstream.config.sections.base import HttpAddress, Port, Section
+from stepstream.config.base import HttpAddress, Port, Section
 
 
 class Provider(Section):

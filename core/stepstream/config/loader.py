@@ -11,8 +11,7 @@ from typing import Any, get_args, get_origin
 
 import orjson
 from pydantic import SecretStr, ValidationError
-
-from stepstream.config.sections import Section, Settings
+from stepstream.config import Section, Settings
 
 PREFIX = "STEPSTREAM_"
 CONFIG_VARIABLE = "STEPSTREAM_CONFIG"

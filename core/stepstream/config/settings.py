@@ -1,14 +1,11 @@
 """All sections together."""
 
-from stepstream.config.sections.agents import Demo, Fleet
-from stepstream.config.sections.base import Section
-from stepstream.config.sections.capture import Gateway, Otlp, Sdk
-from stepstream.config.sections.embedded import Broker, Console, Registry, Stack, Store
-from stepstream.config.sections.inference import Inference
-from stepstream.config.sections.jobs import Alarms, Curate, Govern, Inspect, Jobs, Label
-from stepstream.config.sections.judges import Judge, Verify
-from stepstream.config.sections.learner import Learner
-from stepstream.config.sections.shared import ClickHouse, Kafka, Metrics, Paths, SchemaRegistry, Seal
+from stepstream.config.base import Section
+from stepstream.config.connections import ClickHouse, Kafka, Metrics, Paths, SchemaRegistry, Seal
+from stepstream.config.ingest import Gateway, Otlp, Sdk
+from stepstream.config.jobs import Alarms, Curate, Govern, Inspect, Jobs, Judge, Label, Verify
+from stepstream.config.learner import Learner
+from stepstream.config.stack import Broker, Console, Demo, Fleet, Inference, Registry, Stack, Store
 
 
 class Settings(Section):
