@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run
 
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.runner import run_job
-from stepstream.topics.process import Stop, run
 
 
 class Scribe:

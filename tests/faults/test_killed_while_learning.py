@@ -11,6 +11,7 @@ import pytest
 from killed_lines import dies_at, lines_of
 from labelled_records import LIMITS, group_of, labelled
 from stepstream.config import Learner, Settings
+from stepstream.core.process import Stop
 
 from stepstream.learner import learner, outbox
 from stepstream.learner.attempt import Attempt
@@ -20,7 +21,6 @@ from stepstream.learner.lineage import Versions, offsets_of
 from stepstream.topics.codec import CodecError
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_checkpoint
-from stepstream.topics.process import Stop
 
 pytest_plugins = ["memory_folder"]
 

@@ -7,13 +7,13 @@ import orjson
 import pytest
 from killed_lines import dies_at, lines_of
 from stepstream.config import Learner, Settings
+from stepstream.core.process import Stop
 from tiny_families import tiny_of
 
 from stepstream.learner.checkpoint import describe, folder_of, verify, write_root
 from stepstream.learner.publish import publish_version
 from stepstream.learner.update import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
-from stepstream.topics.process import Stop
 
 pytest_plugins = ["memory_folder"]
 

@@ -15,6 +15,7 @@ from confluent_kafka.admin import NewTopic
 from service_process import ServiceProcess, broker, registry
 from stack_fixtures import changed, unhurried
 from stepstream.config import Settings, load
+from stepstream.core.process import Fatal
 from waiting import PATIENCE_S, until
 
 from stepstream.embedded import install
@@ -22,7 +23,6 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.ready import HttpReady
 from stepstream.services.registry import topic
 from stepstream.topics.client import admin_client
-from stepstream.topics.process import Fatal
 
 pytestmark = pytest.mark.faults
 

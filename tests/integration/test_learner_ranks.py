@@ -50,7 +50,7 @@ def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> Non
     lab.learner.start()
     lab.wait_for(VERSIONS)
     lab.learner.stop()
-    assert lab.learner.said.count("INFO learner stepstream.topics.process: stopped") == 2
+    assert lab.learner.said.count("INFO learner stepstream.core.process: stopped") == 2
 
     trained = lab.trained(VERSIONS)
     records = lab.records("labeled-trajectories")

@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 from stepstream.config import Settings
+from stepstream.core.process import Fatal, Stop, run
 
 from stepstream.learner.lineage import read_versions
 from stepstream.learner.publish import publish_root
 from stepstream.topics.codec import Codec
-from stepstream.topics.process import Fatal, Stop, run
 
 
 def main(settings: Settings, _stop: Stop) -> None:

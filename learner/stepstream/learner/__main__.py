@@ -5,11 +5,11 @@ import os
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run
 
 from stepstream.learner import learner
 from stepstream.learner.leading import dismiss, follow
 from stepstream.learner.parallel import joined
-from stepstream.topics.process import Stop, run
 
 
 def main(settings: Settings, stop: Stop) -> None:

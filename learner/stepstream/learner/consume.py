@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from stepstream.config import Kafka
+from stepstream.core.process import Stop
 
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.waiting import PatientCodec
@@ -24,7 +25,6 @@ from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, TrainingDecision, new_dead_letter
 from stepstream.topics.ids import derived_id, now_us
-from stepstream.topics.process import Stop
 
 log = logging.getLogger(__name__)
 

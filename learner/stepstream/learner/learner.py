@@ -11,6 +11,7 @@ from contextlib import closing
 
 from confluent_kafka import KafkaError, KafkaException
 from stepstream.config import Settings
+from stepstream.core.process import Fatal, Stop, serve_metrics
 
 from stepstream.jobs.runtime.waiting import Abandoned
 from stepstream.learner import metrics
@@ -33,7 +34,6 @@ from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_update_input
-from stepstream.topics.process import Fatal, Stop, serve_metrics
 from stepstream.topics.producer import EventProducer
 
 log = logging.getLogger(__name__)

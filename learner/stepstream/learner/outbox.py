@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterable
 
 from stepstream.config import Kafka
+from stepstream.core.process import Fatal, Stop
 
 from stepstream.learner.publish import SOURCE
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.events import LearnerUpdate, TrainingDecision
-from stepstream.topics.process import Fatal, Stop
 from stepstream.topics.producer import DeliveryFailed, EventProducer
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from stepstream.core.process import Fatal
 from torch import Tensor, nn
 
 from stepstream.learner.tree_sum import tree_sum
-from stepstream.topics.process import Fatal
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from stepstream.config import Settings
+from stepstream.core.process import Fatal, Stop
 
 from stepstream.learner.checkpoint import version_folder, weights_sha256, write_root, write_version
 from stepstream.learner.lineage import TOPIC, read_versions
@@ -25,7 +26,6 @@ from stepstream.topics.events import (
     new_partition_offset,
 )
 from stepstream.topics.ids import new_event_id, now_us
-from stepstream.topics.process import Fatal, Stop
 from stepstream.topics.producer import EventProducer
 
 log = logging.getLogger(__name__)

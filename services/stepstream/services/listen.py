@@ -4,8 +4,7 @@ import errno
 import socket
 
 from stepstream.config import variable
-
-from stepstream.topics.process import Fatal
+from stepstream.core.process import Fatal
 
 
 def listen(host: str, port: int, section: str) -> socket.socket:

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run, serve_metrics
 
 from stepstream.jobs.curation.near_duplicates import NearDuplicates
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile
@@ -23,7 +24,6 @@ from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Curation, LabeledTrajectory, new_curation
 from stepstream.topics.ids import derived_id
-from stepstream.topics.process import Stop, run, serve_metrics
 from stepstream.topics.producer import EventProducer
 from stepstream.topics.table import Table
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
+from stepstream.core.process import Fatal, Stop, run
 
 from stepstream.jobs.governance.consent import stricter
 from stepstream.jobs.governance.rules import TableRules
@@ -32,7 +33,6 @@ from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
 from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
-from stepstream.topics.process import Fatal, Stop, run
 from stepstream.topics.seal import is_erased
 from stepstream.topics.table import Table
 

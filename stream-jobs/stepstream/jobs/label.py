@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from typing import ClassVar
 
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run
 
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
@@ -25,7 +26,6 @@ from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
-from stepstream.topics.process import Stop, run
 
 
 class Label:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 
 import orjson
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run
 
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.folding import FoldProcessor
@@ -24,7 +25,6 @@ from stepstream.jobs.statistics.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, S
 from stepstream.jobs.statistics.component_fold import ComponentFold
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
 from stepstream.topics.ids import derived_id
-from stepstream.topics.process import Stop, run
 
 NAME = "measure"
 VERSION = "1"

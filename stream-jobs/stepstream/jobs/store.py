@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run
 
 from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
@@ -26,7 +27,6 @@ from stepstream.jobs.storage.inserting import Inserter
 from stepstream.jobs.storage.rows import TOPICS, rows
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.codec import CodecError, RegistryUnavailable, codec_of
-from stepstream.topics.process import Stop, run
 
 log = logging.getLogger(__name__)
 

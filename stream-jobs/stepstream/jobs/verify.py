@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import ClassVar
 
 from stepstream.config import Settings
+from stepstream.core.process import Fatal, Stop, run
 
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
@@ -28,7 +29,6 @@ from stepstream.jobs.verifiers.specification import Verification, load
 from stepstream.jobs.verifiers.unit_tests import UnitTests
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import codec_of
-from stepstream.topics.process import Fatal, Stop, run
 from stepstream.topics.table import Table
 
 _BATCH = 50

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
 import orjson
-
-from stepstream.topics import lenient_json
+from stepstream.core import lenient_json
 
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
+from stepstream.core.lenient_json import sound_text
 
 from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
-from stepstream.topics.lenient_json import sound_text
 
 _TEXTS = ("text", "input_text", "output_text")
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}

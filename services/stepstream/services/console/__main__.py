@@ -4,10 +4,10 @@ import logging
 
 import uvicorn
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run
 
 from stepstream.services.console.app import build
 from stepstream.services.listen import listen
-from stepstream.topics.process import Stop, run
 
 log = logging.getLogger("stepstream.services.console")
 

@@ -5,6 +5,7 @@ import logging
 import signal
 
 from stepstream.config import Settings, SettingsError
+from stepstream.core.process import Fatal, Stop, run, serve_metrics
 
 from stepstream.jobs.rewards.spec import load_spec
 from stepstream.learner.lessons import equal_rewards_teach
@@ -16,7 +17,6 @@ from stepstream.services.fleet.metrics import Metrics
 from stepstream.services.fleet.paid import Paid
 from stepstream.services.fleet.versions import VersionFollower
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.process import Fatal, Stop, run, serve_metrics
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from stepstream.core import lenient_json
 
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import Presented
@@ -19,7 +20,6 @@ from stepstream.services.gateway.recording import Call
 from stepstream.services.gateway.routing import native
 from stepstream.services.gateway.trees import prompt_of
 from stepstream.services.gateway.upstreams import Target, Upstreams
-from stepstream.topics import lenient_json
 from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id
 

@@ -6,6 +6,7 @@ import socket
 import uvicorn
 import uvloop
 from stepstream.config import Inference, Settings
+from stepstream.core.process import Fatal, Stop, run
 
 from stepstream.services.inference.app import App
 from stepstream.services.inference.engine import Engine
@@ -14,7 +15,6 @@ from stepstream.services.inference.tool_parsers import TOOL_PARSERS
 from stepstream.services.inference.worker import Worker
 from stepstream.services.listen import listen
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.process import Fatal, Stop, run
 
 _KEEP_ALIVE_S = 120  # longer than clients keep idle connections, or a request could meet one that is being closed
 

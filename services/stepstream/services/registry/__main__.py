@@ -6,13 +6,13 @@ import socket
 
 import uvicorn
 from stepstream.config import Settings
+from stepstream.core.process import Stop, run
 
 from stepstream.services.listen import listen
 from stepstream.services.registry import topic
 from stepstream.services.registry.app import create_app
 from stepstream.services.registry.log import KafkaLog
 from stepstream.topics.client import KafkaUnavailable
-from stepstream.topics.process import Stop, run
 
 logger = logging.getLogger(__name__)
 

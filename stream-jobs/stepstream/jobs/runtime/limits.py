@@ -4,7 +4,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from stepstream.topics.process import Fatal
+from stepstream.core.process import Fatal
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import uvloop
 from stepstream.config import Settings
+from stepstream.core.process import Fatal, Stop, serve_metrics
 
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.faust_app import build_app
@@ -22,7 +23,6 @@ from stepstream.jobs.runtime.quiet import quiet_libraries
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.waiting import Abandoned
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.process import Fatal, Stop, serve_metrics
 
 log = logging.getLogger(__name__)
 

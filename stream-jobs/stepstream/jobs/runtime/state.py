@@ -13,8 +13,7 @@ from typing import Any
 
 import orjson
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
-
-from stepstream.topics.process import Fatal
+from stepstream.core.process import Fatal
 
 _OFFSETS = b"\x00offsets"
 _OUTBOX = b"\x00outbox"

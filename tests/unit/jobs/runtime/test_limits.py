@@ -1,9 +1,9 @@
 """Too many dead letters stop a job, unless one tenant's alone; few, or an unfilled window, do not."""
 
 import pytest
+from stepstream.core.process import Fatal
 
 from stepstream.jobs.runtime.limits import ENOUGH, REMEMBERED, WINDOW, DeadLetterShare
-from stepstream.topics.process import Fatal
 
 
 def note(share: DeadLetterShare, used: int = 0, refused: int = 0, tenant: str = "default") -> None:

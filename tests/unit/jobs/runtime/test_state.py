@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from stepstream.core.process import Fatal
 
 from stepstream.jobs.runtime.outputs import Output, pack, unpack
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.topics.process import Fatal
 
 
 def test_changes_position_and_outbox_survive_together(tmp_path: Path) -> None:

@@ -1,9 +1,14 @@
-"""Secrets that an installation makes once and keeps with its local data."""
+"""Secrets that an installation makes once and keeps with its local data.
+
+The secrets behind the pseudonyms.
+"""
 
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+
+from stepstream.config import Settings
 
 _BYTES = 32
 
@@ -22,3 +27,12 @@ def kept(file: Path) -> bytes:
             os.link(made, file)
         made.unlink()
     return file.read_bytes()
+
+
+def pseudonym_key(settings: Settings) -> bytes:
+    """`govern.pseudonym_key`; where it is not set, a random one that is made once and kept with the local data.
+
+    Workers on several machines need the setting: with a key each, one value would get several pseudonyms.
+    """
+    declared = settings.govern.pseudonym_key.get_secret_value()
+    return declared.encode() if declared else kept(settings.paths.data / "secrets" / "pseudonym.key")
