@@ -26,9 +26,9 @@ from in_process import Conversation, Policy, Renderer, base_model, evaluate, pla
 from in_process.generating import held_out
 from in_process.runs import Run, commit, finish, machine, read_runs
 from in_process.summary import median_interval, told_coverage, told_interval
-from stepstream.config import Learner, Settings, load
 
 import stepstream.demo
+from stepstream.config import Learner, Settings, load
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.inference.batch import Batch
 from stepstream.services.inference.chat import ChatTokenizer

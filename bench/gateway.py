@@ -29,8 +29,8 @@ from pathlib import Path
 import psutil
 from http_load import Load, command
 from peers import python_of
-from stepstream.config import Settings, environment_of, load
 
+from stepstream.config import Settings, environment_of, load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.stack import Stack

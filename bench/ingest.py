@@ -33,8 +33,8 @@ from gateway import wait_for
 from ingest_senders import WARM_S, Client, Recorder, Round, said
 from ingest_servers import gateway, lightning
 from otlp_load import CALLS_OF_RUN, RUNS_OF_BATCH, SPANS
-from stepstream.config import Settings, load
 
+from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.stack import Stack

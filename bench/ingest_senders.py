@@ -13,6 +13,7 @@ import sdk_load
 from gateway import ENVIRONMENT
 from ingest_servers import Server
 from otlp_load import CALLS_OF_RUN, SPANS, Load
+
 from stepstream.config import Settings, environment_of
 
 WARM_S = 1.0

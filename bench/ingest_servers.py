@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from gateway import answers, running, wait_for
 from peers import python_of
-from stepstream.config import Settings, environment_of
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 
 AGENT_LIGHTNING = ["agentlightning==0.3.0"]

@@ -24,13 +24,13 @@ from functools import partial
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from stepstream.config import load
 from streams import plain_loop
 from streams.arrivals import PACE, Follower, event_id, latency, paced, stats_key, trajectory_id
 from streams.plain_loop import LOOP_TOPIC
 from streams.traffic import STEPS_OF_ONE, governed
 from streams.workers import Bench, settled, wait_for
 
+from stepstream.config import load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.topics import events

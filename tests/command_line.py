@@ -9,9 +9,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from stepstream.config import Settings, environment_of
-
 from stepstream.cli.main import run
+from stepstream.config import Settings, environment_of
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from sample_records import (
     trajectory,
     worker_status,
 )
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 from stepstream.jobs.storage import clickhouse
 from stepstream.jobs.storage.rows import TABLES, rows

@@ -12,9 +12,9 @@ from confluent_kafka import KafkaException
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
 from stack_fixtures import changed
-from stepstream.config import SchemaRegistry, Settings
 from waiting import PATIENCE_S, until
 
+from stepstream.config import SchemaRegistry, Settings
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
 from stepstream.topics.codec import Codec, codec_of

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.runner import run_job
 

@@ -11,9 +11,9 @@ from labelled_records import group_of, labelled, tiny_model
 from sample_records import checkpoint
 from service_process import ServiceProcess
 from stack_fixtures import changed
-from stepstream.config import Settings, environment_of
 from waiting import until
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
 from stepstream.learner.lineage import Versions, read_versions

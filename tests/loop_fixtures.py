@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from stack_fixtures import changed, unhurried
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.demo.base import prepare
 from stepstream.demo.configuration import demo_settings, fresh_run
 from stepstream.embedded.addresses import isolated

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from stepstream.config import Settings
 from waiting import until
 
+from stepstream.config import Settings
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 

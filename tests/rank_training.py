@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from labelled_records import attempt, group_of
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.checkpoint import write_version
 from stepstream.learner.update import Trainer
 

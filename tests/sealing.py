@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from stepstream.config import Seal, Settings
-
 from stepstream.topics.events import SubjectKey, new_erasure
 from stepstream.topics.seal_keys import ERASURES, KEYS, Sealer
 

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady, KafkaReady
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepstream.config import Settings, load
 from waiting import PATIENCE_S
 
+from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 

@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 from clickhouse_connect.driver.client import Client
 from command_line import stepstream
-from stepstream.config import Settings
 from stream_records import make_ending, make_steps
 from waiting import comes_to
 
+from stepstream.config import Settings
 from stepstream.jobs.storage.clickhouse import connect
 from stepstream.topics.closing import Closing
 from stepstream.topics.codec import codec_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from stepstream.config import Settings, environment_of, load
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, environment_of, load
 from stepstream.embedded.ports import free_block
 
 

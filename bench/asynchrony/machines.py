@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepstream.config import Settings
-
 from asynchrony.stages import Stages, digest
+from stepstream.config import Settings
 
 UNBOUNDED = 1_000_000
 BOUNDS: tuple[int | None, ...] = (0, 1, 2, 4, 8, None)

@@ -11,9 +11,9 @@ from typing import Any
 import clickhouse_connect
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
-from stepstream.config import Settings, load
 
 import stepstream.demo
+from stepstream.config import Settings, load
 from stepstream.demo.configuration import fresh_run
 from stepstream.demo.memory import MemoryWatch
 from stepstream.demo.run import Demo, TargetMissed

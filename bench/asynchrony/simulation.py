@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from in_process import Conversation, Policy, Renderer
 from in_process.generating import MAX_TOKENS
-from stepstream.config import Settings
 
 from asynchrony.clock import Clock, Cores, Server, Then
 from asynchrony.stages import CONTEXT, Stages
+from stepstream.config import Settings
 from stepstream.services.fleet.__main__ import admission_of
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.inference.batch import Batch, Generation

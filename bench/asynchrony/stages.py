@@ -14,8 +14,8 @@ import torch
 from in_process import Conversation, Policy, Renderer, play
 from in_process.generating import MAX_TOKENS
 from in_process.runs import Run
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.inference.batch import Batch, Generation
 from stepstream.services.inference.chat import ChatTokenizer

@@ -4,9 +4,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from stepstream.config import Settings
-
 from in_process.conversation import MODEL, Conversation
+from stepstream.config import Settings
 from stepstream.demo.base import prepare
 from stepstream.learner.attempt import Attempt, attempt_of
 from stepstream.learner.buffer import Buffer

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec
 from stepstream.topics.ids import new_event_id

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 from confluent_kafka import Consumer, TopicPartition
-from stepstream.config import Settings, environment_of
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.stack import Stack
 from stepstream.topics.client import client_config

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import ragged
-from stepstream.config import Learner
 from turns import Turns
 
+from stepstream.config import Learner
 from stepstream.learner import packs
 from stepstream.learner.advantages import Step, Trajectory
 from stepstream.learner.attempt import Attempt

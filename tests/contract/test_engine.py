@@ -12,9 +12,9 @@ import pytest_asyncio
 from engine_models import Reference
 from labelled_records import tiny_model
 from required_tools import require_package
-from stepstream.config import Inference
 from waiting import PATIENCE_S
 
+from stepstream.config import Inference
 from stepstream.services.inference.chat import ChatTokenizer
 from stepstream.services.inference.engine import (
     BadPromptError,

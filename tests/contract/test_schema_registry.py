@@ -20,9 +20,9 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from service_process import registry
-from stepstream.config import SchemaRegistry, Settings
 from waiting import PATIENCE_S
 
+from stepstream.config import SchemaRegistry, Settings
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
 pytest_plugins = ["node_project"]

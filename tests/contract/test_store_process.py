@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
-from stepstream.config import ClickHouse, Settings, environment_of
 from store_fixtures import StoreProcess, store_process
 from waiting import PATIENCE_S, until
 
 from stepstream.cli.part_checks import store as doctor_of_store
+from stepstream.config import ClickHouse, Settings, environment_of
 from stepstream.jobs.storage import clickhouse
 from stepstream.jobs.storage.migrate import migrate, migrations
 

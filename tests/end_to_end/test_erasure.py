@@ -12,10 +12,10 @@ from command_line import stepstream
 from confluent_kafka.admin import AdminClient
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
-from stepstream.config import Settings
 from stream_records import make_ending, make_feedback, make_steps
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.erasure.log import ends, wait_until_read

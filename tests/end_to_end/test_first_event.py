@@ -16,9 +16,9 @@ import pytest
 from gateway_fixtures import read_topic
 from loop_fixtures import loop_of
 from required_tools import require_tool
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.storage.clickhouse import connect
 from stepstream.services.inference.chat import ChatTokenizer

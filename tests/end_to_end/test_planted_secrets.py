@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
-from stepstream.config import Provider, Settings
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Provider, Settings
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.storage.clickhouse import connect
 from stepstream.topics.catalogue import TOPICS

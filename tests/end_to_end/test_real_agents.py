@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 from gateway_fixtures import gateway_process, gateway_settings, opening_codec, read_topic
-from stepstream.config import Settings
 from tool_using_model import ToolUsingModel
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.topics.consumer import EventConsumer

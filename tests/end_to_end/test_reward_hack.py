@@ -18,11 +18,11 @@ from breakable_tools import breaking_model
 from click.testing import CliRunner
 from service_process import ServiceProcess
 from stack_fixtures import changed
-from stepstream.config import Settings, environment_of
 from waiting import until
 
 from stepstream.cli.alarms import alarms
 from stepstream.cli.rewards import rewards
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
 from stepstream.embedded.stack import Stack

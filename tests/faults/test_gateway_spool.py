@@ -13,9 +13,9 @@ import pytest
 from gateway_fixtures import codec, gateway_process, gateway_settings, read_topic
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess, broker, registry
-from stepstream.config import Settings
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.topics import admin
 from stepstream.topics.consumer import EventConsumer

@@ -10,9 +10,9 @@ import orjson
 import pytest
 from killed_lines import dies_at, lines_of
 from labelled_records import LIMITS, group_of, labelled
+
 from stepstream.config import Learner, Settings
 from stepstream.core.process import Stop
-
 from stepstream.learner import learner, outbox
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import describe, verify

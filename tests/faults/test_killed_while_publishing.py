@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 from killed_lines import dies_at, lines_of
-from stepstream.config import Learner, Settings
-from stepstream.core.process import Stop
 from tiny_families import tiny_of
 
+from stepstream.config import Learner, Settings
+from stepstream.core.process import Stop
 from stepstream.learner.checkpoint import describe, folder_of, verify, write_root
 from stepstream.learner.publish import publish_version
 from stepstream.learner.update import Trainer

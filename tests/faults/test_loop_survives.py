@@ -5,9 +5,9 @@ from contextlib import closing
 
 import clickhouse_connect
 import pytest
-from stepstream.config import Settings
 from waiting import until
 
+from stepstream.config import Settings
 from stepstream.demo.accounting import Sent, settle
 from stepstream.demo.figures import Figures
 from stepstream.demo.labels import LabelReader

@@ -9,8 +9,9 @@ from gateway_fixtures import gateway_process, gateway_settings
 from otlp_fixtures import recorded_requests, steps_of, trace_id
 from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
-from stepstream.config import Settings
 from waiting import PATIENCE_S
+
+from stepstream.config import Settings
 
 pytestmark = pytest.mark.faults
 

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from service_process import ServiceProcess, broker, registry
 from stack_fixtures import changed, unhurried
-from stepstream.config import Settings, load
-from stepstream.core.process import Fatal
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, load
+from stepstream.core.process import Fatal
 from stepstream.embedded import install
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.ready import HttpReady

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.stack import Event, Stack

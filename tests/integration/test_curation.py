@@ -9,10 +9,10 @@ from command_line import stepstream
 from scripted_judge import reply, served
 from stack_fixtures import changed
 from stack_world import World
-from stepstream.config import Settings
 from stream_records import make_steps
 from waiting import until
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.governance.consent import consent_key

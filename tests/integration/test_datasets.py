@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 import pytest
-from stepstream.config import Settings, environment_of
 from stream_records import make_ending, make_steps
 from waiting import comes_to
 
 from stepstream.cli.datasets import NAMES
 from stepstream.cli.main import run
+from stepstream.config import Settings, environment_of
 from stepstream.datasets import FORMATS, Episode, Origin
 from stepstream.datasets.files import documents
 from stepstream.datasets.parquet import documents as rows

@@ -9,11 +9,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 from labelled_records import tiny_model
-from stepstream.config import Settings, environment_of
 from stream_records import make_ending, make_feedback, make_steps
 from waiting import until
 
 from stepstream.cli.models import rebuild
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
 from stepstream.learner.checkpoint import folder_of
 from stepstream.learner.lineage import read_versions

@@ -12,8 +12,8 @@ import confluent_kafka
 import pytest
 from gateway_fixtures import read_topic
 from required_tools import require_tool
-from stepstream.config import Settings, environment_of
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 

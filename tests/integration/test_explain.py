@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 from clickhouse_connect.driver.client import Client
 from sample_records import SAMPLES, T0_US, checkpoint, feedback, step, training_decision, trajectory
-from stepstream.config import Settings, environment_of
 
 from stepstream.cli.explain import explain
+from stepstream.config import Settings, environment_of
 from stepstream.jobs.storage import clickhouse
 from stepstream.jobs.storage.migrate import migrate
 from stepstream.jobs.storage.rows import TABLES, rows

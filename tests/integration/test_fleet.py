@@ -14,9 +14,9 @@ from sample_records import training_decision
 from scripted_upstream import ScriptedUpstream, solve
 from service_process import ServiceProcess
 from stack_fixtures import changed
-from stepstream.config import Settings
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
 from stepstream.services.fleet.evaluate import evaluate

@@ -17,9 +17,9 @@ from gateway_fixtures import Recorded, gateway_process, gateway_settings, read_t
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
 from service_process import ServiceProcess, broker, registry
 from stack_fixtures import changed, unhurried
-from stepstream.config import Settings, load
 from waiting import until
 
+from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
 from stepstream.topics import admin
 from stepstream.topics.client import client_config

@@ -11,9 +11,9 @@ from gateway_fixtures import Recorded
 from scripted_anthropic import REQUEST_ID, ScriptedAnthropic
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
 from service_process import ServiceProcess
-from stepstream.config import Provider
 from waiting import PATIENCE_S
 
+from stepstream.config import Provider
 from stepstream.services.gateway.sse import EventParser
 
 QUESTION = {"role": "user", "content": "q:a+c"}

@@ -12,8 +12,9 @@ from gateway_fixtures import Recorded
 from scripted_responses import ScriptedResponses, said
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids
 from service_process import ServiceProcess
-from stepstream.config import Provider
 from waiting import PATIENCE_S
+
+from stepstream.config import Provider
 
 GET: Any = {
     "type": "function",

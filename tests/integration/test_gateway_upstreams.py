@@ -13,9 +13,9 @@ import pytest
 from gateway_fixtures import Recorded, gateway_process, gateway_settings
 from scripted_upstream import ScriptedUpstream, prompt_ids
 from service_process import ServiceProcess
-from stepstream.config import Provider, Settings, environment_of
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Provider, Settings, environment_of
 from stepstream.embedded.ports import free_block
 
 QUESTION = {"role": "user", "content": "q:a+c"}

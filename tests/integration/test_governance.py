@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from stack_world import World
-from stepstream.config import Settings
 from stream_records import make_steps
 from waiting import until
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.erasure import erasing, log

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 from sample_records import SAMPLES, T0_US, feedback, step, trajectory
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.erasure.finding import Person
 from stepstream.jobs.erasure.tables import delete_rows, own_of, rows_left, trajectories_of
 from stepstream.jobs.storage import clickhouse

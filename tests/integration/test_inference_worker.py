@@ -15,9 +15,9 @@ from engine_models import Reference
 from labelled_records import tiny_model
 from service_process import ServiceProcess
 from stack_fixtures import changed
-from stepstream.config import Settings
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.jobs.verifiers import process_reward
 from stepstream.jobs.verifiers.base import Case, Turn, Verdict

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from stack_fixtures import changed
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, environment_of
 from stepstream.topics.client import admin_client, client_config
 
 SCRIPT = Path(__file__).parents[1] / "job_worker_process.py"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, Lab
 from stack_fixtures import changed
-from stepstream.config import Settings
 from waiting import until
 
 from stepstream.cli.models import models, rebuild
+from stepstream.config import Settings
 from stepstream.jobs.storage.rows import TABLES, rows
 from stepstream.learner.checkpoint import folder_of
 from stepstream.learner.publish import publish_root

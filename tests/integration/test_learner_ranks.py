@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 from learner_lab import PER_VERSION, SIZE, Lab
-from stepstream.config import Settings
 from waiting import until
 
 from stepstream.cli.models import rebuild
+from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.learner.publish import publish_root
 

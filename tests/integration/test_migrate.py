@@ -19,8 +19,8 @@ from sample_records import (
     trajectory,
     worker_status,
 )
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.storage import clickhouse
 from stepstream.jobs.storage.migrate import MigrationError, migrate, migrations
 from stepstream.jobs.storage.rows import TABLES, rows

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings, environment_of
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.topics import admin
 from stepstream.topics.client import client_config

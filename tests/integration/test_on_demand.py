@@ -8,8 +8,8 @@ from pathlib import Path
 
 from command_line import stepstream
 from labelled_records import tiny_model
-from stepstream.config import Settings, environment_of
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
 from stepstream.learner.publish import publish_root
 

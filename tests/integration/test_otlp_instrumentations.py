@@ -14,8 +14,9 @@ from otlp_fixtures import children_of, steps_of
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
 from stack_fixtures import changed
-from stepstream.config import Settings
 from waiting import PATIENCE_S
+
+from stepstream.config import Settings
 
 AGENTS = Path(__file__).parents[1] / "agents"
 CURRENT = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental"}

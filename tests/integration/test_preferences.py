@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from labelled_records import tiny_model
-from stepstream.config import Learner, Settings, environment_of
 from waiting import until
 
 from stepstream.cli.main import run
 from stepstream.cli.models import rebuild
+from stepstream.config import Learner, Settings, environment_of
 from stepstream.embedded.stack import Stack
 from stepstream.learner.attempt import attempt_of
 from stepstream.learner.lineage import Versions, read_versions

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 from stack_fixtures import changed
 from stack_world import World
-from stepstream.config import Settings, environment_of
 from stream_records import make_ending, make_feedback, make_steps
 
 from stepstream.cli.main import cli
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.topics.events import new_reward_specification

@@ -20,9 +20,9 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from gateway_fixtures import read_topic
 from service_process import registry
-from stepstream.config import Settings
 from waiting import PATIENCE_S
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.schemas import schema

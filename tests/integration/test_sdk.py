@@ -14,10 +14,10 @@ import pytest
 from gateway_fixtures import codec, read_topic
 from sample_records import checkpoint
 from stack_fixtures import changed
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S, until
 
 from stepstream import sdk
+from stepstream.config import Settings, environment_of
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.labels.joining import join
 from stepstream.sdk.recorder import Recorder

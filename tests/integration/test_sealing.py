@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from sample_records import trajectory
-from stepstream.config import Settings
 from stream_records import make_feedback, make_steps
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Codec, codec_of
 from stepstream.topics.events import SubjectKey

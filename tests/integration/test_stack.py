@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 from stack_fixtures import changed
-from stepstream.config import Settings, environment_of
 from waiting import PATIENCE_S
 
 from stepstream.cli.part_checks import broker, registry
+from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.stack import Event, Stack

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from stack_world import World
-from stepstream.config import Settings
 from stream_records import make_ending, make_feedback, make_steps
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.topics.ids import now_us

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from stack_fixtures import changed
-from stepstream.config import Settings
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec

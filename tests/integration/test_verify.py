@@ -11,10 +11,10 @@ import pytest
 from scripted_judge import answering, reply
 from stack_fixtures import changed
 from stack_world import World
-from stepstream.config import Settings
 from stream_records import make_ending, make_steps
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.verifiers.sandbox import landlock

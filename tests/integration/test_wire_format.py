@@ -9,9 +9,9 @@ from confluent_kafka import Consumer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from stepstream.config import Settings
 from waiting import until
 
+from stepstream.config import Settings
 from stepstream.topics import admin
 from stepstream.topics.codec import Codec, Malformed, Unencodable, UnknownSchema
 from stepstream.topics.consumer import Event, EventConsumer

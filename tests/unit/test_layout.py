@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOTS = ("avro-schemas", "topics", "stream-jobs", "learner", "services", "infra")
+ROOTS = ("avro-schemas", "core", "topics", "sdk", "stream-jobs", "learner", "services", "infra")
 
 
 @pytest.mark.parametrize("root", ROOTS)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
+
 from stepstream.config.base import Section
 
 

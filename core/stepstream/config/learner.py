@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
+
 from stepstream.config.base import Section
 
 JUDGE_ALONE = frozenset({"reinforce_pp", "ppo_gae", "step_ppo", "vtrace"})

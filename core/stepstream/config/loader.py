@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin
 
 import orjson
 from pydantic import SecretStr, ValidationError
+
 from stepstream.config import Section, Settings
 
 PREFIX = "STEPSTREAM_"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
+
 from stepstream.config.base import HttpAddress, Port, Section
 
 

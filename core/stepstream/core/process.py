@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from prometheus_client import start_http_server
-from stepstream.config import Metrics, Settings, SettingsError, load, masked
 
+from stepstream.config import Metrics, Settings, SettingsError, load, masked
 from stepstream.topics.client import KafkaUnavailable
 
 log = logging.getLogger(__name__)

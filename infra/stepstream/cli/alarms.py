@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 import orjson
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 

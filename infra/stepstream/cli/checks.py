@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from stepstream.config import Settings, unknown_variables, variable
-
 from stepstream.cli.finding import Finding
 from stepstream.cli.part_checks import broker, registry, store
+from stepstream.config import Settings, unknown_variables, variable
 
 _FREE_GB = 2.0
 # Of the spool: from here on it is no more than a matter of time.

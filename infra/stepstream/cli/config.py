@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import click
 import orjson
+
 from stepstream.config import effective, load_with_origins, variable
 
 

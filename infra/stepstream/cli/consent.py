@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 import orjson
+
 from stepstream.config import load
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import fastavro
 import orjson
 from fastavro.validation import ValidationError
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
 from stepstream.datasets.files import Place, documents
 from stepstream.jobs.governance.consent import stricter

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 import orjson
-from stepstream.config import load
 
 from stepstream.cli.main import FAULT
+from stepstream.config import load
 from stepstream.datasets import FORMATS, Episode, Origin
 
 PARQUET = "parquet"

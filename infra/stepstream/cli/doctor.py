@@ -4,9 +4,9 @@ from dataclasses import asdict
 
 import click
 import orjson
-from stepstream.config import load
 
 from stepstream.cli.checks import all_findings
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import click
 import orjson
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 _UNREACHABLE = 3

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 import orjson
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 if TYPE_CHECKING:

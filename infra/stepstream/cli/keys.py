@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 import orjson
+
 from stepstream.config import Settings, load
 
 # As in services/gateway/credentials.py, which the command imports only when it runs.

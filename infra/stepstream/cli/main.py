@@ -99,6 +99,7 @@ def run(arguments: Sequence[str]) -> int:
 def _told(error: Exception) -> str:
     """Its message, without credentials of addresses."""
     from confluent_kafka import KafkaException
+
     from stepstream.config import masked
 
     return masked(f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error))
@@ -107,8 +108,8 @@ def _told(error: Exception) -> str:
 def _status_of(error: Exception) -> int | None:
     """The exit status of an error whose message is made for people; None for a defect."""
     from confluent_kafka import KafkaException
-    from stepstream.config import SettingsError
 
+    from stepstream.config import SettingsError
     from stepstream.embedded.errors import StackError, UnknownProcess
     from stepstream.topics.admin import RegistryNotReady
     from stepstream.topics.client import KafkaUnavailable

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+
 from stepstream.config import Settings, load
 
 

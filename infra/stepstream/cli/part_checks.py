@@ -7,9 +7,8 @@ import urllib.request
 from http.client import HTTPException
 from urllib.parse import quote
 
-from stepstream.config import ClickHouse, Settings, SettingsError, masked
-
 from stepstream.cli.finding import Finding
+from stepstream.config import ClickHouse, Settings, SettingsError, masked
 from stepstream.embedded.addresses import VARIABLES
 
 _TIMEOUT_S = 3.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import orjson
+
 from stepstream.config import load
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 import orjson
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 BY = click.option("--by", default=getpass.getuser, show_default="your user name", help="Who decides.")

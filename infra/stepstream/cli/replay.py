@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import click
 import orjson
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 _SOURCES = ("steps", "feedback", "governed-steps", "governed-feedback")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
+
 from stepstream.config import load
 
 if TYPE_CHECKING:

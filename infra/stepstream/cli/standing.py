@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stepstream.config import Label, Learner
-
 from stepstream.learner.fates import REASONS, REMEDIES
 from stepstream.learner.lessons import needs_group
 from stepstream.learner.needs import needs_of

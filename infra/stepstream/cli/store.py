@@ -1,8 +1,8 @@
 """`stepstream store`: the analytics store's tables."""
 
 import click
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 

@@ -4,7 +4,6 @@ from contextlib import closing
 from typing import Any
 
 from stepstream.config import Settings
-
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.producer import EventProducer

@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import click
 import orjson
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 

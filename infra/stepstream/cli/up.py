@@ -5,8 +5,8 @@ import sys
 import time
 
 import click
-from stepstream.config import Settings, environment_of, load
 
+from stepstream.config import Settings, environment_of, load
 from stepstream.embedded.addresses import wire
 
 _POLL_S = 0.5

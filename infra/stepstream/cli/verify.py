@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 import orjson
+
 from stepstream.config import SettingsError, load
 
 

@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Any
 
 import clickhouse_connect
+
 from stepstream.config import Settings
 
 Z95 = 1.959963984540054

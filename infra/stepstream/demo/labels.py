@@ -1,7 +1,6 @@
 """The labelled topic as it stands, for the accounts."""
 
 from stepstream.config import Settings
-
 from stepstream.demo.accounting import Label
 from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer

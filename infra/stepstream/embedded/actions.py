@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 from stepstream.config import Settings, environment_of
-
 from stepstream.embedded.errors import StackError
 
 

@@ -8,7 +8,6 @@ the stack does not start it, and waits for it.
 from pathlib import Path
 
 from stepstream.config import ClickHouse, Fleet, Gateway, Kafka, SchemaRegistry, Section, Settings
-
 from stepstream.embedded.ports import free_block
 
 # What to set to use a part that runs elsewhere.

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
-
 from stepstream.learner.lineage import read_versions
 from stepstream.learner.publish import publish_root
 from stepstream.topics.codec import Codec

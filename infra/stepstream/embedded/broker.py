@@ -14,7 +14,6 @@ import uuid
 from pathlib import Path
 
 from stepstream.config import Settings, SettingsError, load
-
 from stepstream.embedded import jars, java
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.ports import Port, check_free

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepstream.config import Settings
-
 from stepstream.embedded import broker, jars, java
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.errors import StackError

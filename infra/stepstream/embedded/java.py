@@ -10,7 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from stepstream.config import Settings
-
 from stepstream.embedded import jars
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.lock import KAFKA_VERSION, committed, digest

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from stepstream.config import Settings
-
 from stepstream.embedded.addresses import wire
 from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.stack import Stack

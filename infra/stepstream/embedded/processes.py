@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from stepstream.config import Settings, variable
-
 from stepstream.embedded import actions, broker
 from stepstream.embedded.addresses import reachable, worker_addresses
 from stepstream.embedded.errors import StackError, UnknownProcess

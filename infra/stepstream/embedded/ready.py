@@ -9,8 +9,8 @@ from http.client import HTTPException
 from typing import Protocol
 
 from confluent_kafka import KafkaException
-from stepstream.config import Kafka, SchemaRegistry, masked
 
+from stepstream.config import Kafka, SchemaRegistry, masked
 from stepstream.topics.client import admin_client
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 

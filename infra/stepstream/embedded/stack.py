@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-from stepstream.config import Settings, environment_of
 
+from stepstream.config import Settings, environment_of
 from stepstream.embedded import install
 from stepstream.embedded.addresses import wire
 from stepstream.embedded.errors import StackError

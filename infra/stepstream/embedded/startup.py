@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepstream.config import Settings
-
 from stepstream.embedded.addresses import VARIABLES
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.processes import Action, Part

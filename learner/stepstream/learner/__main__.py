@@ -6,7 +6,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-
 from stepstream.learner import learner
 from stepstream.learner.leading import dismiss, follow
 from stepstream.learner.parallel import joined

@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from stepstream.config import Settings
-
 from stepstream.learner.pretrained import WEIGHTS
 from stepstream.learner.snapshot import TRAINING, Snapshot
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file

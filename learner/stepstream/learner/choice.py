@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 
 Sampling = Literal["freshest", "weighted"]

@@ -12,7 +12,6 @@ from typing import cast
 
 from stepstream.config import Kafka
 from stepstream.core.process import Stop
-
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.learner import metrics

@@ -5,8 +5,8 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.advantages import (
     DrGrpo,
     GiGpo,

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from stepstream.config import Learner
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from stepstream.config import Learner
 
 CRITIC = "critic.safetensors"
 """Its file in a version's folder: weights and optimizer state."""

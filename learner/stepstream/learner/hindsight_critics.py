@@ -4,7 +4,6 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from stepstream.config import Learner, SettingsError
-
 from stepstream.learner.advantages.hcapo import HindsightCritic, recorded
 
 GROUP = "stepstream.hindsight_critics"

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from confluent_kafka import KafkaError, KafkaException
+
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
-
 from stepstream.jobs.runtime.waiting import Abandoned
 from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt, Place

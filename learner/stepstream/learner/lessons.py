@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from stepstream.config import Learner
-
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import described, rule_of

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from stepstream.config import Learner
 from torch import Tensor
 
+from stepstream.config import Learner
 from stepstream.learner.pretrained import CannotTrain
 
 ADAPTER, BASE = "adapter", "base"

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from stepstream.config import Kafka
 from stepstream.core.process import Fatal, Stop
-
 from stepstream.learner.publish import SOURCE
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.events import LearnerUpdate, TrainingDecision

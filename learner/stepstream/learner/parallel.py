@@ -17,9 +17,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from stepstream.core.process import Fatal
 from torch import Tensor, nn
 
+from stepstream.core.process import Fatal
 from stepstream.learner.tree_sum import tree_sum
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stepstream.config import Learner
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from stepstream.config import Learner
 from stepstream.learner import lora
 from stepstream.learner.allocator import keep_memory
 from stepstream.learner.forward import Scores, way_for

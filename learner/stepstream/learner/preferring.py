@@ -13,9 +13,9 @@ from itertools import permutations
 
 import numpy as np
 import torch
-from stepstream.config import Learner
 from torch import Tensor
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.lessons import differing_rewards
 from stepstream.learner.losses import Batch, Reach, Terms

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 import torch
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.parallel import current_ranks
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from stepstream.config import Kafka, Learner, Settings
 
+from stepstream.config import Kafka, Learner, Settings
 from stepstream.learner.attempt import Attempt, Place, attempt_of
 from stepstream.learner.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
 from stepstream.learner.groups import key_of

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from stepstream.config import Learner
 from torch import Tensor
 
+from stepstream.config import Learner
 from stepstream.learner.checkpoint import folder_of, verify
 from stepstream.learner.forward import way_for
 from stepstream.learner.needs import needs_of

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepstream.config import Learner
-
 from stepstream.learner.credit import described
 from stepstream.learner.needs import needs_of
 

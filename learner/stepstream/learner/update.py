@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stepstream.config import Learner
 from torch import Tensor
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
 from stepstream.learner.critic import Critic, Surprise

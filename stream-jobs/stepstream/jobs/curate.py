@@ -14,7 +14,6 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run, serve_metrics
-
 from stepstream.jobs.curation.near_duplicates import NearDuplicates
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile
 from stepstream.jobs.runtime import metrics

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Protocol, cast
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
-
 from stepstream.jobs.governance.governing import govern_feedback, govern_step
 from stepstream.jobs.governance.remembered import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
 from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings

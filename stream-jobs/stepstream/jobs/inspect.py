@@ -14,7 +14,6 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
-
 from stepstream.jobs.govern import PatientRulings
 from stepstream.jobs.governance.inspecting import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
 from stepstream.jobs.governance.ruling import Rulings

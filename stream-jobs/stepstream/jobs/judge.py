@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
-
 from stepstream.jobs.governance.consent import stricter
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules

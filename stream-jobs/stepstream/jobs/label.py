@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.labels.fold import LabelFold

@@ -12,9 +12,9 @@ from dataclasses import asdict, astuple
 from typing import Any, ClassVar, cast
 
 import orjson
+
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.folding import FoldProcessor
 from stepstream.jobs.runtime.outputs import Outputs

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-
 from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.limits import DeadLetterShare

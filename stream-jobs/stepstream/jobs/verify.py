@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
-
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.runtime.folding import FoldProcessor

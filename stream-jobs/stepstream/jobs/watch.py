@@ -10,9 +10,9 @@ import logging
 import time
 
 from prometheus_client import Counter, Gauge
+
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run, serve_metrics
-
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.statistics.watching import RAISED, Watcher
 from stepstream.topics.client import wait_for_kafka

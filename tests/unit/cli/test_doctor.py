@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepstream.config import Settings, load
 
 from stepstream.cli import checks
 from stepstream.cli.finding import Finding
 from stepstream.cli.main import run
+from stepstream.config import Settings, load
 from stepstream.embedded.addresses import wire
 from stepstream.embedded.processes import Process, table
 from stepstream.jobs.storage.migrate import migrations

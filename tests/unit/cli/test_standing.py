@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from labelled_records import LIMITS, labelled
 from sample_records import training_decision
-from stepstream.config import Learner, Settings
 
 from stepstream.cli.standing import Facts, bar_of, standing_of
+from stepstream.config import Learner, Settings
 from stepstream.learner.attempt import attempt_of
 from stepstream.learner.fates import REASONS, REMEDIES
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import Settings, environment_of, load
 
+from stepstream.config import Settings, environment_of, load
 from stepstream.embedded.addresses import isolated, reachable, wire
 from stepstream.embedded.processes import Process, table
 

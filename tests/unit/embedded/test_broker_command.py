@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from stepstream.config import Settings, load
 
+from stepstream.config import Settings, load
 from stepstream.embedded import broker, java
 from stepstream.embedded.errors import StackError
 

@@ -5,8 +5,8 @@ import importlib.util
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import Settings, load
 
+from stepstream.config import Settings, load
 from stepstream.embedded.addresses import wire
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.processes import Action, Process, levels, select, table

@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.embedded.addresses import wire
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.processes import Process, levels, table

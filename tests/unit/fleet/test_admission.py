@@ -6,8 +6,8 @@ import pytest
 from credit_cases import LOSS_OF
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import Learner, Settings
 
+from stepstream.config import Learner, Settings
 from stepstream.services.fleet.__main__ import admission_of
 from stepstream.services.fleet.admission import STALL_S, Admission, capacity
 from stepstream.services.fleet.versions import Lineage

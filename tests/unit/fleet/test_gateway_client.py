@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from stepstream.config import Fleet
 
+from stepstream.config import Fleet
 from stepstream.embedded.ports import free_block
 from stepstream.services.fleet import gateway_client
 from stepstream.services.fleet.gateway_client import GatewayClient, Lost, RecordedFault, Refused

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import load
 
 import stepstream.demo
+from stepstream.config import load
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.fleet.trail import LENGTH, Trail
 

@@ -12,8 +12,8 @@ import pytest
 from fold_harness import LocalCodec
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import Calls
 from stepstream.services.gateway.histories import Histories

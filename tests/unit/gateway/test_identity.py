@@ -1,8 +1,8 @@
 """Whose a call is: headers, a session in path or key, a trace; and what API keys allow."""
 
 import pytest
-from stepstream.config import Gateway
 
+from stepstream.config import Gateway
 from stepstream.services.gateway.credentials import Presented, allow, new_key, presented
 from stepstream.services.gateway.errors import BadRequest, Forbidden, Unauthorized
 from stepstream.services.gateway.identity import identify

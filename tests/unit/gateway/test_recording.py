@@ -7,8 +7,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import Gateway
 
+from stepstream.config import Gateway
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.identity import Identity, identify

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from stepstream.config import Gateway, Provider, SettingsError, effective, environment_of, load
 
+from stepstream.config import Gateway, Provider, SettingsError, effective, environment_of, load
 from stepstream.services.gateway.credentials import presented
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.histories import Histories

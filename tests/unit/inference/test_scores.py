@@ -14,8 +14,8 @@ from engine_models import Reference
 from labelled_records import tiny_model
 from safetensors.torch import load_file, save_file
 from scripted_judge import served as answered
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.verifiers.base import Case, Turn, Unanswered, Unavailable, Unusable
 from stepstream.jobs.verifiers.options import BadOptions, Surroundings
 from stepstream.jobs.verifiers.process_reward import make

@@ -7,9 +7,9 @@ from credit_cases import LOSS_OF
 from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import LIMITS, group_of, labelled
+
 from stepstream.config import Learner
 from stepstream.config.learner import JUDGE_ALONE
-
 from stepstream.learner.attempt import Attempt, Place, attempt_of
 from stepstream.learner.buffer import Buffer
 from stepstream.learner.lessons import lesson_of

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from labelled_records import LIMITS, labelled
 from prometheus_client import REGISTRY
-from stepstream.config import Kafka
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Kafka
 from stepstream.learner import consume
 from stepstream.learner.consume import Reader, arrival_of
 from stepstream.topics.consumer import Event

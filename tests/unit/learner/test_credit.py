@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from credit_cases import LOSS_OF, advantages, judged
 from labelled_records import attempt, labelled
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.advantages import (
     Credit,
     GiGpo,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from labelled_records import attempt, group_of, labelled, tiny_model
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.advantages import expand_targets
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import sha256_of, write_root, write_version

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from labelled_records import attempt, group_of, tiny_model
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.tokens import Tokens
 from stepstream.learner.update import Trainer

@@ -10,10 +10,10 @@ import torch
 from labelled_records import attempt, group_of
 from peft import PeftModel
 from safetensors.torch import load_file
-from stepstream.config import Learner
 from tiny_families import FAMILIES, tiny_of
 from transformers import AutoModelForCausalLM
 
+from stepstream.config import Learner
 from stepstream.learner.checkpoint import describe, write_root, write_version
 from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.source import model_folder

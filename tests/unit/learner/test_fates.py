@@ -9,8 +9,8 @@ from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, pl
 from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import attempt, group_of, labelled
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.buffer import Buffer
 from stepstream.learner.choice import Choice

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from labelled_records import attempt, group_of, labelled, tiny_model
-from stepstream.config import Learner, SettingsError
 
+from stepstream.config import Learner, SettingsError
 from stepstream.learner.advantages import Hcapo
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of

@@ -11,9 +11,9 @@ from buffers import SIZE, attempt_at, buffer, fold, places
 from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import LIMITS, attempt, group_of, labelled, shown, tiny_model
-from stepstream.config import Learner
 from transformers import AutoModelForCausalLM
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt, Place
 from stepstream.learner.buffer import Buffer
 from stepstream.learner.checkpoint import sha256_of, write_version

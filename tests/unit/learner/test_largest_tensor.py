@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from labelled_records import attempt, labelled
 from largest_tensor import Largest
-from stepstream.config import Learner
 from tiny_families import tiny_of
 
+from stepstream.config import Learner
 from stepstream.learner import head
 from stepstream.learner.update import Trainer
 

@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 from credit_cases import LOSS_OF, four_attempts, judged
+
 from stepstream.config import Learner
 from stepstream.config.learner import JUDGE_ALONE, PAYS_TOKENS
-
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.credit import rule_of
 from stepstream.learner.lessons import equal_rewards_teach, needs_group

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from labelled_records import attempt, group_of, tiny_model
 from pydantic import ValidationError
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.losses import Banded, Objective, OffPolicySequences, Ppo, Sapo, Truncated, Unweighted, Veto
 from stepstream.learner.losses.configured import objective_of
 from stepstream.learner.update import Trainer

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from buffers import SIZE, buffer, fold, log_of, places
 from labelled_records import LIMITS, attempt, labelled, shown, tiny_model, written
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.decisions import Decider
 from stepstream.learner.fates import REASONS, REMEDIES, Fate

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from labelled_records import tiny_model
 from rank_training import KINDS, learn_all
 from ranks import in_ranks
-from stepstream.core.process import Fatal
 
+from stepstream.core.process import Fatal
 from stepstream.learner.checkpoint import describe
 from stepstream.learner.parallel import Ranks, joined
 from stepstream.learner.tree_sum import TreeSum

@@ -8,8 +8,8 @@ import pytest
 import torch
 from labelled_records import attempt, labelled, tiny_model
 from pydantic import ValidationError
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import sha256_of, write_version
 from stepstream.learner.evidence import Evidence, penalised

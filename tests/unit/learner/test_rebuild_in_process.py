@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 from labelled_records import group_of, shown, tiny_model
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Place, attempt_of
 from stepstream.learner.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
 from stepstream.learner.groups import key_of

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import LIMITS, labelled
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.jobs.rewards.terms import differences
 from stepstream.learner.advantages import PpoGae, Rule, Step, StepGae, Trajectory, VTrace
 from stepstream.learner.attempt import attempt_of

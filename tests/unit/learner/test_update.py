@@ -6,8 +6,8 @@ import pytest
 import torch
 from credit_cases import LOSS_OF
 from labelled_records import attempt, group_of, labelled, tiny_model
-from stepstream.config import Learner
 
+from stepstream.config import Learner
 from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import sha256_of, write_version
 from stepstream.learner.pretrained import CannotTrain

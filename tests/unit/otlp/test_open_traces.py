@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 from hand_made_traces import DEFAULTS
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.open_traces import OpenTraces

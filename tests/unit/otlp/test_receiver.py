@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 from prometheus_client import CollectorRegistry
 from stack_fixtures import changed
-from stepstream.config import Settings, load
 
+from stepstream.config import Settings, load
 from stepstream.services.gateway.errors import Forbidden
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver, TenantOf

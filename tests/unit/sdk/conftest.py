@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from stepstream.config import Settings
 
 from stepstream import sdk
+from stepstream.config import Settings
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.topics.codec import Codec
 from stepstream.topics.ids import now_us

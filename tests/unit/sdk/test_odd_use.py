@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stepstream.config import Gateway
 from waiting import PATIENCE_S
 
 from stepstream import sdk
+from stepstream.config import Gateway
 from stepstream.sdk import sharing
 from stepstream.sdk.messages import message_of
 from stepstream.services.gateway.identity import identify

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import load
 from waiting import PATIENCE_S
 
 from stepstream import sdk
+from stepstream.config import load
 from stepstream.sdk.sharing import Sharing
 from stepstream.topics.events import new_message
 from stepstream.topics.ids import token_digest

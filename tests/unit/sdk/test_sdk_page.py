@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stepstream.config import Settings
 
 from stepstream import sdk
+from stepstream.config import Settings
 from stepstream.jobs.governance.validation import check_feedback, check_step
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sdk.md").read_text()

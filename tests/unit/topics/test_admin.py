@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from stack_fixtures import changed
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.topics import admin
 
 

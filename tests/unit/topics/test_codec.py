@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from sample_records import step
-from stepstream.config import SchemaRegistry
 
+from stepstream.config import SchemaRegistry
 from stepstream.topics.codec import Codec, Malformed, Unencodable
 from stepstream.topics.events import new_message, new_sampling
 

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 from sample_records import step
-from stepstream.config import load
 
+from stepstream.config import load
 from stepstream.topics import confirmed as confirmed_module
 from stepstream.topics import producer
 from stepstream.topics.codec import HEADER, Codec

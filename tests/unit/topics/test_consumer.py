@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sample_records import feedback, step
-from stepstream.config import Kafka, SchemaRegistry
 from waiting import PATIENCE_S, until
 
+from stepstream.config import Kafka, SchemaRegistry
 from stepstream.schemas import schema_text
 from stepstream.topics import carrier, window
 from stepstream.topics import delivery as module

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.topics.producer import EventProducer
 
 

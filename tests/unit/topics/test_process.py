@@ -5,9 +5,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+
 from stepstream.config import Kafka, Settings
 from stepstream.core.process import MISCONFIGURED, Stop, run, set_up_logging
-
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer

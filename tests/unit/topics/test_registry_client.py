@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
-from stepstream.config import SchemaRegistry, SettingsError
 
+from stepstream.config import SchemaRegistry, SettingsError
 from stepstream.topics.registry_client import ATTEMPTS, RegistryClient, RegistryRefused
 
 FAULT = (503, b"{}")

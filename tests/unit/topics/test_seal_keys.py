@@ -8,8 +8,8 @@ import fastavro
 import pytest
 from sample_records import T0_US, feedback, step, trajectory
 from sealing import MASTER, Keys
-from stepstream.config import Paths, Seal, Settings
 
+from stepstream.config import Paths, Seal, Settings
 from stepstream.schemas import schema
 from stepstream.topics.codec import KeysUnavailable, Malformed
 from stepstream.topics.events import new_erasure

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_judge import reply, served
+
 from stepstream.config import Judge as JudgeSettings
 from stepstream.config import Settings, SettingsError
-
 from stepstream.jobs.judging.next_state import digest as next_state_digest
 from stepstream.jobs.verifiers.agreement import cohen, krippendorff, wilson
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.verifiers.base import Case, Unusable, Verdict
 from stepstream.jobs.verifiers.options import Surroundings
 from stepstream.jobs.verifiers.sandbox import landlock

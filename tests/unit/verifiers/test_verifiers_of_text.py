@@ -9,8 +9,8 @@ import re2
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.verifiers import registry
 from stepstream.jobs.verifiers.base import Case, Unusable, Verdict
 from stepstream.jobs.verifiers.exact import number

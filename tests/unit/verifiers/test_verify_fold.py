@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 from fold_harness import FoldRun, MemoryChanges, MemoryState
-from stepstream.config import Settings
 from stream_records import as_governed, make_ending, make_steps
 
+from stepstream.config import Settings
 from stepstream.jobs.governance.standing import NoRules, Standing
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict

@@ -15,8 +15,8 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from stepstream.config import Kafka, SchemaRegistry, Settings, masked
 
+from stepstream.config import Kafka, SchemaRegistry, Settings, masked
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS, Topic
 from stepstream.topics.client import admin_client, wait_for_kafka

@@ -7,8 +7,8 @@ from collections import deque
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.topics.backlog import Watch
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.encoded import Event

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+
 from stepstream.config import Kafka, SettingsError
 
 log = logging.getLogger(__name__)

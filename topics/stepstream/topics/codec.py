@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import fastavro
 from fastavro.types import Schema as ParsedSchema
-from stepstream.config import SchemaRegistry, Settings
 
+from stepstream.config import SchemaRegistry, Settings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_writer import Writer, compiled
 from stepstream.topics.catalogue import TOPICS

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.delivery import Delivery
 from stepstream.topics.encoded import Encoded, Event

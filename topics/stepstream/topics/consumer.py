@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.topics.client import client_config, usable_settings
 from stepstream.topics.closing import Closing
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stepstream.config import Kafka
-
 from stepstream.topics.backlog import Backlog, Room, Watch
 from stepstream.topics.carrier import LETTERS, Carrier
 from stepstream.topics.codec import Codec, RegistryUnavailable

@@ -6,9 +6,9 @@ from hashlib import sha256
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+
 from stepstream.config import Settings
 from stepstream.config.secrets import kept
-
 from stepstream.topics.codec import CodecError
 from stepstream.topics.events import SubjectKey, new_subject_key
 from stepstream.topics.ids import new_event_id, now_us

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config, usable_settings
 from stepstream.topics.codec import Codec

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.topics.codec import Codec, KeysUnavailable, Malformed, RegistryUnavailable
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.master_key import Master, master_of

@@ -18,8 +18,8 @@ from typing import Any
 import fastavro
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config

@@ -1,7 +1,6 @@
 """The objective that the configuration names; `config.sections.Learner` refuses choices that contradict each other."""
 
 from stepstream.config import Learner
-
 from stepstream.learner.losses.clips import Cispo, Clip, Ppo, Sapo, SecondMomentRange
 from stepstream.learner.losses.masks import Mask, OffPolicySequences, Veto
 from stepstream.learner.losses.objective import Objective

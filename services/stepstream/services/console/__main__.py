@@ -3,9 +3,9 @@
 import logging
 
 import uvicorn
+
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-
 from stepstream.services.console.app import build
 from stepstream.services.listen import listen
 

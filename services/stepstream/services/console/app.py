@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.services.console.board import Board, Unavailable
 
 STATIC = Path(str(resources.files("stepstream.services.console") / "static"))

@@ -9,8 +9,8 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
-from stepstream.config import ClickHouse
 
+from stepstream.config import ClickHouse
 from stepstream.jobs.storage.clickhouse import StoreUnavailableError, connect
 from stepstream.services.console.queries import MODELS, QUERIES
 

@@ -6,7 +6,6 @@ import signal
 
 from stepstream.config import Settings, SettingsError
 from stepstream.core.process import Fatal, Stop, run, serve_metrics
-
 from stepstream.jobs.rewards.spec import load_spec
 from stepstream.learner.lessons import equal_rewards_teach
 from stepstream.services.fleet.admission import Admission

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
-from stepstream.config import Fleet
 
+from stepstream.config import Fleet
 from stepstream.services.fleet.environment import Environment, Message, user
 from stepstream.services.fleet.gateway_client import STEP_HEADER, GatewayClient, Lost, RecordedFault, Refused
 from stepstream.services.fleet.ledger import Attempt, Status

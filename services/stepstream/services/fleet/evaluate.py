@@ -4,8 +4,8 @@ import asyncio
 from itertools import islice
 
 from prometheus_client import CollectorRegistry
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.services.fleet.agent import Agent, Assignment
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.fleet.gateway_client import GatewayClient

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import count
 
 from stepstream.config import Settings
-
 from stepstream.services.fleet.admission import Admission
 from stepstream.services.fleet.agent import Agent, Assignment
 from stepstream.services.fleet.curriculum import Curriculum

@@ -13,6 +13,7 @@ import aiohttp
 from httpx2 import ConnectError, ConnectTimeout
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient
 from openai.types.chat import ChatCompletion
+
 from stepstream.config import Fleet
 
 PAUSE_S = 0.25

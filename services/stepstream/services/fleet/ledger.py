@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import orjson
+
 from stepstream.config import Settings
 
 Status = Literal["finished", "lost", "abandoned"]

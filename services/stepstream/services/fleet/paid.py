@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepstream.config import SettingsError
-
 from stepstream.jobs.rewards.spec import Declared, RewardSpec
 from stepstream.jobs.rewards.specifications import closest, declared_by
 

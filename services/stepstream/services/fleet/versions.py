@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepstream.config import Settings
-
 from stepstream.jobs.rewards.specifications import REWARD_SPECS
 from stepstream.services.fleet.paid import Paid
 from stepstream.topics.codec import Codec

@@ -5,9 +5,9 @@ import logging
 from importlib.metadata import version
 
 import uvicorn
+
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
-
 from stepstream.services.gateway.app import GatewayApp
 from stepstream.services.gateway.http_server import HttpServerProtocol
 from stepstream.services.gateway.metrics import Metrics

@@ -6,8 +6,8 @@ from importlib.metadata import version
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.governance.shredding import Erased
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.asgi import (

@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 import orjson
-from stepstream.config import Gateway
 from uuid_utils import uuid4
 
+from stepstream.config import Gateway
 from stepstream.services.gateway.asgi import (
     JSON,
     Disconnected,

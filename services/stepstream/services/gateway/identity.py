@@ -7,7 +7,6 @@ from typing import cast, get_args
 from urllib.parse import unquote_to_bytes
 
 from stepstream.config import Gateway
-
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.topics.events import Consent
 

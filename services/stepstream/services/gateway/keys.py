@@ -1,7 +1,6 @@
 """Who may call: API keys as the topic `api-keys` has them, known also while Kafka is away."""
 
 from stepstream.config import Settings
-
 from stepstream.services.gateway.credentials import Presented, allow, missing_key
 from stepstream.services.gateway.errors import KeysUnknown
 from stepstream.topics.table import Table

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from stepstream.core import lenient_json
 
+from stepstream.core import lenient_json
 from stepstream.services.gateway.contexts import Contexts
 from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from stepstream.config import Settings
-
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.topics.backlog import Room
 from stepstream.topics.codec import codec_of

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from stepstream.config import Provider
-
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.base import ProtocolName
 

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from stepstream.config import Gateway
 from stepstream.config import Provider as Declared
-
 from stepstream.services.gateway.credentials import Presented
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.http_client import FAULTS, HOP_BY_HOP, HttpClient, Origin, Reply, Unreachable

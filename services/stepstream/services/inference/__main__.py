@@ -5,9 +5,9 @@ import socket
 
 import uvicorn
 import uvloop
+
 from stepstream.config import Inference, Settings
 from stepstream.core.process import Fatal, Stop, run
-
 from stepstream.services.inference.app import App
 from stepstream.services.inference.engine import Engine
 from stepstream.services.inference.follower import Follower

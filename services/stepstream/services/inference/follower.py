@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from stepstream.config import Settings
-
 from stepstream.services.inference import measures
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.worker import Worker, verified_folder

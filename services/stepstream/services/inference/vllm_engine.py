@@ -18,8 +18,8 @@ from typing import Any
 import aiohttp
 import orjson
 from safetensors import SafetensorError, safe_open
-from stepstream.config import Inference
 
+from stepstream.config import Inference
 from stepstream.services.inference.engine import (
     BadPromptError,
     CheckpointRefusedError,

@@ -5,9 +5,9 @@ import logging
 import socket
 
 import uvicorn
+
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-
 from stepstream.services.listen import listen
 from stepstream.services.registry import topic
 from stepstream.services.registry.app import create_app

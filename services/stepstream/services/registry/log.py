@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from stepstream.config import Kafka
-
 from stepstream.services.registry import errors
 from stepstream.services.registry.reader import Reader
 from stepstream.services.registry.view import View

@@ -17,8 +17,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 from prometheus_client import Counter, Gauge
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.services.registry.records import TOPIC, RecordError, decode
 from stepstream.services.registry.view import Fold, View
 from stepstream.topics.client import admin_client, client_config

@@ -5,9 +5,9 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
 from stepstream.config import Kafka
 from stepstream.core.process import Fatal
-
 from stepstream.services.registry.records import TOPIC
 from stepstream.topics.client import KafkaUnavailable, admin_client, wait_for_kafka
 

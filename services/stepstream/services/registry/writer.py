@@ -15,8 +15,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from prometheus_client import Counter
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.services.registry import errors
 from stepstream.services.registry.reader import Reader
 from stepstream.services.registry.records import TOPIC, encode

@@ -3,9 +3,9 @@
 import logging
 
 import uvicorn
+
 from stepstream.config import Settings, variable
 from stepstream.core.process import Fatal, Stop, run
-
 from stepstream.services.listen import listen
 from stepstream.services.store.app import build
 from stepstream.services.store.engine import Engine, FolderInUseError

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.erasure import log, tables
 from stepstream.jobs.erasure.finding import DEAD_LETTERS, GOVERNED, INTAKE, OPEN_TRACES, Found, Person, Say, find
 from stepstream.topics.events import SubjectKey

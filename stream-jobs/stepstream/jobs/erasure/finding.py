@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.seal import SEALED_TOPICS, key_ids

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import Consumer, TopicPartition
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.runtime.folding import group
 from stepstream.topics.client import admin_client, client_config
 from stepstream.topics.codec import Codec

@@ -8,7 +8,6 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
-
 from stepstream.jobs.governance.regoverning import INTO, Known, Regovern, Tally, stretches_between, total
 from stepstream.jobs.governance.ruling import Rulings
 from stepstream.jobs.runtime.log_reader import LogReader

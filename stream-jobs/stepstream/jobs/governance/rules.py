@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from stepstream.config import Settings
-
 from stepstream.jobs.governance.consent import stricter, strictest
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
 from stepstream.jobs.governance.shredding import Erased

@@ -3,7 +3,6 @@
 from typing import Any
 
 from stepstream.config import Settings, SettingsError
-
 from stepstream.topics.codec import Codec
 from stepstream.topics.master_key import Master, master_of
 from stepstream.topics.producer import EventProducer

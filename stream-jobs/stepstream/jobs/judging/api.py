@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from stepstream.config import Judge
 
+from stepstream.config import Judge
 from stepstream.jobs.runtime.waiting import nap
 
 _MOST_BYTES = 1 << 20

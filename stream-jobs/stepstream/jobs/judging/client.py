@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 from stepstream.config import Judge
-
 from stepstream.jobs.judging.api import JudgeApi, JudgeAway
 from stepstream.jobs.judging.next_state import request, score_of
 from stepstream.jobs.runtime.waiting import OutOfPatience, Patience

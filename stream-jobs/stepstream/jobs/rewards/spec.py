@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from stepstream.config import SettingsError
 
+from stepstream.config import SettingsError
 from stepstream.jobs.verifiers.base import SHADOW
 
 Builtin = Literal[

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from stepstream.config import Settings, SettingsError
-
 from stepstream.jobs.rewards.spec import Declared, RewardSpec, SpecificationError, load_spec, parse_spec
 from stepstream.jobs.runtime.tables import FollowedTables, fingerprint_of
 

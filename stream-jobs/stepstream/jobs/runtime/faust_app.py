@@ -6,8 +6,8 @@ import ssl
 
 import faust
 from faust.types.auth import CredentialsT
-from stepstream.config import Kafka, Settings
 
+from stepstream.config import Kafka, Settings
 from stepstream.jobs.runtime.folding import group, state_folder
 
 

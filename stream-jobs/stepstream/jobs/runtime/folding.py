@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from stepstream.config import Settings
-
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold_job import FoldJob, Partition
 from stepstream.jobs.runtime.limits import DeadLetterShare

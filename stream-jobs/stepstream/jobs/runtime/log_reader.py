@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.waiting import Abandoned, patiently
 from stepstream.topics.client import client_config

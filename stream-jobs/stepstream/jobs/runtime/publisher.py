@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from stepstream.config import Settings
-
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Output
 from stepstream.jobs.runtime.waiting import Abandoned

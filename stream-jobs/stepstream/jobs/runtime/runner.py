@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import uvloop
+
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
-
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.faust_app import build_app
 from stepstream.jobs.runtime.quiet import quiet_libraries

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch
+
 from stepstream.core.process import Fatal
 
 _OFFSETS = b"\x00offsets"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepstream.config import Settings
-
 from stepstream.topics.closing import Closing
 from stepstream.topics.table import Refused, Table
 

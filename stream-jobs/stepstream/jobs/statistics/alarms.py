@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepstream.config import Alarms
-
 from stepstream.jobs.rewards.spec import CORRECTION
 from stepstream.jobs.statistics.moments import Moments, effect, p_rise
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stepstream.config import Alarms
-
 from stepstream.jobs.statistics.alarms import Finding, Period, Series, Sums, Window, merge, standing, windows
 from stepstream.jobs.statistics.component_sums import heard
 from stepstream.topics.events import Alarm, ComponentStats, new_alarm

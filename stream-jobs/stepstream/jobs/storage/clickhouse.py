@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+
 from stepstream.config import ClickHouse, variable
 
 log = logging.getLogger(__name__)

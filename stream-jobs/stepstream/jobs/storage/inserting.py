@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError, ProgrammingError
 from clickhouse_connect.driver.insert import InsertContext
-from stepstream.config import ClickHouse
 
+from stepstream.config import ClickHouse
 from stepstream.jobs.runtime.waiting import patiently
 from stepstream.jobs.storage.clickhouse import StoreUnavailableError, connect
 from stepstream.jobs.storage.columns import Row

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import resources
 
 from clickhouse_connect.driver.client import Client
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.storage.clickhouse import connect_when_ready
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import cast
 
 import orjson
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Step

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 import orjson
+
 from stepstream.config import Judge as JudgeSettings
 from stepstream.config import SettingsError
-
 from stepstream.jobs.judging import next_state
 from stepstream.jobs.judging.api import JudgeApi, JudgeAway
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable

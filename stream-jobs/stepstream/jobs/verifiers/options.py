@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.jobs.verifiers.base import Unusable, Verifier
 
 

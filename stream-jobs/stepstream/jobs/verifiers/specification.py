@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from stepstream.config import SettingsError
 
+from stepstream.config import SettingsError
 from stepstream.jobs.verifiers import registry
 from stepstream.jobs.verifiers.base import SHADOW, Verifier
 from stepstream.jobs.verifiers.options import BadOptions, Surroundings

@@ -6,9 +6,9 @@ import orjson
 import pytest
 from fold_harness import FoldRun, MemoryChanges, MemoryState
 from scripted_judge import reply, served
-from stepstream.config import Judge
 from stream_records import as_governed, make_steps
 
+from stepstream.config import Judge
 from stepstream.jobs.governance.standing import NoRules, Standing
 from stepstream.jobs.judge import JOB, JudgeFold
 from stepstream.jobs.judging.client import JudgeClient

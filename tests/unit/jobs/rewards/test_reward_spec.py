@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepstream.config import SettingsError
 from stream_records import make_steps
 
+from stepstream.config import SettingsError
 from stepstream.jobs.rewards.builtins import malformed, malformed_calls, measured
 from stepstream.jobs.rewards.evidence import gather, too_late
 from stepstream.jobs.rewards.spec import (

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepstream.config import SettingsError
 from stream_records import make_steps
 
+from stepstream.config import SettingsError
 from stepstream.jobs.rewards import terms
 from stepstream.jobs.rewards.evidence import gather, newest
 from stepstream.jobs.rewards.spec import RewardSpec, load_spec

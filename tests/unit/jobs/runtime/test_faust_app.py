@@ -6,8 +6,8 @@ import sys
 
 import faust
 import pytest
-from stepstream.config import Kafka
 
+from stepstream.config import Kafka
 from stepstream.jobs.runtime.faust_app import credentials
 
 PURE = (

@@ -9,9 +9,9 @@ import pytest
 from fold_harness import LocalCodec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stepstream.config import Jobs, Settings
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
+from stepstream.config import Jobs, Settings
 from stepstream.jobs import label
 from stepstream.jobs.label import Label
 from stepstream.jobs.runtime import folding

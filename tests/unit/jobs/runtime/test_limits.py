@@ -1,8 +1,8 @@
 """Too many dead letters stop a job, unless one tenant's alone; few, or an unfilled window, do not."""
 
 import pytest
-from stepstream.core.process import Fatal
 
+from stepstream.core.process import Fatal
 from stepstream.jobs.runtime.limits import ENOUGH, REMEMBERED, WINDOW, DeadLetterShare
 
 

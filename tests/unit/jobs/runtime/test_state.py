@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from stepstream.core.process import Fatal
 
+from stepstream.core.process import Fatal
 from stepstream.jobs.runtime.outputs import Output, pack, unpack
 from stepstream.jobs.runtime.state import PartitionState
 

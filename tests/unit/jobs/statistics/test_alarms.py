@@ -7,8 +7,8 @@ import pytest
 from group_moments import moments
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepstream.config import Alarms
 
+from stepstream.config import Alarms
 from stepstream.jobs.statistics.alarms import REWARD, SUCCESS, Period, Series, Sums, merge, standing, windows
 from stepstream.jobs.statistics.moments import Moments
 

@@ -10,8 +10,8 @@ from fold_harness import FoldRun, MemoryState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_records import T0_US, trajectory
-from stepstream.config import Alarms
 
+from stepstream.config import Alarms
 from stepstream.jobs.measure import JOB as MEASURE
 from stepstream.jobs.measure import MeasureFold
 from stepstream.jobs.statistics.component_fold import TOPIC

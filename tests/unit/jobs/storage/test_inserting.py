@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from clickhouse_connect.driver.exceptions import DataError, OperationalError
-from stepstream.config import ClickHouse
 
+from stepstream.config import ClickHouse
 from stepstream.jobs.runtime.waiting import Abandoned
 from stepstream.jobs.storage import inserting
 from stepstream.jobs.storage.inserting import Inserter

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
-from stepstream.config import Settings
 
+from stepstream.config import Settings
 from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.otlp import wire

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
-from stepstream.core.lenient_json import sound_text
 
+from stepstream.core.lenient_json import sound_text
 from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
 
 _TEXTS = ("text", "input_text", "output_text")

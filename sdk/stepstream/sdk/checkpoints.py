@@ -11,7 +11,6 @@ from stepstream.topics.events import Checkpoint
 
 if TYPE_CHECKING:
     from stepstream.config import Settings
-
     from stepstream.topics.codec import Codec
     from stepstream.topics.consumer import EventConsumer
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
 import orjson
+
 from stepstream.core import lenient_json
 
 _CHUNK = 1 << 20
