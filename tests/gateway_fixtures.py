@@ -15,9 +15,10 @@ from stack_fixtures import changed
 from waiting import PATIENCE_S, until
 
 from stepstream.config import SchemaRegistry, Settings
+from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 
 Recorded = Callable[..., list[dict[str, Any]]]

@@ -13,7 +13,7 @@ import orjson
 from waiting import until
 
 from stepstream.config import Settings
-from stepstream.topics.codec import codec_of
+from stepstream.crypto.key_ring import codec_of
 from stepstream.topics.consumer import EventConsumer
 
 FOLDER = Path(__file__).parent / "data" / "otlp"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from stepstream.config import Seal, Settings
+from stepstream.crypto.key_ring import ERASURES, KEYS, Sealer
 from stepstream.topics.events import SubjectKey, new_erasure
-from stepstream.topics.seal_keys import ERASURES, KEYS, Sealer
 
 MASTER = Settings(seal=Seal.model_validate({"master_key": "a secret of the tests"}))
 

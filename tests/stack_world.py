@@ -10,9 +10,9 @@ from stream_records import make_ending, make_steps
 from waiting import comes_to
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.storage.clickhouse import connect
 from stepstream.topics.closing import Closing
-from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.producer import EventProducer
 

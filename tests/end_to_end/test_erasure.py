@@ -16,6 +16,8 @@ from stream_records import make_ending, make_feedback, make_steps
 from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.sealing import is_erased
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.erasure.log import ends, wait_until_read
@@ -24,12 +26,11 @@ from stepstream.jobs.storage.clickhouse import connect
 from stepstream.jobs.storage.rows import TABLES
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.events import Step, new_checkpoint, new_message, new_update_input
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
-from stepstream.topics.seal import is_erased
 
 PROCESSES = ("broker", "registry", "store", "govern", "label", "store-writer", "gateway")
 ADA, BOB = "patient-ada-4711", "patient-bob-0815"

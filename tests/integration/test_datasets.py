@@ -15,13 +15,13 @@ from waiting import comes_to
 from stepstream.cli.datasets import NAMES
 from stepstream.cli.main import run
 from stepstream.config import Settings, environment_of
+from stepstream.crypto.key_ring import codec_of
 from stepstream.datasets import FORMATS, Episode, Origin
 from stepstream.datasets.files import documents
 from stepstream.datasets.parquet import documents as rows
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.storage.clickhouse import connect
-from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer
 

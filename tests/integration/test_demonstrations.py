@@ -14,12 +14,13 @@ from waiting import until
 
 from stepstream.cli.models import rebuild
 from stepstream.config import Settings, environment_of
+from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.stack import Stack
 from stepstream.learner.checkpoint import folder_of
 from stepstream.learner.lineage import read_versions
 from stepstream.learner.speech import Speech
 from stepstream.services.inference.chat import ChatTokenizer
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, new_policy_span
 from stepstream.topics.producer import EventProducer

@@ -10,13 +10,13 @@ from stream_records import make_steps
 from waiting import until
 
 from stepstream.config import Settings
+from stepstream.crypto.master_key import master_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.erasure import erasing, log
 from stepstream.jobs.erasure.finding import Person
 from stepstream.topics.events import new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
-from stepstream.topics.master_key import master_of
 
 MAIL = "ada@example.org"
 

@@ -11,11 +11,12 @@ from stream_records import make_feedback, make_steps
 from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.sealing import is_erased
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import Codec
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.producer import EventProducer
-from stepstream.topics.seal import is_erased
 
 SECRET = "the patient's name is Ada"
 

@@ -9,6 +9,7 @@ import orjson
 from fastavro.validation import ValidationError
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
 from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
 from stepstream.datasets.files import Place, documents
 from stepstream.jobs.governance.consent import stricter
@@ -16,7 +17,6 @@ from stepstream.jobs.governance.validation import check_envelope, check_feedback
 from stepstream.jobs.runtime.record import Refused
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.codec import codec_of
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
 

@@ -182,9 +182,9 @@ def _log() -> Iterator[Any]:
 @contextmanager
 def _tokens(client: Any, where: str, purpose: Any) -> Iterator[Any]:
     """Looks up steps with their tokens, which it reads from the log first."""
+    from stepstream.crypto.key_ring import codec_of
     from stepstream.jobs.storage.exporting import matching
     from stepstream.jobs.storage.step_cache import StepCache
-    from stepstream.topics.codec import codec_of
 
     wanted = {name for ids in matching(client, where, purpose) for name in ids}
     with ExitStack() as stack:

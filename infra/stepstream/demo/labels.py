@@ -1,8 +1,8 @@
 """The labelled topic as it stands, for the accounts."""
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
 from stepstream.demo.accounting import Label
-from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 
 TOPIC = "labeled-trajectories"

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.runtime.waiting import Abandoned
 from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt, Place
@@ -31,7 +32,7 @@ from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle
 from stepstream.learner.reference import reference_folder
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, UpdateInput, new_update_input
 from stepstream.topics.producer import EventProducer

@@ -19,6 +19,8 @@ import torch
 from safetensors import safe_open
 
 from stepstream.config import Kafka, Learner, Settings
+from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.sealing import is_erased
 from stepstream.learner.attempt import Attempt, Place, attempt_of
 from stepstream.learner.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
 from stepstream.learner.groups import key_of
@@ -30,10 +32,9 @@ from stepstream.learner.reference import reference_folder
 from stepstream.learner.tokens import Limits
 from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import Codec, codec_of
+from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
-from stepstream.topics.seal import is_erased
 
 log = logging.getLogger(__name__)
 

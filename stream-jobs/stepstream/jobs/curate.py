@@ -14,12 +14,12 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run, serve_metrics
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.curation.near_duplicates import NearDuplicates
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Curation, LabeledTrajectory, new_curation
 from stepstream.topics.ids import derived_id

@@ -15,10 +15,13 @@ from typing import Any, ClassVar, Protocol, cast
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
+from stepstream.crypto.erasures import Erased
+from stepstream.crypto.key_ring import ERASURES
+from stepstream.crypto.sealing import is_erased
+from stepstream.jobs.erasure.late_keys import LateKeys
 from stepstream.jobs.governance.governing import govern_feedback, govern_step
 from stepstream.jobs.governance.remembered import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
 from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings
-from stepstream.jobs.governance.shredding import Erased, LateKeys
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.labels.joining import shared_step
 from stepstream.jobs.runtime import metrics
@@ -30,8 +33,6 @@ from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.events import Consent, Feedback, Step, new_audit_entry
 from stepstream.topics.ids import derived_id
-from stepstream.topics.seal import is_erased
-from stepstream.topics.seal_keys import ERASURES
 from stepstream.topics.table import Table
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Protocol, cast
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
+from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import stricter
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
@@ -29,10 +31,8 @@ from stepstream.jobs.runtime.waiting import Decoder, PatientCodec
 from stepstream.jobs.verifiers.base import SHADOW
 from stepstream.jobs.verifiers.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import codec_of
 from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
-from stepstream.topics.seal import is_erased
 from stepstream.topics.table import Table
 
 NAME = "judge"

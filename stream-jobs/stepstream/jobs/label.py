@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.labels.fold import LabelFold
@@ -24,7 +25,6 @@ from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import codec_of
 
 
 class Label:

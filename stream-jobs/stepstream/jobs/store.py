@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.limits import DeadLetterShare
@@ -25,7 +26,7 @@ from stepstream.jobs.storage.columns import Row
 from stepstream.jobs.storage.inserting import Inserter
 from stepstream.jobs.storage.rows import TOPICS, rows
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
-from stepstream.topics.codec import CodecError, RegistryUnavailable, codec_of
+from stepstream.topics.codec import CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.rules import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.runtime.folding import FoldProcessor
@@ -27,7 +28,6 @@ from stepstream.jobs.verifiers.sandbox.run import SandboxError
 from stepstream.jobs.verifiers.specification import Verification, load
 from stepstream.jobs.verifiers.unit_tests import UnitTests
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import codec_of
 from stepstream.topics.table import Table
 
 _BATCH = 50

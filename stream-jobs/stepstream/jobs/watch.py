@@ -13,10 +13,10 @@ from prometheus_client import Counter, Gauge
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run, serve_metrics
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.statistics.watching import RAISED, Watcher
 from stepstream.topics.client import wait_for_kafka
-from stepstream.topics.codec import codec_of
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer

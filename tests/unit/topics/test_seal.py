@@ -11,18 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_records import feedback, step, trajectory
 
-from stepstream.schemas import schema
-from stepstream.topics import seal as seal_module
-from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.events import (
-    new_conversation,
-    new_governance,
-    new_labeled_step,
-    new_message,
-    new_tool_call,
-    new_training_sequence,
-)
-from stepstream.topics.seal import (
+from stepstream.crypto import sealing as seal_module
+from stepstream.crypto.sealing import (
     SEALED_TOPICS,
     Layout,
     SealBroken,
@@ -33,6 +23,16 @@ from stepstream.topics.seal import (
     layout_of,
     open_sealed,
     seal,
+)
+from stepstream.schemas import schema
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.events import (
+    new_conversation,
+    new_governance,
+    new_labeled_step,
+    new_message,
+    new_tool_call,
+    new_training_sequence,
 )
 
 KEY = AESGCM(b"k" * 32)

@@ -10,12 +10,12 @@ from sample_records import T0_US, feedback, step, trajectory
 from sealing import MASTER, Keys
 
 from stepstream.config import Paths, Seal, Settings
+from stepstream.crypto.key_ring import ERASURES, KEYS
+from stepstream.crypto.master_key import WrongMasterKey, master_of
+from stepstream.crypto.sealing import is_erased
 from stepstream.schemas import schema
 from stepstream.topics.codec import KeysUnavailable, Malformed
 from stepstream.topics.events import new_erasure
-from stepstream.topics.master_key import WrongMasterKey, master_of
-from stepstream.topics.seal import is_erased
-from stepstream.topics.seal_keys import ERASURES, KEYS
 
 WRITER = fastavro.parse_schema(schema("Step"))
 LABEL_WRITER = fastavro.parse_schema(schema("LabeledTrajectory"))

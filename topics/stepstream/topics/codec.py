@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import fastavro
 from fastavro.types import Schema as ParsedSchema
 
-from stepstream.config import SchemaRegistry, Settings
+from stepstream.config import SchemaRegistry
+from stepstream.crypto.sealing import SEALED_TOPICS
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_writer import Writer, compiled
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
-from stepstream.topics.seal import SEALED_TOPICS
 
 if TYPE_CHECKING:
-    from stepstream.topics.seal_keys import KeepKey
+    pass
 
 MAGIC = 0
 HEADER = struct.Struct(">bI")
@@ -90,21 +90,6 @@ class Sealing(Protocol):
     def close(self) -> None:
         """Frees what it holds."""
         ...
-
-
-def codec_of(settings: Settings, *, keep_key: "KeepKey | None" = None, make_master: bool = True) -> "Codec":
-    """A codec that seals what it encodes and opens what it decodes, where records have a `user`.
-
-    Args:
-        settings: where the registry, the keys and the master key are.
-        keep_key: for programs that must not block: takes on the key of a person who is met for the first time, and
-            sees to it that Kafka has acknowledged it before it sends a record that is encoded after. Default: `encode`
-            sends the key itself and waits.
-        make_master: whether an installation without a master key gets one; without one, records stay unsealed.
-    """
-    from stepstream.topics.seal_keys import Sealer
-
-    return Codec(settings.schema_registry, Sealer(settings, keep_key=keep_key, make_master=make_master))
 
 
 class Codec:

@@ -8,7 +8,8 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stepstream.config import Settings
-from stepstream.jobs.governance.shredding import Erased
+from stepstream.crypto.erasures import Erased
+from stepstream.crypto.key_ring import ERASURES
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.asgi import (
     JSON,
@@ -40,7 +41,6 @@ from stepstream.services.gateway.protocols.responses import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
-from stepstream.topics.seal_keys import ERASURES
 from stepstream.topics.spool_folder import gateway_spool
 from stepstream.topics.table import Table
 from stepstream.topics.verdicts import SCOPE as VERDICTS

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.topics.backlog import Room
-from stepstream.topics.codec import codec_of
 from stepstream.topics.confirmed import Confirmed, NotDelivered
 from stepstream.topics.delivery import Delivery, Left
 from stepstream.topics.encoded import Event

@@ -7,11 +7,11 @@ from pathlib import Path
 from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import KEYS
+from stepstream.crypto.master_key import Master, WrongMasterKey, master_of
 from stepstream.jobs.erasure import log, tables
 from stepstream.jobs.erasure.finding import DEAD_LETTERS, GOVERNED, INTAKE, OPEN_TRACES, Found, Person, Say, find
 from stepstream.topics.events import SubjectKey
-from stepstream.topics.master_key import Master, WrongMasterKey, master_of
-from stepstream.topics.seal_keys import KEYS
 from stepstream.topics.table import Table
 
 OTLP_GROUP = "otlp"

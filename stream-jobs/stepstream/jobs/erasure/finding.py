@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from stepstream.config import Settings
+from stepstream.crypto.sealing import SEALED_TOPICS, key_ids
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
-from stepstream.topics.seal import SEALED_TOPICS, key_ids
 
 INTAKE = ("steps", "feedback")
 DEAD_LETTERS = "dead-letters"

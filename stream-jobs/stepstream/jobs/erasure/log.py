@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import Consumer, TopicPartition
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import ERASURES, KEYS
 from stepstream.jobs.runtime.folding import group
 from stepstream.topics.client import admin_client, client_config
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import Erasure, new_erasure
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
-from stepstream.topics.seal_keys import ERASURES, KEYS
 
 _CALL_S = 20.0
 _LOOK_S = 0.2

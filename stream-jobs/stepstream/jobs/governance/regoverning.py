@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.govern import GovernFold, Governors
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.topics.events import Governance
-from stepstream.topics.seal import is_erased
 
 INTO: dict[str, str] = {
     "steps": "governed-steps",

@@ -5,11 +5,11 @@ import struct
 import uuid
 from typing import Any, Literal
 
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.events import Step, new_feedback
-from stepstream.topics.seal import is_erased
 
 DAY_US = 24 * 3600 * 1_000_000
 _DAY_MS = DAY_US // 1000

@@ -8,13 +8,14 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.regoverning import INTO, Known, Regovern, Tally, stretches_between, total
 from stepstream.jobs.governance.ruling import Rulings
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.publisher import Publisher
 from stepstream.jobs.runtime.waiting import patiently
-from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable, codec_of
+from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.table import Table
 
 _DAY_MS = 24 * 3600 * 1000

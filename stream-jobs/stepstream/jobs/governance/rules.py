@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from stepstream.config import Settings
+from stepstream.crypto.erasures import Erased
 from stepstream.jobs.governance.consent import stricter, strictest
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
-from stepstream.jobs.governance.shredding import Erased
 from stepstream.jobs.governance.standing import Standing
 from stepstream.jobs.runtime.tables import FollowedTables, fingerprint_of
 

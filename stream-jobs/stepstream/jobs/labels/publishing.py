@@ -1,5 +1,6 @@
 """Publishes what `label` makes of a trajectory: a revision wherever its inputs differ from the last one's."""
 
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.standing import Rules, Standing
 from stepstream.jobs.labels.demonstrations import standing_demonstrations
 from stepstream.jobs.labels.labelling import label, without_content
@@ -12,7 +13,6 @@ from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.events import Feedback, Step
-from stepstream.topics.seal import is_erased
 
 
 class Publishing:

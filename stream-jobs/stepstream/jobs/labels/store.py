@@ -9,11 +9,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import cast
 
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.labels.trajectory import Head
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.runtime.waiting import Decoder
 from stepstream.topics.events import Feedback, Step
-from stepstream.topics.seal import is_erased
 
 STEPS, FEEDBACK = "governed-steps", "governed-feedback"
 DAY_MS = 24 * 3600 * 1000

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold_job import FoldJob, Partition
 from stepstream.jobs.runtime.limits import DeadLetterShare
@@ -24,7 +25,7 @@ from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.recovery import Recovery
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.runtime.waiting import patiently
-from stepstream.topics.codec import CodecError, RegistryUnavailable, codec_of
+from stepstream.topics.codec import CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 

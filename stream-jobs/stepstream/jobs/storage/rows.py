@@ -7,6 +7,7 @@
 from collections.abc import Iterator
 from operator import itemgetter
 
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import consent_key
 from stepstream.jobs.storage.columns import (
     Record,
@@ -21,7 +22,6 @@ from stepstream.jobs.storage.columns import (
     source_event_id,
     table,
 )
-from stepstream.topics.seal import is_erased
 
 _LABEL_OF_COMPONENT = (
     "trajectory_id",

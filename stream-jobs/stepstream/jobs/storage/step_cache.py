@@ -8,10 +8,10 @@ from typing import cast
 import orjson
 
 from stepstream.config import Settings
+from stepstream.crypto.sealing import is_erased
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Step
-from stepstream.topics.seal import is_erased
 
 _BATCH = 2000
 _POLL_S = 1.0

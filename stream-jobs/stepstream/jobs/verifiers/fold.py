@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 import orjson
 
+from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import stricter
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.labels.trajectory import Head
@@ -26,7 +27,6 @@ from stepstream.jobs.verifiers.reading import cases
 from stepstream.jobs.verifiers.specification import Verification
 from stepstream.topics.events import Consent, Feedback, Step, TrajectoryClosed, new_feedback
 from stepstream.topics.ids import derived_id
-from stepstream.topics.seal import is_erased
 
 NAME = "verify"
 VERSION = "1"

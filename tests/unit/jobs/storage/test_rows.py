@@ -5,11 +5,11 @@ import re
 import pytest
 from sample_records import SAMPLES, learner_update, step, trajectory
 
+from stepstream.crypto.sealing import SEALED_TOPICS
 from stepstream.jobs.storage.migrate import migrations
 from stepstream.jobs.storage.rows import TABLES, TOPICS, rows
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.events import new_governance, new_lag_figures
-from stepstream.topics.seal import SEALED_TOPICS
 
 _CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\n\((.*?)\n\)\nENGINE", re.DOTALL)
 _REPEATABLE = (

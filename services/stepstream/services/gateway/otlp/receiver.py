@@ -11,6 +11,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry
 
 from stepstream.config import Settings
+from stepstream.crypto.key_ring import codec_of
 from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.otlp import wire
@@ -22,7 +23,6 @@ from stepstream.services.gateway.otlp.places import Places
 from stepstream.services.gateway.otlp.plain_steps import PlainSteps
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
-from stepstream.topics.codec import codec_of
 from stepstream.topics.confirmed import NotDelivered
 from stepstream.topics.encoded import Encoded
 from stepstream.topics.ids import now_us

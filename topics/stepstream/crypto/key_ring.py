@@ -9,23 +9,38 @@ A record that names several persons is sealed under a key of each, and readable 
 An erasure is about all that happened before it: every key that was made until then counts as destroyed, also one that
 reaches the topic later. What a process still held in memory, or what arrives late, must not be sealed under a new key:
 it is emptied instead.
+
+TODO
 """
 
 import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from stepstream.config import Settings
+from stepstream.crypto.master_key import Master, master_of
+from stepstream.crypto.sealing import (
+    Layout,
+    SealBroken,
+    emptied,
+    erase,
+    key_ids,
+    layout_of,
+    open_sealed,
+    persons_of,
+    seal,
+)
 from stepstream.topics.codec import Codec, KeysUnavailable, Malformed, RegistryUnavailable
 from stepstream.topics.events import SubjectKey
-from stepstream.topics.master_key import Master, master_of
 from stepstream.topics.producer import DeliveryFailed, EventProducer
-from stepstream.topics.seal import Layout, SealBroken, emptied, erase, key_ids, layout_of, open_sealed, persons_of, seal
 from stepstream.topics.table import Table
+
+if TYPE_CHECKING:
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -256,3 +271,17 @@ class _Ring:
         except (DeliveryFailed, BufferError, RegistryUnavailable) as error:
             raise KeysUnavailable(f"a new key could not be sent to Kafka: {error}") from error
         return True
+
+
+def codec_of(settings: Settings, *, keep_key: "KeepKey | None" = None, make_master: bool = True) -> "Codec":
+    """A codec that seals what it encodes and opens what it decodes, where records have a `user`.
+
+    Args:
+        settings: where the registry, the keys and the master key are.
+        keep_key: for programs that must not block: takes on the key of a person who is met for the first time, and
+            sees to it that Kafka has acknowledged it before it sends a record that is encoded after. Default: `encode`
+            sends the key itself and waits.
+        make_master: whether an installation without a master key gets one; without one, records stay unsealed.
+    """
+
+    return Codec(settings.schema_registry, Sealer(settings, keep_key=keep_key, make_master=make_master))
