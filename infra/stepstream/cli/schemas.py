@@ -24,7 +24,7 @@ def list_schemas() -> None:
 @schemas.command()
 def docs() -> None:
     """Print the protocol reference page (Markdown)."""
-    from stepstream.topics.generate import protocol_page
+    from stepstream.topics.codegen import protocol_page
 
     click.echo(protocol_page(), nl=False)
 
@@ -32,15 +32,15 @@ def docs() -> None:
 @schemas.command()
 def generate() -> None:
     """Write the Python events and docs/protocol.md from the schemas; only in a checkout."""
-    from stepstream.topics import generate
+    from stepstream.topics import codegen
 
-    package = Path(generate.__file__).parent
+    package = Path(codegen.__file__).parent
     checkout = package.parent.parent.parent
     if not (checkout / "pyproject.toml").is_file():
         raise StackError("schemas generate writes into a checkout, and this is an installed package")
     for path, text in (
-        (package / "events.py", generate.python_module()),
-        (checkout / "docs" / "protocol.md", generate.protocol_page()),
+        (package / "events.py", codegen.python_module()),
+        (checkout / "docs" / "protocol.md", codegen.protocol_page()),
     ):
         path.write_text(text, encoding="utf-8")
         click.echo(f"wrote {path.relative_to(checkout)}")

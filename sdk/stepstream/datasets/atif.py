@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from stepstream.datasets.chat import close
-from stepstream.datasets.contexts import whole_prompts
 from stepstream.datasets.episode import NEUTRAL, Episode, Named, Origin, Turn, Unreadable, build
 from stepstream.datasets.extension import KEY, extension, read_both
 from stepstream.datasets.messages import arguments_of, content_of, digest_of, others, text_of
 from stepstream.topics.events import Message, Step, new_message, new_tool_call
+from stepstream.topics.step_contexts import whole_prompts
 
 FORMAT = "atif"
 _WRITTEN = "ATIF-v1.7"

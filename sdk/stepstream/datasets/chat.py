@@ -11,7 +11,6 @@ message. They are in `metadata.stepstream`.
 from collections.abc import Mapping
 from typing import Any
 
-from stepstream.datasets.contexts import conversations
 from stepstream.datasets.episode import (
     NEUTRAL,
     Episode,
@@ -23,6 +22,7 @@ from stepstream.datasets.episode import (
 from stepstream.datasets.extension import KEY, extension, read_both
 from stepstream.datasets.messages import digest_of, from_chat, others, text_of, to_chat
 from stepstream.topics.events import Message
+from stepstream.topics.step_contexts import conversations
 
 FORMAT = "chat"
 _KNOWN = ("messages", "tools", "id", "metadata")

@@ -23,7 +23,6 @@ from stepstream.jobs.governance.governing import govern_feedback, govern_step
 from stepstream.jobs.governance.remembered import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
 from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
-from stepstream.jobs.labels.joining import shared_step
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.folding import FoldProcessor
 from stepstream.jobs.runtime.outputs import Outputs
@@ -33,6 +32,7 @@ from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.events import Consent, Feedback, Step, new_audit_entry
 from stepstream.topics.ids import derived_id
+from stepstream.topics.step_contexts import shared_step
 from stepstream.topics.table import Table
 
 log = logging.getLogger(__name__)

@@ -28,12 +28,12 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.runtime.waiting import Decoder, PatientCodec
-from stepstream.jobs.verifiers.base import SHADOW
 from stepstream.jobs.verifiers.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
 from stepstream.topics.table import Table
+from stepstream.topics.trusted_sources import SHADOW
 
 NAME = "judge"
 VERSION = "1"

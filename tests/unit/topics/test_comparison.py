@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from stepstream.schemas.loader import source
-from stepstream.topics.comparison import comparison, section
+from stepstream.topics.codegen import comparison, section
 
 RECORDS = ("Step", "Message", "ToolCall", "Sampling", "PolicySpan", "Feedback", "LabeledStep", "LabeledTrajectory")
 

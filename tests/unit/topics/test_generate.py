@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import stepstream.topics.events as events
-from stepstream.topics.generate import protocol_page, python_module
+from stepstream.topics.codegen import protocol_page, python_module
 
 ROOT = Path(__file__).parents[3]
 

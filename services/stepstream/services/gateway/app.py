@@ -43,7 +43,7 @@ from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
 from stepstream.topics.spool_folder import gateway_spool
 from stepstream.topics.table import Table
-from stepstream.topics.verdicts import SCOPE as VERDICTS
+from stepstream.topics.trusted_sources import SCOPE as VERDICTS
 
 log = logging.getLogger(__name__)
 

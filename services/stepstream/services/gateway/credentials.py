@@ -12,7 +12,7 @@ from hmac import compare_digest
 
 from stepstream.services.gateway.errors import Forbidden, Unauthorized
 from stepstream.topics.events import ApiKey
-from stepstream.topics.verdicts import SCOPE as VERDICTS
+from stepstream.topics.trusted_sources import SCOPE as VERDICTS
 
 PREFIX = b"sk-stepstream-"
 SCOPES = ("calls", "feedback", "otlp", VERDICTS)

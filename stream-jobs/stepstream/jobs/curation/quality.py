@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepstream.jobs.curation.languages import language_of
-from stepstream.jobs.labels.joining import shared_step
 from stepstream.topics.events import Step, ToolCall, TrajectoryEnd
+from stepstream.topics.step_contexts import shared_step
 
 _LIMITS = ("length", "max_tokens", "max_output_tokens")
 """Why a response ended that was cut, as makers of models say it, and whoever writes to Kafka passes it on."""

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from stepstream.jobs.judging.form import chat_request, cut, digest_of, score_within
-from stepstream.jobs.labels.joining import shared_step
 from stepstream.topics.events import Message, Step
+from stepstream.topics.step_contexts import shared_step
 
 _MOST_CHARACTERS = 8_000
 """Longest text of one field; the middle of a longer one is left out."""

@@ -9,9 +9,8 @@ that came as a span, which may have been cut.
 
 from collections.abc import Sequence
 
-from stepstream.datasets.contexts import conversations
-from stepstream.jobs.labels.joining import shared_step
 from stepstream.topics.events import Conversation, ConversationSpan, Step, new_conversation, new_conversation_span
+from stepstream.topics.step_contexts import conversations, shared_step
 
 
 def converse(steps: Sequence[Step]) -> list[Conversation]:

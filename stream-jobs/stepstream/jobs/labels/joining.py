@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepstream.topics.events import SequenceSpan, Step, TrainingSequence, new_sequence_span, new_training_sequence
+from stepstream.topics.step_contexts import failed
 
 
 @dataclass
@@ -41,20 +42,6 @@ class _Context(NamedTuple):
     """SHA-256 over them as little-endian int32, to be copied and gone on with."""
     before: "_Context | None"
     """The context that it continues, for a prefix that ends inside it."""
-
-
-def shared_step(step: Step) -> int | None:
-    """Index of the step whose context a step continues; None: it begins a conversation of its own."""
-    if not step["prompt_shared_tokens"] and not step["prompt_shared_messages"]:
-        return None
-    named = step["prompt_shared_step"]
-    return step["step_index"] - 1 if named is None else named
-
-
-def failed(step: Step) -> bool:
-    """Whether a step is a call that failed and left nothing that could have been captured."""
-    response = step["response"]
-    return step["error"] is not None and not (response["content"] or response["tool_calls"] or response["reasoning"])
 
 
 def join(steps: Sequence[Step]) -> Joined:

@@ -7,7 +7,7 @@ from stepstream.jobs.curation.signature import signature
 from stepstream.jobs.governance.standing import Standing
 from stepstream.jobs.labels.conversing import converse
 from stepstream.jobs.labels.demonstrations import demonstrated
-from stepstream.jobs.labels.joining import failed, join, shared_step
+from stepstream.jobs.labels.joining import join
 from stepstream.jobs.labels.toolcalls import attach
 from stepstream.jobs.rewards.evidence import Evidence
 from stepstream.jobs.rewards.spec import Declared
@@ -27,6 +27,7 @@ from stepstream.topics.events import (
     new_labeled_trajectory,
     new_tool_use,
 )
+from stepstream.topics.step_contexts import failed, shared_step
 
 _CONSENT: tuple[Consent, ...] = ("none", "analyse", "train")
 _FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")

@@ -8,8 +8,8 @@ with a call that did not cause it.
 
 from collections.abc import Sequence
 
-from stepstream.jobs.labels.joining import shared_step
 from stepstream.topics.events import Step, ToolCall
+from stepstream.topics.step_contexts import shared_step
 
 
 def attach(steps: Sequence[Step]) -> list[list[ToolCall]]:

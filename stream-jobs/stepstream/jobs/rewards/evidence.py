@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from stepstream.jobs.rewards.spec import Component, RewardSpec
-from stepstream.topics.verdicts import VERDICTS, gives_verdicts, speaks_for
+from stepstream.topics.trusted_sources import VERDICTS, gives_verdicts, speaks_for
 
 Signal = Mapping[str, Any]
 """What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `call` (the tool call of that step, where it

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stepstream.config import SettingsError
-from stepstream.jobs.verifiers.base import SHADOW
+from stepstream.topics.trusted_sources import SHADOW
 
 Builtin = Literal[
     "errors",

@@ -8,7 +8,6 @@ from stepstream.topics.events import Message
 
 Source = Literal["verifier", "test", "judge", "prm"]
 
-SHADOW = "shadow."
 """Before the name of feedback that must not count."""
 
 

@@ -21,12 +21,13 @@ from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.runtime.waiting import Decoder
-from stepstream.jobs.verifiers.base import SHADOW, Case, Verdict
+from stepstream.jobs.verifiers.base import Case, Verdict
 from stepstream.jobs.verifiers.bench import Judged
 from stepstream.jobs.verifiers.reading import cases
 from stepstream.jobs.verifiers.specification import Verification
 from stepstream.topics.events import Consent, Feedback, Step, TrajectoryClosed, new_feedback
 from stepstream.topics.ids import derived_id
+from stepstream.topics.trusted_sources import SHADOW
 
 NAME = "verify"
 VERSION = "1"

@@ -6,12 +6,12 @@ from typing import Any
 
 import orjson
 
-from stepstream.jobs.labels.joining import shared_step
 from stepstream.jobs.labels.toolcalls import attach
 from stepstream.jobs.verifiers.base import Case, Turn
 from stepstream.jobs.verifiers.regex import compiled
 from stepstream.jobs.verifiers.specification import Declared, Verification
 from stepstream.topics.events import Message, Step, ToolCall
+from stepstream.topics.step_contexts import shared_step
 
 
 def cases(verification: Verification, steps: Sequence[Step]) -> list[Case | None] | None:

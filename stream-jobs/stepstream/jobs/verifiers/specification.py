@@ -24,9 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from stepstream.config import SettingsError
 from stepstream.jobs.verifiers import registry
-from stepstream.jobs.verifiers.base import SHADOW, Verifier
+from stepstream.jobs.verifiers.base import Verifier
 from stepstream.jobs.verifiers.options import BadOptions, Surroundings
 from stepstream.jobs.verifiers.regex import BadPattern, compiled
+from stepstream.topics.trusted_sources import SHADOW
 
 
 class Declared(BaseModel):

@@ -31,3 +31,6 @@ def gives_verdicts(producer: str) -> bool:
 
 def _name(producer: str) -> str:
     return producer.partition("/")[0]
+
+
+SHADOW = "shadow."

@@ -1,9 +1,26 @@
-"""The whole prompts of a trajectory, whose steps keep only what is new in each. Pure."""
+"""The whole prompts of a trajectory, whose steps keep only what is new in each. Pure.
+
+Rebuild the context of each step of a trajectory.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from stepstream.topics.events import Message, Step
+
+
+def shared_step(step: Step) -> int | None:
+    """Index of the step whose context a step continues; None: it begins a conversation of its own."""
+    if not step["prompt_shared_tokens"] and not step["prompt_shared_messages"]:
+        return None
+    named = step["prompt_shared_step"]
+    return step["step_index"] - 1 if named is None else named
+
+
+def failed(step: Step) -> bool:
+    """Whether a step is a call that failed and left nothing that could have been captured."""
+    response = step["response"]
+    return step["error"] is not None and not (response["content"] or response["tool_calls"] or response["reasoning"])
 
 
 class Said(NamedTuple):
