@@ -20,14 +20,14 @@ from stepstream import sdk
 from stepstream.config import Settings, environment_of
 from stepstream.crypto.key_ring import codec_of
 from stepstream.crypto.master_key import master_of
+from stepstream.delivery.confirmed_producer import Confirmed, NotDelivered
+from stepstream.delivery.types import Event
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.labels.joining import join
 from stepstream.sdk.recorder import Recorder
 from stepstream.sdk.trajectory import About
 from stepstream.topics.codec import Codec
-from stepstream.topics.confirmed import Confirmed, NotDelivered
 from stepstream.topics.consumer import EventConsumer
-from stepstream.topics.encoded import Event
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
 

@@ -125,7 +125,7 @@ def secrets(settings: Settings) -> Iterator[Finding]:
 
 def spool(settings: Settings) -> Iterator[Finding]:
     """Events that a gateway on this machine keeps because Kafka does not have them yet."""
-    from stepstream.topics.spool_folder import gateway_spool, segment_files
+    from stepstream.delivery.spool import gateway_spool, segment_files
 
     folder = gateway_spool(settings)
     most = max((_megabytes(segment_files(writer)) for writer in folder.glob("writer-*")), default=0.0)

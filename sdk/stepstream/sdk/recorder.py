@@ -98,8 +98,8 @@ class Recorder:
     def _connect(self) -> Sink:
         # Not needed by a program that only imports the SDK, or has it switched off.
         from stepstream.crypto.key_ring import codec_of
-        from stepstream.topics.backlog import Room
-        from stepstream.topics.delivery import Delivery
+        from stepstream.delivery.spooled_producer import Delivery
+        from stepstream.delivery.types import Room
 
         sdk = self.settings.sdk
         return Delivery(

@@ -13,11 +13,11 @@ from stepstream.cli import checks
 from stepstream.cli.finding import Finding
 from stepstream.cli.main import run
 from stepstream.config import Settings, load
+from stepstream.delivery.spool import SUFFIX
 from stepstream.embedded.addresses import wire
 from stepstream.embedded.processes import Process, table
 from stepstream.jobs.storage.migrate import migrations
 from stepstream.topics.catalogue import TOPICS
-from stepstream.topics.spool_folder import SUFFIX
 
 SUBJECTS = [topic.subject for topic in TOPICS.values()]
 

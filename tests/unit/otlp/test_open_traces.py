@@ -7,13 +7,13 @@ import pytest
 from hand_made_traces import DEFAULTS
 
 from stepstream.config import load
+from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
 from stepstream.services.gateway.otlp.protocol import TraceRequest
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.codec import Codec, CodecError
-from stepstream.topics.confirmed import NotDelivered
 from stepstream.topics.events import new_trace_export
 
 TORN = "cc" * 16

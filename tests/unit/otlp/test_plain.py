@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otlp_fixtures import GENERATIONS, recorded_requests
 
 from stepstream.config import load
+from stepstream.delivery.types import Encoded
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
@@ -18,7 +19,6 @@ from stepstream.services.gateway.otlp.places import Places
 from stepstream.services.gateway.otlp.plain_steps import PlainSteps
 from stepstream.services.gateway.otlp.protocol import TraceRequest
 from stepstream.topics.codec import Codec
-from stepstream.topics.encoded import Encoded
 
 DEFAULTS = Defaults("shop", "analyse", "agent")
 CODEC = Codec(load({}).schema_registry)

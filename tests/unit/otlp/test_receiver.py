@@ -18,10 +18,10 @@ from prometheus_client import CollectorRegistry
 from stack_fixtures import changed
 
 from stepstream.config import Settings, load
+from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.errors import Forbidden
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver, TenantOf
-from stepstream.topics.confirmed import NotDelivered
 
 
 @dataclass

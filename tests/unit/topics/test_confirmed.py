@@ -6,12 +6,12 @@ import pytest
 from sample_records import step
 
 from stepstream.config import load
-from stepstream.topics import confirmed as confirmed_module
+from stepstream.delivery import confirmed_producer as confirmed_module
+from stepstream.delivery.confirmed_producer import Confirmed
+from stepstream.delivery.spooled_producer import Delivery
+from stepstream.delivery.types import Event
 from stepstream.topics import producer
 from stepstream.topics.codec import HEADER, Codec
-from stepstream.topics.confirmed import Confirmed
-from stepstream.topics.delivery import Delivery
-from stepstream.topics.encoded import Event
 from stepstream.topics.producer import EventProducer
 
 

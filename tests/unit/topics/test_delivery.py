@@ -13,15 +13,14 @@ from sample_records import feedback, step
 from waiting import PATIENCE_S, until
 
 from stepstream.config import Kafka, SchemaRegistry
+from stepstream.delivery import sender
+from stepstream.delivery import spooled_producer as module
+from stepstream.delivery.spool import Spool
+from stepstream.delivery.spooled_producer import KEYS, Delivery, Left
+from stepstream.delivery.types import Record, Room
 from stepstream.schemas import schema_text
-from stepstream.topics import carrier, window
-from stepstream.topics import delivery as module
-from stepstream.topics.backlog import Room
 from stepstream.topics.codec import Codec, KeysUnavailable, NotRegistered, RegistryUnavailable, Sealing
-from stepstream.topics.delivery import KEYS, Delivery, Left
 from stepstream.topics.events import SubjectKey, new_subject_key
-from stepstream.topics.segment import Record
-from stepstream.topics.spool import Spool
 
 MB = 1024 * 1024
 
@@ -117,7 +116,7 @@ class Counts:
 @pytest.fixture(autouse=True)
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
-    monkeypatch.setattr(carrier, "EventProducer", broker.producer)
+    monkeypatch.setattr(sender, "EventProducer", broker.producer)
     monkeypatch.setattr(module, "POLL_S", 0.002)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     return broker
@@ -181,7 +180,7 @@ def test_in_order_and_gone_from_disk(broker: Broker, start: Any, tmp_path: Path)
 def test_the_registry_away_from_the_start_and_kafka_away_later(
     broker: Broker, registry: Registry, start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "WINDOW_EVENTS", 40)
+    monkeypatch.setattr(sender, "WINDOW_EVENTS", 40)
     registry.up = False
     delivery, _ = start()
     push(delivery, range(100))
@@ -295,7 +294,7 @@ def test_without_a_disk_events_flow_through_memory(
     broker: Broker, start: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("stepstream.topics.backlog.REOPEN_S", 0.02)
+    monkeypatch.setattr("stepstream.delivery.backlog.REOPEN_S", 0.02)
     delivery, counts = start(tmp_path / "file" / "spool")
     push(delivery, range(10))
     until(lambda: arrived(broker, range(10)))

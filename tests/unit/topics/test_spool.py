@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepstream.topics import segment, spool
-from stepstream.topics.segment import Record
-from stepstream.topics.spool import Place, Spool
+from stepstream.delivery import segment, spool
+from stepstream.delivery.spool import Spool
+from stepstream.delivery.types import Place, Record
 
 MB = 1024 * 1024
 SCHEMAS = {"steps": '{"type": "string"}', "feedback": '{"type": "long"}'}

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from stepstream.config import Settings
 from stepstream.crypto.erasures import Erased
 from stepstream.crypto.key_ring import ERASURES
+from stepstream.delivery.spool import gateway_spool
 from stepstream.services.gateway import feedback
 from stepstream.services.gateway.asgi import (
     JSON,
@@ -41,7 +42,6 @@ from stepstream.services.gateway.protocols.responses import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
-from stepstream.topics.spool_folder import gateway_spool
 from stepstream.topics.table import Table
 from stepstream.topics.trusted_sources import SCOPE as VERDICTS
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
+from stepstream.delivery.confirmed_producer import Confirmed, NotDelivered
+from stepstream.delivery.spool import gateway_spool
+from stepstream.delivery.spooled_producer import Delivery, Left
+from stepstream.delivery.types import Event, Room
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.topics.backlog import Room
-from stepstream.topics.confirmed import Confirmed, NotDelivered
-from stepstream.topics.delivery import Delivery, Left
-from stepstream.topics.encoded import Event
-from stepstream.topics.spool_folder import gateway_spool
 
 __all__ = ["Event", "Left", "NotDelivered", "Publisher"]
 

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from stepstream.delivery.types import Encoded
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import Assembler, Record
 from stepstream.services.gateway.otlp.calls import EVALUATION
@@ -18,7 +19,6 @@ from stepstream.services.gateway.otlp.split import split_logs, split_traces
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.values import decoded, value
 from stepstream.services.gateway.otlp.wire import Signal
-from stepstream.topics.encoded import Encoded
 from stepstream.topics.events import new_trace_export
 from stepstream.topics.ids import new_event_id
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from stepstream.config import Settings
+from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC
@@ -27,7 +28,6 @@ from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
-from stepstream.topics.confirmed import NotDelivered
 from stepstream.topics.events import new_dead_letter
 from stepstream.topics.ids import derived_id, now_us
 

@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import cast
 
+from stepstream.delivery.types import Encoded
 from stepstream.services.gateway.otlp.assembly import EMPTY, JOB
 from stepstream.services.gateway.otlp.identity import Defaults, identity_of
 from stepstream.services.gateway.otlp.messages import STEP, shared
@@ -11,7 +12,6 @@ from stepstream.services.gateway.otlp.plain import Gathered, text_of
 from stepstream.services.gateway.otlp.trace import name_of
 from stepstream.services.gateway.otlp.values import Attributes, text
 from stepstream.topics.avro_writer import HALF, SIZES, around, zigzag
-from stepstream.topics.encoded import Encoded
 from stepstream.topics.events import Consent
 from stepstream.topics.ids import derived_id
 

@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
+from stepstream.delivery.confirmed_producer import NotDelivered
+from stepstream.delivery.types import Encoded
 from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.otlp import wire
@@ -23,8 +25,6 @@ from stepstream.services.gateway.otlp.places import Places
 from stepstream.services.gateway.otlp.plain_steps import PlainSteps
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
-from stepstream.topics.confirmed import NotDelivered
-from stepstream.topics.encoded import Encoded
 from stepstream.topics.ids import now_us
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config import Kafka
+from stepstream.delivery.spooled_producer import Delivery
+from stepstream.delivery.types import Encoded, Event
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
-from stepstream.topics.delivery import Delivery
-from stepstream.topics.encoded import Encoded, Event
 from stepstream.topics.producer import EventProducer
 
 LINGER_MS = 10.0

@@ -6,33 +6,91 @@ a crash may be read again, never skipped.
 
 A folder has one writer at a time. Each writer takes the first subfolder that nobody holds, and sends what earlier
 writers left behind in all others that nobody holds either.
+
+The folder of a spool: each writer holds a subfolder of its own, and takes over those of writers that are gone.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from stepstream.topics import segment as file
-from stepstream.topics.segment import Record, Schemas
-from stepstream.topics.spool_folder import SUFFIX, abandoned, adopt, claim, segment_files
+from stepstream.config import Settings
+from stepstream.delivery import segment as file
+from stepstream.delivery.segment import Schemas
+from stepstream.delivery.types import Place, Record
+
+SUFFIX = ".spool"
+_MOST_WRITERS = 1000
+
+
+def gateway_spool(settings: Settings) -> Path:
+    """Where a gateway's events wait, and where it keeps step indices."""
+    return settings.gateway.spool or settings.paths.data / "spool" / "gateway"
+
+
+def claim(folder: Path) -> tuple[Path, int]:
+    """The first subfolder that nobody holds, and its lock, which is let go with `os.close`.
+
+    Raises:
+        OSError: a subfolder cannot be made or locked, or there are too many writers.
+    """
+    for number in range(_MOST_WRITERS):
+        own = folder / f"writer-{number}"
+        own.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _try_lock(own)
+        if lock is not None:
+            return own, lock
+    raise OSError(f"{folder}: {_MOST_WRITERS} processes write there already")
+
+
+def _try_lock(folder: Path) -> int | None:
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def abandoned(folder: Path, own: Path) -> list[Path]:
+    """The subfolders of other writers that hold segments; whether those writers live, `adopt` finds out."""
+    return sorted(path for path in folder.glob("writer-*") if path != own and segment_files(path))
+
+
+def adopt(other: Path, own: Path) -> int:
+    """Moves the segments of a writer that is gone behind one's own; returns the next free number."""
+    taken = [int(path.name.removesuffix(SUFFIX)) for path in segment_files(own)]
+    free = max(taken, default=-1) + 1
+    lock = _try_lock(other)
+    if lock is None:
+        return free
+    try:
+        for path in segment_files(other):
+            path.rename(own / f"{free:012d}{SUFFIX}")
+            free += 1
+    finally:
+        os.close(lock)
+    return free
+
+
+def segment_files(folder: Path) -> list[Path]:
+    """The segments of a writer, oldest first."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
 
 log = logging.getLogger(__name__)
 
 _SEGMENTS = 16
 _SMALLEST_SEGMENT = 64 * 1024
 _LARGEST_SEGMENT = 64 * 1024 * 1024
-
-
-class Place(NamedTuple):
-    """Where a record stands: its segment, and the offsets of its first byte and of the byte after it."""
-
-    segment: int
-    start: int
-    end: int
 
 
 @dataclass(slots=True)

@@ -7,10 +7,11 @@ so a later version of this package can still send it.
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import orjson
+
+from stepstream.delivery.types import Record
 
 MAGIC = b"STPSPL1\n"
 BEGIN = 32
@@ -22,19 +23,6 @@ _SCHEMA = struct.Struct("<BBH")
 _RECORD = struct.Struct("<BBHIIq")
 _SCHEMA_KIND = 0
 _RECORD_KIND = 1
-
-
-class Record(NamedTuple):
-    """One event as it waits: encoded, but for the five-byte header that the registry decides."""
-
-    topic: str
-    key: str
-    event_id: str
-    occurred_at_us: int
-    headers: Mapping[str, str] | None
-    schema: str
-    """Text of the schema that `body` is written with."""
-    body: bytes
 
 
 class Schemas(dict[int, tuple[str, str]]):

@@ -15,15 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stepstream.config import Kafka
-from stepstream.topics.backlog import Backlog, Room, Watch
-from stepstream.topics.carrier import LETTERS, Carrier
+from stepstream.delivery.backlog import Backlog
+from stepstream.delivery.sender import DONE, FAILED, LETTERS, Carrier, Sent, Window
+from stepstream.delivery.types import Event, Place, Record, Room, Watch
 from stepstream.topics.codec import Codec, RegistryUnavailable
-from stepstream.topics.encoded import Event
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.producer import DeliveryFailed
-from stepstream.topics.segment import Record
-from stepstream.topics.spool import Place
-from stepstream.topics.window import DONE, FAILED, Sent, Window
 
 log = logging.getLogger(__name__)
 

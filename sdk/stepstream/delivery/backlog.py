@@ -4,11 +4,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple, Protocol
 
-from stepstream.topics.segment import Record
-from stepstream.topics.spool import Place, Spool
+from stepstream.delivery.spool import Spool
+from stepstream.delivery.types import Place, Record, Room, Watch
 
 log = logging.getLogger(__name__)
 
@@ -22,38 +20,6 @@ _BESIDE = 320
 def _size(record: Record) -> int:
     """Bytes that an event takes in memory."""
     return len(record.body) + _BESIDE
-
-
-class Watch(Protocol):
-    """Told what becomes of events; called from any thread, and must not block."""
-
-    def delivered(self, events: int) -> None:
-        """Kafka has acknowledged them."""
-
-    def refused(self, events: int) -> None:
-        """They fit no schema, or Kafka refused them for good."""
-
-    def lost(self, events: int) -> None:
-        """They were given up, since there was no more room."""
-
-    def unspooled(self, events: int) -> None:
-        """The disk did not take them: they are in memory only."""
-
-    def backlog(self, events: int, spool_bytes: int) -> None:
-        """So many are not acknowledged yet, and the spool takes so many bytes."""
-
-
-class Room(NamedTuple):
-    """How much may wait, and where.
-
-    Without a folder, events wait in memory only. `drop_oldest`: where memory is full, the oldest event is given up
-    instead of the newest.
-    """
-
-    folder: Path | None
-    spool_bytes: int
-    memory_bytes: int
-    drop_oldest: bool = False
 
 
 class Backlog:

@@ -1,25 +1,158 @@
-"""Hands events to Kafka's client one by one, and takes its answers: arrived, to be sent again, or never to be taken."""
+"""Hands events to Kafka's client one by one, and takes its answers: arrived, to be sent again, or never to be taken.
+
+The five bytes before each body, by the schema it was written with, which may be older than this package.
+
+The events that Kafka's client has and Kafka has not acknowledged, in the order in which they were sent.
+"""
 
 import hashlib
 import logging
 import time
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from stepstream.config import Kafka
-from stepstream.topics.backlog import Watch
-from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
-from stepstream.topics.encoded import Event
+from stepstream.delivery.types import Event, Place, Record, Watch
+from stepstream.schemas import schema_text
+from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.codec import Codec, CodecError, NotRegistered, RegistryUnavailable
 from stepstream.topics.events import DeadLetter, new_dead_letter
-from stepstream.topics.headers import Headers
 from stepstream.topics.ids import derived_id, now_us
 from stepstream.topics.producer import EventProducer
-from stepstream.topics.segment import Record
-from stepstream.topics.window import DONE, FAILED, Sent
 
 log = logging.getLogger(__name__)
+
+
+class Headers:
+    """What the registry has said. `look_up` and `ours` block, in one thread; the rest never does."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.schemas = {topic.name: schema_text(topic.schema) for topic in TOPICS.values()}
+        """Text of this package's schema of each topic."""
+        self._codec = codec
+        self._known: dict[tuple[str, str], bytes] = {}
+        self._foreign: set[tuple[str, str]] = set()
+        self._told = False
+
+    def value(self, record: Record) -> bytes | None:
+        """The record's value on the wire; None: the registry has not said yet, or it must be translated first."""
+        header = self._known.get((record.topic, record.schema))
+        return None if header is None else header + record.body
+
+    def ours(self, record: Record) -> Record:
+        """The record in this package's schema, where the registry does not hold its own; blocks for a person's key.
+
+        Raises:
+            CodecError: its body cannot be read.
+            KeysUnavailable: it is sealed and its key cannot be had now.
+        """
+        written = record.topic, record.schema
+        if written not in self._foreign:
+            return record
+        return record._replace(schema=self.schemas[record.topic], body=self._codec.translate(*written, record.body))
+
+    def look_up(self, records: Iterable[Record]) -> bool:
+        """Asks the registry for what these need and is not known yet; False: it does not say.
+
+        A schema that nobody has registered, since the registry was away for as long as it was in use, is replaced by
+        this package's.
+        """
+        for topic, schema in {(record.topic, record.schema) for record in records} - self._known.keys() - self._foreign:
+            ours = schema == self.schemas[topic]
+            try:
+                try:
+                    self._known[topic, schema] = self._codec.header(topic, None if ours else schema)
+                except NotRegistered:
+                    if ours:
+                        raise
+                    self._known[topic, self.schemas[topic]] = self._codec.header(topic)
+                    self._foreign.add((topic, schema))
+            except RegistryUnavailable as error:
+                if not self._told:
+                    log.warning("events wait: %s", error)
+                    self._told = True
+                return False
+        if self._told:
+            log.info("the schema registry answers: events are delivered again")
+            self._told = False
+        return True
+
+
+WINDOW_EVENTS = 20_000
+WINDOW_BYTES = 32 * 1024 * 1024
+IN_FLIGHT, DONE, FAILED = range(3)
+
+
+class Sent:
+    """An event that Kafka's client has; `record` only where the disk has it not."""
+
+    __slots__ = ("key", "place", "record", "size", "state")
+
+    def __init__(self, key: str, record: Record | None, place: Place | None, size: int) -> None:
+        self.key = key
+        self.record = record
+        self.place = place
+        self.size = size
+        self.state = IN_FLIGHT
+
+
+class Window:
+    """Its owner's lock guards it; the state of what is in it may change at any time."""
+
+    def __init__(self) -> None:
+        self._sent: deque[Sent] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def has_room(self, size: int) -> bool:
+        """Whether one more event of so many bytes may be sent."""
+        return len(self._sent) < WINDOW_EVENTS and self._bytes + size <= max(WINDOW_BYTES, size)
+
+    def add(self, sent: Sent) -> None:
+        """Takes in the event that was sent last."""
+        self._sent.append(sent)
+        self._bytes += sent.size
+
+    def settle(self) -> Place | None:
+        """Lets go what has been acknowledged and has nothing unacknowledged before it; the last place among it."""
+        place = None
+        while self._sent and self._sent[0].state == DONE:
+            sent = self._sent.popleft()
+            self._bytes -= sent.size
+            place = sent.place or place
+        return place
+
+    def is_answered(self) -> bool:
+        """Whether Kafka has said of every event what became of it."""
+        return all(sent.state != IN_FLIGHT for sent in self._sent)
+
+    def undelivered(self) -> list[Place | None]:
+        """Where the events are kept that have not arrived; None for one in memory."""
+        return [sent.place for sent in self._sent if sent.state != DONE]
+
+    def again(self) -> list[tuple[Record | None, Place | None]]:
+        """What must be sent again for the sake of order: everything on disk, and of those in memory each from the
+        first of its key on that failed. What arrives twice has the same id.
+        """
+        broken: set[str] = set()
+        found = []
+        for sent in self._sent:
+            if sent.state == FAILED:
+                broken.add(sent.key)
+            if sent.place is not None or sent.key in broken:
+                found.append((sent.record, sent.place))
+        return found
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self._sent.clear()
+        self._bytes = 0
+
 
 WARN_EVERY_S = 10.0
 LETTERS = "dead-letters"
