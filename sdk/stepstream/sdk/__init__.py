@@ -10,10 +10,10 @@
 Nothing here fails or delays the agent: what cannot be recorded is logged and counted. See docs/sdk.md.
 """
 
+from stepstream.sdk.api import current, current_step, feedback, sub_agent, trajectory
 from stepstream.sdk.checkpoints import Checkpoints, subscribe_checkpoints
 from stepstream.sdk.decorators import reward, step
 from stepstream.sdk.recorder import MemorySink, close, configure, flush, recorder
-from stepstream.sdk.scopes import current, current_step, feedback, sub_agent, trajectory
 from stepstream.sdk.step import Step
 from stepstream.sdk.tools import tool, tool_use
 from stepstream.sdk.trajectory import Trajectory

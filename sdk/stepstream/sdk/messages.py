@@ -1,13 +1,20 @@
-"""What users hand over, as the log keeps it: messages in OpenAI's shape, as dicts or a client's objects. Pure."""
+"""What users hand over, as the log keeps it: messages in OpenAI's shape, as dicts or a client's objects. Pure.
+
+A response in the tokens that were sampled. Pure.
+
+Which call of a response a tool's result belongs to. Pure.
+"""
 
 import json
+import uuid
+from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from stepstream.core.lenient_json import sound_text
-from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
+from stepstream.topics.events import Message, PolicySpan, ToolCall, new_message, new_policy_span, new_tool_call
 
 _TEXTS = ("text", "input_text", "output_text")
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
@@ -132,3 +139,51 @@ def _shown_at_all(value: Any) -> str:
         return sound_text(repr(value))
     except Exception:
         return f"<{type(value).__name__}>"
+
+
+class Tokens:
+    """A sampled response in tokens, with the whole prompt's: lists, arrays or tensors of numbers."""
+
+    def __init__(self, prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int) -> None:
+        """Raises ValueError, TypeError or OverflowError for what is none."""
+        self.prompt, self.response = _numbers("i", prompt), _numbers("i", response)
+        self.logprobs = _numbers("d", logprobs)
+        self.version = version
+        if not self.response or len(self.response) != len(self.logprobs) or version < 0:
+            raise ValueError(f"{len(self.response)} tokens, {len(self.logprobs)} logprobs, version {version}")
+
+    def spans(self, model: str) -> list[PolicySpan]:
+        """All of the response was sampled by one version."""
+        return [new_policy_span(start=0, end=len(self.response), model=model, version=self.version)]
+
+
+def _numbers(code: str, values: Any) -> list[Any]:
+    """Python's numbers of any kind that `array` has a code for."""
+    tolist = getattr(values, "tolist", None)
+    return array(code, tolist() if callable(tolist) else values).tolist()
+
+
+def attach(response: Message, used: Iterable[ToolCall]) -> None:
+    """Gives the response's calls what their tools gave back; a tool that it does not call becomes a call of its own."""
+    for use in used:
+        call = _unanswered(response["tool_calls"], use)
+        if call is None:
+            response["tool_calls"].append({**use, "call_id": use["call_id"] or f"call_{uuid.uuid4().hex[:12]}"})
+        else:
+            call["result"], call["error"], call["duration_ms"] = use["result"], use["error"], use["duration_ms"]
+
+
+def _unanswered(calls: Iterable[ToolCall], use: ToolCall) -> ToolCall | None:
+    waiting = [
+        call
+        for call in calls
+        if call["name"] == use["name"] and call["result"] is None and call["error"] is None and not call["duration_ms"]
+    ]
+    if use["call_id"]:
+        return next((call for call in waiting if call["call_id"] == use["call_id"]), None)
+    same = [call for call in waiting if _squeezed(call["arguments"]) == _squeezed(use["arguments"])]
+    return next(iter(same or waiting), None)
+
+
+def _squeezed(arguments: str) -> str:
+    return "".join(arguments.split())

@@ -9,10 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepstream.sdk.context import Block, enter, leave, steps
-from stepstream.sdk.messages import each_of, message_of, plain, text_of, tool_call_of
+from stepstream.sdk.messages import Tokens, attach, each_of, message_of, plain, text_of, tool_call_of
 from stepstream.sdk.recorder import quiet
-from stepstream.sdk.tokens import Tokens
-from stepstream.sdk.tool_results import attach
 from stepstream.topics.events import (
     Message,
     Sampling,

@@ -13,13 +13,21 @@ from urllib.parse import quote
 
 from stepstream.sdk.messages import name_of, optional_text
 from stepstream.sdk.recorder import Recorder, quiet
-from stepstream.sdk.sharing import Sharing
+from stepstream.sdk.shared_prefix import Sharing
 from stepstream.sdk.step import Step
 from stepstream.topics.events import Consent, Track, TrajectoryEnd, new_feedback
 from stepstream.topics.ids import new_event_id, now_us
 
 if TYPE_CHECKING:
-    from stepstream.sdk.scopes import TrajectoryScope
+    pass
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar, cast
+
+from stepstream.sdk.context import Block, enter, leave, step_here, steps, trajectories
+from stepstream.sdk.recorder import not_recorded, recorder
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +133,6 @@ class Trajectory:
         harness_version: str | None = None,
     ) -> TrajectoryScope:
         """A child trajectory, called by the step that runs now, else by the last one; the rest is inherited."""
-        from stepstream.sdk.scopes import child_of
 
         named = {"task_id": task_id, "environment": environment, "harness_version": harness_version}
         changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
@@ -279,3 +286,83 @@ def _header(name: str, value: str) -> tuple[str, str]:
 
 NOTHING = Trajectory(None, "", About())
 """Stands where nothing is recorded."""
+
+
+P = ParamSpec("P")
+
+
+T = TypeVar("T")
+
+
+class TrajectoryScope:
+    """`with` it for one trajectory, or decorate a function with it for one trajectory a call.
+
+    An exception that leaves the block ends the trajectory as truncated, with the exception's class, and goes on.
+    """
+
+    def __init__(self, make: Callable[[], Trajectory]) -> None:
+        self._make = make
+        self._trajectory = NOTHING
+        self._blocks: tuple[Block[Trajectory], Block[Step]] | None = None
+
+    def __enter__(self) -> Trajectory:
+        try:
+            self._trajectory = self._make()
+            if self._trajectory.recorded:
+                self._blocks = enter(trajectories, self._trajectory), enter(steps, None)
+        except Exception as error:
+            not_recorded(error)
+            self._trajectory = NOTHING
+        return self._trajectory
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._blocks is not None:
+            leave(steps, self._blocks[1])
+            leave(trajectories, self._blocks[0])
+            self._blocks = None
+            self._trajectory.end("terminated" if kind is None else "truncated", error=kind.__name__ if kind else None)
+
+    async def __aenter__(self) -> Trajectory:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function, each of whose calls is a trajectory; `current()` gives it inside."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            log.error("%s is a generator: it is not recorded; use `with` inside it", function.__qualname__)
+            return cast(Callable[P, T], function)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def recorded(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with TrajectoryScope(self._make):
+                    return await function(*args, **kwargs)
+
+            return cast(Callable[P, T], recorded)
+
+        @functools.wraps(function)
+        def recorded_sync(*args: P.args, **kwargs: P.kwargs) -> T:
+            with TrajectoryScope(self._make):
+                return function(*args, **kwargs)
+
+        return recorded_sync
+
+
+def child_of(parent: Trajectory, trajectory_id: Id, **changes: Any) -> TrajectoryScope:
+    """A sub-agent of `parent`; see `Trajectory.sub_agent`."""
+
+    def make() -> Trajectory:
+        active = recorder()
+        if active is None or not parent.recorded:
+            return NOTHING
+        step = step_here()
+        index = step.index if step is not None and step.trajectory is parent else parent.last_index
+        return Trajectory(active, trajectory_id or uuid.uuid4(), parent.child(max(index, 0), **changes))
+
+    return TrajectoryScope(make)

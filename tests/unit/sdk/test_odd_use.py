@@ -13,7 +13,7 @@ from waiting import PATIENCE_S
 
 from stepstream import sdk
 from stepstream.config import Gateway
-from stepstream.sdk import sharing
+from stepstream.sdk import shared_prefix
 from stepstream.sdk.messages import message_of
 from stepstream.services.gateway.identity import identify
 from stepstream.topics.events import new_message
@@ -238,7 +238,7 @@ def test_headers_are_what_clients_can_send_and_the_gateway_takes(
 
 
 def test_steps_of_several_threads_are_compared_while_others_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, common = sharing.Sharing(), sharing._common
+    shared, common = shared_prefix.Sharing(), shared_prefix._common
     said = [new_message(role="user", content="q")]
     for index in range(3):
         shared.remember(index, said, new_message(role="assistant", content="x"), [])
@@ -247,7 +247,7 @@ def test_steps_of_several_threads_are_compared_while_others_are_added(monkeypatc
         shared.remember(9, said, new_message(role="assistant", content="y"), [])
         return common(one, other)
 
-    monkeypatch.setattr(sharing, "_common", meanwhile)
+    monkeypatch.setattr(shared_prefix, "_common", meanwhile)
     assert shared.find(3, said, []).messages == 1
 
 

@@ -15,7 +15,7 @@ from waiting import PATIENCE_S
 
 from stepstream import sdk
 from stepstream.config import load
-from stepstream.sdk.sharing import Sharing
+from stepstream.sdk.shared_prefix import Sharing
 from stepstream.topics.events import new_message
 from stepstream.topics.ids import token_digest
 

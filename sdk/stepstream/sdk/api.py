@@ -1,83 +1,20 @@
 """Opening trajectories: as a context manager, sync or async, or as a decorator of a function of either kind."""
 
-import functools
-import inspect
 import logging
 import uuid
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
-from stepstream.sdk.context import Block, enter, leave, step_here, steps, trajectories, trajectory_here
-from stepstream.sdk.recorder import not_recorded, quiet, recorder
+from stepstream.sdk.context import step_here, trajectory_here
+from stepstream.sdk.recorder import quiet, recorder
 from stepstream.sdk.step import Step
-from stepstream.sdk.trajectory import NOTHING, About, Id, Trajectory
+from stepstream.sdk.trajectory import NOTHING, About, Id, Trajectory, TrajectoryScope
 from stepstream.topics.events import Consent, Track
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class TrajectoryScope:
-    """`with` it for one trajectory, or decorate a function with it for one trajectory a call.
-
-    An exception that leaves the block ends the trajectory as truncated, with the exception's class, and goes on.
-    """
-
-    def __init__(self, make: Callable[[], Trajectory]) -> None:
-        self._make = make
-        self._trajectory = NOTHING
-        self._blocks: tuple[Block[Trajectory], Block[Step]] | None = None
-
-    def __enter__(self) -> Trajectory:
-        try:
-            self._trajectory = self._make()
-            if self._trajectory.recorded:
-                self._blocks = enter(trajectories, self._trajectory), enter(steps, None)
-        except Exception as error:
-            not_recorded(error)
-            self._trajectory = NOTHING
-        return self._trajectory
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._blocks is not None:
-            leave(steps, self._blocks[1])
-            leave(trajectories, self._blocks[0])
-            self._blocks = None
-            self._trajectory.end("terminated" if kind is None else "truncated", error=kind.__name__ if kind else None)
-
-    async def __aenter__(self) -> Trajectory:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
-
-    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, each of whose calls is a trajectory; `current()` gives it inside."""
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            log.error("%s is a generator: it is not recorded; use `with` inside it", function.__qualname__)
-            return cast(Callable[P, T], function)
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def recorded(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with TrajectoryScope(self._make):
-                    return await function(*args, **kwargs)
-
-            return cast(Callable[P, T], recorded)
-
-        @functools.wraps(function)
-        def recorded_sync(*args: P.args, **kwargs: P.kwargs) -> T:
-            with TrajectoryScope(self._make):
-                return function(*args, **kwargs)
-
-        return recorded_sync
 
 
 @overload
@@ -169,20 +106,6 @@ def sub_agent(agent: Any = "", *, task_id: Id = None) -> Any:
 
     named = "" if callable(agent) else agent
     return TrajectoryScope(make)(agent) if callable(agent) else TrajectoryScope(make)
-
-
-def child_of(parent: Trajectory, trajectory_id: Id, **changes: Any) -> TrajectoryScope:
-    """A sub-agent of `parent`; see `Trajectory.sub_agent`."""
-
-    def make() -> Trajectory:
-        active = recorder()
-        if active is None or not parent.recorded:
-            return NOTHING
-        step = step_here()
-        index = step.index if step is not None and step.trajectory is parent else parent.last_index
-        return Trajectory(active, trajectory_id or uuid.uuid4(), parent.child(max(index, 0), **changes))
-
-    return TrajectoryScope(make)
 
 
 def current() -> Trajectory:
