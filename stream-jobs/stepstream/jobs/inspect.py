@@ -15,8 +15,8 @@ from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
 from stepstream.jobs.erasure.late_keys import LateKeys
-from stepstream.jobs.govern import PatientRulings
 from stepstream.jobs.governance.inspecting import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
+from stepstream.jobs.governance.policy_tables import PatientRulings
 from stepstream.jobs.governance.ruling import Rulings
 from stepstream.jobs.runtime.folding import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job

@@ -13,7 +13,7 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.governance.rules import TableRules
+from stepstream.jobs.governance.policy_tables import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.labels.naming import CLOSURES, CURATION, LABELS, NAME, VERSION

@@ -14,7 +14,7 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.governance.rules import TableRules
+from stepstream.jobs.governance.policy_tables import TableRules
 from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.runtime.folding import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.govern import GovernFold, Governors
+from stepstream.jobs.governance.fold import GovernFold, Governors
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.state import Changes, PartitionState

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
-from stepstream.jobs.govern import JOB, GovernFold
+from stepstream.jobs.governance import JOB
+from stepstream.jobs.governance.fold import GovernFold
 from stepstream.jobs.governance.governing import govern_feedback, govern_step
 from stepstream.jobs.governance.remembered import Persons
 from stepstream.jobs.governance.ruling import CannotGovern, Rulings

@@ -6,7 +6,8 @@ import pytest
 from fold_harness import FoldRun, MemoryState
 from stream_records import make_feedback, make_steps
 
-from stepstream.jobs.govern import JOB, GovernFold
+from stepstream.jobs.governance import JOB
+from stepstream.jobs.governance.fold import GovernFold
 from stepstream.jobs.governance.governing import govern_feedback
 from stepstream.jobs.governance.regoverning import Known, Regovern, Tally, stretches_between, total
 from stepstream.jobs.governance.replaying import Place, _stretches

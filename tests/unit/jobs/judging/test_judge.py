@@ -10,8 +10,8 @@ from stream_records import as_governed, make_steps
 
 from stepstream.config import Judge
 from stepstream.jobs.governance.standing import NoRules, Standing
-from stepstream.jobs.judge import JOB, JudgeFold
 from stepstream.jobs.judging.client import JudgeClient
+from stepstream.jobs.judging.fold import JOB, JudgeFold
 from stepstream.jobs.judging.next_state import RUBRIC, judged_step, question, score_of
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.waiting import Abandoned

@@ -6,7 +6,7 @@ from fold_harness import FoldRun, MemoryState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepstream.jobs.measure import JOB, STATS, MeasureFold
+from stepstream.jobs.statistics.fold import JOB, STATS, MeasureFold
 from stepstream.topics.events import new_labeled_step, new_labeled_trajectory, new_tool_use
 from stepstream.topics.ids import derived_id
 

@@ -1,6 +1,6 @@
 """The `store` job: puts every governed and derived record into ClickHouse.
 
-Run it as `python -m stepstream.jobs.store`. A record becomes rows as `storage/rows.py` says. Offsets are committed
+Run it as `python -m stepstream.jobs.sink`. A record becomes rows as `storage/rows.py` says. Offsets are committed
 after the insert was acknowledged; what is delivered again folds into the rows that are there (the tables' keys see to
 that), so the job keeps no state.
 """

@@ -1,13 +1,18 @@
-"""What tenants and people have said, as `label` asks for it: the tables of policies, consents and erasures."""
+"""What tenants and people have said, as `label` asks for it: the tables of policies, consents and erasures.
 
-from collections.abc import Sequence
+x
+"""
+
+from collections.abc import Callable, Sequence
 
 from stepstream.config import Settings
 from stepstream.crypto.erasures import Erased
 from stepstream.jobs.governance.consent import stricter, strictest
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
+from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings
 from stepstream.jobs.governance.standing import Standing
 from stepstream.jobs.runtime.tables import FollowedTables, fingerprint_of
+from stepstream.jobs.runtime.waiting import patiently
 
 POLICIES, CONSENTS, ERASURES = "policies", "consents", "erasures"
 _BUILT_IN = QualityPolicy(), NearDuplicatePolicy()
@@ -58,3 +63,19 @@ class TableRules(FollowedTables):
             parsed = PolicyFile.parse(policy["document"])
             known = self._read[policy["event_id"]] = (parsed.quality, parsed.near_duplicates)
         return known
+
+
+class PatientRulings:
+    """Waits where a policy cannot be applied, until it is another one or the work is taken away."""
+
+    def __init__(self, rulings: Rulings, abandoned: Callable[[], bool]) -> None:
+        self._rulings, self._abandoned = rulings, abandoned
+        self.consent = rulings.consent
+
+    def of(self, tenant: str) -> Ruling:
+        """How a tenant's records are governed.
+
+        Raises:
+            Abandoned: asked to give up while waiting.
+        """
+        return patiently(lambda: self._rulings.of(tenant), CannotGovern, self._abandoned)
