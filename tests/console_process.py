@@ -28,8 +28,8 @@ from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
-from stepstream.jobs.storage import clickhouse
-from stepstream.jobs.storage.rows import TABLES, rows
+from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.rows import TABLES, rows
 
 
 @contextmanager
@@ -93,6 +93,6 @@ def fill(settings: Settings) -> None:
     for topic, record in records:
         for table, row in rows(topic, record):
             batches.setdefault(table, []).append(row)
-    with clickhouse.connect(settings.clickhouse, database=settings.clickhouse.database) as client:
+    with connection.connect(settings.clickhouse, database=settings.clickhouse.database) as client:
         for table, batch in batches.items():
             client.insert(table, batch, column_names=TABLES[table].columns)

@@ -11,7 +11,7 @@ from waiting import comes_to
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.storage.clickhouse import connect
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.topics.closing import Closing
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.producer import EventProducer

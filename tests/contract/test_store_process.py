@@ -17,8 +17,8 @@ from waiting import PATIENCE_S, until
 
 from stepstream.cli.part_checks import store as doctor_of_store
 from stepstream.config import ClickHouse, Settings, environment_of
-from stepstream.jobs.storage import clickhouse
-from stepstream.jobs.storage.migrate import migrate, migrations
+from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.migrate import migrate, migrations
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,12 @@ def last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
     where = own_store.settings.clickhouse
-    with clickhouse.connect(where) as client:
+    with connection.connect(where) as client:
         client.command("CREATE TABLE t (worker UInt8, n UInt64) ENGINE = MergeTree ORDER BY (worker, n)")
     acknowledged = [0, 0]
 
     def insert(worker: int) -> None:
-        with clickhouse.connect(where) as client:
+        with connection.connect(where) as client:
             while True:
                 first = acknowledged[worker]
                 rows = [(worker, n) for n in range(first, first + 50)]
@@ -73,7 +73,7 @@ def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
         for thread in threads:
             thread.join(PATIENCE_S)
         own_store.start()
-        with clickhouse.connect(where) as client:
+        with connection.connect(where) as client:
             for worker, count in enumerate(acknowledged):
                 stored = client.command(
                     f"SELECT uniqExact(n) FROM t WHERE worker = {worker} AND n < {{count:UInt64}}",
@@ -87,7 +87,7 @@ def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
     replies: list[object] = []
 
     def slow() -> None:
-        with clickhouse.connect(own_store.settings.clickhouse) as client:
+        with connection.connect(own_store.settings.clickhouse) as client:
             asked.set()
             replies.append(client.command("SELECT sum(sleepEachRow(0.5)) + 7 FROM numbers(3)"))
 
@@ -108,7 +108,7 @@ def metrics(store: StoreProcess) -> str:
 
 
 def test_a_body_that_breaks_off_stores_nothing(store: StoreProcess) -> None:
-    with clickhouse.connect(store.settings.clickhouse) as client:
+    with connection.connect(store.settings.clickhouse) as client:
         client.command("CREATE TABLE half (n UInt64) ENGINE = MergeTree ORDER BY n")
         port = store.settings.store.port
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as broken:
@@ -122,7 +122,7 @@ def test_a_body_that_breaks_off_stores_nothing(store: StoreProcess) -> None:
 
 
 def test_metrics_tell_what_was_done(store: StoreProcess) -> None:
-    with clickhouse.connect(store.settings.clickhouse) as client:
+    with connection.connect(store.settings.clickhouse) as client:
         client.command("CREATE TABLE t (n UInt64) ENGINE = Memory")
         client.insert("t", [[1], [2]], column_names=["n"])
         with pytest.raises(DatabaseError):
@@ -147,7 +147,7 @@ def test_a_folder_in_use_is_told_with_what_to_set(store: StoreProcess) -> None:
 
 
 def test_the_default_database_is_the_configured_one(store: StoreProcess) -> None:
-    with clickhouse.connect(store.settings.clickhouse) as client:
+    with connection.connect(store.settings.clickhouse) as client:
         assert client.query("SELECT name, engine FROM system.databases WHERE name = currentDatabase()").result_rows == [
             ("stepstream", "Atomic")
         ]
@@ -157,11 +157,11 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
     store = store_process(tmp_path, user="ada", password="se:cret é")
     store.start()
     try:
-        with clickhouse.connect(store.settings.clickhouse) as client:
+        with connection.connect(store.settings.clickhouse) as client:
             assert client.command("SELECT 1") == 1
         wrong = store.settings.clickhouse.model_copy(update={"user": "default"})
-        with pytest.raises(clickhouse.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_PASSWORD"):
-            clickhouse.connect(wrong)
+        with pytest.raises(connection.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_PASSWORD"):
+            connection.connect(wrong)
         request = urllib.request.Request(f"{store.url}/?query=SELECT%201%20FORMAT%20JSONEachRow")
         request.add_header("X-ClickHouse-User", "ada")
         request.add_header("X-ClickHouse-Key", "se:cret é".encode().decode("latin-1"))
@@ -173,15 +173,15 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_dropped_database_can_be_made_again(store: StoreProcess) -> None:
     where = store.settings.clickhouse
-    with clickhouse.connect(where) as client:
+    with connection.connect(where) as client:
         client.command(f"DROP DATABASE {where.database}")
     assert doctor_of_store(store.settings).fix == "run `stepstream store migrate`"
     assert migrate(store.settings) == [migration.name for migration in migrations()]
     assert doctor_of_store(store.settings).state == "ok"
-    with pytest.raises(clickhouse.StoreUnavailableError, match="has no database 'other': run `stepstream"):
-        clickhouse.connect(where, database="other")
+    with pytest.raises(connection.StoreUnavailableError, match="has no database 'other': run `stepstream"):
+        connection.connect(where, database="other")
 
 
 def test_an_address_without_a_store_says_so_in_a_few_words() -> None:
-    with pytest.raises(clickhouse.StoreUnavailableError, match=r"CLICKHOUSE_URL \(Connection refused\)\Z"):
-        clickhouse.connect(ClickHouse(url="http://127.0.0.1:1"))
+    with pytest.raises(connection.StoreUnavailableError, match=r"CLICKHOUSE_URL \(Connection refused\)\Z"):
+        connection.connect(ClickHouse(url="http://127.0.0.1:1"))

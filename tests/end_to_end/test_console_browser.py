@@ -7,7 +7,7 @@ from browser import chromium, page
 from console_process import console, fill
 from store_fixtures import StoreProcess, store_process
 
-from stepstream.jobs.storage.migrate import migrate
+from stepstream.jobs.clickhouse.migrate import migrate
 
 # Pixels of a chart's canvas that are drawn on.
 DRAWN = """(() => {

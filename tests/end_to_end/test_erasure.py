@@ -20,10 +20,10 @@ from stepstream.crypto.key_ring import codec_of
 from stepstream.crypto.sealing import is_erased
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
+from stepstream.jobs.clickhouse.connection import connect
+from stepstream.jobs.clickhouse.rows import TABLES
 from stepstream.jobs.erasure.log import ends, wait_until_read
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.jobs.storage.clickhouse import connect
-from stepstream.jobs.storage.rows import TABLES
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec

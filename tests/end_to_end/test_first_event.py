@@ -20,7 +20,7 @@ from waiting import PATIENCE_S, until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.storage.clickhouse import connect
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.services.inference.chat import ChatTokenizer
 
 README = Path(__file__).parents[2] / "README.md"

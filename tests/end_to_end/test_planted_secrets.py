@@ -21,7 +21,7 @@ from waiting import PATIENCE_S, until
 
 from stepstream.config import Provider, Settings
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.storage.clickhouse import connect
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec

@@ -26,7 +26,7 @@ from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.storage.clickhouse import connect
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.learner.publish import publish_root
 from stepstream.services.console.queries import QUERIES
 

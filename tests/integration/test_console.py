@@ -10,7 +10,7 @@ from console_process import console, fill
 from store_fixtures import StoreProcess, store_process
 from waiting import PATIENCE_S, until
 
-from stepstream.jobs.storage.migrate import migrate
+from stepstream.jobs.clickhouse.migrate import migrate
 
 
 def get(url: str) -> tuple[int, Any]:

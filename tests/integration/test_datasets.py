@@ -21,7 +21,7 @@ from stepstream.datasets.files import documents
 from stepstream.datasets.parquet import documents as rows
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.storage.clickhouse import connect
+from stepstream.jobs.clickhouse.connection import connect
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer
 

@@ -11,9 +11,9 @@ from sample_records import SAMPLES, T0_US, checkpoint, feedback, step, training_
 
 from stepstream.cli.explain import explain
 from stepstream.config import Settings, environment_of
-from stepstream.jobs.storage import clickhouse
-from stepstream.jobs.storage.migrate import migrate
-from stepstream.jobs.storage.rows import TABLES, rows
+from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.rows import TABLES, rows
 
 Ask = Callable[..., Result]
 
@@ -28,7 +28,7 @@ def settings(store_settings: Settings) -> Settings:
 
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
-    with clickhouse.connect(settings.clickhouse, database="explain") as client:
+    with connection.connect(settings.clickhouse, database="explain") as client:
         for table in TABLES:
             client.command(f"TRUNCATE TABLE {table}")
         yield client
@@ -141,4 +141,4 @@ def test_what_was_dropped_says_why_and_what_would_change_it(client: Client, ask:
 
 def test_a_store_that_is_away_is_named(ask: Ask) -> None:
     result = ask("t", STEPSTREAM_CLICKHOUSE_URL="http://127.0.0.1:9")
-    assert isinstance(result.exception, clickhouse.StoreUnavailableError)
+    assert isinstance(result.exception, connection.StoreUnavailableError)

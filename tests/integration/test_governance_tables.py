@@ -8,12 +8,12 @@ from clickhouse_connect.driver.client import Client
 from sample_records import SAMPLES, T0_US, feedback, step, trajectory
 
 from stepstream.config import Settings
+from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.insert import Inserter
+from stepstream.jobs.clickhouse.migrate import migrate
+from stepstream.jobs.clickhouse.rows import TABLES, rows
 from stepstream.jobs.erasure.finding import Person
 from stepstream.jobs.erasure.tables import delete_rows, own_of, rows_left, trajectories_of
-from stepstream.jobs.storage import clickhouse
-from stepstream.jobs.storage.inserting import Inserter
-from stepstream.jobs.storage.migrate import migrate
-from stepstream.jobs.storage.rows import TABLES, rows
 from stepstream.topics.events import new_consent_change, new_governance
 
 ADA = Person("default", "ada'; --")
@@ -35,7 +35,7 @@ def inserter(settings: Settings) -> Iterator[Inserter]:
 
 @pytest.fixture
 def client(settings: Settings, inserter: Inserter) -> Iterator[Client]:
-    with clickhouse.connect(settings.clickhouse, database="governance") as client:
+    with connection.connect(settings.clickhouse, database="governance") as client:
         for table in TABLES:
             client.command(f"TRUNCATE TABLE {table}")
         yield client

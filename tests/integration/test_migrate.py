@@ -21,9 +21,9 @@ from sample_records import (
 )
 
 from stepstream.config import Settings
-from stepstream.jobs.storage import clickhouse
-from stepstream.jobs.storage.migrate import MigrationError, migrate, migrations
-from stepstream.jobs.storage.rows import TABLES, rows
+from stepstream.jobs.clickhouse import connection
+from stepstream.jobs.clickhouse.migrate import MigrationError, migrate, migrations
+from stepstream.jobs.clickhouse.rows import TABLES, rows
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def settings(store_settings: Settings) -> Settings:
 @pytest.fixture(scope="module")
 def client(settings: Settings) -> Iterator[Client]:
     assert migrate(settings) == [migration.name for migration in migrations()]
-    with clickhouse.connect(settings.clickhouse, database="migrated") as client:
+    with connection.connect(settings.clickhouse, database="migrated") as client:
         yield client
 
 
@@ -224,14 +224,14 @@ def test_an_update_says_what_its_time_went_into(tables: Client) -> None:
 
 def test_a_store_that_does_not_come_is_told_with_what_to_set(settings: Settings) -> None:
     gone = settings.clickhouse.model_copy(update={"url": "http://127.0.0.1:9", "deadline_s": 0.3})
-    with pytest.raises(clickhouse.StoreUnavailableError, match=r"127\.0\.0\.1:9 .*STEPSTREAM_CLICKHOUSE_URL"):
+    with pytest.raises(connection.StoreUnavailableError, match=r"127\.0\.0\.1:9 .*STEPSTREAM_CLICKHOUSE_URL"):
         migrate(settings.model_copy(update={"clickhouse": gone}))
 
 
 def test_an_address_that_is_none_is_told(settings: Settings) -> None:
     wrong = settings.clickhouse.model_copy(update={"url": "localhost"})
-    with pytest.raises(clickhouse.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_URL"):
-        clickhouse.connect(wrong)
+    with pytest.raises(connection.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_URL"):
+        connection.connect(wrong)
 
 
 def test_the_package_works_with_the_ordinary_client(client: Client) -> None:

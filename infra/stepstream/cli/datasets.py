@@ -138,8 +138,8 @@ def export(name: str, where: str, purpose: Any, with_tokens: bool, out: Path | N
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from stepstream.embedded.addresses import wire
-    from stepstream.jobs.storage.clickhouse import connect
-    from stepstream.jobs.storage.exporting import Unbounded, episodes, matching
+    from stepstream.jobs.clickhouse.connection import connect
+    from stepstream.jobs.clickhouse.export import Unbounded, episodes, matching
 
     if name == PARQUET and out is None:
         raise click.UsageError("Parquet cannot go to standard output: give --out FILE")
@@ -183,8 +183,8 @@ def _log() -> Iterator[Any]:
 def _tokens(client: Any, where: str, purpose: Any) -> Iterator[Any]:
     """Looks up steps with their tokens, which it reads from the log first."""
     from stepstream.crypto.key_ring import codec_of
-    from stepstream.jobs.storage.exporting import matching
-    from stepstream.jobs.storage.step_cache import StepCache
+    from stepstream.jobs.clickhouse.export import matching
+    from stepstream.jobs.clickhouse.step_cache import StepCache
 
     wanted = {name for ids in matching(client, where, purpose) for name in ids}
     with ExitStack() as stack:

@@ -28,10 +28,10 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
+    from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
     from stepstream.jobs.erasure import erasing
     from stepstream.jobs.erasure.finding import Person, trained_on
     from stepstream.jobs.erasure.log import NotInTime
-    from stepstream.jobs.storage.clickhouse import StoreUnavailableError, connect
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec

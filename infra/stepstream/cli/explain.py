@@ -29,7 +29,7 @@ def explain(trajectory: str, as_json: bool) -> None:
 
     from stepstream.cli.standing import standing_of
     from stepstream.cli.trajectory_facts import facts_of
-    from stepstream.jobs.storage.clickhouse import connect
+    from stepstream.jobs.clickhouse.connection import connect
 
     settings = wire(load())
     with connect(settings.clickhouse, database=settings.clickhouse.database) as client:

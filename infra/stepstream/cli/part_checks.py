@@ -92,7 +92,7 @@ def store(settings: Settings) -> Finding:
 def _migrations() -> set[str]:
     """Names of the migrations of this version; none where the jobs' packages are not installed."""
     try:
-        from stepstream.jobs.storage.migrate import migrations
+        from stepstream.jobs.clickhouse.migrate import migrations
     except ModuleNotFoundError:
         return set()
     return {migration.name for migration in migrations()}

@@ -69,7 +69,7 @@ def _held(tenant: str, reason: str, limit: int) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _store() -> Iterator[Any]:
-    from stepstream.jobs.storage.clickhouse import connect
+    from stepstream.jobs.clickhouse.connection import connect
 
     settings = wire(load()).clickhouse
     client = connect(settings, database=settings.database)
@@ -115,7 +115,7 @@ def _unknown(trajectory_ids: tuple[str, ...]) -> list[str]:
     try:
         from clickhouse_connect.driver.exceptions import ClickHouseError
 
-        from stepstream.jobs.storage.clickhouse import StoreUnavailableError
+        from stepstream.jobs.clickhouse.connection import StoreUnavailableError
     except ModuleNotFoundError:
         return []
     try:

@@ -14,7 +14,7 @@ def store() -> None:
 @store.command()
 def migrate() -> None:
     """Bring tables and views to what this version expects; a second time changes nothing."""
-    from stepstream.jobs.storage import migrate
+    from stepstream.jobs.clickhouse import migrate
 
     applied = migrate.migrate(wire(load()))
     for name in applied:

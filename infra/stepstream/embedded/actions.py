@@ -17,7 +17,7 @@ def apply_topics(settings: Settings) -> None:
 
 def migrate_store(settings: Settings) -> None:
     """Brings the analytics store's tables and views to what the code expects."""
-    from stepstream.jobs.storage import migrate
+    from stepstream.jobs.clickhouse import migrate
 
     migrate.migrate(settings)
 

@@ -14,6 +14,8 @@ from typing import TypeVar
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import codec_of
+from stepstream.jobs.clickhouse.insert import Inserter
+from stepstream.jobs.clickhouse.rows import TOPICS, Row, rows
 from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.limits import DeadLetterShare
@@ -22,9 +24,6 @@ from stepstream.jobs.runtime.publisher import Publisher
 from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.waiting import patiently
-from stepstream.jobs.storage.columns import Row
-from stepstream.jobs.storage.inserting import Inserter
-from stepstream.jobs.storage.rows import TOPICS, rows
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.codec import CodecError, RegistryUnavailable
 

@@ -16,7 +16,7 @@ from stepstream.config import Settings, load
 from stepstream.delivery.spool import SUFFIX
 from stepstream.embedded.addresses import wire
 from stepstream.embedded.processes import Process, table
-from stepstream.jobs.storage.migrate import migrations
+from stepstream.jobs.clickhouse.migrate import migrations
 from stepstream.topics.catalogue import TOPICS
 
 SUBJECTS = [topic.subject for topic in TOPICS.values()]

@@ -11,7 +11,7 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
 from stepstream.config import ClickHouse
-from stepstream.jobs.storage.clickhouse import StoreUnavailableError, connect
+from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.services.console.queries import MODELS, QUERIES
 
 log = logging.getLogger(__name__)

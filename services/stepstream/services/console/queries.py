@@ -1,4 +1,4 @@
-"""What the page shows, as queries over the tables and views of `stepstream.jobs.storage.migrations`. Pure text.
+"""What the page shows, as queries over the tables and views of `stepstream.jobs.clickhouse.migrations`. Pure text.
 
 Each takes the parameter `model` where it is about one model. Times go out as milliseconds since the Unix epoch.
 """

@@ -2,13 +2,13 @@
 
 import pytest
 
+from stepstream.jobs.clickhouse.rows import TOPICS as STORED
 from stepstream.jobs.govern import Govern
 from stepstream.jobs.inspect import Inspect
 from stepstream.jobs.judge import Judge
 from stepstream.jobs.label import Label
 from stepstream.jobs.measure import Measure
 from stepstream.jobs.runtime.fold_job import FoldJob
-from stepstream.jobs.storage.rows import TOPICS as STORED
 from stepstream.jobs.verify import Verify
 from stepstream.topics.catalogue import TOPICS
 

@@ -6,9 +6,9 @@ import pytest
 from clickhouse_connect.driver.exceptions import DataError, OperationalError
 
 from stepstream.config import ClickHouse
+from stepstream.jobs.clickhouse import insert
+from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.runtime.waiting import Abandoned
-from stepstream.jobs.storage import inserting
-from stepstream.jobs.storage.inserting import Inserter
 
 
 class FakeStore:
@@ -34,7 +34,7 @@ class FakeStore:
 
 
 def inserter(monkeypatch: pytest.MonkeyPatch, store: FakeStore, *, abandoned: bool = False) -> Inserter:
-    monkeypatch.setattr(inserting, "connect", lambda *_, **__: store)
+    monkeypatch.setattr(insert, "connect", lambda *_, **__: store)
     monkeypatch.setattr("stepstream.jobs.runtime.waiting.time.sleep", lambda _: None)
     return Inserter(ClickHouse(), lambda: abandoned)
 

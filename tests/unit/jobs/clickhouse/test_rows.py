@@ -6,8 +6,8 @@ import pytest
 from sample_records import SAMPLES, learner_update, step, trajectory
 
 from stepstream.crypto.sealing import SEALED_TOPICS
-from stepstream.jobs.storage.migrate import migrations
-from stepstream.jobs.storage.rows import TABLES, TOPICS, rows
+from stepstream.jobs.clickhouse.migrate import migrations
+from stepstream.jobs.clickhouse.rows import TABLES, TOPICS, rows
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.events import new_governance, new_lag_figures
 

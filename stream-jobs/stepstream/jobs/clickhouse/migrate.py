@@ -14,7 +14,7 @@ from importlib import resources
 from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
-from stepstream.jobs.storage.clickhouse import connect_when_ready
+from stepstream.jobs.clickhouse.connection import connect_when_ready
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Migration:
 
 def migrations() -> list[Migration]:
     """All migrations, in order."""
-    files = resources.files("stepstream.jobs.storage") / "migrations"
+    files = resources.files("stepstream.jobs.clickhouse") / "migrations"
     named = [(found[1], file) for file in files.iterdir() if (found := _NAME.match(file.name))]
     return [Migration(name, file.read_text("utf-8")) for name, file in sorted(named, key=lambda pair: pair[0])]
 

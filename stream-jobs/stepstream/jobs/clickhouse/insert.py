@@ -8,10 +8,9 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DataError, Pro
 from clickhouse_connect.driver.insert import InsertContext
 
 from stepstream.config import ClickHouse
+from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
+from stepstream.jobs.clickhouse.rows import TABLES, Row
 from stepstream.jobs.runtime.waiting import patiently
-from stepstream.jobs.storage.clickhouse import StoreUnavailableError, connect
-from stepstream.jobs.storage.columns import Row
-from stepstream.jobs.storage.rows import TABLES
 
 log = logging.getLogger(__name__)
 
