@@ -8,8 +8,8 @@ Each run starts from the same warm-started base model of its task and learns syn
 groups of 8 attempts a version, two updates, the same learning rate for every rule. A group without a gradient under its
 rule (for most, one whose rewards are all equal) is replaced; its attempts count as samples. After each version that
 passes a multiple of 256 samples, the policy attempts the same held-out tasks once each, at temperature 1. Samples to
-target count up to the first evaluation at or above the target. A seed determines the training tasks, every draw, and the
-minibatches.
+target count up to the first evaluation at or above the target. A seed determines the training tasks, every draw and
+the minibatches.
 """
 
 import argparse

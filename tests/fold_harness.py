@@ -7,7 +7,7 @@ from typing import Any
 
 import fastavro
 
-from stepstream.jobs.runtime.fold_job import Fold
+from stepstream.jobs.runtime.fold import Fold
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.state import Changes

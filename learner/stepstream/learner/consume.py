@@ -13,7 +13,7 @@ from typing import cast
 from stepstream.config import Kafka
 from stepstream.core.process import Stop
 from stepstream.jobs.runtime.log_reader import LogReader
-from stepstream.jobs.runtime.waiting import PatientCodec
+from stepstream.jobs.runtime.retry import PatientCodec
 from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt, Place, attempt_of, refused
 from stepstream.learner.decisions import DECISIONS, JOB

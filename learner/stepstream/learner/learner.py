@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.runtime.waiting import Abandoned
+from stepstream.jobs.runtime.retry import Abandoned
 from stepstream.learner import metrics
 from stepstream.learner.attempt import Attempt, Place
 from stepstream.learner.buffer import Buffer

@@ -23,10 +23,10 @@ from stepstream.jobs.governance.fold import GovernFold, Governors
 from stepstream.jobs.governance.policy_tables import PatientRulings
 from stepstream.jobs.governance.remembered import Persons
 from stepstream.jobs.governance.ruling import Rulings
-from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.retry import patiently
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.table import Table
 
 log = logging.getLogger(__name__)

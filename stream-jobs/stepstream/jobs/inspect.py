@@ -18,10 +18,10 @@ from stepstream.jobs.erasure.late_keys import LateKeys
 from stepstream.jobs.governance.inspecting import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
 from stepstream.jobs.governance.policy_tables import PatientRulings
 from stepstream.jobs.governance.ruling import Rulings
-from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.retry import patiently
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.table import Table
 
 _TABLE_WAIT_S = 2.0

@@ -18,9 +18,9 @@ from stepstream.jobs.governance.standing import Rules
 from stepstream.jobs.judging.client import JudgeClient
 from stepstream.jobs.judging.fold import NAME, STEPS, VERSION, JudgeFold, Scores
 from stepstream.jobs.judging.next_state import digest
-from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.retry import Decoder, PatientCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
-from stepstream.jobs.runtime.waiting import Decoder, PatientCodec
 from stepstream.jobs.verifiers.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.table import Table

@@ -20,10 +20,10 @@ from stepstream.jobs.labels.naming import CLOSURES, CURATION, LABELS, NAME, VERS
 from stepstream.jobs.labels.store import FEEDBACK, STEPS
 from stepstream.jobs.rewards.spec import load_spec
 from stepstream.jobs.rewards.specifications import OneSpecification, Specifications, TableSpecifications
-from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.retry import PatientCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.jobs.runtime.waiting import PatientCodec
 from stepstream.topics.client import wait_for_kafka
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.statistics.fold import LABELS, NAME, VERSION, MeasureFold

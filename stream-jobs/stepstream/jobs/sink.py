@@ -18,12 +18,11 @@ from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.rows import TOPICS, Row, rows
 from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
-from stepstream.jobs.runtime.limits import DeadLetterShare
-from stepstream.jobs.runtime.outputs import DEAD_LETTERS, Outputs
-from stepstream.jobs.runtime.publisher import Publisher
+from stepstream.jobs.runtime.dead_letter_limit import DeadLetterShare
+from stepstream.jobs.runtime.outputs import DEAD_LETTERS, Outputs, Publisher
 from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.retry import patiently
 from stepstream.jobs.runtime.runner import Processor, run_job
-from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.codec import CodecError, RegistryUnavailable
 

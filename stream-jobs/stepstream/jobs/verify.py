@@ -16,10 +16,10 @@ from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.policy_tables import TableRules
 from stepstream.jobs.governance.standing import Rules
-from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime.processor import FoldProcessor
+from stepstream.jobs.runtime.retry import Decoder, PatientCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.jobs.runtime.waiting import Decoder, PatientCodec
 from stepstream.jobs.verifiers.bench import Bench
 from stepstream.jobs.verifiers.calibration import CALIBRATIONS
 from stepstream.jobs.verifiers.fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold

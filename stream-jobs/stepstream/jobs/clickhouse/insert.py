@@ -10,7 +10,7 @@ from clickhouse_connect.driver.insert import InsertContext
 from stepstream.config import ClickHouse
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.jobs.clickhouse.rows import TABLES, Row
-from stepstream.jobs.runtime.waiting import patiently
+from stepstream.jobs.runtime.retry import patiently
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import ERASURES, KEYS
-from stepstream.jobs.runtime.folding import group
+from stepstream.jobs.runtime.processor import group
 from stepstream.topics.client import admin_client, client_config
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import Erasure, new_erasure

@@ -11,8 +11,8 @@ from stepstream.jobs.governance.consent import stricter, strictest
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
 from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings
 from stepstream.jobs.governance.standing import Standing
-from stepstream.jobs.runtime.tables import FollowedTables, fingerprint_of
-from stepstream.jobs.runtime.waiting import patiently
+from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
+from stepstream.jobs.runtime.retry import patiently
 
 POLICIES, CONSENTS, ERASURES = "policies", "consents", "erasures"
 _BUILT_IN = QualityPolicy(), NearDuplicatePolicy()

@@ -12,9 +12,8 @@ from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.regoverning import INTO, Known, Regovern, Tally, stretches_between, total
 from stepstream.jobs.governance.ruling import Rulings
 from stepstream.jobs.runtime.log_reader import LogReader
-from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.publisher import Publisher
-from stepstream.jobs.runtime.waiting import patiently
+from stepstream.jobs.runtime.outputs import Outputs, Publisher
+from stepstream.jobs.runtime.retry import patiently
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.table import Table
 

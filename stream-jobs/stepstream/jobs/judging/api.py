@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from stepstream.config import Judge
-from stepstream.jobs.runtime.waiting import nap
+from stepstream.jobs.runtime.retry import nap
 
 _MOST_BYTES = 1 << 20
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from stepstream.config import Judge
 from stepstream.jobs.judging.api import JudgeApi, JudgeAway
 from stepstream.jobs.judging.next_state import request, score_of
-from stepstream.jobs.runtime.waiting import OutOfPatience, Patience
+from stepstream.jobs.runtime.retry import OutOfPatience, Patience
 from stepstream.jobs.verifiers.base import Unanswered
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from stepstream.jobs.judging.next_state import judged_step, question
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes
-from stepstream.jobs.runtime.waiting import Decoder
 from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
 from stepstream.topics.trusted_sources import SHADOW

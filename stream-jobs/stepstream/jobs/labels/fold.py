@@ -19,8 +19,8 @@ from stepstream.jobs.rewards.specifications import Specifications
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Origin, Record, Refused
+from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
-from stepstream.jobs.runtime.waiting import Decoder
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed
 
 log = logging.getLogger(__name__)

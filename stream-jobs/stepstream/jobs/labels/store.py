@@ -11,8 +11,8 @@ from typing import cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.labels.trajectory import Head
+from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
-from stepstream.jobs.runtime.waiting import Decoder
 from stepstream.topics.events import Feedback, Step
 
 STEPS, FEEDBACK = "governed-steps", "governed-feedback"

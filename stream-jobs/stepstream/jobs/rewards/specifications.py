@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from stepstream.config import Settings, SettingsError
 from stepstream.jobs.rewards.spec import Declared, RewardSpec, SpecificationError, load_spec, parse_spec
-from stepstream.jobs.runtime.tables import FollowedTables, fingerprint_of
+from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
 
 REWARD_SPECS = "reward-specs"
 

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from stepstream.config import Kafka
 from stepstream.jobs.runtime.record import Record
-from stepstream.jobs.runtime.waiting import Abandoned, patiently
+from stepstream.jobs.runtime.retry import Abandoned, patiently
 from stepstream.topics.client import client_config
 
 _POLL_S = 0.05

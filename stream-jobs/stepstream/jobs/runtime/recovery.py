@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepstream.jobs.runtime import metrics
-from stepstream.jobs.runtime.fold_job import FoldJob, Partition
+from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused

@@ -18,10 +18,9 @@ import uvloop
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.jobs.runtime import metrics
-from stepstream.jobs.runtime.faust_app import build_app
-from stepstream.jobs.runtime.quiet import quiet_libraries
+from stepstream.jobs.runtime.faust_app import build_app, quiet_libraries
 from stepstream.jobs.runtime.record import Record
-from stepstream.jobs.runtime.waiting import Abandoned
+from stepstream.jobs.runtime.retry import Abandoned
 from stepstream.topics.client import wait_for_kafka
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from stepstream.jobs.runtime.waiting import Abandoned, OutOfPatience, Patience
+from stepstream.jobs.runtime.retry import Abandoned, OutOfPatience, Patience
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.specification import Verification
 

@@ -19,8 +19,8 @@ from stepstream.jobs.labels.trajectory import Head
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
-from stepstream.jobs.runtime.waiting import Decoder
 from stepstream.jobs.verifiers.base import Case, Verdict
 from stepstream.jobs.verifiers.bench import Judged
 from stepstream.jobs.verifiers.reading import cases

@@ -8,7 +8,7 @@ from clickhouse_connect.driver.exceptions import DataError, OperationalError
 from stepstream.config import ClickHouse
 from stepstream.jobs.clickhouse import insert
 from stepstream.jobs.clickhouse.insert import Inserter
-from stepstream.jobs.runtime.waiting import Abandoned
+from stepstream.jobs.runtime.retry import Abandoned
 
 
 class FakeStore:
@@ -35,7 +35,7 @@ class FakeStore:
 
 def inserter(monkeypatch: pytest.MonkeyPatch, store: FakeStore, *, abandoned: bool = False) -> Inserter:
     monkeypatch.setattr(insert, "connect", lambda *_, **__: store)
-    monkeypatch.setattr("stepstream.jobs.runtime.waiting.time.sleep", lambda _: None)
+    monkeypatch.setattr("stepstream.jobs.runtime.retry.time.sleep", lambda _: None)
     return Inserter(ClickHouse(), lambda: abandoned)
 
 

@@ -14,7 +14,7 @@ from stepstream.jobs.judging.client import JudgeClient
 from stepstream.jobs.judging.fold import JOB, JudgeFold
 from stepstream.jobs.judging.next_state import RUBRIC, judged_step, question, score_of
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.waiting import Abandoned
+from stepstream.jobs.runtime.retry import Abandoned
 from stepstream.jobs.verifiers.base import Unanswered
 from stepstream.topics.events import Step, new_message
 

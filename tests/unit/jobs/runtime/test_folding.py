@@ -14,9 +14,9 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.config import Jobs, Settings
 from stepstream.jobs import label
 from stepstream.jobs.label import Label
-from stepstream.jobs.runtime import folding
-from stepstream.jobs.runtime.folding import FoldProcessor
+from stepstream.jobs.runtime import processor
 from stepstream.jobs.runtime.outputs import Output
+from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.record import Record
 from stepstream.topics.events import new_trajectory_closed
 
@@ -93,10 +93,10 @@ class Worker:
     def __init__(self, log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log, self.folder = log, folder
         self.publisher = Publisher(log)
-        monkeypatch.setattr(folding, "codec_of", lambda _: LocalCodec())
+        monkeypatch.setattr(processor, "codec_of", lambda _: LocalCodec())
         monkeypatch.setattr(label, "codec_of", lambda _: LocalCodec())
-        monkeypatch.setattr(folding, "Publisher", lambda *_: self.publisher)
-        monkeypatch.setattr(folding, "LogReader", lambda *_: Reader(log))
+        monkeypatch.setattr(processor, "Publisher", lambda *_: self.publisher)
+        monkeypatch.setattr(processor, "LogReader", lambda *_: Reader(log))
         self.processor = self.start()
 
     def start(self) -> FoldProcessor:

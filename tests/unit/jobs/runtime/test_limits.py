@@ -3,7 +3,7 @@
 import pytest
 
 from stepstream.core.process import Fatal
-from stepstream.jobs.runtime.limits import ENOUGH, REMEMBERED, WINDOW, DeadLetterShare
+from stepstream.jobs.runtime.dead_letter_limit import ENOUGH, REMEMBERED, WINDOW, DeadLetterShare
 
 
 def note(share: DeadLetterShare, used: int = 0, refused: int = 0, tenant: str = "default") -> None:

@@ -8,7 +8,7 @@ from stepstream.jobs.inspect import Inspect
 from stepstream.jobs.judge import Judge
 from stepstream.jobs.label import Label
 from stepstream.jobs.measure import Measure
-from stepstream.jobs.runtime.fold_job import FoldJob
+from stepstream.jobs.runtime.fold import FoldJob
 from stepstream.jobs.verify import Verify
 from stepstream.topics.catalogue import TOPICS
 

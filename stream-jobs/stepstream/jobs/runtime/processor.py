@@ -16,15 +16,14 @@ from typing import Any
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.runtime import metrics
-from stepstream.jobs.runtime.fold_job import FoldJob, Partition
-from stepstream.jobs.runtime.limits import DeadLetterShare
+from stepstream.jobs.runtime.dead_letter_limit import DeadLetterShare
+from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.log_reader import LogReader
-from stepstream.jobs.runtime.outputs import Outputs, pack, unpack
-from stepstream.jobs.runtime.publisher import Publisher
+from stepstream.jobs.runtime.outputs import Outputs, Publisher, pack, unpack
 from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.recovery import Recovery
+from stepstream.jobs.runtime.retry import patiently
 from stepstream.jobs.runtime.state import Changes
-from stepstream.jobs.runtime.waiting import patiently
 from stepstream.topics.codec import CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
