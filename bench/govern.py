@@ -30,7 +30,7 @@ from peers import python_of
 from redaction_corpus import Sample, carriers, corpus, texts
 from redaction_corpus.measuring import Outcome, measure
 
-from stepstream.jobs.governance.governing import govern_step
+from stepstream.jobs.governance.govern_step import govern_step
 from stepstream.jobs.redaction import RedactionOptions, Redactor
 from stepstream.schemas import schema
 from stepstream.topics.avro_writer import compiled

@@ -7,7 +7,7 @@ from typing import Any
 from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import make_ending, make_steps
 
-from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.governance.trajectory_policy import Standing
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import RewardSpec

@@ -55,9 +55,8 @@ def replay(
     What was governed under the present version of its tenant's policy is passed over, so a second run does nothing.
     Where the raw topic is gone, read the governed one: what an earlier policy took out stays out.
     """
-    from stepstream.jobs.governance.regoverning import INTO
-    from stepstream.jobs.governance.replaying import CannotReplayError, Place, replay
-    from stepstream.jobs.governance.ruling import CannotGovern
+    from stepstream.jobs.governance.active_policy import CannotGovern
+    from stepstream.jobs.governance.replay import INTO, CannotReplayError, Place, replay
     from stepstream.topics.client import wait_for_kafka
 
     if INTO[topic] != into:

@@ -19,10 +19,10 @@ from stepstream.crypto.erasures import Erased
 from stepstream.crypto.key_ring import ERASURES
 from stepstream.jobs.erasure.late_keys import LateKeys
 from stepstream.jobs.governance import NAME, VERSION
+from stepstream.jobs.governance.active_policy import Rulings
 from stepstream.jobs.governance.fold import GovernFold, Governors
 from stepstream.jobs.governance.policy_tables import PatientRulings
-from stepstream.jobs.governance.remembered import Persons
-from stepstream.jobs.governance.ruling import Rulings
+from stepstream.jobs.governance.state import Persons
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import patiently
 from stepstream.jobs.runtime.runner import Processor, run_job

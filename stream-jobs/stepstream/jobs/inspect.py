@@ -15,9 +15,9 @@ from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
 from stepstream.jobs.erasure.late_keys import LateKeys
-from stepstream.jobs.governance.inspecting import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
+from stepstream.jobs.governance.active_policy import Rulings
+from stepstream.jobs.governance.inspect_fold import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
 from stepstream.jobs.governance.policy_tables import PatientRulings
-from stepstream.jobs.governance.ruling import Rulings
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import patiently
 from stepstream.jobs.runtime.runner import Processor, run_job

@@ -14,7 +14,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.policy_tables import TableRules
-from stepstream.jobs.governance.standing import Rules
+from stepstream.jobs.governance.trajectory_policy import Rules
 from stepstream.jobs.judging.client import JudgeClient
 from stepstream.jobs.judging.fold import NAME, STEPS, VERSION, JudgeFold, Scores
 from stepstream.jobs.judging.next_state import digest

@@ -14,7 +14,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.policy_tables import TableRules
-from stepstream.jobs.governance.standing import Rules
+from stepstream.jobs.governance.trajectory_policy import Rules
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.labels.naming import CLOSURES, CURATION, LABELS, NAME, VERSION
 from stepstream.jobs.labels.store import FEEDBACK, STEPS

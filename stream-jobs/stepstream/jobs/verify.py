@@ -15,7 +15,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.policy_tables import TableRules
-from stepstream.jobs.governance.standing import Rules
+from stepstream.jobs.governance.trajectory_policy import Rules
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Decoder, PatientCodec
 from stepstream.jobs.runtime.runner import Processor, run_job

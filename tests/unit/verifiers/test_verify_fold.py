@@ -10,7 +10,7 @@ from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.config import Settings
-from stepstream.jobs.governance.standing import NoRules, Standing
+from stepstream.jobs.governance.trajectory_policy import NoRules, Standing
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.bench import Bench

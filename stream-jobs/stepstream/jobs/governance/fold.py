@@ -6,9 +6,9 @@ from typing import Any, Protocol, cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance import JOB
-from stepstream.jobs.governance.governing import govern_feedback, govern_step
-from stepstream.jobs.governance.remembered import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
-from stepstream.jobs.governance.ruling import Ruling
+from stepstream.jobs.governance.active_policy import Ruling
+from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
+from stepstream.jobs.governance.state import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs

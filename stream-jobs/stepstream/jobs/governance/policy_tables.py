@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from stepstream.config import Settings
 from stepstream.crypto.erasures import Erased
+from stepstream.jobs.governance.active_policy import CannotGovern, Ruling, Rulings
 from stepstream.jobs.governance.consent import stricter, strictest
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
-from stepstream.jobs.governance.ruling import CannotGovern, Ruling, Rulings
-from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.governance.trajectory_policy import Standing
 from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
 from stepstream.jobs.runtime.retry import patiently
 

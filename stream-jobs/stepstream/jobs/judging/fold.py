@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import stricter
-from stepstream.jobs.governance.standing import Rules
+from stepstream.jobs.governance.trajectory_policy import Rules
 from stepstream.jobs.judging.next_state import judged_step, question
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs

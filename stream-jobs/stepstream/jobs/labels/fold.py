@@ -7,7 +7,7 @@ were looked at by this version of the job.
 import logging
 from typing import Any, cast
 
-from stepstream.jobs.governance.standing import NoRules, Rules
+from stepstream.jobs.governance.trajectory_policy import NoRules, Rules
 from stepstream.jobs.labels.naming import CURATION, VERSION
 from stepstream.jobs.labels.publishing import Publishing
 from stepstream.jobs.labels.signals import source_of

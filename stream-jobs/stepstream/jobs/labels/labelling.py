@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from stepstream.jobs.curation.quality import kept_out, quality
 from stepstream.jobs.curation.signature import signature
-from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.governance.trajectory_policy import Standing
 from stepstream.jobs.labels.conversing import converse
 from stepstream.jobs.labels.demonstrations import demonstrated
 from stepstream.jobs.labels.joining import join

@@ -1,7 +1,7 @@
 """Publishes what `label` makes of a trajectory: a revision wherever its inputs differ from the last one's."""
 
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.governance.standing import Rules, Standing
+from stepstream.jobs.governance.trajectory_policy import Rules, Standing
 from stepstream.jobs.labels.demonstrations import standing_demonstrations
 from stepstream.jobs.labels.labelling import label, without_content
 from stepstream.jobs.labels.naming import JOB, LABELS

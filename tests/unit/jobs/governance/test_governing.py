@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.governance import JOB
+from stepstream.jobs.governance.active_policy import CannotGovern, Rulings
 from stepstream.jobs.governance.fold import GovernFold
-from stepstream.jobs.governance.governing import govern_feedback, govern_step
-from stepstream.jobs.governance.remembered import Persons
-from stepstream.jobs.governance.ruling import CannotGovern, Rulings
+from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
+from stepstream.jobs.governance.state import Persons
 from stepstream.jobs.redaction import Redactor
 from stepstream.jobs.runtime.record import Record
 from stepstream.topics.events import Consent, new_consent_change, new_message, new_policy, new_tool_call

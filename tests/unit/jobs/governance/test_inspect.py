@@ -10,7 +10,7 @@ from fold_harness import FoldRun, MemoryState
 from required_tools import require_package
 from stream_records import as_governed, make_steps
 
-from stepstream.jobs.governance.inspecting import JOB, InspectFold, SpacyNames, sampled, searched
+from stepstream.jobs.governance.inspect_fold import JOB, InspectFold, SpacyNames, sampled, searched
 from stepstream.jobs.inspect import NoModel, recogniser_of
 from stepstream.topics.events import new_message, new_tool_call
 

@@ -7,11 +7,10 @@ from fold_harness import FoldRun, MemoryState
 from stream_records import make_feedback, make_steps
 
 from stepstream.jobs.governance import JOB
+from stepstream.jobs.governance.active_policy import Rulings
 from stepstream.jobs.governance.fold import GovernFold
-from stepstream.jobs.governance.governing import govern_feedback
-from stepstream.jobs.governance.regoverning import Known, Regovern, Tally, stretches_between, total
-from stepstream.jobs.governance.replaying import Place, _stretches
-from stepstream.jobs.governance.ruling import Rulings
+from stepstream.jobs.governance.govern_step import govern_feedback
+from stepstream.jobs.governance.replay import Known, Place, Regovern, Tally, _stretches, stretches_between, total
 from stepstream.jobs.redaction import Redactor
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.topics.events import Policy, Step, new_consent_change, new_message, new_policy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, whole
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
-from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.governance.trajectory_policy import Standing
 from stepstream.jobs.labels import fold as label_fold
 from stepstream.jobs.labels.trajectory import Head
 from stepstream.topics.events import Curation, new_curation, new_message

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from label_runs import FEEDBACK, STEPS, Run, governed, whole
 from stream_records import make_ending, make_feedback, make_steps
 
-from stepstream.jobs.governance.standing import Standing
+from stepstream.jobs.governance.trajectory_policy import Standing
 from stepstream.jobs.labels.demonstrations import demonstrated
 from stepstream.topics.events import Feedback, new_message
 

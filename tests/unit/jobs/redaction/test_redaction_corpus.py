@@ -4,7 +4,7 @@ import pytest
 from redaction_corpus import corpus
 from redaction_corpus.measuring import measure, survives, unfolded
 
-from stepstream.jobs.governance.governing import govern_step
+from stepstream.jobs.governance.govern_step import govern_step
 from stepstream.jobs.redaction import Redactor
 
 

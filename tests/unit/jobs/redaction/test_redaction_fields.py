@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_records import make_feedback, make_steps
 
-from stepstream.jobs.governance.governing import govern_feedback, govern_step
+from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
 from stepstream.jobs.redaction import Redactor
 from stepstream.topics.events import new_message, new_policy_span, new_tool_call
 

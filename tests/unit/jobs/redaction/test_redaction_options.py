@@ -7,7 +7,7 @@ import pytest
 from required_tools import require_package
 from stream_records import make_feedback, make_steps
 
-from stepstream.jobs.governance.governing import govern_feedback, govern_step
+from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
 from stepstream.jobs.redaction import RedactionError, RedactionOptions, Redactor, options_of, tenant_key
 from stepstream.topics.events import new_message, new_tool_call
 
