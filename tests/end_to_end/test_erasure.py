@@ -22,7 +22,7 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.rows import TABLES
-from stepstream.jobs.erasure.log import ends, wait_until_read
+from stepstream.jobs.erasure.delete_from_log import ends, wait_until_read
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config

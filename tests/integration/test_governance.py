@@ -13,8 +13,8 @@ from stepstream.config import Settings
 from stepstream.crypto.master_key import master_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
-from stepstream.jobs.erasure import erasing, log
-from stepstream.jobs.erasure.finding import Person
+from stepstream.jobs.erasure import delete_from_log, erase
+from stepstream.jobs.erasure.find_records import Person
 from stepstream.topics.events import new_message, new_policy
 from stepstream.topics.ids import new_event_id, now_us
 
@@ -119,7 +119,7 @@ def test_a_key_that_comes_after_the_erasure_is_destroyed(world: Governed) -> Non
     assert master is not None
     subject = master.subject("default", "late")
     key = master.new_key("default", subject)
-    log.decide(world.settings, "default", subject, "test")
+    delete_from_log.decide(world.settings, "default", subject, "test")
     world.put("subject-keys", key, key=key["key_id"])
     until(lambda: deleted(world, key["key_id"]))
 
@@ -145,10 +145,10 @@ def test_an_erasure_that_was_cut_off_goes_on(world: Governed, monkeypatch: pytes
     user = f"cut-at-{at}"
     world.say(user, user=user)
     until(lambda: world.governed(user))
-    monkeypatch.setattr(log, "wait_until_read", lambda *_: None)
+    monkeypatch.setattr(delete_from_log, "wait_until_read", lambda *_: None)
 
-    def run() -> erasing.Erased:
-        return erasing.erase(
+    def run() -> erase.Erased:
+        return erase.erase(
             world.settings,
             NoStore(),  # type: ignore[arg-type]
             Person("default", user),
@@ -158,7 +158,7 @@ def test_an_erasure_that_was_cut_off_goes_on(world: Governed, monkeypatch: pytes
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, at, lambda *_: cut())
+        patch.setattr(delete_from_log, at, lambda *_: cut())
         with pytest.raises(Cut):
             run()
     done = run()

@@ -12,8 +12,8 @@ from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.migrate import migrate
 from stepstream.jobs.clickhouse.rows import TABLES, rows
-from stepstream.jobs.erasure.finding import Person
-from stepstream.jobs.erasure.tables import delete_rows, own_of, rows_left, trajectories_of
+from stepstream.jobs.erasure.delete_from_tables import delete_rows, own_of, rows_left, trajectories_of
+from stepstream.jobs.erasure.find_records import Person
 from stepstream.topics.events import new_consent_change, new_governance
 
 ADA = Person("default", "ada'; --")

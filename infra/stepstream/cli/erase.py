@@ -29,9 +29,9 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
-    from stepstream.jobs.erasure import erasing
-    from stepstream.jobs.erasure.finding import Person, trained_on
-    from stepstream.jobs.erasure.log import NotInTime
+    from stepstream.jobs.erasure import erase
+    from stepstream.jobs.erasure.delete_from_log import NotInTime
+    from stepstream.jobs.erasure.find_records import Person, trained_on
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
@@ -40,7 +40,7 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
     wait_for_kafka(settings.kafka)
     try:
         with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
-            done = erasing.erase(
+            done = erase.erase(
                 settings,
                 client,
                 Person(tenant, subject),
@@ -51,7 +51,7 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
     except (StoreUnavailableError, ClickHouseError, NotInTime) as error:
         click.echo(f"stepstream: {error}", err=True)
         sys.exit(_UNREACHABLE)
-    except erasing.CannotErase as error:
+    except erase.CannotErase as error:
         raise click.ClickException(str(error)) from None
     with closing(Codec(settings.schema_registry)) as codec:
         versions = read_versions(settings.kafka, codec)

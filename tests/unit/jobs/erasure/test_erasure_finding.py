@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from stream_records import T0_US, make_feedback, make_steps
 
-from stepstream.jobs.erasure.finding import Found, Person, note, note_by_trajectory
+from stepstream.jobs.erasure.find_records import Found, Person, note, note_by_trajectory
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_trace_export

@@ -9,8 +9,8 @@ from clickhouse_connect.driver.client import Client
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import KEYS
 from stepstream.crypto.master_key import Master, WrongMasterKey, master_of
-from stepstream.jobs.erasure import log, tables
-from stepstream.jobs.erasure.finding import DEAD_LETTERS, GOVERNED, INTAKE, OPEN_TRACES, Found, Person, Say, find
+from stepstream.jobs.erasure import delete_from_log, delete_from_tables
+from stepstream.jobs.erasure.find_records import DEAD_LETTERS, GOVERNED, INTAKE, OPEN_TRACES, Found, Person, Say, find
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.table import Table
 
@@ -69,16 +69,20 @@ def erase(settings: Settings, client: Client, person: Person, *, requested_by: s
     say(f"subject {subject}: {len(key_ids)} keys")
     journal = settings.paths.data / "erasures" / f"{subject}.json"
     earlier = Found.unpack(journal.read_bytes()) if journal.exists() else Found()
-    found = Found(set(key_ids), tables.trajectories_of(client, person), tables.own_of(client, person))
+    found = Found(
+        set(key_ids), delete_from_tables.trajectories_of(client, person), delete_from_tables.own_of(client, person)
+    )
     found.merge(earlier)
     find(settings, person, found, others, say)
     _remember(journal, found)
-    log.decide(settings, person.tenant, subject, requested_by)
-    log.destroy(settings, key_ids)
+    delete_from_log.decide(settings, person.tenant, subject, requested_by)
+    delete_from_log.destroy(settings, key_ids)
     say(f"destroyed {len(key_ids)} keys: {found.sealed} records cannot be read any more")
     cut = _cut_intake(settings, found, wait_s, say)
-    log.forget(settings, "consents", consents)
-    log.wait_until_read(settings, "store", log.ends(settings, (*GOVERNED, DEAD_LETTERS, "consents")), wait_s)
+    delete_from_log.forget(settings, "consents", consents)
+    delete_from_log.wait_until_read(
+        settings, "store", delete_from_log.ends(settings, (*GOVERNED, DEAD_LETTERS, "consents")), wait_s
+    )
     rows = _delete_rows(client, person, found, say)
     return Erased(
         subject=subject,
@@ -125,11 +129,15 @@ def _cut_intake(settings: Settings, found: Found, wait_s: float, say: Say) -> di
     intake = {place: offset for place, offset in found.clear.items() if place[0] in INTAKE}
     if intake:
         say("waiting until govern has read what is in the clear")
-        log.wait_until_read(settings, "govern", {place: offset + 1 for place, offset in intake.items()}, wait_s)
+        delete_from_log.wait_until_read(
+            settings, "govern", {place: offset + 1 for place, offset in intake.items()}, wait_s
+        )
     _keep_untold(settings, found)
     if letters:
-        log.wait_until_read(settings, "store", {place: offset + 1 for place, offset in letters.items()}, wait_s)
-    log.delete_up_to(settings, found.clear)
+        delete_from_log.wait_until_read(
+            settings, "store", {place: offset + 1 for place, offset in letters.items()}, wait_s
+        )
+    delete_from_log.delete_up_to(settings, found.clear)
     cut: dict[str, list[int]] = {}
     for topic, partition in sorted(found.clear):
         cut.setdefault(topic, []).append(partition)
@@ -141,7 +149,7 @@ def _cut_intake(settings: Settings, found: Found, wait_s: float, say: Say) -> di
 def _keep_untold(settings: Settings, found: Found) -> None:
     """Takes from what is to be cut the open traces that wait for their rest: they would be lost for everybody."""
     open_traces = {place: offset for place, offset in found.clear.items() if place[0] == OPEN_TRACES}
-    told = log.read_by(settings, OTLP_GROUP, open_traces)
+    told = delete_from_log.read_by(settings, OTLP_GROUP, open_traces)
     for place, offset in open_traces.items():
         if told[place] <= offset:
             found.left[OPEN_TRACES] += 1
@@ -154,9 +162,9 @@ def _delete_rows(client: Client, person: Person, found: Found, say: Say) -> int:
     """Deletes rows until none come any more: a writer may still have held some when its key was destroyed."""
     deleted = 0
     for _ in range(_ROUNDS):
-        deleted += tables.delete_rows(client, person, found.trajectories, found.own)
+        deleted += delete_from_tables.delete_rows(client, person, found.trajectories, found.own)
         time.sleep(_QUIET_S)
-        if not tables.rows_left(client, person, found.own):
+        if not delete_from_tables.rows_left(client, person, found.own):
             break
     say(f"deleted {deleted} rows")
     return deleted

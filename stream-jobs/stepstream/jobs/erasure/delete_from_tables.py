@@ -11,7 +11,7 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
-from stepstream.jobs.erasure.finding import Person
+from stepstream.jobs.erasure.find_records import Person
 
 _CHUNK = 2000
 _BY_EVENT = ("steps", "feedback", "consents")
