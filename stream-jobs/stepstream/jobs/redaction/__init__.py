@@ -6,7 +6,8 @@ the slower tiers in `tiers.py`.
 """
 
 from stepstream.jobs.redaction.checks import luhn
-from stepstream.jobs.redaction.options import RedactionError, RedactionOptions, options_of
+from stepstream.jobs.redaction.options import RedactionError, RedactionOptions
+from stepstream.jobs.redaction.policy_table import options_of
 from stepstream.jobs.redaction.pseudonyms import tenant_key
 from stepstream.jobs.redaction.redactor import Redactor
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from stepstream.jobs.redaction.checks import entropy
-from stepstream.jobs.redaction.relaxed import relaxed
+from stepstream.jobs.redaction.re2_patterns import relaxed
 from stepstream.jobs.redaction.rule import Finder, Rule
 
 # What tells a password: any value that is no placeholder and no code.

@@ -1,13 +1,12 @@
 """All rules of the inline tier, and what is known about them."""
 
+from stepstream.jobs.redaction.api_keys import TOKENS
 from stepstream.jobs.redaction.assignments import ASSIGNMENTS
-from stepstream.jobs.redaction.names import NAMES
+from stepstream.jobs.redaction.contacts import NAMES, PERSONAL
 from stepstream.jobs.redaction.national import IDS
 from stepstream.jobs.redaction.numbers import NUMBERS
 from stepstream.jobs.redaction.options import OPTIONAL_RULES, RedactionOptions
-from stepstream.jobs.redaction.personal import PERSONAL
 from stepstream.jobs.redaction.rule import Rule
-from stepstream.jobs.redaction.tokens import TOKENS
 
 _GENERAL = (*TOKENS, *ASSIGNMENTS, *NUMBERS, *PERSONAL, *NAMES)
 RULES = frozenset({rule.name for rule in _GENERAL} | {kind.name for kind in IDS})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from stepstream.jobs.redaction.automata import spans
+from stepstream.jobs.redaction.re2_patterns import spans
 
 _SHORTEST = 16
 _SIGN, _DIGIT = "[A-Za-z0-9+/_-]", "[0-9A-Fa-f]"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from unicodedata import decimal
 
 from stepstream.jobs.redaction import checks
-from stepstream.jobs.redaction.relaxed import relaxed
+from stepstream.jobs.redaction.re2_patterns import relaxed
 from stepstream.jobs.redaction.rule import Rule, by_pattern, context_before, pattern_rule
 
 _RANK = 45

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from stepstream.jobs.redaction.checks import luhn, mod97
-from stepstream.jobs.redaction.relaxed import longest, relaxed
+from stepstream.jobs.redaction.re2_patterns import longest, relaxed
 from stepstream.jobs.redaction.rule import Finder, Rule, context_before, pattern_rule
 
 # Digits of the networks' ranges (ISO/IEC 7812), each with the lengths and groups that they print.

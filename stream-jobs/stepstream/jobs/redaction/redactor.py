@@ -9,11 +9,11 @@ from itertools import accumulate, islice
 
 from stepstream.jobs.redaction.catalogue import ID_RULES, inline_rules
 from stepstream.jobs.redaction.containers import containers
+from stepstream.jobs.redaction.detectors import tier_rules
 from stepstream.jobs.redaction.options import RedactionOptions
-from stepstream.jobs.redaction.presence import Rules
+from stepstream.jobs.redaction.prefilter import Rules
 from stepstream.jobs.redaction.pseudonyms import PSEUDONYM, pseudonym
 from stepstream.jobs.redaction.rule import Find, Rule, by_pattern
-from stepstream.jobs.redaction.tiers import tier_rules
 from stepstream.jobs.redaction.views import MAX_LAYERS, View, plain, undone_text, views_of
 
 _MAX_DEPTH = 3

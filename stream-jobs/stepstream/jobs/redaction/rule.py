@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from stepstream.jobs.redaction.relaxed import longest, relaxed
+from stepstream.jobs.redaction.re2_patterns import longest, relaxed
 
 
 class Find(NamedTuple):

@@ -10,8 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
 
-from stepstream.jobs.redaction.automata import found
-from stepstream.jobs.redaction.relaxed import relaxed
+from stepstream.jobs.redaction.re2_patterns import found, relaxed
 
 MAX_LAYERS = 5
 

@@ -11,17 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redaction_corpus import corpus, texts
 
-from stepstream.jobs.redaction import RedactionOptions, Redactor, presence
+from stepstream.jobs.redaction import RedactionOptions, Redactor, prefilter
+from stepstream.jobs.redaction.api_keys import _API_KEY, _AZURE, _DISCORD, _TOKENS
 from stepstream.jobs.redaction.assignments import _AUTHORIZATION, _BEARER, _SHELL, _URL
-from stepstream.jobs.redaction.automata import encoded
 from stepstream.jobs.redaction.catalogue import inline_rules
-from stepstream.jobs.redaction.names import _KEYED, _SAID
+from stepstream.jobs.redaction.contacts import _IPV4, _IPV6, _KEYED, _MAC, _SAID
 from stepstream.jobs.redaction.national import IDS
 from stepstream.jobs.redaction.numbers import _CARD, _IBAN, _PHONE, _PHONE_TOLD
-from stepstream.jobs.redaction.personal import _IPV4, _IPV6, _MAC
-from stepstream.jobs.redaction.presence import Rules
-from stepstream.jobs.redaction.relaxed import FOREIGN, relaxed
-from stepstream.jobs.redaction.tokens import _API_KEY, _AZURE, _DISCORD, _TOKENS
+from stepstream.jobs.redaction.prefilter import Rules
+from stepstream.jobs.redaction.re2_patterns import FOREIGN, encoded, relaxed
 
 OPTIONS = RedactionOptions(names=True, on=frozenset({"mac"}))
 RULES = inline_rules(OPTIONS)
@@ -108,7 +106,7 @@ def test_an_automaton_that_reports_nothing_at_all_hides_nothing(monkeypatch: pyt
         def Match(self, coded: bytes) -> Any:
             return None
 
-    monkeypatch.setattr(presence, "all_of", lambda patterns: OutOfMemory())
+    monkeypatch.setattr(prefilter, "all_of", lambda patterns: OutOfMemory())
     text = "card 4111 1111 1111 1111, é mail ada@example.org"
     assert {rule.name for _, _, rule in Rules(RULES).find(text)} == {"card", "email"}
 

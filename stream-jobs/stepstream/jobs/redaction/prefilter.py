@@ -7,8 +7,7 @@ text; only the rules whose hints it reports look for themselves.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stepstream.jobs.redaction.automata import all_of, encoded, spans_in
-from stepstream.jobs.redaction.relaxed import FOREIGN
+from stepstream.jobs.redaction.re2_patterns import FOREIGN, all_of, encoded, spans_in
 from stepstream.jobs.redaction.rule import Rule
 
 _SOUND, _FOREIGN, _FIRST = 0, 1, 2

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from stepstream.jobs.redaction.relaxed import relaxed
+from stepstream.jobs.redaction.re2_patterns import relaxed
 from stepstream.jobs.redaction.rule import Rule, pattern_rule
 
 _B, _A = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"

@@ -1,0 +1,109 @@
+"""Parse the `redaction` table of a policy."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from stepstream.jobs.redaction.options import TIERS, RedactionError, RedactionOptions
+
+_CUSTOM_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+
+
+# A repeated group that itself repeats without bound: time exponential in the text's length.
+_NESTED_REPEAT = re.compile(r"(?<!\\)[+*]\??\)(?:[+*]|\{\d*,\d*\})")
+
+
+_MAX_PATTERN = 500
+
+
+def options_of(table: Mapping[str, Any]) -> RedactionOptions:
+    """The options that a policy's `[redaction]` table gives.
+
+    ```toml
+    [redaction]
+    tiers = ["inline", "presidio"]
+    names = true
+    regions = ["us", "de"]
+    allow = ["support@example\\\\.org"]
+    [redaction.rules]
+    mac = true
+    ip = false
+    [redaction.custom]
+    employee = "EMP-\\\\d{6}"
+    ```
+
+    Raises:
+        RedactionError: for an entry that is unknown or of the wrong type, or whose package is not installed.
+    """
+    from stepstream.jobs.redaction.catalogue import REGIONS, RULES
+    from stepstream.jobs.redaction.detectors import check_installed
+
+    unknown = table.keys() - {"tiers", "names", "regions", "allow", "rules", "custom"}
+    if unknown:
+        raise RedactionError(f"[redaction] has no entry {', '.join(sorted(unknown))}; it has tiers, names, regions, "
+                             "allow, rules and custom")  # fmt: skip
+    tiers = _words(table, "tiers", frozenset(TIERS)) if "tiers" in table else frozenset({"inline"})
+    if not tiers:
+        raise RedactionError(f"redaction.tiers is empty: name at least one of {', '.join(TIERS)}")
+    names = table.get("names", False)
+    if not isinstance(names, bool):
+        raise RedactionError("redaction.names must be true or false")
+    check_installed(tiers)
+    custom = _custom(table.get("custom", {}), RULES)
+    switched = _switches(table.get("rules", {}), RULES)
+    return RedactionOptions(
+        tiers=tiers,
+        names=names,
+        off=frozenset(name for name, wanted in switched.items() if not wanted),
+        on=frozenset(name for name, wanted in switched.items() if wanted),
+        regions=_words(table, "regions", REGIONS) if "regions" in table else None,
+        allow=tuple(_pattern(text, "redaction.allow") for text in _list(table, "allow")),
+        custom=custom,
+    )
+
+
+def _list(table: Mapping[str, Any], name: str) -> list[str]:
+    values = table.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise RedactionError(f"redaction.{name} must be a list of strings")
+    return values
+
+
+def _words(table: Mapping[str, Any], name: str, known: frozenset[str]) -> frozenset[str]:
+    values = frozenset(_list(table, name))
+    if values - known:
+        wrong, right = ", ".join(sorted(values - known)), ", ".join(sorted(known))
+        raise RedactionError(f"redaction.{name} does not know {wrong}; it knows {right}")
+    return values
+
+
+def _switches(table: Any, known: frozenset[str]) -> dict[str, bool]:
+    if not isinstance(table, Mapping) or not all(isinstance(wanted, bool) for wanted in table.values()):
+        raise RedactionError("redaction.rules must be a table of rule = true or false")
+    if table.keys() - known:
+        wrong, right = ", ".join(sorted(table.keys() - known)), ", ".join(sorted(known))
+        raise RedactionError(f"redaction.rules does not know {wrong}; it knows {right}")
+    return dict(table)
+
+
+def _custom(table: Any, known: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    if not isinstance(table, Mapping) or not all(isinstance(pattern, str) for pattern in table.values()):
+        raise RedactionError("redaction.custom must be a table of name = regular expression")
+    for name in table:
+        if name in known or not _CUSTOM_NAME.fullmatch(name):
+            raise RedactionError(f"redaction.custom.{name}: choose a name of lower-case letters, digits and _ that no "
+                                 "built-in rule has")  # fmt: skip
+    return tuple((name, _pattern(table[name], f"redaction.custom.{name}")) for name in sorted(table))
+
+
+def _pattern(text: str, place: str) -> str:
+    if len(text) > _MAX_PATTERN or _NESTED_REPEAT.search(text):
+        raise RedactionError(f"{place}: a repetition inside a repetition, or more than {_MAX_PATTERN} characters: it "
+                             "could take for ever on some text; bound the inner repetition")  # fmt: skip
+    try:
+        compiled = re.compile(text)
+    except re.error as error:
+        raise RedactionError(f"{place} is not a regular expression: {error}") from error
+    if compiled.match(""):
+        raise RedactionError(f"{place} matches empty text: make it match at least one character")
+    return text
