@@ -8,8 +8,8 @@ from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import make_ending, make_steps
 
 from stepstream.jobs.governance.trajectory_policy import Standing
+from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.specifications import OneSpecification
 from stepstream.jobs.runtime.outputs import Outputs

@@ -23,7 +23,7 @@ from stepstream.crypto.master_key import master_of
 from stepstream.delivery.confirmed_producer import Confirmed, NotDelivered
 from stepstream.delivery.types import Event
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
-from stepstream.jobs.labels.joining import join
+from stepstream.jobs.labels.sequences import join
 from stepstream.sdk.recorder import Recorder
 from stepstream.sdk.trajectory import About
 from stepstream.topics.codec import Codec

@@ -15,9 +15,9 @@ from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.policy_tables import TableRules
 from stepstream.jobs.governance.trajectory_policy import Rules
+from stepstream.jobs.labels import CLOSURES, CURATION, LABELS, NAME, VERSION
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.labels.naming import CLOSURES, CURATION, LABELS, NAME, VERSION
-from stepstream.jobs.labels.store import FEEDBACK, STEPS
+from stepstream.jobs.labels.state import FEEDBACK, STEPS
 from stepstream.jobs.rewards.spec import load_spec
 from stepstream.jobs.rewards.specifications import OneSpecification, Specifications, TableSpecifications
 from stepstream.jobs.runtime.processor import FoldProcessor

@@ -8,8 +8,8 @@ from credit_cases import advantages
 from fold_harness import FoldRun, MemoryState
 from stream_records import as_governed, make_ending, make_steps
 
+from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.specifications import OneSpecification
 from stepstream.learner.advantages import Grpo, TreeGrpo

@@ -8,12 +8,11 @@ import logging
 from typing import Any, cast
 
 from stepstream.jobs.governance.trajectory_policy import NoRules, Rules
-from stepstream.jobs.labels.naming import CURATION, VERSION
-from stepstream.jobs.labels.publishing import Publishing
-from stepstream.jobs.labels.signals import source_of
-from stepstream.jobs.labels.store import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
-from stepstream.jobs.labels.trajectory import Head
-from stepstream.jobs.labels.waits import Waits
+from stepstream.jobs.labels import CURATION, VERSION
+from stepstream.jobs.labels.publish import Publishing
+from stepstream.jobs.labels.state import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
+from stepstream.jobs.labels.timeouts import Waits
+from stepstream.jobs.labels.trajectory_state import Head, source_of
 from stepstream.jobs.rewards.evidence import too_late
 from stepstream.jobs.rewards.specifications import Specifications
 from stepstream.jobs.runtime import metrics

@@ -15,7 +15,7 @@ import orjson
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import stricter
 from stepstream.jobs.governance.trajectory_policy import Rules
-from stepstream.jobs.labels.trajectory import Head
+from stepstream.jobs.labels.trajectory_state import Head
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record, Refused

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from stepstream.jobs.labels.toolcalls import attach
+from stepstream.jobs.labels.tool_results import attach
 from stepstream.jobs.verifiers.base import Case, Turn
 from stepstream.jobs.verifiers.regex import compiled
 from stepstream.jobs.verifiers.specification import Declared, Verification

@@ -8,7 +8,7 @@ from stream_records import make_steps
 from stepstream.jobs.curation.languages import language_of
 from stepstream.jobs.curation.quality import LOOP, kept_out, quality
 from stepstream.jobs.curation.signature import shingles, signature, words
-from stepstream.jobs.labels.toolcalls import attach
+from stepstream.jobs.labels.tool_results import attach
 from stepstream.topics.events import Step, TrajectoryEnd, new_message, new_tool_call
 
 TEXTS = {

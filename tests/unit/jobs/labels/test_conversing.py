@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from label_runs import FEEDBACK, STEPS, Run, governed
 from stream_records import as_governed, make_ending, make_steps
 
-from stepstream.jobs.labels.conversing import converse
-from stepstream.jobs.labels.labelling import without_content
+from stepstream.jobs.labels.build_label import without_content
+from stepstream.jobs.labels.conversations import converse
 from stepstream.topics.events import Conversation, Step, new_message
 
 NO_TOKENS: dict[str, Any] = {

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_steps
 
-from stepstream.jobs.labels.joining import join
+from stepstream.jobs.labels.sequences import join
 from stepstream.topics.events import Step, new_policy_span
 from stepstream.topics.ids import token_digest
 from stepstream.topics.step_contexts import shared_step

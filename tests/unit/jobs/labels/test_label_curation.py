@@ -12,7 +12,7 @@ from stream_records import T0_US, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.governance.trajectory_policy import Standing
 from stepstream.jobs.labels import fold as label_fold
-from stepstream.jobs.labels.trajectory import Head
+from stepstream.jobs.labels.trajectory_state import Head
 from stepstream.topics.events import Curation, new_curation, new_message
 from stepstream.topics.ids import derived_id
 

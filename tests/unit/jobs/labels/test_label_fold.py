@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
-from stepstream.jobs.labels import fold, publishing
+from stepstream.jobs.labels import JOB, fold, publish
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.specifications import OneSpecification
 from stepstream.topics.events import new_message
@@ -241,7 +240,7 @@ def last_labels(batches: list[list[tuple[str, str, Any]]]) -> dict[str, Any]:
 def test_what_an_earlier_version_of_the_job_labelled_is_labelled_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
     state = MemoryState()
     with monkeypatch.context() as then:
-        then.setattr(publishing, "JOB", "label@0")
+        then.setattr(publish, "JOB", "label@0")
         then.setattr(fold, "_SETTLED", b"r0")
         run = label_run(state)
         run.feed([*steps_of(run, "t"), *steps_of(run, "open")])

@@ -6,8 +6,8 @@ from typing import Any
 from fold_harness import FoldRun, MemoryState
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
+from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.specifications import OneSpecification
 

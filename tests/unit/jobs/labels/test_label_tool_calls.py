@@ -6,8 +6,8 @@ import pytest
 from fold_harness import FoldRun, MemoryState
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
+from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import Component, RewardSpec
 from stepstream.jobs.rewards.specifications import OneSpecification
 from stepstream.topics.events import new_message, new_tool_call

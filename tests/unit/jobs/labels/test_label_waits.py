@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
+from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.labels.naming import JOB
 from stepstream.jobs.rewards.spec import Declared, RewardSpec, parse_spec
 
 NOW_MS = 1_760_000_100_000

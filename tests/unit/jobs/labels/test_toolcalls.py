@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import make_steps
 
-from stepstream.jobs.labels.toolcalls import attach
+from stepstream.jobs.labels.tool_results import attach
 from stepstream.topics.events import Message, Step, new_message, new_tool_call
 
 TEMPLATE = make_steps("t", 1)[0]

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Sequence
 from stepstream.jobs.curation.quality import kept_out, quality
 from stepstream.jobs.curation.signature import signature
 from stepstream.jobs.governance.trajectory_policy import Standing
-from stepstream.jobs.labels.conversing import converse
+from stepstream.jobs.labels.conversations import converse
 from stepstream.jobs.labels.demonstrations import demonstrated
-from stepstream.jobs.labels.joining import join
-from stepstream.jobs.labels.toolcalls import attach
+from stepstream.jobs.labels.sequences import join
+from stepstream.jobs.labels.tool_results import attach
 from stepstream.jobs.rewards.evidence import Evidence
 from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.rewards.terms import components, returns_to_go, reward_of, success

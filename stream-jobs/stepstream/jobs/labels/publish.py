@@ -2,12 +2,12 @@
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.trajectory_policy import Rules, Standing
+from stepstream.jobs.labels import JOB, LABELS
+from stepstream.jobs.labels.build_label import label, without_content
 from stepstream.jobs.labels.demonstrations import standing_demonstrations
-from stepstream.jobs.labels.labelling import label, without_content
-from stepstream.jobs.labels.naming import JOB, LABELS
-from stepstream.jobs.labels.store import LabelStore
-from stepstream.jobs.labels.trajectory import Head
-from stepstream.jobs.labels.waits import Waits
+from stepstream.jobs.labels.state import LabelStore
+from stepstream.jobs.labels.timeouts import Waits
+from stepstream.jobs.labels.trajectory_state import Head
 from stepstream.jobs.rewards.evidence import Evidence, gather
 from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.runtime.outputs import Outputs

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.labels.trajectory import Head
+from stepstream.jobs.labels.trajectory_state import Head
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.topics.events import Feedback, Step

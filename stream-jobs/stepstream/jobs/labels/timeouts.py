@@ -1,9 +1,9 @@
 """What `label` still waits for: the end of a trajectory, or parts of its reward; and the decision to wait no longer."""
 
+from stepstream.jobs.labels import CLOSURES, JOB
 from stepstream.jobs.labels.deadlines import Deadlines
-from stepstream.jobs.labels.naming import CLOSURES, JOB
-from stepstream.jobs.labels.store import LabelStore
-from stepstream.jobs.labels.trajectory import Head
+from stepstream.jobs.labels.state import LabelStore
+from stepstream.jobs.labels.trajectory_state import Head
 from stepstream.jobs.rewards.evidence import Evidence, gather
 from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.rewards.specifications import Specifications
