@@ -11,7 +11,7 @@ from stepstream.jobs.governance.trajectory_policy import Standing
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.specifications import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import OneSpecification
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.topics.events import Consent, new_governance

@@ -44,7 +44,7 @@ def put(file: Path, as_json: bool) -> None:
     """Check FILE and put it up as the next version; what is kept is labelled again under it."""
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.rewards.specifications import REWARD_SPECS, next_version, unreadable
+    from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS, next_version, unreadable
     from stepstream.topics.events import new_reward_specification
     from stepstream.topics.ids import new_event_id, now_us
 
@@ -117,7 +117,7 @@ def _read(file: Path) -> "RewardSpec":
 def _all() -> dict[str, Any]:
     from stepstream.cli import tables
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
+    from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS, unreadable
 
     with log_at_hand(load(), _say) as settings:
         return tables.read(settings, REWARD_SPECS, unreadable)

@@ -19,7 +19,7 @@ from stepstream.jobs.labels import CLOSURES, CURATION, LABELS, NAME, VERSION
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.labels.state import FEEDBACK, STEPS
 from stepstream.jobs.rewards.spec import load_spec
-from stepstream.jobs.rewards.specifications import OneSpecification, Specifications, TableSpecifications
+from stepstream.jobs.rewards.spec_lookup import OneSpecification, Specifications, TableSpecifications
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import PatientCodec
 from stepstream.jobs.runtime.runner import Processor, run_job

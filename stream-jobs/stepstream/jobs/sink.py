@@ -16,7 +16,7 @@ from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.clickhouse.insert import Inserter
 from stepstream.jobs.clickhouse.rows import TOPICS, Row, rows
-from stepstream.jobs.rewards.specifications import REWARD_SPECS, unreadable
+from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.dead_letter_limit import DeadLetterShare
 from stepstream.jobs.runtime.outputs import DEAD_LETTERS, Outputs, Publisher

@@ -11,7 +11,7 @@ from stream_records import as_governed, make_ending, make_steps
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.specifications import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import OneSpecification
 from stepstream.learner.advantages import Grpo, TreeGrpo
 from stepstream.learner.attempt import attempt_of
 from stepstream.learner.buffer import Buffer

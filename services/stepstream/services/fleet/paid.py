@@ -5,7 +5,7 @@ from typing import Any
 
 from stepstream.config import SettingsError
 from stepstream.jobs.rewards.spec import Declared, RewardSpec
-from stepstream.jobs.rewards.specifications import closest, declared_by
+from stepstream.jobs.rewards.spec_lookup import closest, declared_by
 
 
 class Paid:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepstream.config import Settings
-from stepstream.jobs.rewards.specifications import REWARD_SPECS
+from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS
 from stepstream.services.fleet.paid import Paid
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event, EventConsumer

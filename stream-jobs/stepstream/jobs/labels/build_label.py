@@ -9,7 +9,7 @@ from stepstream.jobs.labels.conversations import converse
 from stepstream.jobs.labels.demonstrations import demonstrated
 from stepstream.jobs.labels.sequences import join
 from stepstream.jobs.labels.tool_results import attach
-from stepstream.jobs.rewards.evidence import Evidence
+from stepstream.jobs.rewards.counted_feedback import Evidence
 from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.rewards.terms import components, returns_to_go, reward_of, success
 from stepstream.topics.events import (

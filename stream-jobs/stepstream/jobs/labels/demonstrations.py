@@ -7,7 +7,7 @@ the whole trajectory is about its last response.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stepstream.jobs.rewards.evidence import Signal, not_taken_back
+from stepstream.jobs.rewards.counted_feedback import Signal, not_taken_back
 from stepstream.topics.events import Feedback, Step
 from stepstream.topics.step_contexts import failed
 from stepstream.topics.trusted_sources import speaks_for

@@ -13,8 +13,8 @@ from stepstream.jobs.labels.publish import Publishing
 from stepstream.jobs.labels.state import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
 from stepstream.jobs.labels.timeouts import Waits
 from stepstream.jobs.labels.trajectory_state import Head, source_of
-from stepstream.jobs.rewards.evidence import too_late
-from stepstream.jobs.rewards.specifications import Specifications
+from stepstream.jobs.rewards.counted_feedback import too_late
+from stepstream.jobs.rewards.spec_lookup import Specifications
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Origin, Record, Refused

@@ -8,7 +8,7 @@ from stepstream.jobs.labels.demonstrations import standing_demonstrations
 from stepstream.jobs.labels.state import LabelStore
 from stepstream.jobs.labels.timeouts import Waits
 from stepstream.jobs.labels.trajectory_state import Head
-from stepstream.jobs.rewards.evidence import Evidence, gather
+from stepstream.jobs.rewards.counted_feedback import Evidence, gather
 from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.state import Changes

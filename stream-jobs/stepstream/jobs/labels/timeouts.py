@@ -4,9 +4,9 @@ from stepstream.jobs.labels import CLOSURES, JOB
 from stepstream.jobs.labels.deadlines import Deadlines
 from stepstream.jobs.labels.state import LabelStore
 from stepstream.jobs.labels.trajectory_state import Head
-from stepstream.jobs.rewards.evidence import Evidence, gather
+from stepstream.jobs.rewards.counted_feedback import Evidence, gather
 from stepstream.jobs.rewards.spec import Declared
-from stepstream.jobs.rewards.specifications import Specifications
+from stepstream.jobs.rewards.spec_lookup import Specifications
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.events import TrajectoryClosed, new_trajectory_closed

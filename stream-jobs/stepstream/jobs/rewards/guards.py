@@ -14,7 +14,7 @@ with weights that are at least 0 and add up to 1, and what bounds all running su
 import math
 from collections.abc import Sequence
 
-from stepstream.jobs.rewards.builtins import malformed_calls
+from stepstream.jobs.rewards.builtin_components import malformed_calls
 from stepstream.jobs.rewards.spec import CORRECTION, Component, RewardSpec
 from stepstream.topics.events import RewardComponent, Step, new_reward_component
 

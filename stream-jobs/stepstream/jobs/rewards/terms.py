@@ -14,8 +14,8 @@ have followed, holds the last Φ itself, and one that adds up with another γ do
 
 from collections.abc import Iterable, Sequence
 
-from stepstream.jobs.rewards.builtins import measured, over_steps
-from stepstream.jobs.rewards.evidence import Evidence, about_step, newest
+from stepstream.jobs.rewards.builtin_components import measured, over_steps
+from stepstream.jobs.rewards.counted_feedback import Evidence, about_step, newest
 from stepstream.jobs.rewards.guards import corrected
 from stepstream.jobs.rewards.spec import BUILTIN_SOURCES, Builtin, Component, RewardSpec
 from stepstream.topics.events import RewardComponent, Step, new_reward_component

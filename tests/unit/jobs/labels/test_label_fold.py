@@ -11,7 +11,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.jobs.labels import JOB, fold, publish
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.specifications import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import OneSpecification
 from stepstream.topics.events import new_message
 
 LABELS, CLOSURES = "labeled-trajectories", "closures"

@@ -9,7 +9,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.specifications import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import OneSpecification
 
 STEPS, FEEDBACK, LABELS, LETTERS = "governed-steps", "governed-feedback", "labeled-trajectories", "dead-letters"
 NOW_MS = 1_760_000_100_000

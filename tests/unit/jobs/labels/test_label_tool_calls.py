@@ -9,7 +9,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import Component, RewardSpec
-from stepstream.jobs.rewards.specifications import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import OneSpecification
 from stepstream.topics.events import new_message, new_tool_call
 
 STEPS, FEEDBACK = "governed-steps", "governed-feedback"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_records import make_steps
 
-from stepstream.jobs.rewards.evidence import gather
+from stepstream.jobs.rewards.counted_feedback import gather
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.terms import Terms, components, differences, returns_to_go, reward_of
 from stepstream.topics.events import new_message, new_tool_call

@@ -8,8 +8,8 @@ import pytest
 from stream_records import make_steps
 
 from stepstream.config import SettingsError
-from stepstream.jobs.rewards.builtins import malformed, malformed_calls, measured
-from stepstream.jobs.rewards.evidence import gather, too_late
+from stepstream.jobs.rewards.builtin_components import malformed, malformed_calls, measured
+from stepstream.jobs.rewards.counted_feedback import gather, too_late
 from stepstream.jobs.rewards.spec import (
     BUILTIN_SOURCES,
     Component,
@@ -18,7 +18,7 @@ from stepstream.jobs.rewards.spec import (
     SpecificationError,
     parse_spec,
 )
-from stepstream.jobs.rewards.specifications import closest, declared_by, next_version
+from stepstream.jobs.rewards.spec_lookup import closest, declared_by, next_version
 from stepstream.jobs.rewards.terms import components
 from stepstream.topics.events import new_message, new_reward_specification, new_tool_call
 

@@ -6,7 +6,7 @@ import pytest
 from stream_records import make_steps
 
 from stepstream.jobs.labels.trajectory_state import Head
-from stepstream.jobs.rewards.evidence import Evidence, gather
+from stepstream.jobs.rewards.counted_feedback import Evidence, gather
 from stepstream.jobs.rewards.spec import RewardSpec, parse_spec
 from stepstream.jobs.rewards.terms import components, success
 

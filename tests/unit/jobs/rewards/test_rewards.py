@@ -10,7 +10,7 @@ from stream_records import make_steps
 
 from stepstream.config import SettingsError
 from stepstream.jobs.rewards import terms
-from stepstream.jobs.rewards.evidence import gather, newest
+from stepstream.jobs.rewards.counted_feedback import gather, newest
 from stepstream.jobs.rewards.spec import RewardSpec, load_spec
 from stepstream.jobs.rewards.terms import Terms, returns_to_go, reward_of, success
 from stepstream.topics.events import Step, new_message, new_tool_call
