@@ -73,23 +73,23 @@ def calibrate(
     from stepstream.cli import tables
     from stepstream.embedded.errors import StackError
     from stepstream.embedded.on_demand import log_at_hand
-    from stepstream.jobs.verifiers import calibrating
+    from stepstream.jobs.judging import calibrate
+    from stepstream.jobs.judging.calibration import CALIBRATIONS, refusal
     from stepstream.jobs.verifiers.base import Unavailable
-    from stepstream.jobs.verifiers.calibration import CALIBRATIONS, refusal
     from stepstream.topics.ids import now_us
 
     settings = load()
     if next_state == (file is not None):
         raise click.UsageError("name either a verification file or --next-state")
     if file is not None:
-        judge: calibrating.Subject = calibrating.OfVerifier(_judge(file, name))
+        judge: calibrate.Subject = calibrate.OfVerifier(_judge(file, name))
     elif settings.judge.url and settings.judge.model:
-        judge = calibrating.OfNextState(settings.judge)
+        judge = calibrate.OfNextState(settings.judge)
     else:
         raise SettingsError("there is no judge to ask: set judge.url and judge.model")
-    cases = calibrating.read_set(labelled, judge.fields)
+    cases = calibrate.read_set(labelled, judge.fields)
     try:
-        record = calibrating.calibrate(
+        record = calibrate.calibrate(
             judge, cases, parallel=settings.verify.parallel, occurred_at_us=now_us(), author=author
         )
     except Unavailable as error:
@@ -132,7 +132,7 @@ def _verifications(file: Path) -> Any:
 
 
 def _judge(file: Path, name: str | None) -> Any:
-    from stepstream.jobs.verifiers.judge import Judge
+    from stepstream.jobs.judging.judge import Judge
 
     judges = {one.declared.name: one.verifier for one in _verifications(file) if isinstance(one.verifier, Judge)}
     if name is None and len(judges) == 1:

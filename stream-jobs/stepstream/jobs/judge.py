@@ -15,13 +15,13 @@ from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.policy_tables import TableRules
 from stepstream.jobs.governance.trajectory_policy import Rules
-from stepstream.jobs.judging.client import JudgeClient
+from stepstream.jobs.judging.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
 from stepstream.jobs.judging.fold import NAME, STEPS, VERSION, JudgeFold, Scores
+from stepstream.jobs.judging.llm import JudgeClient
 from stepstream.jobs.judging.next_state import digest
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Decoder, PatientCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
-from stepstream.jobs.verifiers.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.table import Table
 

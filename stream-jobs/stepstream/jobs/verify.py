@@ -16,14 +16,14 @@ from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.governance.policy_tables import TableRules
 from stepstream.jobs.governance.trajectory_policy import Rules
+from stepstream.jobs.judging.calibration import CALIBRATIONS
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Decoder, PatientCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.jobs.verifiers.bench import Bench
-from stepstream.jobs.verifiers.calibration import CALIBRATIONS
 from stepstream.jobs.verifiers.fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold
 from stepstream.jobs.verifiers.options import Surroundings
+from stepstream.jobs.verifiers.pool import Bench
 from stepstream.jobs.verifiers.sandbox.run import SandboxError
 from stepstream.jobs.verifiers.specification import Verification, load
 from stepstream.jobs.verifiers.unit_tests import UnitTests

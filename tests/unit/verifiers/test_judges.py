@@ -13,15 +13,15 @@ from scripted_judge import reply, served
 
 from stepstream.config import Judge as JudgeSettings
 from stepstream.config import Settings, SettingsError
+from stepstream.jobs.judging.agreement import cohen, krippendorff, wilson
+from stepstream.jobs.judging.calibrate import OfNextState, OfVerifier, calibrate, read_set
+from stepstream.jobs.judging.calibration import Gate, Labelled, measured, refusal
+from stepstream.jobs.judging.judge import Judge, make
+from stepstream.jobs.judging.judge_prompts import better_of, digest, score_of
 from stepstream.jobs.judging.next_state import digest as next_state_digest
-from stepstream.jobs.verifiers.agreement import cohen, krippendorff, wilson
+from stepstream.jobs.judging.scaling import Scaling, brier, expected_calibration_error, fit, logit, sigmoid
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
-from stepstream.jobs.verifiers.calibrating import OfNextState, OfVerifier, calibrate, read_set
-from stepstream.jobs.verifiers.calibration import Gate, Labelled, measured, refusal
-from stepstream.jobs.verifiers.judge import Judge, make
-from stepstream.jobs.verifiers.judge_prompts import better_of, digest, score_of
 from stepstream.jobs.verifiers.options import BadOptions, Surroundings
-from stepstream.jobs.verifiers.scaling import Scaling, brier, expected_calibration_error, fit, logit, sigmoid
 
 CASE = Case("t", "task", "4", {"reference": "four"}, asked="2+2?")
 GATE = Gate(50, 0.75, 0.4, 0.7)

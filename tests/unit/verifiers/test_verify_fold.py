@@ -13,9 +13,9 @@ from stepstream.config import Settings
 from stepstream.jobs.governance.trajectory_policy import NoRules, Standing
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
-from stepstream.jobs.verifiers.bench import Bench
 from stepstream.jobs.verifiers.fold import JOB, VerifyFold
 from stepstream.jobs.verifiers.options import Surroundings
+from stepstream.jobs.verifiers.pool import Bench
 from stepstream.jobs.verifiers.specification import Declared, Verification, load
 from stepstream.topics.events import new_message, new_tool_call, new_trajectory_closed
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from stepstream.jobs.judging.form import chat_request, cut, digest_of, score_within
+from stepstream.jobs.judging.prompt_format import chat_request, cut, digest_of, score_within
 from stepstream.topics.events import Message, Step
 from stepstream.topics.step_contexts import shared_step
 

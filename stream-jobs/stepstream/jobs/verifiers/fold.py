@@ -22,8 +22,8 @@ from stepstream.jobs.runtime.record import Record, Refused
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.verifiers.base import Case, Verdict
-from stepstream.jobs.verifiers.bench import Judged
-from stepstream.jobs.verifiers.reading import cases
+from stepstream.jobs.verifiers.cases import cases
+from stepstream.jobs.verifiers.pool import Judged
 from stepstream.jobs.verifiers.specification import Verification
 from stepstream.topics.events import Consent, Feedback, Step, TrajectoryClosed, new_feedback
 from stepstream.topics.ids import derived_id

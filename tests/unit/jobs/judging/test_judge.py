@@ -10,8 +10,8 @@ from stream_records import as_governed, make_steps
 
 from stepstream.config import Judge
 from stepstream.jobs.governance.trajectory_policy import NoRules, Standing
-from stepstream.jobs.judging.client import JudgeClient
 from stepstream.jobs.judging.fold import JOB, JudgeFold
+from stepstream.jobs.judging.llm import JudgeClient
 from stepstream.jobs.judging.next_state import RUBRIC, judged_step, question, score_of
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.retry import Abandoned

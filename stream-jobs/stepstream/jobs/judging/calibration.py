@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stepstream.jobs.verifiers.agreement import cohen, krippendorff, wilson
-from stepstream.jobs.verifiers.scaling import Scaling, brier, expected_calibration_error, fit
+from stepstream.jobs.judging.agreement import cohen, krippendorff, wilson
+from stepstream.jobs.judging.scaling import Scaling, brier, expected_calibration_error, fit
 
 Mode = Literal["score", "pair", "next_state"]
 

@@ -18,10 +18,10 @@ import orjson
 from stepstream.config import Judge as JudgeSettings
 from stepstream.config import SettingsError
 from stepstream.jobs.judging import next_state
-from stepstream.jobs.judging.api import JudgeApi, JudgeAway
+from stepstream.jobs.judging.calibration import DEFAULT_GATE, Gate, Labelled, Mode, measured
+from stepstream.jobs.judging.judge import Judge
+from stepstream.jobs.judging.llm import JudgeApi, JudgeAway
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable
-from stepstream.jobs.verifiers.calibration import DEFAULT_GATE, Gate, Labelled, Mode, measured
-from stepstream.jobs.verifiers.judge import Judge
 from stepstream.topics.events import JudgeCalibration, new_judge_calibration, new_message
 from stepstream.topics.ids import derived_id
 

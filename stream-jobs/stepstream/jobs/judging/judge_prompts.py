@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import orjson
 
-from stepstream.jobs.judging.form import chat_request, cut, digest_of, only_field, score_within
+from stepstream.jobs.judging.prompt_format import chat_request, cut, digest_of, only_field, score_within
 from stepstream.jobs.verifiers.base import Unanswered
 
 Mode = Literal["score", "pair"]

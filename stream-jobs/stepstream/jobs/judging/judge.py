@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from stepstream.jobs.judging.api import JudgeApi, JudgeAway
-from stepstream.jobs.verifiers import judge_prompts as prompts
+from stepstream.jobs.judging import judge_prompts as prompts
+from stepstream.jobs.judging.calibration import DEFAULT_GATE, Gate, Mode, refusal, scaling_of
+from stepstream.jobs.judging.llm import JudgeApi, JudgeAway
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
-from stepstream.jobs.verifiers.calibration import DEFAULT_GATE, Gate, Mode, refusal, scaling_of
 from stepstream.jobs.verifiers.options import BadOptions, Calibrations, Options, Surroundings, read
 
 _ATTEMPTS = 2
