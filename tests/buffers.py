@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from labelled_records import attempt, labelled
 
-from stepstream.learner.attempt import Attempt, Place
-from stepstream.learner.buffer import Buffer
+from stepstream.learner.data.attempt import Attempt, Place
+from stepstream.learner.data.replay_buffer import Buffer
 
 SIZE = 3
 

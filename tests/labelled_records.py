@@ -7,8 +7,8 @@ from typing import Any
 
 from sample_records import trajectory
 
-from stepstream.learner.attempt import Attempt, attempt_of
-from stepstream.learner.tokens import Limits
+from stepstream.learner.data.attempt import Attempt, attempt_of
+from stepstream.learner.data.sequences import Limits
 from stepstream.topics import events
 
 LIMITS = Limits("demo", 99, 512)

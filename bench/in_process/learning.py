@@ -7,11 +7,11 @@ from pathlib import Path
 from in_process.conversation import MODEL, Conversation
 from stepstream.config import Settings
 from stepstream.demo.base import prepare
-from stepstream.learner.attempt import Attempt, attempt_of
-from stepstream.learner.buffer import Buffer
-from stepstream.learner.choice import choice_of
-from stepstream.learner.lessons import lesson_of
-from stepstream.learner.needs import needs_of
+from stepstream.learner.data.attempt import Attempt, attempt_of
+from stepstream.learner.data.learning_signal import lesson_of
+from stepstream.learner.data.replay_buffer import Buffer
+from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.sampler import choice_of
 from stepstream.learner.update import Trainer
 from stepstream.services.inference.llama import LlamaWeights
 

@@ -11,8 +11,8 @@ from turns import Turns
 from stepstream.config import Learner
 from stepstream.learner import packs
 from stepstream.learner.advantages import Step, Trajectory
-from stepstream.learner.attempt import Attempt
-from stepstream.learner.tokens import Tokens
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.update import Trainer
 
 

@@ -14,9 +14,9 @@ from labelled_records import LIMITS, group_of, labelled
 from stepstream.config import Learner, Settings
 from stepstream.core.process import Stop
 from stepstream.learner import learner, outbox
-from stepstream.learner.attempt import Attempt
 from stepstream.learner.checkpoint import describe, verify
-from stepstream.learner.consume import Arrival, arrival_of
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.reader import Arrival, arrival_of
 from stepstream.learner.lineage import Versions, offsets_of
 from stepstream.topics.codec import CodecError
 from stepstream.topics.consumer import Event

@@ -16,7 +16,7 @@ from stepstream.cli.models import rebuild
 from stepstream.config import Learner, Settings, environment_of
 from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.stack import Stack
-from stepstream.learner.attempt import attempt_of
+from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.lineage import Versions, read_versions
 from stepstream.learner.update import Trainer
 from stepstream.topics.consumer import EventConsumer

@@ -73,10 +73,10 @@ def rebuild(name: str, as_json: bool) -> None:
     Exit status 0: the same; 1: different, or it cannot be rebuilt.
     """
     from stepstream.learner.checkpoint import CheckpointFault
+    from stepstream.learner.data.sequences import Invalid
     from stepstream.learner.lineage import UnknownVersion
     from stepstream.learner.rebuild import CannotRebuild
     from stepstream.learner.rebuild import rebuild as rebuild_version
-    from stepstream.learner.tokens import Invalid
 
     model, version = _parse(name)
     try:

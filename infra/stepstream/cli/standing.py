@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stepstream.config import Label, Learner
-from stepstream.learner.fates import REASONS, REMEDIES
-from stepstream.learner.lessons import needs_group
-from stepstream.learner.needs import needs_of
+from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
+from stepstream.learner.data.learning_signal import needs_group
+from stepstream.learner.data.requirements import needs_of
 
 Row = Mapping[str, Any]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepstream.learner.attempt import Attempt
-from stepstream.learner.fates import Fate
-from stepstream.learner.groups import GivenUp, group_key
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.drop_reasons import Fate
+from stepstream.learner.data.groups import GivenUp, group_key
 from stepstream.topics.events import LagFigures, LearnerUpdate, TrainingDecision, new_learner_update
 from stepstream.topics.events import new_training_decision as new
 from stepstream.topics.ids import derived_id, now_us

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.losses.ratios import log_ratio
-from stepstream.learner.tokens import Tokens
 
 Floats = npt.NDArray[np.float32]
 

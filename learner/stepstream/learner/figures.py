@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.sequences import UNVERSIONED
 from stepstream.learner.losses import LAGS, Batch, Bucket, Terms, by_lag, effective_share, kl_estimate, lag_shares
 from stepstream.learner.losses.kl import penalty
 from stepstream.learner.rows import Row
-from stepstream.learner.tokens import UNVERSIONED
 
 _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
 

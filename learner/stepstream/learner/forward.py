@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from stepstream.learner import attention, head
 from stepstream.learner.batch import microbatches
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.packs import pack, pack_batches
 from stepstream.learner.pretrained import CannotTrain
-from stepstream.learner.tokens import Tokens
 
 log = logging.getLogger(__name__)
 

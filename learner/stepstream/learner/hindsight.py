@@ -16,8 +16,8 @@ from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory, hindsight_of
 from stepstream.learner.advantages.figures import total
-from stepstream.learner.attempt import Attempt
-from stepstream.learner.tokens import Tokens
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.sequences import Tokens
 
 
 def hindsight_rows(attempt: Attempt, most_tokens: int) -> list[Tokens]:

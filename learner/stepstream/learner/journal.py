@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from stepstream.learner import metrics
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.drop_reasons import Fate
 from stepstream.learner.decisions import DECISIONS, UPDATES, Decider, Use
-from stepstream.learner.fates import Fate
 from stepstream.learner.losses import Bucket
 from stepstream.learner.outbox import Outbox
 from stepstream.topics.events import new_lag_figures

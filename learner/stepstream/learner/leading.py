@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepstream.config import Learner
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.parallel import current_ranks, tell, told
 from stepstream.learner.snapshot import Snapshot
 from stepstream.learner.update import Trainer

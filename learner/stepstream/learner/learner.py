@@ -16,17 +16,17 @@ from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.runtime.retry import Abandoned
 from stepstream.learner import metrics
-from stepstream.learner.attempt import Attempt, Place
-from stepstream.learner.buffer import Buffer
 from stepstream.learner.checkpoint import CheckpointFault, folder_of, verify
-from stepstream.learner.choice import choice_of
-from stepstream.learner.consume import Arrival, Reader, read_decisions
+from stepstream.learner.data.attempt import Attempt, Place
+from stepstream.learner.data.learning_signal import lesson_of
+from stepstream.learner.data.reader import Arrival, Reader, read_decisions
+from stepstream.learner.data.replay_buffer import Buffer
+from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.sampler import choice_of
 from stepstream.learner.decisions import Decider
 from stepstream.learner.journal import Journal
 from stepstream.learner.leading import trainer_for
-from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
-from stepstream.learner.needs import needs_of
 from stepstream.learner.outbox import Outbox
 from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stepstream.config import Kafka
-from stepstream.learner.attempt import Place
+from stepstream.learner.data.attempt import Place
 from stepstream.learner.decisions import Use
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer

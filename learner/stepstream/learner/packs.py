@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from stepstream.learner.tokens import Tokens
+from stepstream.learner.data.sequences import Tokens
 
 Ints = npt.NDArray[np.int64]
 

@@ -13,9 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from stepstream.config import Learner
 from stepstream.learner import lora
 from stepstream.learner.allocator import keep_memory
+from stepstream.learner.data.learning_signal import needs_group
+from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.reward_shaping import sums_of
+from stepstream.learner.data.sequences import Limits, Tokens
 from stepstream.learner.forward import Scores, way_for
-from stepstream.learner.lessons import needs_group
-from stepstream.learner.needs import needs_of
 from stepstream.learner.parallel import (
     current_ranks,
     from_shard,
@@ -26,9 +28,7 @@ from stepstream.learner.parallel import (
     whole,
 )
 from stepstream.learner.pretrained import load_model, stored_dtype
-from stepstream.learner.shaping import sums_of
 from stepstream.learner.snapshot import Snapshot, load_optimizer
-from stepstream.learner.tokens import Limits, Tokens
 from stepstream.learner.tree_sum import TreeSum
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from stepstream.config import Learner
-from stepstream.learner.attempt import Attempt
-from stepstream.learner.lessons import differing_rewards
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.learning_signal import differing_rewards
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.losses import Batch, Reach, Terms
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.losses.ratios import log_ratio
 from stepstream.learner.rows import Row
-from stepstream.learner.tokens import Tokens
 
 Loss = Callable[["Answers"], Tensor]
 

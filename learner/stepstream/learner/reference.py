@@ -8,11 +8,11 @@ from torch import Tensor
 
 from stepstream.config import Learner
 from stepstream.learner.checkpoint import folder_of, verify
+from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.forward import way_for
-from stepstream.learner.needs import needs_of
 from stepstream.learner.policy import Policy
 from stepstream.learner.pretrained import load_model
-from stepstream.learner.tokens import Tokens
 from stepstream.topics.events import Checkpoint
 
 Reference = Callable[[Sequence[Tokens]], Tensor]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from stepstream.learner.advantages import Aggregation, Rule, expand, expand_targets
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.evidence import Evidence
 from stepstream.learner.losses import Batch, token_scales
-from stepstream.learner.tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True)

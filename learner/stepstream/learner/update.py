@@ -18,9 +18,12 @@ import torch
 from torch import Tensor
 
 from stepstream.config import Learner
-from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
 from stepstream.learner.critic import Critic, Surprise
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.chat_template import Speech
+from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.sequences import Limits, Tokens
 from stepstream.learner.evidence import Evidence, evidence_of, penalised, probes_of
 from stepstream.learner.figures import Step, critic_figures, data_figures, demonstrated_share, lag_figures, step_figures
 from stepstream.learner.foresight import Foreseen, Minibatch, looks_beyond
@@ -28,15 +31,12 @@ from stepstream.learner.forward import Scores
 from stepstream.learner.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.losses import Bucket
 from stepstream.learner.losses.configured import objective_of
-from stepstream.learner.needs import needs_of
 from stepstream.learner.parallel import current_ranks
 from stepstream.learner.policy import Policy
 from stepstream.learner.preferring import Likelihood, Preference, unweighed_rows, weighed
 from stepstream.learner.reference import reference_of
 from stepstream.learner.rows import Row, critic_targets, row_scales, rows_of, tokens_of
 from stepstream.learner.snapshot import Snapshot
-from stepstream.learner.speech import Speech
-from stepstream.learner.tokens import Limits, Tokens
 
 Rows = Sequence[Tokens] | Mapping[int, Tokens]
 """Training sequences by number."""

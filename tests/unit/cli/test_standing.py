@@ -8,8 +8,8 @@ from sample_records import training_decision
 
 from stepstream.cli.standing import Facts, bar_of, standing_of
 from stepstream.config import Learner, Settings
-from stepstream.learner.attempt import attempt_of
-from stepstream.learner.fates import REASONS, REMEDIES
+from stepstream.learner.data.attempt import attempt_of
+from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
 
 
 def label(**fields: Any) -> Any:

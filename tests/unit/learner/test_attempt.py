@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from labelled_records import LIMITS, attempt, labelled
 
-from stepstream.learner.attempt import attempt_of
-from stepstream.learner.tokens import Invalid, Limits
+from stepstream.learner.data.attempt import attempt_of
+from stepstream.learner.data.sequences import Invalid, Limits
 
 
 def test_trained_tokens_carry_their_logprob_and_version() -> None:

@@ -10,9 +10,9 @@ from labelled_records import LIMITS, group_of, labelled
 
 from stepstream.config import Learner
 from stepstream.config.learner import JUDGE_ALONE
-from stepstream.learner.attempt import Attempt, Place, attempt_of
-from stepstream.learner.buffer import Buffer
-from stepstream.learner.lessons import lesson_of
+from stepstream.learner.data.attempt import Attempt, Place, attempt_of
+from stepstream.learner.data.learning_signal import lesson_of
+from stepstream.learner.data.replay_buffer import Buffer
 
 
 def test_a_group_is_ready_when_all_attempts_have_come() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.learner.choice import Candidate, Choice, union
+from stepstream.learner.data.sampler import Candidate, Choice, union
 
 
 def candidate(

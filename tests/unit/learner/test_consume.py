@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 from waiting import PATIENCE_S, until
 
 from stepstream.config import Kafka
-from stepstream.learner import consume
-from stepstream.learner.consume import Reader, arrival_of
+from stepstream.learner.data import reader
+from stepstream.learner.data.reader import Reader, arrival_of
 from stepstream.topics.consumer import Event
 
 
@@ -59,8 +59,8 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
         decoded_by.add(threading.current_thread().name)
         return arrival_of(event, limits)
 
-    monkeypatch.setattr(consume, "EventConsumer", Scripted)
-    monkeypatch.setattr(consume, "arrival_of", noted)
+    monkeypatch.setattr(reader, "EventConsumer", Scripted)
+    monkeypatch.setattr(reader, "arrival_of", noted)
 
     def spent() -> float:
         return REGISTRY.get_sample_value("stepstream_learner_reader_cpu_seconds_total") or 0.0
@@ -69,11 +69,11 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
     reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         # The learner asks for nothing, as while it trains; yet the thread reads on, until it is far enough ahead.
-        until(lambda: Scripted.made.polled == consume._BATCHES_AHEAD + 1)
+        until(lambda: Scripted.made.polled == reader._BATCHES_AHEAD + 1)
         assert Scripted.made.threads == decoded_by == {"reader"}
-        offsets = [arrival.place[1] for _ in range(consume._BATCHES_AHEAD) for arrival in reader.next(0.0)]
-        assert offsets == list(range(consume._BATCHES_AHEAD))
-        until(lambda: Scripted.made.polled > consume._BATCHES_AHEAD + 1)
+        offsets = [arrival.place[1] for _ in range(reader._BATCHES_AHEAD) for arrival in reader.next(0.0)]
+        assert offsets == list(range(reader._BATCHES_AHEAD))
+        until(lambda: Scripted.made.polled > reader._BATCHES_AHEAD + 1)
         assert spent() > before
     finally:
         reader.close()
@@ -94,8 +94,8 @@ def test_it_is_behind_while_the_log_has_more_than_was_handed_over(monkeypatch: p
         assert event.offset == 0 or go_on.wait(PATIENCE_S)
         return arrival_of(event, limits)
 
-    monkeypatch.setattr(consume, "EventConsumer", Short)
-    monkeypatch.setattr(consume, "arrival_of", held)
+    monkeypatch.setattr(reader, "EventConsumer", Short)
+    monkeypatch.setattr(reader, "arrival_of", held)
     reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         assert len(reader.next(60.0)) == 1
@@ -114,7 +114,7 @@ def test_what_ends_the_reading_is_told_to_whoever_waits(monkeypatch: pytest.Monk
         def poll(self, most: int, timeout_s: float) -> list[Event]:
             raise OSError("no such topic")
 
-    monkeypatch.setattr(consume, "EventConsumer", Broken)
+    monkeypatch.setattr(reader, "EventConsumer", Broken)
     reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
     with pytest.raises(OSError, match="no such topic"):
         until(lambda: bool(reader.next(0.1)))

@@ -28,7 +28,7 @@ from stepstream.learner.advantages import (
     expand_targets,
 )
 from stepstream.learner.credit import rule_of, trajectory_of
-from stepstream.learner.tokens import Invalid
+from stepstream.learner.data.sequences import Invalid
 from stepstream.topics import events
 
 

@@ -8,8 +8,8 @@ import pytest
 from labelled_records import attempt, group_of, tiny_model
 
 from stepstream.config import Learner
-from stepstream.learner.attempt import Attempt
-from stepstream.learner.tokens import Tokens
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.update import Trainer
 
 COUPLED = {"loss_proximal": "behaviour", "loss_weight": "none"}

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from labelled_records import attempt, group_of, labelled
 
 from stepstream.config import Learner
-from stepstream.learner.attempt import Attempt
-from stepstream.learner.buffer import Buffer
-from stepstream.learner.choice import Choice
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
+from stepstream.learner.data.groups import GivenUp, group_key
+from stepstream.learner.data.learning_signal import lesson_of
+from stepstream.learner.data.replay_buffer import Buffer
+from stepstream.learner.data.sampler import Choice
 from stepstream.learner.decisions import Decider, Use
-from stepstream.learner.fates import REASONS, REMEDIES
-from stepstream.learner.groups import GivenUp, group_key
-from stepstream.learner.lessons import lesson_of
 from stepstream.learner.lineage import uses_of
 from stepstream.topics.events import new_checkpoint, new_update_input
 

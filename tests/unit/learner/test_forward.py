@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from stepstream.learner import attention
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.forward import Packed, Padded, way_for
 from stepstream.learner.pretrained import CannotTrain
-from stepstream.learner.tokens import Tokens
 
 SIZES = {
     "vocab_size": 61,

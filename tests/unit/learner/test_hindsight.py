@@ -11,11 +11,11 @@ from labelled_records import attempt, group_of, labelled, tiny_model
 
 from stepstream.config import Learner, SettingsError
 from stepstream.learner.advantages import Hcapo
-from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import rule_of
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.learning_signal import needs_group
 from stepstream.learner.hindsight import final_observation, hindsight_rows, with_hindsight
 from stepstream.learner.hindsight_critics import GROUP
-from stepstream.learner.lessons import needs_group
 from stepstream.learner.pretrained import load_model
 from stepstream.learner.update import Trainer
 from stepstream.topics.events import new_reward_component

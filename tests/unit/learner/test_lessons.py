@@ -10,7 +10,7 @@ from stepstream.config import Learner
 from stepstream.config.learner import JUDGE_ALONE, PAYS_TOKENS
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.credit import rule_of
-from stepstream.learner.lessons import equal_rewards_teach, needs_group
+from stepstream.learner.data.learning_signal import equal_rewards_teach, needs_group
 
 NAMES = get_args(Learner.model_fields["advantage"].annotation)
 

@@ -10,13 +10,13 @@ from buffers import SIZE, buffer, fold, log_of, places
 from labelled_records import LIMITS, attempt, labelled, shown, tiny_model, written
 
 from stepstream.config import Learner
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.drop_reasons import REASONS, REMEDIES, Fate
+from stepstream.learner.data.learning_signal import lesson_of, needs_group
+from stepstream.learner.data.requirements import NEEDS, needs_of
+from stepstream.learner.data.sequences import UNVERSIONED, Limits, Spoken
 from stepstream.learner.decisions import Decider
-from stepstream.learner.fates import REASONS, REMEDIES, Fate
-from stepstream.learner.lessons import lesson_of, needs_group
-from stepstream.learner.needs import NEEDS, needs_of
 from stepstream.learner.preferring import Preference
-from stepstream.learner.tokens import UNVERSIONED, Limits, Spoken
 from stepstream.learner.update import Trainer
 
 OBJECTIVES = ("policy_gradient", "dpo", "kto", "sft")

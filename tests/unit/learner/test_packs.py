@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.learner import packs
+from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.packs import pack, pack_batches
-from stepstream.learner.tokens import Tokens
 
 
 def tokens(ids: list[int]) -> Tokens:

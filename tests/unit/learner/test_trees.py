@@ -13,9 +13,9 @@ from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.spec_lookup import OneSpecification
 from stepstream.learner.advantages import Grpo, TreeGrpo
-from stepstream.learner.attempt import attempt_of
-from stepstream.learner.buffer import Buffer
-from stepstream.learner.tokens import Limits
+from stepstream.learner.data.attempt import attempt_of
+from stepstream.learner.data.replay_buffer import Buffer
+from stepstream.learner.data.sequences import Limits
 
 LIMITS = Limits("demo", 1000, 512)
 

@@ -7,7 +7,7 @@ import signal
 from stepstream.config import Settings, SettingsError
 from stepstream.core.process import Fatal, Stop, run, serve_metrics
 from stepstream.jobs.rewards.spec import load_spec
-from stepstream.learner.lessons import equal_rewards_teach
+from stepstream.learner.data.learning_signal import equal_rewards_teach
 from stepstream.services.fleet.admission import Admission
 from stepstream.services.fleet.environment import UnknownEnvironmentError, load_environment
 from stepstream.services.fleet.fleet import Fleet

@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 
-from stepstream.learner.tokens import Spoken
+from stepstream.learner.data.sequences import Spoken
 
 Message = dict[str, Any]
 _ANCHOR: Message = {"role": "user", "content": "?"}

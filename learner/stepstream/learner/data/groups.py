@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from stepstream.learner.attempt import Attempt, Place
+from stepstream.learner.data.attempt import Attempt, Place
 
 ALONE = "\0"
 """How the key of an attempt without a group begins; no group's id begins so."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from stepstream.config import Learner
 from stepstream.learner.credit import described
-from stepstream.learner.needs import needs_of
+from stepstream.learner.data.requirements import needs_of
 
 
 @dataclass(frozen=True, slots=True)

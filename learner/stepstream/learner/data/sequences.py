@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepstream.learner.needs import STRICTEST, Needs
-from stepstream.learner.shaping import Sums
+from stepstream.learner.data.requirements import STRICTEST, Needs
+from stepstream.learner.data.reward_shaping import Sums
 
 UNVERSIONED = -1
 """In place of a policy version: no policy is known to have sampled it."""

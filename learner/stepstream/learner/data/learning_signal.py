@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from stepstream.config import Learner
 from stepstream.learner.advantages import Trajectory
-from stepstream.learner.attempt import Attempt
 from stepstream.learner.credit import described, rule_of
-from stepstream.learner.needs import needs_of
+from stepstream.learner.data.attempt import Attempt
+from stepstream.learner.data.requirements import needs_of
 
 Lesson = Callable[[Sequence[Attempt]], str]
 """Why attempts of one group (one or more) teach nothing, as one of `fates.REASONS`; empty where they do."""

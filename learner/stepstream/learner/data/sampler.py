@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepstream.config import Learner
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
 
 Sampling = Literal["freshest", "weighted"]
 

@@ -9,12 +9,12 @@ after a restart.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from stepstream.learner.attempt import Attempt, Place
-from stepstream.learner.choice import Candidate, Choice, candidate_of
-from stepstream.learner.fates import Fate
-from stepstream.learner.groups import ALONE, GivenUp, Group, Past, key_of, rank
-from stepstream.learner.lessons import Lesson, differing_rewards
-from stepstream.learner.needs import STRICTEST, Needs
+from stepstream.learner.data.attempt import Attempt, Place
+from stepstream.learner.data.drop_reasons import Fate
+from stepstream.learner.data.groups import ALONE, GivenUp, Group, Past, key_of, rank
+from stepstream.learner.data.learning_signal import Lesson, differing_rewards
+from stepstream.learner.data.requirements import STRICTEST, Needs
+from stepstream.learner.data.sampler import Candidate, Choice, candidate_of
 
 _MOST_OVER = 50_000
 """Groups that ended untrained and are remembered: enough for late attempts, bounded where no version comes."""

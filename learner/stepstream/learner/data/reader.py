@@ -15,11 +15,11 @@ from stepstream.core.process import Stop
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.retry import PatientCodec
 from stepstream.learner import metrics
-from stepstream.learner.attempt import Attempt, Place, attempt_of, refused
+from stepstream.learner.data.attempt import Attempt, Place, attempt_of, refused
+from stepstream.learner.data.sequences import Invalid, Limits
 from stepstream.learner.decisions import DECISIONS, JOB
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS
 from stepstream.learner.publish import INPUT
-from stepstream.learner.tokens import Invalid, Limits
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, TrainingDecision, new_dead_letter

@@ -5,7 +5,7 @@ A fate is written to the topic `training-decisions` (`decisions.py`); `stepstrea
 
 from dataclasses import dataclass
 
-from stepstream.learner.attempt import Attempt
+from stepstream.learner.data.attempt import Attempt
 
 REASONS = {
     "split": "it is not of the split `train`: evaluations are never trained on",

@@ -1,0 +1,1 @@
+"""Read labelled trajectories and choose groups to train on."""
