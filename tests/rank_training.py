@@ -6,7 +6,7 @@ from typing import Any
 from labelled_records import attempt, group_of
 
 from stepstream.config import Learner
-from stepstream.learner.checkpoint import write_version
+from stepstream.learner.model.checkpoint import write_version
 from stepstream.learner.update import Trainer
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -51,7 +51,7 @@ def _answer(pipe: Connection) -> Any:
 
 
 def _rank(environment: dict[str, str], pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    from stepstream.learner.parallel import joined
+    from stepstream.learner.model.distributed import joined
 
     os.environ.update(environment)
     try:

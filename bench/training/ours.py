@@ -9,10 +9,10 @@ import ragged
 from turns import Turns
 
 from stepstream.config import Learner
-from stepstream.learner import packs
 from stepstream.learner.advantages import Step, Trajectory
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.model import packing
 from stepstream.learner.update import Trainer
 
 
@@ -35,7 +35,7 @@ def main(folder: Path, device: str, threads: str, microbatch: str, more: str) ->
     """Trains one gradient step on the whole batch at each turn, credit and figures included."""
     settings = json.loads(more)
     if settings.pop("share_nothing", False):
-        packs._LEAST_SHARED = 2**30
+        packing._LEAST_SHARED = 2**30
     how = Learner.model_validate(
         {
             "device": device,

@@ -14,10 +14,10 @@ from labelled_records import LIMITS, group_of, labelled
 from stepstream.config import Learner, Settings
 from stepstream.core.process import Stop
 from stepstream.learner import learner, outbox
-from stepstream.learner.checkpoint import describe, verify
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.reader import Arrival, arrival_of
 from stepstream.learner.lineage import Versions, offsets_of
+from stepstream.learner.model.checkpoint import describe, verify
 from stepstream.topics.codec import CodecError
 from stepstream.topics.consumer import Event
 from stepstream.topics.events import new_checkpoint

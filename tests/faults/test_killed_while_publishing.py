@@ -10,7 +10,7 @@ from tiny_families import tiny_of
 
 from stepstream.config import Learner, Settings
 from stepstream.core.process import Stop
-from stepstream.learner.checkpoint import describe, folder_of, verify, write_root
+from stepstream.learner.model.checkpoint import describe, folder_of, verify, write_root
 from stepstream.learner.publish import publish_version
 from stepstream.learner.update import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input

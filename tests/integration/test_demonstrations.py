@@ -16,9 +16,9 @@ from stepstream.cli.models import rebuild
 from stepstream.config import Settings, environment_of
 from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.stack import Stack
-from stepstream.learner.checkpoint import folder_of
 from stepstream.learner.data.chat_template import Speech
 from stepstream.learner.lineage import read_versions
+from stepstream.learner.model.checkpoint import folder_of
 from stepstream.services.inference.chat import ChatTokenizer
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer

@@ -15,7 +15,7 @@ from waiting import until
 from stepstream.cli.models import models, rebuild
 from stepstream.config import Settings
 from stepstream.jobs.clickhouse.rows import TABLES, rows
-from stepstream.learner.checkpoint import folder_of
+from stepstream.learner.model.checkpoint import folder_of
 from stepstream.learner.publish import publish_root
 from stepstream.topics.events import new_update_input
 

@@ -27,10 +27,9 @@ def publish(source: str, model: str | None, from_start: bool, as_json: bool) -> 
 
     SOURCE is any causal language model in Hugging Face form: a folder, or a name on the hub.
     """
-    from stepstream.learner.checkpoint import CheckpointFault
-    from stepstream.learner.pretrained import CannotTrain
+    from stepstream.learner.model.checkpoint import CheckpointFault
+    from stepstream.learner.model.pretrained import CannotTrain, model_folder
     from stepstream.learner.publish import publish_root
-    from stepstream.learner.source import model_folder
 
     try:
         with model_folder(source) as folder, _log() as settings:
@@ -72,9 +71,9 @@ def rebuild(name: str, as_json: bool) -> None:
 
     Exit status 0: the same; 1: different, or it cannot be rebuilt.
     """
-    from stepstream.learner.checkpoint import CheckpointFault
     from stepstream.learner.data.sequences import Invalid
     from stepstream.learner.lineage import UnknownVersion
+    from stepstream.learner.model.checkpoint import CheckpointFault
     from stepstream.learner.rebuild import CannotRebuild
     from stepstream.learner.rebuild import rebuild as rebuild_version
 

@@ -8,7 +8,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.learner import learner
 from stepstream.learner.leading import dismiss, follow
-from stepstream.learner.parallel import joined
+from stepstream.learner.model.distributed import joined
 
 
 def main(settings: Settings, stop: Stop) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from stepstream.learner.figures import Step
-from stepstream.learner.forward import Scores
 from stepstream.learner.losses import Batch, Reach, Terms
+from stepstream.learner.model.forward import Scores
 from stepstream.learner.rows import Row, loss_batch, trained_sizes
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from stepstream.config import Learner
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.parallel import current_ranks, tell, told
-from stepstream.learner.snapshot import Snapshot
+from stepstream.learner.model.checkpoint import Snapshot
+from stepstream.learner.model.distributed import current_ranks, tell, told
 from stepstream.learner.update import Trainer
 
 _END = ("end", ())

@@ -16,7 +16,6 @@ from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.runtime.retry import Abandoned
 from stepstream.learner import metrics
-from stepstream.learner.checkpoint import CheckpointFault, folder_of, verify
 from stepstream.learner.data.attempt import Attempt, Place
 from stepstream.learner.data.learning_signal import lesson_of
 from stepstream.learner.data.reader import Arrival, Reader, read_decisions
@@ -27,10 +26,11 @@ from stepstream.learner.decisions import Decider
 from stepstream.learner.journal import Journal
 from stepstream.learner.leading import trainer_for
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
+from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
+from stepstream.learner.model.pretrained import CannotTrain
+from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.outbox import Outbox
-from stepstream.learner.pretrained import CannotTrain
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle
-from stepstream.learner.reference import reference_folder
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer

@@ -10,7 +10,7 @@ import orjson
 import torch
 
 from stepstream.config import Learner
-from stepstream.learner.parallel import current_ranks
+from stepstream.learner.model.distributed import current_ranks
 
 
 @cache

@@ -21,15 +21,15 @@ from safetensors import safe_open
 from stepstream.config import Kafka, Learner, Settings
 from stepstream.crypto.key_ring import codec_of
 from stepstream.crypto.sealing import is_erased
-from stepstream.learner.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
 from stepstream.learner.data.attempt import Attempt, Place, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.lineage import Versions, read_versions, trained_places
-from stepstream.learner.pretrained import WEIGHTS
+from stepstream.learner.model.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
+from stepstream.learner.model.pretrained import WEIGHTS
+from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.provenance import arithmetic, recorded
 from stepstream.learner.publish import INPUT
-from stepstream.learner.reference import reference_folder
 from stepstream.learner.update import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec

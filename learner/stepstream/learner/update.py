@@ -19,7 +19,6 @@ from torch import Tensor
 
 from stepstream.config import Learner
 from stepstream.learner.credit import rule_of
-from stepstream.learner.critic import Critic, Surprise
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.chat_template import Speech
 from stepstream.learner.data.requirements import needs_of
@@ -27,16 +26,17 @@ from stepstream.learner.data.sequences import Limits, Tokens
 from stepstream.learner.evidence import Evidence, evidence_of, penalised, probes_of
 from stepstream.learner.figures import Step, critic_figures, data_figures, demonstrated_share, lag_figures, step_figures
 from stepstream.learner.foresight import Foreseen, Minibatch, looks_beyond
-from stepstream.learner.forward import Scores
 from stepstream.learner.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.losses import Bucket
 from stepstream.learner.losses.configured import objective_of
-from stepstream.learner.parallel import current_ranks
-from stepstream.learner.policy import Policy
+from stepstream.learner.model.checkpoint import Snapshot
+from stepstream.learner.model.critic import Critic, Surprise
+from stepstream.learner.model.distributed import current_ranks
+from stepstream.learner.model.forward import Scores
+from stepstream.learner.model.policy import Policy
+from stepstream.learner.model.reference import reference_of
 from stepstream.learner.preferring import Likelihood, Preference, unweighed_rows, weighed
-from stepstream.learner.reference import reference_of
 from stepstream.learner.rows import Row, critic_targets, row_scales, rows_of, tokens_of
-from stepstream.learner.snapshot import Snapshot
 
 Rows = Sequence[Tokens] | Mapping[int, Tokens]
 """Training sequences by number."""

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.learner.batch import microbatches
+from stepstream.learner.model.packing import microbatches
 
 
 @given(st.lists(st.integers(1, 90)), st.integers(1, 400))

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from stepstream.learner import checkpoint
-from stepstream.learner.checkpoint import CheckpointFault, describe, folder_of, verify, write_root
+from stepstream.learner.model import checkpoint
+from stepstream.learner.model.checkpoint import CheckpointFault, describe, folder_of, verify, write_root
 
 
 @pytest.fixture

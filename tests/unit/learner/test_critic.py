@@ -10,11 +10,11 @@ from labelled_records import attempt, group_of, labelled, tiny_model
 
 from stepstream.config import Learner
 from stepstream.learner.advantages import expand_targets
-from stepstream.learner.checkpoint import sha256_of, write_root, write_version
-from stepstream.learner.critic import CRITIC, Critic
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.reward_shaping import Sums
-from stepstream.learner.pretrained import load_model
+from stepstream.learner.model.checkpoint import sha256_of, write_root, write_version
+from stepstream.learner.model.critic import CRITIC, Critic
+from stepstream.learner.model.pretrained import load_model
 from stepstream.learner.update import Trainer
 
 FILES = ("model.safetensors", "optimizer.safetensors", CRITIC)

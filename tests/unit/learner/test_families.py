@@ -14,9 +14,8 @@ from tiny_families import FAMILIES, tiny_of
 from transformers import AutoModelForCausalLM
 
 from stepstream.config import Learner
-from stepstream.learner.checkpoint import describe, write_root, write_version
-from stepstream.learner.pretrained import CannotTrain
-from stepstream.learner.source import model_folder
+from stepstream.learner.model.checkpoint import describe, write_root, write_version
+from stepstream.learner.model.pretrained import CannotTrain, model_folder
 from stepstream.learner.update import Trainer
 
 ROWS = attempt(group_of("probe", 1)[0]).sequences

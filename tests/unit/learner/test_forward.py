@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepstream.learner import attention
 from stepstream.learner.data.sequences import Tokens
-from stepstream.learner.forward import Packed, Padded, way_for
-from stepstream.learner.pretrained import CannotTrain
+from stepstream.learner.model import attention
+from stepstream.learner.model.forward import Packed, Padded, way_for
+from stepstream.learner.model.pretrained import CannotTrain
 
 SIZES = {
     "vocab_size": 61,
@@ -69,7 +69,7 @@ def values(scores: Any, model: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def one_by_one(model: Any, chosen: Sequence[Tokens]) -> Any:
-    from stepstream.learner.forward import Scores
+    from stepstream.learner.model.forward import Scores
 
     found = [model(torch.from_numpy(row.ids)[None], use_cache=False).logits[0].log_softmax(-1) for row in chosen]
     at = [each[row.trained - 1] for each, row in zip(found, chosen, strict=True)]
@@ -108,7 +108,7 @@ def test_models_with_another_attention_are_padded(kind: str) -> None:
 
 def test_the_kernel_s_view_of_a_pack_is_the_same_attention() -> None:
     """What a GPU's kernel gets: queries by run, with all keys that they attend to, the last ones their own."""
-    from stepstream.learner.packs import pack
+    from stepstream.learner.model.packing import pack
 
     packed = pack(rows())
     paths = attention.Paths.of(packed, torch.device("cpu"))

@@ -5,7 +5,7 @@ import torch
 from largest_tensor import Largest
 from torch import Tensor
 
-from stepstream.learner import head
+from stepstream.learner.model import lm_head
 
 
 def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -18,16 +18,18 @@ def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Te
     )
 
 
-@pytest.mark.parametrize("twist", [head.PLAIN, head.Twist(0.25), head.Twist(1.0, 3.0), head.Twist(2.0, 5.0)])
+@pytest.mark.parametrize(
+    "twist", [lm_head.PLAIN, lm_head.Twist(0.25), lm_head.Twist(1.0, 3.0), lm_head.Twist(2.0, 5.0)]
+)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("most_logits", [1, 2**20])
 def test_it_is_log_softmax_with_its_gradient(
-    monkeypatch: pytest.MonkeyPatch, bias: bool, most_logits: int, twist: head.Twist
+    monkeypatch: pytest.MonkeyPatch, bias: bool, most_logits: int, twist: lm_head.Twist
 ) -> None:
-    monkeypatch.setitem(head._MOST_LOGITS, "cpu", most_logits)
+    monkeypatch.setitem(lm_head._MOST_LOGITS, "cpu", most_logits)
     hidden, weight, offset, targets = sample(200, 50, bias)
     leaves = [hidden, weight] if offset is None else [hidden, weight, offset]
-    logprobs, entropy = head.chosen_logprobs(hidden, weight, offset, targets, twist)
+    logprobs, entropy = lm_head.chosen_logprobs(hidden, weight, offset, targets, twist)
     logits = torch.nn.functional.linear(hidden, weight, offset) * twist.scale
     rows = (logits if twist.cap is None else twist.cap * (logits / twist.cap).tanh()).log_softmax(-1)
     expected = rows.gather(1, targets[:, None])[:, 0]
@@ -47,5 +49,5 @@ def test_no_tensor_is_larger_than_a_few_tokens_logits() -> None:
         torch.nn.functional.linear(hidden[:400], weight)
     assert plain.elements == 400 * 50_000
     with Largest() as fused:
-        head.chosen_logprobs(hidden, weight, None, targets)[0].sum().backward()
-    assert fused.elements <= head._MOST_LOGITS["cpu"] < 2_000 * 50_000 / 10
+        lm_head.chosen_logprobs(hidden, weight, None, targets)[0].sum().backward()
+    assert fused.elements <= lm_head._MOST_LOGITS["cpu"] < 2_000 * 50_000 / 10

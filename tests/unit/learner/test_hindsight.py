@@ -16,7 +16,7 @@ from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.learning_signal import needs_group
 from stepstream.learner.hindsight import final_observation, hindsight_rows, with_hindsight
 from stepstream.learner.hindsight_critics import GROUP
-from stepstream.learner.pretrained import load_model
+from stepstream.learner.model.pretrained import load_model
 from stepstream.learner.update import Trainer
 from stepstream.topics.events import new_reward_component
 

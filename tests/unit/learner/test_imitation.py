@@ -14,11 +14,11 @@ from labelled_records import LIMITS, attempt, group_of, labelled, shown, tiny_mo
 from transformers import AutoModelForCausalLM
 
 from stepstream.config import Learner
-from stepstream.learner.checkpoint import sha256_of, write_version
 from stepstream.learner.data.attempt import Attempt, Place
 from stepstream.learner.data.learning_signal import lesson_of, to_imitate
 from stepstream.learner.data.replay_buffer import Buffer
 from stepstream.learner.data.requirements import NEEDS
+from stepstream.learner.model.checkpoint import sha256_of, write_version
 from stepstream.learner.update import Trainer
 
 SPEECH = replace(LIMITS, needs=NEEDS["sft"], speech=lambda text: [*text.encode("ascii")[:90], 2] if text != "?" else [])

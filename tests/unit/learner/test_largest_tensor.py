@@ -9,7 +9,7 @@ from largest_tensor import Largest
 from tiny_families import tiny_of
 
 from stepstream.config import Learner
-from stepstream.learner import head
+from stepstream.learner.model import lm_head
 from stepstream.learner.update import Trainer
 
 VOCABULARY = 50_000
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_tensor_of_an_update_is_larger(
     folder: Path, choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(head._MOST_LOGITS, "cpu", 1)
+    monkeypatch.setitem(lm_head._MOST_LOGITS, "cpu", 1)
     trainer = Trainer(folder, Learner(microbatch_tokens=100_000, minibatches=1, **choice), root=folder)
     group = [attempt(labelled("g", number, float(number), versions=(0,) * 55)) for number in range(2)]
     with Largest() as largest:

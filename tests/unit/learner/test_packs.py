@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.learner import packs
 from stepstream.learner.data.sequences import Tokens
-from stepstream.learner.packs import pack, pack_batches
+from stepstream.learner.model import packing
+from stepstream.learner.model.packing import pack, pack_batches
 
 
 def tokens(ids: list[int]) -> Tokens:
@@ -30,7 +30,7 @@ ROWS = st.lists(
 
 @given(ROWS, st.sampled_from([1, 8]))
 def test_every_trained_token_sees_exactly_what_was_before_it(rows: list[Tokens], least: int) -> None:
-    with patch.object(packs, "_LEAST_SHARED", least):
+    with patch.object(packing, "_LEAST_SHARED", least):
         packed = pack(rows)
     keys, sizes = packed.paths()
     paths = np.split(keys, np.cumsum(sizes)[:-1])
@@ -63,7 +63,7 @@ def test_descendants_follow_a_run_and_nothing_else_does(rows: list[Tokens]) -> N
 @given(ROWS)
 def test_no_shared_beginning_is_held_twice(rows: list[Tokens]) -> None:
     beginnings = {tuple(row.ids[:end].tolist()) for row in rows for end in range(1, row.ids.size)}
-    with patch.object(packs, "_LEAST_SHARED", 1):
+    with patch.object(packing, "_LEAST_SHARED", 1):
         packed = pack(rows)
     assert packed.ids.size == len(beginnings)
     assert np.unique(np.stack([packed.at, packed.targets]), axis=1).shape[1] == packed.at.size

@@ -9,9 +9,8 @@ from rank_training import KINDS, learn_all
 from ranks import in_ranks
 
 from stepstream.core.process import Fatal
-from stepstream.learner.checkpoint import describe
-from stepstream.learner.parallel import Ranks, joined
-from stepstream.learner.tree_sum import TreeSum
+from stepstream.learner.model.checkpoint import describe
+from stepstream.learner.model.distributed import Ranks, TreeSum, joined
 
 
 def files(folder: Path) -> dict[str, str]:

@@ -10,11 +10,11 @@ from labelled_records import attempt, labelled, tiny_model
 from pydantic import ValidationError
 
 from stepstream.config import Learner
-from stepstream.learner.checkpoint import sha256_of, write_version
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.learning_signal import lesson_of
 from stepstream.learner.evidence import Evidence, penalised
 from stepstream.learner.losses.preferences import dpo, kto
+from stepstream.learner.model.checkpoint import sha256_of, write_version
 from stepstream.learner.preferring import Answers, Preference, loss_of, pairs
 from stepstream.learner.update import Trainer
 

@@ -8,10 +8,10 @@ import pytest
 from labelled_records import group_of, shown, tiny_model
 
 from stepstream.config import Learner
-from stepstream.learner.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
 from stepstream.learner.data.attempt import Place, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.lineage import Versions
+from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
 from stepstream.learner.provenance import arithmetic, code_version, configuration_of, recorded
 from stepstream.learner.rebuild import CannotRebuild, rebuild_from
 from stepstream.learner.update import Trainer

@@ -8,9 +8,9 @@ from credit_cases import LOSS_OF
 from labelled_records import attempt, group_of, labelled, tiny_model
 
 from stepstream.config import Learner
-from stepstream.learner.checkpoint import sha256_of, write_version
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.pretrained import CannotTrain
+from stepstream.learner.model.checkpoint import sha256_of, write_version
+from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.update import Trainer, learning_rate
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepstream.learner.packs import Pack
+from stepstream.learner.model.packing import Pack
 
 NAME = "stepstream_pack"
 

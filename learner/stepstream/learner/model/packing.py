@@ -6,6 +6,8 @@ depth-first order, so that a run's descendants follow it without a gap:
     a b c d e       tokens  a b c d e | f g | x y
     a b c f g       runs    (a b c) (d e) (f g) (x y)     d e and f g attend to a b c too
     x y
+
+Which training sequences share a forward pass where they have to be padded.
 """
 
 from collections.abc import Sequence
@@ -129,3 +131,18 @@ def _common(a: Ints, b: Ints) -> int:
     least = min(a.size, b.size)
     differs = a[:least] != b[:least]
     return int(differs.argmax()) if differs.any() else least
+
+
+def microbatches(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+    """Indices of sequences of like length, together at most `most_tokens` with padding (or one alone).
+
+    The same lengths give the same split, so that sums are added in the same order when a version is rebuilt.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        # Sorted: the newcomer is the longest of its batch.
+        if batches and (len(batches[-1]) + 1) * lengths[index] <= most_tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from stepstream.config import Learner
-from stepstream.learner.pretrained import CannotTrain
+from stepstream.learner.model.pretrained import CannotTrain
 
 ADAPTER, BASE = "adapter", "base"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from stepstream.config import Learner
-from stepstream.learner.checkpoint import folder_of, verify
 from stepstream.learner.data.requirements import needs_of
 from stepstream.learner.data.sequences import Tokens
-from stepstream.learner.forward import way_for
-from stepstream.learner.policy import Policy
-from stepstream.learner.pretrained import load_model
+from stepstream.learner.model.checkpoint import folder_of, verify
+from stepstream.learner.model.forward import way_for
+from stepstream.learner.model.policy import Policy
+from stepstream.learner.model.pretrained import load_model
 from stepstream.topics.events import Checkpoint
 
 Reference = Callable[[Sequence[Tokens]], Tensor]

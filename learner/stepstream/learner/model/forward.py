@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepstream.learner import attention, head
-from stepstream.learner.batch import microbatches
 from stepstream.learner.data.sequences import Tokens
-from stepstream.learner.packs import pack, pack_batches
-from stepstream.learner.pretrained import CannotTrain
+from stepstream.learner.model import attention, lm_head
+from stepstream.learner.model.packing import microbatches, pack, pack_batches
+from stepstream.learner.model.pretrained import CannotTrain
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +160,8 @@ def _hidden(model: Any, **inputs: Any) -> Tensor:
 
 def _chosen(model: Any, hidden: Tensor, at: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     output, device = model.get_output_embeddings(), hidden.device
-    states, twist = hidden.index_select(0, at.to(device)), head.Twist.of(model.config)
-    return head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), twist)
+    states, twist = hidden.index_select(0, at.to(device)), lm_head.Twist.of(model.config)
+    return lm_head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), twist)
 
 
 def _at(hidden: Tensor, at: Tensor) -> Tensor:

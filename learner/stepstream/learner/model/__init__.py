@@ -1,0 +1,1 @@
+"""Load, run, shard and save the trained model."""
