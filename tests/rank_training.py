@@ -7,7 +7,7 @@ from labelled_records import attempt, group_of
 
 from stepstream.config import Learner
 from stepstream.learner.model.checkpoint import write_version
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 KINDS: dict[str, dict[str, Any]] = {
     "full": {"kl_weight": 0.1, "advantage": "ppo_gae"},

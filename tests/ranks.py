@@ -13,7 +13,7 @@ from stepstream.embedded.ports import free_block
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
-        "stepstream.learner.update",
+        "stepstream.learner.training.trainer",
         "torch.distributed.fsdp",
         "torch.distributed.tensor",
         "transformers.models.llama.modeling_llama",

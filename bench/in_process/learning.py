@@ -12,7 +12,7 @@ from stepstream.learner.data.learning_signal import lesson_of
 from stepstream.learner.data.replay_buffer import Buffer
 from stepstream.learner.data.requirements import needs_of
 from stepstream.learner.data.sampler import choice_of
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 from stepstream.services.inference.llama import LlamaWeights
 
 

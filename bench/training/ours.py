@@ -13,7 +13,7 @@ from stepstream.learner.advantages import Step, Trajectory
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.model import packing
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 
 def groups_of(rows: list[ragged.Row]) -> list[list[Attempt]]:

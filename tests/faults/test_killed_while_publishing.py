@@ -12,7 +12,7 @@ from stepstream.config import Learner, Settings
 from stepstream.core.process import Stop
 from stepstream.learner.model.checkpoint import describe, folder_of, verify, write_root
 from stepstream.learner.publish import publish_version
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
 
 pytest_plugins = ["memory_folder"]

@@ -18,7 +18,7 @@ from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.stack import Stack
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.lineage import Versions, read_versions
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.consumer import EventConsumer
 
 PAIRS, AT_ONCE = 20, 4

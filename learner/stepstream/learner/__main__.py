@@ -7,8 +7,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.learner import learner
-from stepstream.learner.leading import dismiss, follow
 from stepstream.learner.model.distributed import joined
+from stepstream.learner.training.rank_zero import dismiss, follow
 
 
 def main(settings: Settings, stop: Stop) -> None:

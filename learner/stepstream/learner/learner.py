@@ -24,13 +24,13 @@ from stepstream.learner.data.requirements import needs_of
 from stepstream.learner.data.sampler import choice_of
 from stepstream.learner.decisions import Decider
 from stepstream.learner.journal import Journal
-from stepstream.learner.leading import trainer_for
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.outbox import Outbox
 from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle
+from stepstream.learner.training.rank_zero import trainer_for
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer

@@ -11,7 +11,7 @@ from stepstream.core.process import Fatal, Stop
 from stepstream.learner.lineage import TOPIC, read_versions
 from stepstream.learner.model.checkpoint import version_folder, weights_sha256, write_root, write_version
 from stepstream.learner.provenance import code_version, configuration_of
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.consumer import EventConsumer

@@ -30,7 +30,7 @@ from stepstream.learner.model.pretrained import WEIGHTS
 from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.provenance import arithmetic, recorded
 from stepstream.learner.publish import INPUT
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer

@@ -15,7 +15,7 @@ from stepstream.learner.data.reward_shaping import Sums
 from stepstream.learner.model.checkpoint import sha256_of, write_root, write_version
 from stepstream.learner.model.critic import CRITIC, Critic
 from stepstream.learner.model.pretrained import load_model
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 FILES = ("model.safetensors", "optimizer.safetensors", CRITIC)
 
@@ -179,7 +179,7 @@ def test_one_for_another_width_is_not_taken_over(folder: Path, tmp_path: Path) -
 
 
 def test_targets_go_with_the_rows(folder: Path) -> None:
-    from stepstream.learner.rows import rows_of
+    from stepstream.learner.training.rows import rows_of
 
     trainer = Trainer(folder, how(advantage="vtrace", loss_weight="none"))
     opinionated(trainer)

@@ -10,7 +10,7 @@ from labelled_records import attempt, group_of, tiny_model
 from stepstream.config import Learner
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.sequences import Tokens
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 COUPLED = {"loss_proximal": "behaviour", "loss_weight": "none"}
 BY_ATTEMPT: dict[str, dict[str, Any]] = {

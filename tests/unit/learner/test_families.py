@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from stepstream.config import Learner
 from stepstream.learner.model.checkpoint import describe, write_root, write_version
 from stepstream.learner.model.pretrained import CannotTrain, model_folder
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 ROWS = attempt(group_of("probe", 1)[0]).sequences
 CASES = [

@@ -14,10 +14,10 @@ from stepstream.learner.advantages import Hcapo
 from stepstream.learner.credit import rule_of
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.learning_signal import needs_group
-from stepstream.learner.hindsight import final_observation, hindsight_rows, with_hindsight
 from stepstream.learner.hindsight_critics import GROUP
 from stepstream.learner.model.pretrained import load_model
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.hindsight import final_observation, hindsight_rows, with_hindsight
+from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.events import new_reward_component
 
 THREE = attempt(labelled("g", 0, 1.0, versions=(0, 0, 0)))

@@ -19,7 +19,7 @@ from stepstream.learner.data.learning_signal import lesson_of, to_imitate
 from stepstream.learner.data.replay_buffer import Buffer
 from stepstream.learner.data.requirements import NEEDS
 from stepstream.learner.model.checkpoint import sha256_of, write_version
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 SPEECH = replace(LIMITS, needs=NEEDS["sft"], speech=lambda text: [*text.encode("ascii")[:90], 2] if text != "?" else [])
 """A vocabulary of ASCII, in which a question mark cannot be said."""

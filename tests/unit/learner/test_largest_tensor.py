@@ -10,7 +10,7 @@ from tiny_families import tiny_of
 
 from stepstream.config import Learner
 from stepstream.learner.model import lm_head
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 VOCABULARY = 50_000
 MOST_LOGITS = 64 * VOCABULARY

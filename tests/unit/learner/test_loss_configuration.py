@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from stepstream.config import Learner
 from stepstream.learner.losses import Banded, Objective, OffPolicySequences, Ppo, Sapo, Truncated, Unweighted, Veto
 from stepstream.learner.losses.configured import objective_of
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 COUPLED = {"loss_proximal": "behaviour", "loss_weight": "none"}
 CHOICES: list[dict[str, Any]] = [

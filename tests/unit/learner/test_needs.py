@@ -16,8 +16,8 @@ from stepstream.learner.data.learning_signal import lesson_of, needs_group
 from stepstream.learner.data.requirements import NEEDS, needs_of
 from stepstream.learner.data.sequences import UNVERSIONED, Limits, Spoken
 from stepstream.learner.decisions import Decider
-from stepstream.learner.preferring import Preference
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.preference import Preference
+from stepstream.learner.training.trainer import Trainer
 
 OBJECTIVES = ("policy_gradient", "dpo", "kto", "sft")
 BY_TEXT = ("dpo", "kto", "sft")

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from stepstream.config import Learner
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.learning_signal import lesson_of
-from stepstream.learner.evidence import Evidence, penalised
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.model.checkpoint import sha256_of, write_version
-from stepstream.learner.preferring import Answers, Preference, loss_of, pairs
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.preference import Answers, Preference, loss_of, pairs
+from stepstream.learner.training.rule_inputs import Evidence, penalised
+from stepstream.learner.training.trainer import Trainer
 
 REWARDS = (1.0, 0.5, 0.0, 0.0)
 

@@ -14,7 +14,7 @@ from stepstream.learner.lineage import Versions
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
 from stepstream.learner.provenance import arithmetic, code_version, configuration_of, recorded
 from stepstream.learner.rebuild import CannotRebuild, rebuild_from
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events
 
 HOW = Learner(warmup_updates=2, checkpoints="/somewhere/else")

@@ -11,7 +11,7 @@ from stepstream.config import Learner
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.model.checkpoint import sha256_of, write_version
 from stepstream.learner.model.pretrained import CannotTrain
-from stepstream.learner.update import Trainer, learning_rate
+from stepstream.learner.training.trainer import Trainer, learning_rate
 
 
 @pytest.fixture(scope="module")

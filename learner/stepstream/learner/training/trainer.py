@@ -23,10 +23,6 @@ from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.chat_template import Speech
 from stepstream.learner.data.requirements import needs_of
 from stepstream.learner.data.sequences import Limits, Tokens
-from stepstream.learner.evidence import Evidence, evidence_of, penalised, probes_of
-from stepstream.learner.figures import Step, critic_figures, data_figures, demonstrated_share, lag_figures, step_figures
-from stepstream.learner.foresight import Foreseen, Minibatch, looks_beyond
-from stepstream.learner.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.losses import Bucket
 from stepstream.learner.losses.configured import objective_of
 from stepstream.learner.model.checkpoint import Snapshot
@@ -35,8 +31,18 @@ from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.model.forward import Scores
 from stepstream.learner.model.policy import Policy
 from stepstream.learner.model.reference import reference_of
-from stepstream.learner.preferring import Likelihood, Preference, unweighed_rows, weighed
-from stepstream.learner.rows import Row, critic_targets, row_scales, rows_of, tokens_of
+from stepstream.learner.training.hindsight import hindsight_rows, with_hindsight
+from stepstream.learner.training.preference import Likelihood, Preference, unweighed_rows, weighed
+from stepstream.learner.training.rows import Row, critic_targets, rows_of, tokens_of
+from stepstream.learner.training.rule_inputs import Evidence, evidence_of, penalised, probes_of
+from stepstream.learner.training.two_pass_loss import Foreseen, Minibatch, Step, looks_beyond, row_scales
+from stepstream.learner.training.update_stats import (
+    critic_figures,
+    data_figures,
+    demonstrated_share,
+    lag_figures,
+    step_figures,
+)
 
 Rows = Sequence[Tokens] | Mapping[int, Tokens]
 """Training sequences by number."""

@@ -7,7 +7,7 @@ from stepstream.config import Learner
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.model.checkpoint import Snapshot
 from stepstream.learner.model.distributed import current_ranks, tell, told
-from stepstream.learner.update import Trainer
+from stepstream.learner.training.trainer import Trainer
 
 _END = ("end", ())
 

@@ -22,7 +22,7 @@ from stepstream.learner.data.sequences import Tokens
 from stepstream.learner.losses import Batch, Reach, Terms
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.losses.ratios import log_ratio
-from stepstream.learner.rows import Row
+from stepstream.learner.training.rows import Row
 
 Loss = Callable[["Answers"], Tensor]
 

@@ -1,85 +1,17 @@
 """What an update tells about itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.sequences import UNVERSIONED
-from stepstream.learner.losses import LAGS, Batch, Bucket, Terms, by_lag, effective_share, kl_estimate, lag_shares
-from stepstream.learner.losses.kl import penalty
-from stepstream.learner.rows import Row
+from stepstream.learner.losses import LAGS, Bucket, by_lag, effective_share, kl_estimate, lag_shares
+from stepstream.learner.training.rows import Row
+from stepstream.learner.training.two_pass_loss import Step
 
 _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
-
-
-@dataclass(slots=True)
-class Step:
-    """One gradient step, or one forward pass of it."""
-
-    loss: float = 0.0
-    clipped: int = 0
-    capped: int = 0
-    rejected: int = 0
-    grad_norm: float = 0.0
-    skipped: int = 0
-    value_loss: float = 0.0
-    """Mean over the critic's targets; 0 without a critic."""
-    entropy: float = 0.0
-    """Sum over the trained tokens, in nats."""
-    reference_kl: float = 0.0
-    """Sum over the trained tokens of the estimate of KL(θ‖ref), in nats; 0 without a reference."""
-    weights: list[Tensor] = field(default_factory=list)
-    """Importance weights of the trained tokens, a tensor for each forward pass."""
-    marks: list[Tensor] = field(default_factory=list)
-    """Staleness of each of them, whether it was clipped, rejected, and sampled by a known version. Int64. Shape
-    [4, tokens]."""
-
-    @classmethod
-    def of(cls, loss: float, terms: Terms, batch: Batch, entropy: Tensor) -> Self:
-        """The tokens of one forward pass and their part of the loss."""
-        assert batch.versions is not None
-        distance = 0.0
-        if batch.reference is not None:
-            current = batch.current.detach()
-            distance = float(penalty("off_policy_loss", current, batch.reference, batch.behaviour).sum())
-        return cls(
-            reference_kl=distance,
-            loss=loss,
-            clipped=int(terms.clipped.sum()),
-            capped=int(terms.capped.sum()),
-            rejected=int(terms.rejected.sum()),
-            entropy=float(entropy.sum()),
-            weights=[terms.weight],
-            marks=[
-                torch.stack(
-                    (
-                        batch.version - batch.versions,
-                        terms.clipped.long(),
-                        terms.rejected.long(),
-                        (batch.versions != UNVERSIONED).long(),
-                    )
-                )
-            ],
-        )
-
-    @classmethod
-    def of_all(cls, passes: Sequence["Step"]) -> Self:
-        """The step that some forward passes make together."""
-        return cls(
-            loss=sum(each.loss for each in passes),
-            clipped=sum(each.clipped for each in passes),
-            capped=sum(each.capped for each in passes),
-            rejected=sum(each.rejected for each in passes),
-            entropy=sum(each.entropy for each in passes),
-            reference_kl=sum(each.reference_kl for each in passes),
-            weights=[weight for each in passes for weight in each.weights],
-            marks=[marks for each in passes for marks in each.marks],
-        )
 
 
 def step_figures(steps: Sequence[Step]) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""Compute one update of the weights from the chosen groups."""
