@@ -83,8 +83,7 @@ class Side:
 
 def write_model(folder: Path, name: str) -> tuple[int, Any]:
     """Makes the model that is trained; returns its vocabulary and configuration."""
-    from stepstream.learner.tiny.model import MAX_LENGTH, build_model
-    from stepstream.learner.tiny.tokenizer import build_tokenizer
+    from stepstream.learner.tiny.model import MAX_LENGTH, build_model, build_tokenizer
 
     tokenizer = build_tokenizer(MAX_LENGTH)
     tokenizer.save_pretrained(folder)

@@ -16,8 +16,7 @@ LIMITS = Limits("demo", 99, 512)
 
 def tiny_model(folder: Path, seed: int = 0) -> Path:
     """An untrained tiny model in Hugging Face form."""
-    from stepstream.learner.tiny.model import MAX_LENGTH, build_model  # seconds to import
-    from stepstream.learner.tiny.tokenizer import build_tokenizer
+    from stepstream.learner.tiny.model import MAX_LENGTH, build_model, build_tokenizer  # seconds to import
 
     tokenizer = build_tokenizer(MAX_LENGTH)
     build_model(tokenizer, seed).save_pretrained(folder)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from stepstream.learner.tiny.tokenizer import build_tokenizer
+from stepstream.learner.tiny.model import build_tokenizer
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 32,

@@ -13,7 +13,7 @@ from labelled_records import LIMITS, group_of, labelled
 
 from stepstream.config import Learner, Settings
 from stepstream.core.process import Stop
-from stepstream.learner import learner, outbox
+from stepstream.learner import learner, reporter
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.reader import Arrival, arrival_of
 from stepstream.learner.lineage import Versions, offsets_of
@@ -133,7 +133,7 @@ class World:
             arrival_of(Event("labeled-trajectories", 0, offset, key, record, error), LIMITS)
             for offset, (key, record, error) in enumerate(labels())
         ]
-        patch.setattr(outbox, "EventProducer", lambda *_, **__: Producer(self.log))
+        patch.setattr(reporter, "EventProducer", lambda *_, **__: Producer(self.log))
         patch.setattr(learner, "EventConsumer", lambda *_: _Ends(len(self.read)))
         patch.setattr(learner, "trainer_for", lambda folder, *_: Weights(folder))
         patch.setattr(learner, "read_decisions", lambda *_: iter(self.log.of("training-decisions")))
@@ -154,7 +154,7 @@ class World:
         """From the newest version to the end of the log."""
         stop = Stop()
         patch.setattr(learner, "Reader", lambda _k, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop))
-        with closing(outbox.Outbox(self.settings.kafka, None, stop)) as box:  # type: ignore[arg-type]
+        with closing(reporter.Outbox(self.settings.kafka, None, stop)) as box:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
             learner._Lineage(self.settings, None, producer, box, self.versions(), stop).train()  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepstream.learner import JOB
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.drop_reasons import Fate
 from stepstream.learner.data.groups import GivenUp, group_key
@@ -15,7 +16,6 @@ from stepstream.topics.events import LagFigures, LearnerUpdate, TrainingDecision
 from stepstream.topics.events import new_training_decision as new
 from stepstream.topics.ids import derived_id, now_us
 
-JOB = "learner@1"
 DECISIONS, UPDATES = "training-decisions", "learner-updates"
 TRAINED, DROPPED = "trained", "dropped"
 GIVEN_UP = "group_incomplete"

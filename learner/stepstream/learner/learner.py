@@ -15,7 +15,7 @@ from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.crypto.key_ring import codec_of
 from stepstream.jobs.runtime.retry import Abandoned
-from stepstream.learner import metrics
+from stepstream.learner import SOURCE, metrics
 from stepstream.learner.data.attempt import Attempt, Place
 from stepstream.learner.data.learning_signal import lesson_of
 from stepstream.learner.data.reader import Arrival, Reader, read_decisions
@@ -23,13 +23,12 @@ from stepstream.learner.data.replay_buffer import Buffer
 from stepstream.learner.data.requirements import needs_of
 from stepstream.learner.data.sampler import choice_of
 from stepstream.learner.decisions import Decider
-from stepstream.learner.journal import Journal
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.outbox import Outbox
-from stepstream.learner.publish import INPUT, SOURCE, publish_version, send, settle
+from stepstream.learner.publish import INPUT, publish_version, send, settle
+from stepstream.learner.reporter import Journal, Outbox
 from stepstream.learner.training.rank_zero import trainer_for
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec

@@ -28,8 +28,7 @@ from stepstream.learner.lineage import Versions, read_versions, trained_places
 from stepstream.learner.model.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
 from stepstream.learner.model.pretrained import WEIGHTS
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.provenance import arithmetic, recorded
-from stepstream.learner.publish import INPUT
+from stepstream.learner.publish import INPUT, arithmetic, recorded
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec

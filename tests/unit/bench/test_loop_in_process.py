@@ -12,7 +12,7 @@ from credit_cases import judged
 from in_process import Conversation, Policy, Renderer, play
 from labelled_records import tiny_model
 
-from stepstream.learner.credit import rule_of
+from stepstream.learner.advantages.from_config import rule_of
 from stepstream.services.fleet.trail import Trail
 from stepstream.services.inference.batch import Batch
 from stepstream.services.inference.chat import ChatTokenizer

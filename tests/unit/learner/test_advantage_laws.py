@@ -34,7 +34,7 @@ from stepstream.learner.advantages import (
     TreeGrpo,
     VTrace,
 )
-from stepstream.learner.advantages.figures import returns
+from stepstream.learner.advantages.arithmetic import returns
 
 GROUP_RULES: list[Rule] = [
     Rloo(),

@@ -26,7 +26,7 @@ from stepstream.learner.advantages import (
     TreeGrpo,
     VTrace,
 )
-from stepstream.learner.advantages.figures import returns, standardised
+from stepstream.learner.advantages.arithmetic import returns, standardised
 
 HALF_A_DIGIT = 6e-7
 """The vectors have six places; one of them is cut off instead of rounded."""

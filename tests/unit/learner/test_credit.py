@@ -27,7 +27,8 @@ from stepstream.learner.advantages import (
     expand,
     expand_targets,
 )
-from stepstream.learner.credit import rule_of, trajectory_of
+from stepstream.learner.advantages.from_config import rule_of
+from stepstream.learner.advantages.from_record import trajectory_of
 from stepstream.learner.data.sequences import Invalid
 from stepstream.topics import events
 

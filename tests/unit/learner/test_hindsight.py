@@ -11,10 +11,9 @@ from labelled_records import attempt, group_of, labelled, tiny_model
 
 from stepstream.config import Learner, SettingsError
 from stepstream.learner.advantages import Hcapo
-from stepstream.learner.credit import rule_of
+from stepstream.learner.advantages.from_config import GROUP, rule_of
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.learning_signal import needs_group
-from stepstream.learner.hindsight_critics import GROUP
 from stepstream.learner.model.pretrained import load_model
 from stepstream.learner.training.hindsight import final_observation, hindsight_rows, with_hindsight
 from stepstream.learner.training.trainer import Trainer

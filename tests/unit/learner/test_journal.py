@@ -7,8 +7,8 @@ from labelled_records import attempt, group_of
 from prometheus_client import REGISTRY
 
 from stepstream.learner.decisions import UPDATES, Decider
-from stepstream.learner.journal import Journal
 from stepstream.learner.losses import Bucket
+from stepstream.learner.reporter import Journal
 
 FIGURES = {
     "loss": 0.25,

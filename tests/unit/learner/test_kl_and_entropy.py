@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from loss_batches import doubles
 from torch import Tensor
 
-from stepstream.learner.losses.entropy import entropy_bonus
-from stepstream.learner.losses.kl import k1, k2, k3, penalty
 from stepstream.learner.losses.ratios import log_ratio
+from stepstream.learner.losses.regularizers import entropy_bonus, k1, k2, k3, penalty
 
 THETA, REFERENCE, OLD = doubles(0.5, 0.3, 0.2), doubles(0.4, 0.4, 0.2), doubles(0.2, 0.5, 0.3)
 FORWARD = (0.098938, -0.093885, -0.005053)

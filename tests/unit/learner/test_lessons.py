@@ -9,7 +9,7 @@ from credit_cases import LOSS_OF, four_attempts, judged
 from stepstream.config import Learner
 from stepstream.config.learner import JUDGE_ALONE, PAYS_TOKENS
 from stepstream.learner.advantages import Trajectory
-from stepstream.learner.credit import rule_of
+from stepstream.learner.advantages.from_config import rule_of
 from stepstream.learner.data.learning_signal import equal_rewards_teach, needs_group
 
 NAMES = get_args(Learner.model_fields["advantage"].annotation)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from stepstream.config import Learner
 from stepstream.learner.losses import Banded, Objective, OffPolicySequences, Ppo, Sapo, Truncated, Unweighted, Veto
-from stepstream.learner.losses.configured import objective_of
+from stepstream.learner.losses.from_config import objective_of
 from stepstream.learner.training.trainer import Trainer
 
 COUPLED = {"loss_proximal": "behaviour", "loss_weight": "none"}

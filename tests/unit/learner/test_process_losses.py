@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stepstream.learner.losses.process import (
+from stepstream.learner.losses.process_reward import (
     bootstrapped_targets,
     progress_loss,
     promise_and_progress,

@@ -12,7 +12,7 @@ from stepstream.learner.data.attempt import Place, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.lineage import Versions
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
-from stepstream.learner.provenance import arithmetic, code_version, configuration_of, recorded
+from stepstream.learner.publish import arithmetic, code_version, configuration_of, recorded
 from stepstream.learner.rebuild import CannotRebuild, rebuild_from
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events

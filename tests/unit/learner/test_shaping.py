@@ -11,7 +11,7 @@ from labelled_records import LIMITS, labelled
 from stepstream.config import Learner
 from stepstream.jobs.rewards.terms import differences
 from stepstream.learner.advantages import PpoGae, Rule, Step, StepGae, Trajectory, VTrace
-from stepstream.learner.credit import rule_of
+from stepstream.learner.advantages.from_config import rule_of
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.reward_shaping import Sums, held, misshaped, sums_of
 from stepstream.topics.events import LabeledTrajectory, new_labeled_step, new_reward_component

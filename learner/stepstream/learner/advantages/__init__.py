@@ -4,6 +4,7 @@ A rule is a small value with its settings; called with groups of attempts (`Traj
 for every step, which `expand` lays over the trained tokens. Pure: no torch, no I/O.
 """
 
+from stepstream.learner.advantages.arithmetic import has_variance
 from stepstream.learner.advantages.base import (
     Aggregation,
     Credit,
@@ -17,7 +18,6 @@ from stepstream.learner.advantages.base import (
 )
 from stepstream.learner.advantages.dr_grpo import DrGrpo
 from stepstream.learner.advantages.expand import expand, expand_targets
-from stepstream.learner.advantages.figures import has_variance
 from stepstream.learner.advantages.gigpo import GiGpo
 from stepstream.learner.advantages.grpo import Grpo
 from stepstream.learner.advantages.hcapo import Hcapo, HindsightCritic, hindsight_of

@@ -3,8 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
+from stepstream.learner.advantages.arithmetic import returns
 from stepstream.learner.advantages.base import Group
-from stepstream.learner.advantages.figures import returns
 
 Place = tuple[int, int]
 """Attempt and step."""

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from stepstream.learner.advantages.figures import has_variance, total
+from stepstream.learner.advantages.arithmetic import has_variance, total
 
 Aggregation = Literal["grpo", "rloo", "dr_grpo"]
 """How a loss counts tokens, named after the rule that counts so: mean over sequences of their token means (`grpo`),

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from stepstream.learner.advantages.arithmetic import whitened
 from stepstream.learner.advantages.base import Credit, token_mean
-from stepstream.learner.advantages.figures import whitened
 
 Tokens = list[list[list[list[float]]]]
 """Values by group, attempt, step and trained token."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepstream.learner.advantages.anchors import at, group_returns, meetings, zeros
+from stepstream.learner.advantages.arithmetic import centred, standardised
 from stepstream.learner.advantages.base import Group, GroupRule
-from stepstream.learner.advantages.figures import centred, standardised
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stepstream.learner.advantages.arithmetic import standardised
 from stepstream.learner.advantages.base import Aggregation, OutcomeRule
-from stepstream.learner.advantages.figures import standardised
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stepstream.learner.advantages.arithmetic import standardised, total
 from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Need, Trajectory, needed
-from stepstream.learner.advantages.figures import standardised, total
 
 
 class HindsightCritic(Protocol):

@@ -5,8 +5,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from stepstream.learner.advantages.anchors import at, group_returns, meetings
+from stepstream.learner.advantages.arithmetic import standardised, total
 from stepstream.learner.advantages.base import Group, GroupRule
-from stepstream.learner.advantages.figures import standardised, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stepstream.learner.advantages.arithmetic import gae
 from stepstream.learner.advantages.base import Group, MissingInput, Need, Result, Rule, Trajectory, needed
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
-from stepstream.learner.advantages.figures import gae
 from stepstream.learner.advantages.reinforce_pp import laid, paid
 
 

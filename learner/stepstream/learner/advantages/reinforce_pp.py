@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stepstream.learner.advantages.arithmetic import returns, total
 from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Step, without_difference
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
-from stepstream.learner.advantages.figures import returns, total
 
 
 @dataclass(frozen=True, slots=True)

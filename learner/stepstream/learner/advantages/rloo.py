@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepstream.learner.advantages.arithmetic import centred
 from stepstream.learner.advantages.base import OutcomeRule
-from stepstream.learner.advantages.figures import centred
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from stepstream.learner.advantages.anchors import meetings
+from stepstream.learner.advantages.arithmetic import total
 from stepstream.learner.advantages.base import Group, GroupRule, OutcomeRule
-from stepstream.learner.advantages.figures import total
 from stepstream.learner.advantages.grpo import Grpo
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stepstream.learner.advantages.anchors import group_returns
+from stepstream.learner.advantages.arithmetic import gae, total, whitened
 from stepstream.learner.advantages.base import (
     Credit,
     Group,
@@ -17,7 +18,6 @@ from stepstream.learner.advantages.base import (
     needed,
     values_of,
 )
-from stepstream.learner.advantages.figures import gae, total, whitened
 
 
 @dataclass(frozen=True, slots=True)

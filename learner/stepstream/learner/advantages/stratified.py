@@ -5,8 +5,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from stepstream.learner.advantages.arithmetic import standardised
 from stepstream.learner.advantages.base import Aggregation, Group, GroupRule, Trajectory
-from stepstream.learner.advantages.figures import standardised
 
 
 @dataclass(frozen=True, slots=True)

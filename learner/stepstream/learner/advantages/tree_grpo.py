@@ -5,8 +5,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stepstream.learner.advantages.arithmetic import standardised, total
 from stepstream.learner.advantages.base import Aggregation, Group, GroupRule
-from stepstream.learner.advantages.figures import standardised, total
 
 Place = tuple[int, int]
 """Attempt and step."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepstream.learner.advantages import Trajectory
-from stepstream.learner.credit import positions, trajectory_of
+from stepstream.learner.advantages.from_record import positions, trajectory_of
 from stepstream.learner.data.reward_shaping import held, misshaped
 from stepstream.learner.data.sequences import UNVERSIONED, Invalid, Limits, Spoken, Tokens, is_sampled
 

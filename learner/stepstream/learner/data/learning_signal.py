@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from stepstream.config import Learner
 from stepstream.learner.advantages import Trajectory
-from stepstream.learner.credit import described, rule_of
+from stepstream.learner.advantages.from_config import rule_of
+from stepstream.learner.advantages.from_record import described
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.requirements import needs_of
 

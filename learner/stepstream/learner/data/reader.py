@@ -14,10 +14,10 @@ from stepstream.config import Kafka
 from stepstream.core.process import Stop
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.retry import PatientCodec
-from stepstream.learner import metrics
+from stepstream.learner import JOB, metrics
 from stepstream.learner.data.attempt import Attempt, Place, attempt_of, refused
 from stepstream.learner.data.sequences import Invalid, Limits
-from stepstream.learner.decisions import DECISIONS, JOB
+from stepstream.learner.decisions import DECISIONS
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS
 from stepstream.learner.publish import INPUT
 from stepstream.topics.codec import Codec, CodecError

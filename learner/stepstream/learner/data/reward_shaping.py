@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepstream.config import Learner
-from stepstream.learner.credit import described
+from stepstream.learner.advantages.from_record import described
 from stepstream.learner.data.requirements import needs_of
 
 

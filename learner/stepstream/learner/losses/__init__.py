@@ -5,8 +5,7 @@ their formulas and sources. Rules for all of them: advantages, weights and masks
 bounded to ±20; what is not finite is masked; denominators count the tokens before any was rejected.
 """
 
-from stepstream.learner.losses.aggregation import token_scales
-from stepstream.learner.losses.batch import Batch
+from stepstream.learner.losses.batch import Batch, token_scales
 from stepstream.learner.losses.clips import Cispo, Clip, Ppo, Sapo, SecondMomentRange
 from stepstream.learner.losses.masks import Mask, OffPolicySequences, Veto
 from stepstream.learner.losses.objective import Objective, Proximal, Reach, Terms

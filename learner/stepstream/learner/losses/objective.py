@@ -17,10 +17,9 @@ from torch import Tensor
 
 from stepstream.learner.losses.batch import Batch
 from stepstream.learner.losses.clips import Clip, Ppo, SecondMomentRange
-from stepstream.learner.losses.entropy import entropy_bonus
-from stepstream.learner.losses.kl import penalty
 from stepstream.learner.losses.masks import Mask
 from stepstream.learner.losses.ratios import Level, log_ratio, mean_over, shared
+from stepstream.learner.losses.regularizers import entropy_bonus, penalty
 from stepstream.learner.losses.staleness import interpolated_proximal
 from stepstream.learner.losses.weights import SecondMoment, Truncated, Weight
 

@@ -18,8 +18,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from stepstream.learner.tiny.model import MAX_LENGTH, build_model
-from stepstream.learner.tiny.tokenizer import build_tokenizer
+from stepstream.learner.tiny.model import MAX_LENGTH, build_model, build_tokenizer
 
 Message = dict[str, Any]
 _IGNORED = -100

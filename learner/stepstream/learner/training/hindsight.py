@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory, hindsight_of
-from stepstream.learner.advantages.figures import total
+from stepstream.learner.advantages.arithmetic import total
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.sequences import Tokens
 

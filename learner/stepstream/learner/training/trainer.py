@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from stepstream.config import Learner
-from stepstream.learner.credit import rule_of
+from stepstream.learner.advantages.from_config import rule_of
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.chat_template import Speech
 from stepstream.learner.data.requirements import needs_of
 from stepstream.learner.data.sequences import Limits, Tokens
 from stepstream.learner.losses import Bucket
-from stepstream.learner.losses.configured import objective_of
+from stepstream.learner.losses.from_config import objective_of
 from stepstream.learner.model.checkpoint import Snapshot
 from stepstream.learner.model.critic import Critic, Surprise
 from stepstream.learner.model.distributed import current_ranks

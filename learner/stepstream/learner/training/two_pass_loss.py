@@ -20,7 +20,7 @@ from torch import Tensor
 from stepstream.learner.advantages import Aggregation
 from stepstream.learner.data.sequences import UNVERSIONED
 from stepstream.learner.losses import Batch, Reach, Terms, token_scales
-from stepstream.learner.losses.kl import penalty
+from stepstream.learner.losses.regularizers import penalty
 from stepstream.learner.model.forward import Scores
 from stepstream.learner.training.rows import Row, trained_sizes
 

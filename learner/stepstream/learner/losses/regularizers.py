@@ -4,6 +4,8 @@ With ℓ = log θ - log ref of a sampled token: k1 = ℓ, k2 = ℓ²/2, k3 = exp
 the KL as their mean, k3 is never negative, k2 is biased. That says nothing about gradients: as a loss on tokens of θ,
 k1's is 0 on average, k3's is that of KL(ref‖θ), and k2's is that of KL(θ‖ref). For tokens of an older policy μ, with
 q = θ/μ, q·k1 and q·k3 with q's gradient kept have the right mean and the right gradient; sg(q)·k2 the right gradient.
+
+A bonus for entropy that needs no more than the sampled tokens' log-probabilities.
 """
 
 from typing import Literal, assert_never
@@ -54,3 +56,19 @@ def penalty(use: Use, current: Tensor, reference: Tensor, behaviour: Tensor | No
             raise ValueError("off_policy_loss needs the behaviour log-probabilities")
         return log_ratio(current, behaviour.detach())[0].exp() * k3(current, reference)
     assert_never(use)
+
+
+def entropy_bonus(current: Tensor, log_q: Tensor, cap: float) -> Tensor:
+    """An estimate of the entropy in nats at each token, whose gradient is one of the entropy's. Shape [tokens].
+
+    ∇H(θ) = -E[log θ ∇log θ] over tokens of θ, since E[∇log θ] = 0; tokens of an older μ are weighted with
+    sg(min(q, C)), which is biased where it truncates. As exact entropy needs all V log-probabilities of a token, which
+    this learner never keeps, this is the price: the same mean, more variance.
+
+    Args:
+        current: log θ, with gradient; must be finite.
+        log_q: log θ/μ, bounded.
+        cap: C.
+    """
+    weight = log_q.detach().exp().clamp(max=cap)
+    return -weight * current.detach() * torch.exp(current - current.detach())

@@ -1,6 +1,6 @@
 """What the advantage rules see of a labelled trajectory, and the rule that the configuration names. Pure."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -8,54 +8,11 @@ import numpy as np
 
 from stepstream.config import Learner
 from stepstream.learner.advantages import (
-    DrGrpo,
-    GiGpo,
-    GroupStepGae,
-    Grpo,
-    Hcapo,
-    Hgpo,
-    PpoGae,
-    ReinforcePlusPlus,
-    Rloo,
     Rule,
-    Salt,
-    Shadow,
     Step,
-    StepGae,
-    Stratified,
     Trajectory,
-    TreeGrpo,
-    VTrace,
 )
-from stepstream.learner.hindsight_critics import POLICY, critic_of
-
-_RULES: dict[str, Callable[[Learner], Rule]] = {
-    "rloo": lambda how: Rloo(),
-    "grpo": lambda how: Grpo(),
-    "dr_grpo": lambda how: DrGrpo(),
-    "reinforce_pp": lambda how: ReinforcePlusPlus(),
-    "reinforce_pp_baseline": lambda how: ReinforcePlusPlus(baseline=True),
-    "step_gae": lambda how: GroupStepGae(how.credit_discount, how.credit_trace),
-    "gigpo": lambda how: GiGpo(how.credit_step_weight, how.credit_discount),
-    "hgpo": lambda how: Hgpo(how.credit_discount, how.credit_history),
-    "stratified": lambda how: Stratified(how.credit_blend, how.credit_stratum),
-    "salt": lambda how: Salt(),
-    "tree_grpo": lambda how: TreeGrpo(),
-    "shadow": lambda how: Shadow(how.credit_discount, how.credit_trace),
-    "ppo_gae": lambda how: PpoGae(trace=how.credit_trace),
-    "step_ppo": lambda how: StepGae(how.credit_discount, how.credit_trace),
-    "vtrace": lambda how: VTrace(how.credit_discount),
-    "hcapo": lambda how: Hcapo(how.credit_step_weight, how.credit_discount, critic=critic_of(how)),
-}
-
-
-def rule_of(how: Learner) -> Rule:
-    """The rule that `learner.advantage` names, with its settings.
-
-    Raises:
-        SettingsError: a critic that is not installed.
-    """
-    return _RULES[how.advantage](how)
+from stepstream.learner.advantages.from_config import POLICY, rule_of
 
 
 def described(how: Learner) -> Rule:

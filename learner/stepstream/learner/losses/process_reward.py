@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from stepstream.learner.advantages.figures import gae
+from stepstream.learner.advantages.arithmetic import gae
 
 
 def rollout_targets(
