@@ -14,7 +14,7 @@ from service_process import ServiceProcess
 from waiting import PATIENCE_S
 
 from stepstream.config import Provider
-from stepstream.services.gateway.sse import EventParser
+from stepstream.services.gateway.http.sse import EventParser
 
 QUESTION = {"role": "user", "content": "q:a+c"}
 GET = {"name": "get", "input_schema": {"type": "object", "properties": {"input": {"type": "string"}}}}

@@ -27,7 +27,7 @@ def keys() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> None:
     """Make a key. It is shown this once: only a digest is kept."""
-    from stepstream.services.gateway.credentials import new_key
+    from stepstream.services.gateway.api_keys import new_key
     from stepstream.topics.events import new_api_key
     from stepstream.topics.ids import new_event_id, now_us
 
@@ -82,14 +82,14 @@ def revoke(key_id: str, as_json: bool) -> None:
 
 def _known(settings: Settings) -> dict[str, Any]:
     from stepstream.cli import tables
-    from stepstream.services.gateway.keys import TOPIC
+    from stepstream.services.gateway.api_keys import TOPIC
 
     return tables.read(settings, TOPIC)
 
 
 def _publish(settings: Settings, record: Any) -> None:
     from stepstream.cli import tables
-    from stepstream.services.gateway.keys import TOPIC
+    from stepstream.services.gateway.api_keys import TOPIC
 
     tables.write(settings, TOPIC, record["key_id"], record)
 

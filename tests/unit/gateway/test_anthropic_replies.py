@@ -10,11 +10,11 @@ from anthropic_blocks import OBJECTS, TEXTS, pieces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.links import link
+from stepstream.services.gateway.context.tree import link
+from stepstream.services.gateway.http.sse import EventParser
 from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.anthropic_reply import AnthropicTranslation
 from stepstream.services.gateway.protocols.chat import CHAT
-from stepstream.services.gateway.sse import EventParser
 
 REQUEST: dict[str, Any] = {
     "model": "m",

@@ -16,19 +16,18 @@ from hypothesis import strategies as st
 from stepstream.config import load
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import Calls
-from stepstream.services.gateway.histories import Histories
-from stepstream.services.gateway.http_client import Origin, Reply
-from stepstream.services.gateway.http_connection import Died
-from stepstream.services.gateway.http_exchange import EXTENSION
-from stepstream.services.gateway.kept_pieces import KeptPieces
+from stepstream.services.gateway.context.saved_responses import Histories, KeptPieces
+from stepstream.services.gateway.context.step_indices import NextIndices
+from stepstream.services.gateway.http.client import Origin, Reply
+from stepstream.services.gateway.http.connection import Died
+from stepstream.services.gateway.http.exchange import EXTENSION
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.next_indices import NextIndices
-from stepstream.services.gateway.pool import Upstream
 from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.responses import RESPONSES
 from stepstream.services.gateway.publisher import Event
+from stepstream.services.gateway.routing import Upstream
 
 ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

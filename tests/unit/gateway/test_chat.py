@@ -14,8 +14,8 @@ from stepstream.services.gateway.protocols.chat import ADDITIONS, CHAT
 from stepstream.services.gateway.protocols.failures import error_class
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.step_builder import checked
 from stepstream.services.gateway.streams import Native, Passage, Translated
-from stepstream.services.gateway.tool_calls import checked
 
 CALLS = [
     {"id": "c0", "type": "function", "function": {"name": "get", "arguments": '{"input":"a"}'}},

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.contexts import EQUAL_ENDINGS, Contexts
-from stepstream.services.gateway.next_indices import NextIndices
-from stepstream.services.gateway.tokens import pack
-from stepstream.services.gateway.trees import Place, Prompt, prompt_of
+from stepstream.services.gateway.context.cache import EQUAL_ENDINGS, Contexts
+from stepstream.services.gateway.context.packed_tokens import pack
+from stepstream.services.gateway.context.step_indices import NextIndices
+from stepstream.services.gateway.context.tree import Place, Prompt, prompt_of
 from stepstream.topics.events import Message, new_message, new_tool_call
 
 SCOPE = ("acme", "", "agent")

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stepstream.services.gateway.http_client import HttpClient, Origin, Reply, StreamBroke, Unreachable
-from stepstream.services.gateway.http_connection import MOST_BUFFERED, Died, Silent
-from stepstream.services.gateway.pool import Upstream
+from stepstream.services.gateway.http.client import HttpClient, Origin, Reply, StreamBroke, Unreachable
+from stepstream.services.gateway.http.connection import MOST_BUFFERED, Died, Silent
+from stepstream.services.gateway.routing import Upstream
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -10,8 +10,8 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from stepstream.services.gateway.asgi import Hangup, read_body, respond
-from stepstream.services.gateway.http_server import HttpServerProtocol
+from stepstream.services.gateway.http.asgi import Hangup, read_body, respond
+from stepstream.services.gateway.http.server import HttpServerProtocol
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

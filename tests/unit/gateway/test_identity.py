@@ -3,10 +3,10 @@
 import pytest
 
 from stepstream.config import Gateway
-from stepstream.services.gateway.credentials import Presented, allow, new_key, presented
+from stepstream.services.gateway.api_keys import Presented, allow, new_key, presented
 from stepstream.services.gateway.errors import BadRequest, Forbidden, Unauthorized
 from stepstream.services.gateway.identity import identify
-from stepstream.services.gateway.paths import take_session, versioned
+from stepstream.services.gateway.routing import take_session, versioned
 from stepstream.topics.events import ApiKey, new_api_key
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

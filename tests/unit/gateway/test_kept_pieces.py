@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stepstream.services.gateway.kept_pieces import FILE, KeptPieces
+from stepstream.services.gateway.context.saved_responses import FILE, KeptPieces
 
 DAY_S = 86_400.0
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stepstream.services.gateway import next_indices
-from stepstream.services.gateway.next_indices import FILE, NextIndices
+from stepstream.services.gateway.context import step_indices
+from stepstream.services.gateway.context.step_indices import FILE, NextIndices
 
 
 def test_what_is_noted_is_there_for_the_next_process_and_beside_it(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_what_is_noted_is_there_for_the_next_process_and_beside_it(tmp_path: Pat
     assert [after.of(tenant, "t").value for tenant in ("acme", "other", "third")] == [3, 7, None]
     for table in (killed, beside, after):
         table.close()
-    assert (tmp_path / FILE).stat().st_size == next_indices.SLOTS * 16
+    assert (tmp_path / FILE).stat().st_size == step_indices.SLOTS * 16
 
 
 def test_one_trajectory_has_one_place(tmp_path: Path) -> None:
@@ -36,9 +36,9 @@ def test_one_trajectory_has_one_place(tmp_path: Path) -> None:
 
 
 def test_in_a_full_bucket_the_longest_without_a_call_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_indices, "_BUCKETS", 1)
+    monkeypatch.setattr(step_indices, "_BUCKETS", 1)
     now = 1000
-    monkeypatch.setattr(next_indices.time, "time", lambda: now)
+    monkeypatch.setattr(step_indices.time, "time", lambda: now)
     table = NextIndices(tmp_path)
     for number in range(8):
         now += 1
@@ -75,7 +75,7 @@ def test_a_disk_that_fails_costs_only_the_knowledge(
 def test_a_file_that_was_cut_or_damaged_gives_no_impossible_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(next_indices, "_BUCKETS", 1)
+    monkeypatch.setattr(step_indices, "_BUCKETS", 1)
     (tmp_path / FILE).write_bytes(b"\xff" * 1000)
     table = NextIndices(tmp_path)
     kept = table.of("acme", "t")

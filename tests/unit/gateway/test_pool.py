@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepstream.services.gateway.pool import LONGEST_PAUSE_S, Pool
+from stepstream.services.gateway.routing import LONGEST_PAUSE_S, Pool
 
 
 def test_the_fewest_in_flight_and_in_turn_among_equals() -> None:

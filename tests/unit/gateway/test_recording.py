@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from stepstream.config import Gateway
 from stepstream.jobs.governance.validation import check_step
-from stepstream.services.gateway.contexts import Contexts
+from stepstream.services.gateway.context.cache import Contexts
+from stepstream.services.gateway.context.step_indices import NextIndices
+from stepstream.services.gateway.context.tree import prompt_of
 from stepstream.services.gateway.identity import Identity, identify
-from stepstream.services.gateway.next_indices import NextIndices
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.failures import failed
 from stepstream.services.gateway.protocols.messages import record_message
-from stepstream.services.gateway.recording import Call, Timing, branch
-from stepstream.services.gateway.recording import record as record_call
-from stepstream.services.gateway.trees import prompt_of
+from stepstream.services.gateway.step_builder import Call, Timing, branch
+from stepstream.services.gateway.step_builder import record as record_call
 from stepstream.topics.events import Step, new_message, new_tool_call
 from stepstream.topics.ids import token_digest
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
+from stepstream.services.gateway.http.sse import EventParser
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.responses import RESPONSES, ResponsesTranslation
-from stepstream.services.gateway.sse import EventParser
 
 Raw = dict[str, Any]
 

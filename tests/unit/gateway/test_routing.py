@@ -6,10 +6,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 from stepstream.config import Gateway, Provider, SettingsError, effective, environment_of, load
-from stepstream.services.gateway.credentials import presented
+from stepstream.services.gateway.api_keys import presented
+from stepstream.services.gateway.context.saved_responses import Histories, KeptPieces
 from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.histories import Histories
-from stepstream.services.gateway.kept_pieces import KeptPieces
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import History
 from stepstream.services.gateway.routing import Routes, native

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.sse import EventParser
+from stepstream.services.gateway.http.sse import EventParser
 
 STREAMS = st.lists(
     st.sampled_from([b"data: ", b"data:", b"a", b"b\xc3\xa9", b": note", b"\n", b"\r", b"\r\n", b"id: 1"])

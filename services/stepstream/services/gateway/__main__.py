@@ -9,7 +9,7 @@ import uvicorn
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.gateway.app import GatewayApp
-from stepstream.services.gateway.http_server import HttpServerProtocol
+from stepstream.services.gateway.http.server import HttpServerProtocol
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.publisher import Publisher
 from stepstream.services.listen import listen

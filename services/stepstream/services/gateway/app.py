@@ -12,7 +12,12 @@ from stepstream.crypto.erasures import Erased
 from stepstream.crypto.key_ring import ERASURES
 from stepstream.delivery.spool import gateway_spool
 from stepstream.services.gateway import feedback
-from stepstream.services.gateway.asgi import (
+from stepstream.services.gateway.api_keys import Keys, presented
+from stepstream.services.gateway.calls import Calls
+from stepstream.services.gateway.context.saved_responses import Histories, KeptPieces
+from stepstream.services.gateway.context.step_indices import NextIndices
+from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
+from stepstream.services.gateway.http.asgi import (
     JSON,
     Disconnected,
     Receive,
@@ -22,24 +27,17 @@ from stepstream.services.gateway.asgi import (
     respond,
     respond_error,
 )
-from stepstream.services.gateway.calls import Calls
-from stepstream.services.gateway.credentials import presented
-from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
-from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.identity import identify
-from stepstream.services.gateway.kept_pieces import KeptPieces
-from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.next_indices import NextIndices
 from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver
 from stepstream.services.gateway.passthrough import PassThrough
-from stepstream.services.gateway.paths import take_session, versioned
 from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat import CHAT
 from stepstream.services.gateway.protocols.responses import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
+from stepstream.services.gateway.routing import take_session, versioned
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table

@@ -12,7 +12,13 @@ import orjson
 from uuid_utils import uuid4
 
 from stepstream.config import Gateway
-from stepstream.services.gateway.asgi import (
+from stepstream.services.gateway.api_keys import Keys, presented
+from stepstream.services.gateway.call_plan import Plan, Planner, parse_request
+from stepstream.services.gateway.context.cache import Contexts
+from stepstream.services.gateway.context.saved_responses import Histories
+from stepstream.services.gateway.context.tree import Indices
+from stepstream.services.gateway.errors import GatewayError, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.http.asgi import (
     JSON,
     Disconnected,
     Hangup,
@@ -24,20 +30,14 @@ from stepstream.services.gateway.asgi import (
     respond,
     respond_error,
 )
-from stepstream.services.gateway.contexts import Contexts
-from stepstream.services.gateway.credentials import presented
-from stepstream.services.gateway.errors import GatewayError, UpstreamDied, UpstreamSilent
-from stepstream.services.gateway.histories import Histories
-from stepstream.services.gateway.http_client import Reply, StreamBroke
+from stepstream.services.gateway.http.client import Reply, StreamBroke
 from stepstream.services.gateway.identity import identify
-from stepstream.services.gateway.keys import Keys
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.plans import Plan, Planner, parse_request
 from stepstream.services.gateway.protocols.base import Answer, ModelProtocol
 from stepstream.services.gateway.protocols.failures import error_class, failed
 from stepstream.services.gateway.publisher import Publisher
 from stepstream.services.gateway.recorder import Recorder
-from stepstream.services.gateway.recording import Timing
+from stepstream.services.gateway.step_builder import Timing
 from stepstream.services.gateway.streams import (
     READING_FAULTS,
     Native,
@@ -46,7 +46,6 @@ from stepstream.services.gateway.streams import (
     error_message,
     json_object,
 )
-from stepstream.services.gateway.trees import Indices
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
 

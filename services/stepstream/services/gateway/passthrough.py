@@ -3,7 +3,9 @@
 import asyncio
 from typing import Any
 
-from stepstream.services.gateway.asgi import (
+from stepstream.services.gateway.api_keys import Keys, presented
+from stepstream.services.gateway.errors import GatewayError, NotFound
+from stepstream.services.gateway.http.asgi import (
     Disconnected,
     Hangup,
     Receive,
@@ -13,10 +15,7 @@ from stepstream.services.gateway.asgi import (
     respond,
     respond_error,
 )
-from stepstream.services.gateway.credentials import presented
-from stepstream.services.gateway.errors import GatewayError, NotFound
-from stepstream.services.gateway.http_client import Reply, StreamBroke
-from stepstream.services.gateway.keys import Keys
+from stepstream.services.gateway.http.client import Reply, StreamBroke
 from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ProtocolName
 from stepstream.services.gateway.protocols.chat import CHAT

@@ -9,14 +9,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepstream.services.gateway.contexts import Contexts
-from stepstream.services.gateway.histories import Histories
+from stepstream.services.gateway.call_plan import Plan
+from stepstream.services.gateway.context.cache import Contexts
+from stepstream.services.gateway.context.saved_responses import Histories
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.plans import Plan
 from stepstream.services.gateway.protocols.base import Answer, History
 from stepstream.services.gateway.protocols.chat import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.recording import Timing, branch, record
+from stepstream.services.gateway.step_builder import Timing, branch, record
 
 log = logging.getLogger(__name__)
 

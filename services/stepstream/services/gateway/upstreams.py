@@ -13,14 +13,13 @@ from typing import Protocol
 
 from stepstream.config import Gateway
 from stepstream.config import Provider as Declared
-from stepstream.services.gateway.credentials import Presented
+from stepstream.services.gateway.api_keys import Presented
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
-from stepstream.services.gateway.http_client import FAULTS, HOP_BY_HOP, HttpClient, Origin, Reply, Unreachable
-from stepstream.services.gateway.http_connection import Silent
+from stepstream.services.gateway.http.client import FAULTS, HOP_BY_HOP, HttpClient, Origin, Reply, Unreachable
+from stepstream.services.gateway.http.connection import Silent
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.pool import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pool, Upstream
 from stepstream.services.gateway.protocols.base import ProtocolName
-from stepstream.services.gateway.routing import Routes
+from stepstream.services.gateway.routing import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pool, Routes, Upstream
 
 UNAVAILABLE = frozenset({502, 503, 504})
 """Statuses of a worker that is starting or of a proxy before a dead one: as if it had refused the connection."""

@@ -14,8 +14,8 @@ from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
 from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.delivery.types import Encoded
-from stepstream.services.gateway.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.errors import GatewayError
+from stepstream.services.gateway.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import Assembler, Record
 from stepstream.services.gateway.otlp.identity import Defaults

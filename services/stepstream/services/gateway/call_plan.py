@@ -8,17 +8,17 @@ from typing import Any
 import orjson
 
 from stepstream.core import lenient_json
-from stepstream.services.gateway.contexts import Contexts
-from stepstream.services.gateway.credentials import Presented
+from stepstream.services.gateway.api_keys import Presented
+from stepstream.services.gateway.context.cache import Contexts
+from stepstream.services.gateway.context.saved_responses import Histories
+from stepstream.services.gateway.context.tree import prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
-from stepstream.services.gateway.histories import Histories
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Asked, ChatTranslation, Conversation, ModelProtocol
 from stepstream.services.gateway.protocols.chat import CHAT
-from stepstream.services.gateway.recording import Call
 from stepstream.services.gateway.routing import native
-from stepstream.services.gateway.trees import prompt_of
+from stepstream.services.gateway.step_builder import Call
 from stepstream.services.gateway.upstreams import Target, Upstreams
 from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id

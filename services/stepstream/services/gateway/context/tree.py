@@ -1,12 +1,51 @@
-"""What is remembered of a trajectory: a tree of steps, and what a call says about its place in it. Pure."""
+"""What is remembered of a trajectory: a tree of steps, and what a call says about its place in it. Pure.
+
+Links of a conversation: each names its messages up to one of them, by a digest. Pure.
+
+An agent repeats its own messages byte by byte, but a response often comes back a little changed, since libraries parse
+and write it again: spaces around its text, the looks of its arguments' JSON and the reasoning before it do not count.
+"""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Protocol
 
-from stepstream.services.gateway import tokens
-from stepstream.services.gateway.links import Link, chain, link
+import orjson
+
+from stepstream.services.gateway.context import packed_tokens
 from stepstream.topics.events import Message
+
+Link = bytes
+
+
+def link(before: Link, message: Message) -> Link:
+    """The link of a message after those that `before` names; `b""`: it is the first."""
+    if message["role"] == "assistant":
+        calls = [(call["call_id"], call["name"], _plain(call["arguments"])) for call in message["tool_calls"]]
+        said = orjson.dumps(("assistant", message["content"].strip(), calls))
+    else:
+        said = orjson.dumps((message["role"], message["content"], message["tool_call_id"], message["name"]))
+    return blake2b(before + said, digest_size=16).digest()
+
+
+def chain(messages: Iterable[Message], before: Link = b"") -> list[Link]:
+    """The link of each of the messages."""
+    links = []
+    for message in messages:
+        before = link(before, message)
+        links.append(before)
+    return links
+
+
+def _plain(arguments: str) -> str:
+    """JSON without the freedom of its looks; what is no JSON as it is."""
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONDecodeError:
+        return arguments
+
 
 TRAJECTORY_BYTES = 800
 """What one takes in memory without its steps, roughly: to keep a bound, not to account."""
@@ -58,9 +97,12 @@ class Node:
     def shared_tokens(self, prompt: bytes) -> int:
         """How many leading tokens of a packed prompt are this step's: exact, or one of the lengths still known."""
         if self.tokens:
-            return tokens.shared_tokens(prompt, self.tokens)
+            return packed_tokens.shared_tokens(prompt, self.tokens)
         for length in sorted(self._digests, reverse=True):
-            if len(prompt) >= length * tokens.WIDTH and tokens.digest(prompt, length) == self._digests[length]:
+            if (
+                len(prompt) >= length * packed_tokens.WIDTH
+                and packed_tokens.digest(prompt, length) == self._digests[length]
+            ):
                 return length
         return 0
 
@@ -68,8 +110,8 @@ class Node:
         """Keeps digests in place of the tokens; returns the bytes that this frees."""
         freed = len(self.tokens)
         if freed:
-            prompt, whole = tokens.two_digests(self.tokens, self.prompt_tokens)
-            self._digests = {self.prompt_tokens: prompt, freed // tokens.WIDTH: whole}
+            prompt, whole = packed_tokens.two_digests(self.tokens, self.prompt_tokens)
+            self._digests = {self.prompt_tokens: prompt, freed // packed_tokens.WIDTH: whole}
             self.tokens = b""
         return freed
 

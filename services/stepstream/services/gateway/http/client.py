@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from stepstream.services.gateway.http_connection import Connection, Died, Headers, Silent
-from stepstream.services.gateway.pool import Upstream
+from stepstream.services.gateway.http.connection import Connection, Died, Headers, Silent
+from stepstream.services.gateway.routing import Upstream
 
 CONNECT_S = 5.0
 IDLE_S = 15.0

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from stepstream.services.gateway.errors import GatewayError, TooLarge, error_body
-from stepstream.services.gateway.http_exchange import EXTENSION, Exchange
+from stepstream.services.gateway.http.exchange import EXTENSION, Exchange
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

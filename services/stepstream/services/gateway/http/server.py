@@ -14,7 +14,7 @@ import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from stepstream.services.gateway.http_exchange import EXTENSION, STATUS_LINES, Exchange
+from stepstream.services.gateway.http.exchange import EXTENSION, STATUS_LINES, Exchange
 
 log = logging.getLogger(__name__)
 

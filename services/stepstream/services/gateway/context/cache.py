@@ -8,17 +8,18 @@ not say whose it is is placed by them too: it goes on where its messages repeat 
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from stepstream.services.gateway.links import Link, link
-from stepstream.services.gateway.trees import (
+from stepstream.services.gateway.context.tree import (
     NOTHING,
     TRAJECTORY_BYTES,
     Indices,
+    Link,
     Node,
     Place,
     Prompt,
     Scope,
     Shared,
     Trajectory,
+    link,
 )
 from stepstream.topics.events import Message
 

@@ -2,6 +2,8 @@
 
 A key may stand in `x-stepstream-key`, `authorization: Bearer …` or `x-api-key`. For frameworks that can set nothing but
 a base address and a key, a session may follow any key after a colon.
+
+Who may call: API keys as the topic `api-keys` has them, known also while Kafka is away.
 """
 
 import secrets
@@ -10,8 +12,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
 
-from stepstream.services.gateway.errors import Forbidden, Unauthorized
+from stepstream.config import Settings
+from stepstream.services.gateway.errors import Forbidden, KeysUnknown, Unauthorized
 from stepstream.topics.events import ApiKey
+from stepstream.topics.table import Table
 from stepstream.topics.trusted_sources import SCOPE as VERDICTS
 
 PREFIX = b"sk-stepstream-"
@@ -83,3 +87,40 @@ def _take(found: Presented, name: bytes, value: bytes) -> None:
         found.key_id, _, found.secret = key[len(PREFIX) :].decode("latin-1").partition("-")
     elif name != b"x-stepstream-key":
         found.upstream.append((name, scheme + space + key))
+
+
+TOPIC = "api-keys"
+
+
+class Keys:
+    """Follows the keys in a thread of its own. Close it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._required = settings.gateway.require_key
+        self._table = Table(settings, TOPIC, snapshot=settings.paths.data / "gateway" / "api-keys.json")
+
+    def tenant(self, shown: Presented, scope: str) -> str | None:
+        """The tenant of the key that a call shows; None: it shows none of ours, and needs none.
+
+        Raises:
+            Unauthorized: a key is required, or this one is not valid.
+            Forbidden: the key may not be used for this.
+            KeysUnknown: the keys have not been read yet, and this one is not in the last snapshot.
+        """
+        if not shown.key_id:
+            if self._required:
+                raise missing_key()
+            return None
+        record = self._table.get(shown.key_id)
+        if record is None and not self._table.current:
+            raise KeysUnknown("API keys are not known yet, since Kafka has not been reached: try again")
+        return allow(shown, record, scope)
+
+    def has(self, shown: Presented, scope: str) -> bool:
+        """Whether a call that `tenant` has let in shows a key with a scope; without a key it has none."""
+        record = self._table.get(shown.key_id) if shown.key_id else None
+        return record is not None and scope in record["scopes"]
+
+    def close(self) -> None:
+        """Stops following."""
+        self._table.close()

@@ -1,0 +1,1 @@
+"""Speak HTTP: the server under the application and the client of the upstreams."""
