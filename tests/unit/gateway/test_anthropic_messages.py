@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import Asked, ModelProtocol
 from stepstream.services.gateway.streams import READING_FAULTS
 from stepstream.topics.events import Message, new_message, new_tool_call

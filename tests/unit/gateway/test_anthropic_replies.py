@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from stepstream.services.gateway.context.tree import link
 from stepstream.services.gateway.http.sse import EventParser
-from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
-from stepstream.services.gateway.protocols.anthropic_reply import AnthropicTranslation
-from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.anthropic.from_chat import AnthropicTranslation
+from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
 
 REQUEST: dict[str, Any] = {
     "model": "m",

@@ -7,8 +7,8 @@ from anthropic_blocks import CONTENTS, message
 from hypothesis import given
 
 from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
-from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
 
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}

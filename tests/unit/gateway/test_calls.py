@@ -22,10 +22,10 @@ from stepstream.services.gateway.http.client import Origin, Reply
 from stepstream.services.gateway.http.connection import Died
 from stepstream.services.gateway.http.exchange import EXTENSION
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
-from stepstream.services.gateway.protocols.chat import CHAT
-from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
+from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event
 from stepstream.services.gateway.routing import Upstream
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
-from stepstream.services.gateway.protocols.base import Asked, ModelProtocol
-from stepstream.services.gateway.protocols.chat import ADDITIONS, CHAT
-from stepstream.services.gateway.protocols.failures import error_class
+from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
+from stepstream.services.gateway.protocols.base import Asked, ModelProtocol, error_class
+from stepstream.services.gateway.protocols.chat.protocol import ADDITIONS, CHAT
 from stepstream.services.gateway.protocols.messages import record_message
-from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.step_builder import checked
 from stepstream.services.gateway.streams import Native, Passage, Translated
 

@@ -14,9 +14,8 @@ from stepstream.services.gateway.context.cache import Contexts
 from stepstream.services.gateway.context.step_indices import NextIndices
 from stepstream.services.gateway.context.tree import prompt_of
 from stepstream.services.gateway.identity import Identity, identify
-from stepstream.services.gateway.protocols.base import Answer
-from stepstream.services.gateway.protocols.chat import CHAT
-from stepstream.services.gateway.protocols.failures import failed
+from stepstream.services.gateway.protocols.base import Answer, failed
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.step_builder import Call, Timing, branch
 from stepstream.services.gateway.step_builder import record as record_call

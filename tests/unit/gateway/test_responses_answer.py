@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.streams import READING_FAULTS
 
 Raw = dict[str, Any]

@@ -15,7 +15,7 @@ from waiting import PATIENCE_S
 from stepstream.embedded.ports import free_block
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.base import History
-from stepstream.services.gateway.protocols.responses import ResponsesProtocol
+from stepstream.services.gateway.protocols.responses.protocol import ResponsesProtocol
 
 Raw = dict[str, Any]
 

@@ -10,8 +10,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
 from stepstream.services.gateway.http.sse import EventParser
-from stepstream.services.gateway.protocols.chat import CHAT
-from stepstream.services.gateway.protocols.responses import RESPONSES, ResponsesTranslation
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
+from stepstream.services.gateway.protocols.responses.protocol import RESPONSES, ResponsesTranslation
 
 Raw = dict[str, Any]
 

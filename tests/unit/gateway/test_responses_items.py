@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response
 
 from stepstream.services.gateway.protocols.messages import record_message
-from stepstream.services.gateway.protocols.responses import RESPONSES, ResponsesProtocol
-from stepstream.services.gateway.protocols.responses_references import nameable
+from stepstream.services.gateway.protocols.responses.items import nameable
+from stepstream.services.gateway.protocols.responses.protocol import RESPONSES, ResponsesProtocol
 
 Raw = dict[str, Any]
 

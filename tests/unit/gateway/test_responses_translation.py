@@ -10,9 +10,9 @@ from openai.types.responses import Response
 
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.base import History
-from stepstream.services.gateway.protocols.chat import CHAT, raw_messages
+from stepstream.services.gateway.protocols.chat.protocol import CHAT, raw_messages
 from stepstream.services.gateway.protocols.messages import record_message
-from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 
 Raw = dict[str, Any]
 

@@ -32,10 +32,10 @@ from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.otlp.receiver import PATHS as OTLP_PATHS
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver
 from stepstream.services.gateway.passthrough import PassThrough
-from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol
-from stepstream.services.gateway.protocols.chat import CHAT
-from stepstream.services.gateway.protocols.responses import RESPONSES
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
+from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.routing import take_session, versioned
 from stepstream.services.gateway.upstreams import Upstreams

@@ -16,7 +16,7 @@ from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Asked, ChatTranslation, Conversation, ModelProtocol
-from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.routing import native
 from stepstream.services.gateway.step_builder import Call
 from stepstream.services.gateway.upstreams import Target, Upstreams

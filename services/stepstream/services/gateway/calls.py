@@ -33,8 +33,7 @@ from stepstream.services.gateway.http.asgi import (
 from stepstream.services.gateway.http.client import Reply, StreamBroke
 from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.protocols.base import Answer, ModelProtocol
-from stepstream.services.gateway.protocols.failures import error_class, failed
+from stepstream.services.gateway.protocols.base import Answer, ModelProtocol, error_class, failed
 from stepstream.services.gateway.publisher import Publisher
 from stepstream.services.gateway.recorder import Recorder
 from stepstream.services.gateway.step_builder import Timing

@@ -16,9 +16,9 @@ from stepstream.services.gateway.http.asgi import (
     respond_error,
 )
 from stepstream.services.gateway.http.client import Reply, StreamBroke
-from stepstream.services.gateway.protocols.anthropic import ANTHROPIC
+from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ProtocolName
-from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.streams import json_object
 from stepstream.services.gateway.upstreams import Target, Upstreams
 

@@ -14,7 +14,7 @@ from stepstream.services.gateway.context.cache import Contexts
 from stepstream.services.gateway.context.saved_responses import Histories
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Answer, History
-from stepstream.services.gateway.protocols.chat import raw_messages
+from stepstream.services.gateway.protocols.chat.protocol import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.step_builder import Timing, branch, record
 

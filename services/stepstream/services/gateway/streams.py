@@ -9,7 +9,7 @@ import orjson
 from stepstream.core import lenient_json
 from stepstream.services.gateway.http.sse import EventParser, ServerSentEvent, with_data
 from stepstream.services.gateway.protocols.base import Answer, Asked, ChatTranslation, ModelProtocol
-from stepstream.services.gateway.protocols.chat import CHAT
+from stepstream.services.gateway.protocols.chat.protocol import CHAT
 
 log = logging.getLogger(__name__)
 

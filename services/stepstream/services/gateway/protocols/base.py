@@ -3,13 +3,15 @@
 A protocol is used in two ways. Where the upstream speaks it, the caller's bytes go through and the protocol only reads
 along: `read` the request, `answer` or `stream` the reply. Where the upstream speaks chat completions alone (inference
 workers do), `translation` turns the request into one and the reply back, and the chat protocol reads along.
+
+Calls that failed, in the log's words: alike for every protocol.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from stepstream.topics.events import Message, Sampling
+from stepstream.topics.events import Message, Sampling, new_message
 
 ProtocolName = Literal["chat", "responses", "anthropic"]
 
@@ -179,3 +181,15 @@ class ModelProtocol(Protocol):
             BadRequest: it asks for what a chat completion cannot do (as a built-in web search).
         """
         ...
+
+
+def failed(error: str, model: str = "") -> Answer:
+    """The answer of a call that failed."""
+    return Answer(new_message(role="assistant"), model=model, finish_reason="error", error=error)
+
+
+def error_class(body: Any, status: int) -> str:
+    """The class of an upstream's error: what its body says, else its HTTP status."""
+    error = body.get("error", body) if isinstance(body, dict) else None
+    kind = error.get("type") if isinstance(error, dict) else None
+    return kind if isinstance(kind, str) and kind else f"http_{status}"

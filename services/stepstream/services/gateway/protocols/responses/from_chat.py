@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 
 from stepstream.services.gateway.protocols.messages import count, text
-from stepstream.services.gateway.protocols.responses_chat import wants_logprobs
-from stepstream.services.gateway.protocols.responses_items import Raw
+from stepstream.services.gateway.protocols.responses.items import Raw
+from stepstream.services.gateway.protocols.responses.to_chat import wants_logprobs
 
 _ECHOED: Raw = {
     "background": False,

@@ -4,8 +4,7 @@ from typing import Any
 
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.messages import count
-from stepstream.services.gateway.protocols.responses_items import Raw, assistant_message, calls_tools
-from stepstream.services.gateway.protocols.responses_references import nameable
+from stepstream.services.gateway.protocols.responses.items import Raw, assistant_message, calls_tools, nameable
 from stepstream.topics.events import new_message
 
 _LAST = ("response.completed", "response.incomplete", "response.failed")

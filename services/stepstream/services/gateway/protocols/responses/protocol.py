@@ -14,11 +14,8 @@ from stepstream.services.gateway.protocols.base import (
     ProtocolName,
 )
 from stepstream.services.gateway.protocols.messages import number, record_message
-from stepstream.services.gateway.protocols.responses_answer import ResponseStream, answer_of
-from stepstream.services.gateway.protocols.responses_chat import chat_request, custom_tools, instruction_items
-from stepstream.services.gateway.protocols.responses_items import Raw, chat_messages, items_of
-from stepstream.services.gateway.protocols.responses_references import Known, nameable, resolved
-from stepstream.services.gateway.protocols.responses_reply import (
+from stepstream.services.gateway.protocols.responses.answer import ResponseStream, answer_of
+from stepstream.services.gateway.protocols.responses.from_chat import (
     Responder,
     final_status,
     logprobs_of,
@@ -26,7 +23,16 @@ from stepstream.services.gateway.protocols.responses_reply import (
     refusal_part,
     text_part,
 )
-from stepstream.services.gateway.protocols.responses_stream import EventStream
+from stepstream.services.gateway.protocols.responses.items import (
+    Known,
+    Raw,
+    chat_messages,
+    items_of,
+    nameable,
+    resolved,
+)
+from stepstream.services.gateway.protocols.responses.stream import EventStream
+from stepstream.services.gateway.protocols.responses.to_chat import chat_request, custom_tools, instruction_items
 from stepstream.topics.events import Sampling, new_sampling
 from stepstream.topics.ids import new_event_id
 

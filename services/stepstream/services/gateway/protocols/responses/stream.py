@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 
 from stepstream.services.gateway.protocols.messages import text
-from stepstream.services.gateway.protocols.responses_items import Raw
-from stepstream.services.gateway.protocols.responses_reply import (
+from stepstream.services.gateway.protocols.responses.from_chat import (
     Responder,
     final_status,
     logprobs_of,
@@ -15,6 +14,7 @@ from stepstream.services.gateway.protocols.responses_reply import (
     refusal_part,
     text_part,
 )
+from stepstream.services.gateway.protocols.responses.items import Raw
 
 
 @dataclass(slots=True)

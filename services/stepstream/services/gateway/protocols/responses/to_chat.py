@@ -6,7 +6,7 @@ from typing import Any
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.base import History
 from stepstream.services.gateway.protocols.messages import text
-from stepstream.services.gateway.protocols.responses_items import Raw, chat_messages
+from stepstream.services.gateway.protocols.responses.items import Raw, chat_messages
 
 _HANDLED = frozenset(
     {"input", "instructions", "max_output_tokens", "parallel_tool_calls", "previous_response_id", "reasoning", "stream"}

@@ -1,15 +1,44 @@
-"""A chat completion's reply as a message of Anthropic's, whole or streamed."""
+"""A chat completion's reply as a message of Anthropic's, whole or streamed.
+
+Anthropic's server-sent events and errors, as its clients expect them.
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
-from stepstream.services.gateway.protocols.anthropic_blocks import INVALID_JSON
-from stepstream.services.gateway.protocols.anthropic_events import error as error_object
-from stepstream.services.gateway.protocols.anthropic_events import event
-from stepstream.services.gateway.protocols.anthropic_stream import tool_input
+from stepstream.services.gateway.protocols.anthropic.blocks import INVALID_JSON
+from stepstream.services.gateway.protocols.anthropic.stream import tool_input
 from stepstream.services.gateway.protocols.messages import count, json_text, text
+
+_ERROR_TYPES = frozenset(
+    {
+        "invalid_request_error",
+        "authentication_error",
+        "billing_error",
+        "permission_error",
+        "not_found_error",
+        "request_too_large",
+        "rate_limit_error",
+        "api_error",
+        "timeout_error",
+        "overloaded_error",
+    }
+)
+_OURS = {"upstream_unavailable": "overloaded_error", "backlog_full": "overloaded_error"}
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """One event; its name is the `type` of its data."""
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), orjson.dumps(data))
+
+
+def error(message: str, kind: str) -> dict[str, Any]:
+    """An error's body, which is an error event's data too; kinds that Anthropic does not have are `api_error`."""
+    known = kind if kind in _ERROR_TYPES else _OURS.get(kind, "api_error")
+    return {"type": "error", "error": {"type": known, "message": message}}
+
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
 _BLOCK_DELTAS = {"text": "text_delta", "thinking": "thinking_delta"}
@@ -32,7 +61,7 @@ class AnthropicTranslation:
         choice = choices[0] if isinstance(choices, list) and choices else None
         said = choice.get("message") if isinstance(choice, dict) else None
         if not isinstance(choice, dict) or not isinstance(said, dict):
-            return error_object("the upstream answered without a message", "api_error")
+            return error("the upstream answered without a message", "api_error")
         content: list[dict[str, Any]] = []
         if self._thinking and (thought := _reasoning(said)):
             content.append({"type": "thinking", "thinking": thought, "signature": ""})
@@ -122,7 +151,7 @@ class _Events:
         self._ended = True
         if error is not None or self._last is None:
             told = error or "the upstream's answer ended before it was complete"
-            yield event(error_object(told, "api_error"))
+            yield event(error(told, "api_error"))
             return
         yield from self._advance(last=True)
         for kind, piece in self._late:

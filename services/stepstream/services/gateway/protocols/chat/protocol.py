@@ -13,9 +13,9 @@ from stepstream.services.gateway.protocols.base import (
     Conversation,
     History,
     ProtocolName,
+    failed,
 )
-from stepstream.services.gateway.protocols.chat_stream import ChatStream, token_logprobs
-from stepstream.services.gateway.protocols.failures import failed
+from stepstream.services.gateway.protocols.chat.stream import ChatStream, token_logprobs
 from stepstream.services.gateway.protocols.messages import count, number, record_message
 from stepstream.topics.events import Sampling, new_sampling
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepstream.services.gateway.protocols.base import Answer
-from stepstream.services.gateway.protocols.failures import error_class
+from stepstream.services.gateway.protocols.base import Answer, error_class
 from stepstream.services.gateway.protocols.messages import count, record_message, said_and_thought
 from stepstream.topics.events import Message
 

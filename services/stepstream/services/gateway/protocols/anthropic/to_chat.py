@@ -3,7 +3,7 @@
 from typing import Any
 
 from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.protocols.anthropic_blocks import result_text
+from stepstream.services.gateway.protocols.anthropic.blocks import result_text
 from stepstream.services.gateway.protocols.messages import json_text, text
 
 _SAME = ("model", "max_tokens", "temperature", "top_p", "top_k")

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from stepstream.services.gateway.protocols.anthropic_blocks import INVALID_JSON, assistant_message
+from stepstream.services.gateway.protocols.anthropic.blocks import INVALID_JSON, assistant_message
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.messages import count, text
 

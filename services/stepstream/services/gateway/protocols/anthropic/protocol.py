@@ -5,11 +5,10 @@ from typing import Any
 
 import orjson
 
-from stepstream.services.gateway.protocols.anthropic_blocks import prompt_messages
-from stepstream.services.gateway.protocols.anthropic_chat import chat_request
-from stepstream.services.gateway.protocols.anthropic_events import error, event
-from stepstream.services.gateway.protocols.anthropic_reply import AnthropicTranslation
-from stepstream.services.gateway.protocols.anthropic_stream import StreamedMessage, answer_of
+from stepstream.services.gateway.protocols.anthropic.blocks import prompt_messages
+from stepstream.services.gateway.protocols.anthropic.from_chat import AnthropicTranslation, error, event
+from stepstream.services.gateway.protocols.anthropic.stream import StreamedMessage, answer_of
+from stepstream.services.gateway.protocols.anthropic.to_chat import chat_request
 from stepstream.services.gateway.protocols.base import Answer, AnswerStream, Asked, Conversation, History, ProtocolName
 from stepstream.services.gateway.protocols.messages import number, optional_text, text
 from stepstream.topics.events import Sampling, new_sampling

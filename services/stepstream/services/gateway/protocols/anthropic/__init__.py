@@ -1,0 +1,1 @@
+"""Speak Anthropic's Messages over Chat Completions."""

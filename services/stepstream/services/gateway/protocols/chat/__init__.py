@@ -1,0 +1,1 @@
+"""Speak OpenAI's Chat Completions."""

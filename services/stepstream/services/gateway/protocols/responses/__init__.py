@@ -1,0 +1,1 @@
+"""Speak OpenAI's Responses over Chat Completions."""
