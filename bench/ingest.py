@@ -40,10 +40,10 @@ from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.stack import Stack
 from stepstream.services.gateway.otlp.assembly import JOB, Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.places import Places
-from stepstream.services.gateway.otlp.protocol import TraceRequest
+from stepstream.services.gateway.otlp.span_index import Places
 from stepstream.services.gateway.otlp.spans import spans_of
 from stepstream.services.gateway.otlp.trace import Trace
+from stepstream.services.gateway.otlp.wire import TraceRequest
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import derived_id

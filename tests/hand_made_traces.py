@@ -4,7 +4,7 @@ from typing import Any
 
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.span_index import Places
 from stepstream.services.gateway.otlp.spans import Log, Resource, Span, role_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.events import Feedback, Step

@@ -7,7 +7,7 @@ from hand_made_traces import AGENT, CHAT, DEFAULTS, RESOURCE, TOOL, TRACE, answe
 
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.span_index import Places
 from stepstream.services.gateway.otlp.spans import Event, Log, Resource, Span
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.events import Feedback

@@ -9,7 +9,7 @@ from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.span_index import Places
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 

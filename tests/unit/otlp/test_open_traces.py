@@ -11,8 +11,8 @@ from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
-from stepstream.services.gateway.otlp.protocol import TraceRequest
 from stepstream.services.gateway.otlp.trace import Trace
+from stepstream.services.gateway.otlp.wire import TraceRequest
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.events import new_trace_export
 

@@ -13,11 +13,11 @@ from stepstream.config import load
 from stepstream.delivery.types import Encoded
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import Assembler
+from stepstream.services.gateway.otlp.fast_steps import PlainSteps
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import Intake, Taken
-from stepstream.services.gateway.otlp.places import Places
-from stepstream.services.gateway.otlp.plain_steps import PlainSteps
-from stepstream.services.gateway.otlp.protocol import TraceRequest
+from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.wire import TraceRequest
 from stepstream.topics.codec import Codec
 
 DEFAULTS = Defaults("shop", "analyse", "agent")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.gateway.otlp.assembly import Assembler
-from stepstream.services.gateway.otlp.places import Places
+from stepstream.services.gateway.otlp.span_index import Places
 from stepstream.services.gateway.otlp.spans import Event, Span
 from stepstream.services.gateway.otlp.trace import Trace
 

@@ -7,16 +7,15 @@ span that is sent twice folds to one event.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stepstream.services.gateway.otlp.calls import Call, call_of
+from stepstream.services.gateway.otlp.attributes import text, whole
+from stepstream.services.gateway.otlp.calls import Call, call_of, hash_of, offer_of
 from stepstream.services.gateway.otlp.evaluations import Told, feedback_of, whose
 from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
 from stepstream.services.gateway.otlp.messages import encoded, shared
-from stepstream.services.gateway.otlp.offers import hash_of, offer_of
-from stepstream.services.gateway.otlp.places import Places, Trajectory
+from stepstream.services.gateway.otlp.span_index import Places, Trajectory
 from stepstream.services.gateway.otlp.spans import AGENT, TOOL, Span
-from stepstream.services.gateway.otlp.tools import attach
+from stepstream.services.gateway.otlp.tool_spans import attach
 from stepstream.services.gateway.otlp.trace import Run, Trace, name_of, runs_of
-from stepstream.services.gateway.otlp.values import text, whole
 from stepstream.topics.events import Message, Step, new_message, new_sampling, new_step
 from stepstream.topics.ids import derived_id
 

@@ -6,12 +6,12 @@ the conversation or trace. It belongs to whom it names, else to whom the step be
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from stepstream.services.gateway.otlp.attributes import Attributes, number, text, whole
 from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.identity import Defaults, consent_of, identity_of, user_of
-from stepstream.services.gateway.otlp.places import About, Places, Whose
+from stepstream.services.gateway.otlp.span_index import About, Places, Whose
 from stepstream.services.gateway.otlp.spans import CALL, TOOL, Log, Resource, Span
 from stepstream.services.gateway.otlp.trace import Run, Trace
-from stepstream.services.gateway.otlp.values import Attributes, number, text, whole
 from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from stepstream.services.gateway.otlp.attributes import Attributes, text
 from stepstream.services.gateway.otlp.spans import Span
 from stepstream.services.gateway.otlp.trace import Trace
-from stepstream.services.gateway.otlp.values import Attributes, text
 from stepstream.topics.events import Consent
 
 CONSENTS = frozenset(get_args(Consent))

@@ -1,6 +1,9 @@
-"""What becomes of one request: records to publish now, parts of traces to keep, and what is refused."""
+"""What becomes of one request: records to publish now, parts of traces to keep, and what is refused.
 
-from collections.abc import Callable, Iterable
+An export cut into its traces: each is kept under its own key until it is whole.
+"""
+
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,17 +13,47 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from stepstream.delivery.types import Encoded
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import Assembler, Record
+from stepstream.services.gateway.otlp.attributes import decoded, value
 from stepstream.services.gateway.otlp.calls import EVALUATION
+from stepstream.services.gateway.otlp.fast_path import Gathered
+from stepstream.services.gateway.otlp.fast_steps import PlainSteps
 from stepstream.services.gateway.otlp.identity import CONSENTS, Defaults, consent_of
-from stepstream.services.gateway.otlp.plain import Gathered
-from stepstream.services.gateway.otlp.plain_steps import PlainSteps
 from stepstream.services.gateway.otlp.spans import CALL, Resource, logs_of, span_of
-from stepstream.services.gateway.otlp.split import split_logs, split_traces
 from stepstream.services.gateway.otlp.trace import Trace
-from stepstream.services.gateway.otlp.values import decoded, value
 from stepstream.services.gateway.otlp.wire import Signal
 from stepstream.topics.events import new_trace_export
 from stepstream.topics.ids import new_event_id
+
+
+def split_traces(request: Any, wanted: Collection[str]) -> dict[str, bytes]:
+    """For each trace of a `TraceRequest` that is wanted, by its id, a request with its spans alone."""
+    return _split(request, wanted, "resource_spans", "scope_spans", "spans")
+
+
+def split_logs(request: ExportLogsServiceRequest, wanted: Collection[str]) -> dict[str, bytes]:
+    """As `split_traces`, of log records; only those of GenAI, which is what `wanted` traces have."""
+    return _split(request, wanted, "resource_logs", "scope_logs", "log_records")
+
+
+def _split(request: Any, wanted: Collection[str], resources: str, scopes: str, records: str) -> dict[str, bytes]:
+    """The requests by trace; the names are those of the request's three levels."""
+    found: dict[str, Any] = {}
+    for group in getattr(request, resources):
+        for scope in getattr(group, scopes):
+            # Where records of this resource and scope go, by trace.
+            places: dict[str, Any] = {}
+            for record in getattr(scope, records):
+                trace_id = record.trace_id.hex()
+                if trace_id not in wanted:
+                    continue
+                if trace_id not in places:
+                    part = getattr(found.setdefault(trace_id, type(request)()), resources).add()
+                    part.resource.CopyFrom(group.resource)
+                    places[trace_id] = getattr(part, scopes).add()
+                    places[trace_id].scope.CopyFrom(scope.scope)
+                getattr(places[trace_id], records).append(record)
+    return {trace_id: part.SerializeToString() for trace_id, part in found.items()}
+
 
 TOPIC = "open-traces"
 _CONSENT = "stepstream.consent"

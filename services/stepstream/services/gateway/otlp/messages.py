@@ -6,7 +6,7 @@ from typing import Any
 import fastavro
 
 from stepstream.schemas import schema
-from stepstream.services.gateway.otlp.values import Attributes, structure, text
+from stepstream.services.gateway.otlp.attributes import Attributes, structure, text
 from stepstream.topics.avro_writer import compiled
 from stepstream.topics.events import Message, ToolCall, new_message
 

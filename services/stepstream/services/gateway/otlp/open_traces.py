@@ -23,9 +23,9 @@ from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.otlp.assembly import Record
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC
-from stepstream.services.gateway.otlp.protocol import TraceRequest
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
+from stepstream.services.gateway.otlp.wire import TraceRequest
 from stepstream.topics.client import client_config
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.events import new_dead_letter

@@ -18,11 +18,11 @@ from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import Assembler, Record
+from stepstream.services.gateway.otlp.fast_steps import PlainSteps
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC, Intake, Taken
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
-from stepstream.services.gateway.otlp.places import Places
-from stepstream.services.gateway.otlp.plain_steps import PlainSteps
+from stepstream.services.gateway.otlp.span_index import Places
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
 from stepstream.topics.ids import now_us

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from stepstream.services.gateway.otlp.values import Attributes, attributes_of, decoded, value_of
+from stepstream.services.gateway.otlp.attributes import Attributes, attributes_of, decoded, value_of
 
 
 class Role(Enum):

@@ -5,12 +5,12 @@ from typing import cast
 
 from stepstream.delivery.types import Encoded
 from stepstream.services.gateway.otlp.assembly import EMPTY, JOB
+from stepstream.services.gateway.otlp.attributes import Attributes, text
+from stepstream.services.gateway.otlp.fast_path import Gathered, text_of
 from stepstream.services.gateway.otlp.identity import Defaults, identity_of
 from stepstream.services.gateway.otlp.messages import STEP, shared
-from stepstream.services.gateway.otlp.places import About, Places, Whose
-from stepstream.services.gateway.otlp.plain import Gathered, text_of
+from stepstream.services.gateway.otlp.span_index import About, Places, Whose
 from stepstream.services.gateway.otlp.trace import name_of
-from stepstream.services.gateway.otlp.values import Attributes, text
 from stepstream.topics.avro_writer import HALF, SIZES, around, zigzag
 from stepstream.topics.events import Consent
 from stepstream.topics.ids import derived_id

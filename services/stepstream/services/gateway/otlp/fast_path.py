@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from stepstream.services.gateway.otlp.attributes import Attributes, decoded, string, value, whole
+from stepstream.services.gateway.otlp.calls import NAMES as OFFERS
 from stepstream.services.gateway.otlp.calls import milliseconds, sampling_of
 from stepstream.services.gateway.otlp.identity import NAMES
 from stepstream.services.gateway.otlp.messages import STEP, finish_reason
-from stepstream.services.gateway.otlp.offers import NAMES as OFFERS
 from stepstream.services.gateway.otlp.spans import AGENT, CALL, OPERATIONS, Resource, Role, Span, has_failed, span_of
-from stepstream.services.gateway.otlp.values import Attributes, decoded, string, value, whole
 from stepstream.topics.avro_writer import HALF, SIZES, compiled, zigzag
 
 _NO_MESSAGES, _NO_ID = b"\x0a\x02[]", b"\x0a\x00"

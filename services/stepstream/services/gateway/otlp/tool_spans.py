@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from stepstream.services.gateway.otlp.attributes import text
 from stepstream.services.gateway.otlp.spans import Span
 from stepstream.services.gateway.otlp.trace import Run, Trace
-from stepstream.services.gateway.otlp.values import text
 from stepstream.topics.events import Step, ToolCall, new_tool_call
 
 _IDS = ("gen_ai.tool.call.id", "tool_call.id", "tool.id")
