@@ -30,8 +30,8 @@ from in_process.summary import median_interval, told_coverage, told_interval
 import stepstream.demo
 from stepstream.config import Learner, Settings, load
 from stepstream.services.fleet.environment import load_environment
-from stepstream.services.inference.batch import Batch
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
+from stepstream.services.inference.continuous_batch import Batch
 from stepstream.services.inference.llama import LlamaWeights
 
 RULES: tuple[str, ...] = get_args(Learner.model_fields["advantage"].annotation)

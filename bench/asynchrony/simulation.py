@@ -22,8 +22,8 @@ from asynchrony.stages import CONTEXT, Stages
 from stepstream.config import Settings
 from stepstream.services.fleet.__main__ import admission_of
 from stepstream.services.fleet.environment import load_environment
-from stepstream.services.inference.batch import Batch, Generation
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
+from stepstream.services.inference.continuous_batch import Batch, Generation
 from stepstream.services.inference.engine import TokenChunk
 from stepstream.services.inference.llama import LlamaWeights
 

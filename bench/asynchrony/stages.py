@@ -17,8 +17,8 @@ from in_process.runs import Run
 
 from stepstream.config import Settings
 from stepstream.services.fleet.environment import load_environment
-from stepstream.services.inference.batch import Batch, Generation
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
+from stepstream.services.inference.continuous_batch import Batch, Generation
 from stepstream.services.inference.llama import LlamaWeights
 
 FILE = Path(__file__).with_name("stages.json")

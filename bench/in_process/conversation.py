@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from stepstream.services.fleet.agent import tool_input
 from stepstream.services.fleet.environment import Environment, ToolResult, reply, tool_round, user
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import SamplingParams, TokenChunk, VersionSpan
 from stepstream.services.inference.tool_parsers import CallLine, ParsedCall
 from stepstream.topics import events

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 
 from in_process.conversation import Conversation, Renderer
-from stepstream.services.inference.batch import Batch, Generation
+from stepstream.services.inference.continuous_batch import Batch, Generation
 from stepstream.services.inference.engine import TokenChunk
 
 MAX_TOKENS = 24

@@ -15,7 +15,7 @@ from required_tools import require_package
 from waiting import PATIENCE_S
 
 from stepstream.config import Inference
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import (
     BadPromptError,
     CheckpointRefusedError,
@@ -24,7 +24,7 @@ from stepstream.services.inference.engine import (
     TokenChunk,
     VersionSpan,
 )
-from stepstream.services.inference.stops import StopStrings
+from stepstream.services.inference.stop_strings import StopStrings
 from stepstream.services.inference.torch_engine import TorchEngine
 from stepstream.services.inference.vllm_engine import VllmEngine
 

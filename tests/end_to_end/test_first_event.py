@@ -21,7 +21,7 @@ from waiting import PATIENCE_S, until
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 
 README = Path(__file__).parents[2] / "README.md"
 AGENT = Path(__file__).parents[1] / "agents" / "lookup_agents.py"

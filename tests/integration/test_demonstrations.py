@@ -19,7 +19,7 @@ from stepstream.embedded.stack import Stack
 from stepstream.learner.data.chat_template import Speech
 from stepstream.learner.lineage import read_versions
 from stepstream.learner.model.checkpoint import folder_of
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, new_policy_span

@@ -14,8 +14,8 @@ from labelled_records import tiny_model
 
 from stepstream.learner.advantages.from_config import rule_of
 from stepstream.services.fleet.trail import Trail
-from stepstream.services.inference.batch import Batch
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
+from stepstream.services.inference.continuous_batch import Batch
 from stepstream.services.inference.engine import TokenChunk, VersionSpan
 from stepstream.services.inference.llama import LlamaWeights
 

@@ -11,7 +11,7 @@ import pytest
 from labelled_records import tiny_model
 
 from stepstream.services.inference.app import App
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import Engine, EngineError, SamplingParams, TokenChunk, VersionSpan
 from stepstream.services.inference.tool_parsers import CallLine
 from stepstream.services.inference.worker import Worker

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from labelled_records import tiny_model
 
 from stepstream.services.fleet.lookup import Lookup
-from stepstream.services.inference.chat import ChatTokenizer, StreamedText, TemplateError
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer, StreamedText, TemplateError
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.tool_parsers import CallLine
 

@@ -20,7 +20,7 @@ from stepstream.jobs.verifiers.base import Case, Turn, Unanswered, Unavailable, 
 from stepstream.jobs.verifiers.options import BadOptions, Surroundings
 from stepstream.jobs.verifiers.process_reward import make
 from stepstream.services.inference.app import App
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import SamplingParams
 from stepstream.services.inference.tool_parsers import CallLine
 from stepstream.services.inference.torch_engine import TorchEngine

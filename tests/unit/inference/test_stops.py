@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.inference.stops import TextUntil
+from stepstream.services.inference.stop_strings import TextUntil
 
 TEXTS = st.text("ab", max_size=12)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from labelled_records import tiny_model, written
 
 from stepstream.learner.data.chat_template import Speech, message_of
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.topics.events import Conversation, new_message, new_tool_call
 
 EOS = 2

@@ -9,8 +9,8 @@ import uvloop
 from stepstream.config import Inference, Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.inference.app import App
+from stepstream.services.inference.checkpoint_watcher import Follower
 from stepstream.services.inference.engine import Engine
-from stepstream.services.inference.follower import Follower
 from stepstream.services.inference.tool_parsers import TOOL_PARSERS
 from stepstream.services.inference.worker import Worker
 from stepstream.services.listen import listen

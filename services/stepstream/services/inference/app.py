@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from stepstream.services.inference import measures, protocol, responses, scores
-from stepstream.services.inference.chat import ChatTokenizer, StreamedText, TemplateError
+from stepstream.services.inference import chat_api, choices, metrics, score_api
+from stepstream.services.inference.chat_api import ChatRequest, RequestError
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer, StreamedText, TemplateError
+from stepstream.services.inference.choices import Generated
 from stepstream.services.inference.engine import BadPromptError, EngineError, NoValueError, TokenChunk
-from stepstream.services.inference.protocol import ChatRequest, RequestError
-from stepstream.services.inference.responses import Generated
-from stepstream.services.inference.stops import TextUntil
+from stepstream.services.inference.stop_strings import TextUntil
 from stepstream.services.inference.tool_parsers import ToolParser
 from stepstream.services.inference.worker import Worker
 
@@ -86,12 +86,12 @@ class App:
             await _respond(send, status, error.body)
         finally:
             self._worker.in_flight -= 1
-            measures.IN_FLIGHT.set(self._worker.in_flight)
-            measures.REQUESTS.labels(str(status)).inc()
-            measures.REQUEST_SECONDS.observe(time.perf_counter() - started)
+            metrics.IN_FLIGHT.set(self._worker.in_flight)
+            metrics.REQUESTS.labels(str(status)).inc()
+            metrics.REQUEST_SECONDS.observe(time.perf_counter() - started)
 
     async def _answer(self, receive: Receive, send: Send) -> int:
-        request = protocol.read_request(await _body(receive))
+        request = chat_api.read_request(await _body(receive))
         worker, tokenizer = self._worker, self._tokenizer_of(request.model)
         try:
             prompt_ids = tokenizer.prompt_ids(request.messages, request.tools)
@@ -111,7 +111,7 @@ class App:
         return 200
 
     async def _value(self, receive: Receive, send: Send) -> int:
-        request = scores.read_score_request(await _body(receive))
+        request = score_api.read_score_request(await _body(receive))
         worker, tokenizer = self._worker, self._tokenizer_of(request.model)
         try:
             prompts, tokens = request.prompt_ids(tokenizer), request.tokens(tokenizer)
@@ -122,8 +122,8 @@ class App:
             raise RequestError(501, str(error), param="head") from error
         except EngineError as error:
             raise RequestError(503, str(error)) from error
-        measures.PROMPT_TOKENS.inc(sum(map(len, prompts)))
-        await _respond(send, 200, scores.score_reply(worker.model, version, values))
+        metrics.PROMPT_TOKENS.inc(sum(map(len, prompts)))
+        await _respond(send, 200, score_api.score_reply(worker.model, version, values))
         return 200
 
     def _tokenizer_of(self, model: str) -> ChatTokenizer:
@@ -150,14 +150,14 @@ class App:
     ) -> None:
         choices = []
         count = 0
-        for number, chunks in enumerate(await responses.whole(generated)):
-            token_ids = protocol.tokens_of(chunks)
+        for number, chunks in enumerate(await choices.whole(generated)):
+            token_ids = chat_api.tokens_of(chunks)
             count += len(token_ids)
             text = TextUntil(request.stop).add(tokenizer.text(token_ids), last=True)
             call = self._parser.parse(text, request.tool_names) if chunks[-1].finish_reason == "stop" else None
-            choices.append(protocol.whole_choice(request, tokenizer, number, chunks, text, call))
+            choices.append(chat_api.whole_choice(request, tokenizer, number, chunks, text, call))
         _count(len(prompt_ids), count)
-        await _respond(send, 200, protocol.whole_reply(request, prompt_ids, choices, count))
+        await _respond(send, 200, chat_api.whole_reply(request, prompt_ids, choices, count))
 
     async def _stream(
         self,
@@ -167,10 +167,10 @@ class App:
         generated: Sequence[Generated],
         send: Send,
     ) -> None:
-        head = protocol.new_reply("chat.completion.chunk", request.model)
+        head = chat_api.new_reply("chat.completion.chunk", request.model)
         replies = [StreamedReply(request, tokenizer, number, self._parser) for number in range(request.n)]
         started = False
-        async with aclosing(responses.merged(generated)) as chunks:
+        async with aclosing(choices.merged(generated)) as chunks:
             async for number, chunk in chunks:
                 extra = {}
                 if not started:  # only now is it sure that the prompt was good
@@ -178,14 +178,14 @@ class App:
                     started = True
                     if request.return_token_ids:
                         extra["prompt_token_ids"] = prompt_ids
-                event = protocol.event(head | extra | {"choices": [replies[number].choice(chunk)]})
+                event = chat_api.event(head | extra | {"choices": [replies[number].choice(chunk)]})
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         count = sum(reply.tokens for reply in replies)
         _count(len(prompt_ids), count)
         last = b""
         if request.include_usage:
-            last = protocol.event(head | {"choices": [], "usage": protocol.usage(len(prompt_ids), count)})
-        await send({"type": "http.response.body", "body": last + protocol.DONE})
+            last = chat_api.event(head | {"choices": [], "usage": chat_api.usage(len(prompt_ids), count)})
+        await send({"type": "http.response.body", "body": last + chat_api.DONE})
 
 
 class StreamedReply:
@@ -213,14 +213,14 @@ class StreamedReply:
         choice: dict[str, Any] = {
             "index": self._number,
             "delta": delta,
-            "finish_reason": protocol.finish_reason(chunk.finish_reason, call),
+            "finish_reason": chat_api.finish_reason(chunk.finish_reason, call),
         }
         if request.return_token_ids:
             choice["token_ids"] = chunk.token_ids
         if request.logprobs:
-            choice["logprobs"] = protocol.logprobs(request, self._tokenizer, [chunk])
+            choice["logprobs"] = chat_api.logprobs(request, self._tokenizer, [chunk])
         if chunk.finish_reason is not None:
-            choice["weight_versions"] = protocol.weight_versions(chunk)
+            choice["weight_versions"] = chat_api.weight_versions(chunk)
         return choice
 
     def _content(self, chunk: TokenChunk, delta: dict[str, Any]) -> Any:
@@ -231,7 +231,7 @@ class StreamedReply:
         if chunk.finish_reason == "stop" and self._holding:
             call = self._parser.parse(self._held, names)
             if call is not None:
-                delta["tool_calls"] = protocol.tool_calls(call, indexed=True)
+                delta["tool_calls"] = chat_api.tool_calls(call, indexed=True)
                 return call
         if self._holding and chunk.finish_reason is None:
             self._holding = self._parser.may_become_call(self._held, names)
@@ -241,8 +241,8 @@ class StreamedReply:
 
 
 def _count(prompt: int, response: int) -> None:
-    measures.PROMPT_TOKENS.inc(prompt)
-    measures.RESPONSE_TOKENS.inc(response)
+    metrics.PROMPT_TOKENS.inc(prompt)
+    metrics.RESPONSE_TOKENS.inc(response)
 
 
 async def _body(receive: Receive) -> bytes:

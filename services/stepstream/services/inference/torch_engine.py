@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stepstream.services.inference.batch import Batch, Generation
+from stepstream.services.inference.continuous_batch import Batch, Generation
 from stepstream.services.inference.engine import (
     BadPromptError,
     CheckpointRefusedError,

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from stepstream.services.inference import measures
-from stepstream.services.inference.chat import ChatTokenizer
+from stepstream.services.inference import metrics
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import CheckpointRefusedError, Engine
 from stepstream.topics.events import Checkpoint
 
@@ -49,8 +49,8 @@ class Worker:
         await self.engine.load(folder, checkpoint["version"])
         self.tokenizer, self._tokenizer_files = tokenizer, files
         seconds = time.perf_counter() - started
-        measures.SWAP_SECONDS.observe(seconds)
-        measures.VERSION.set(checkpoint["version"])
+        metrics.SWAP_SECONDS.observe(seconds)
+        metrics.VERSION.set(checkpoint["version"])
         _log.info("serving %s@%d (swapped in %.3f s)", self.model, checkpoint["version"], seconds)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from stepstream.services.inference.chat import ChatTokenizer, Message
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer, Message
 from stepstream.services.inference.engine import SamplingParams, TokenChunk
-from stepstream.services.inference.stops import StopStrings
+from stepstream.services.inference.stop_strings import StopStrings
 from stepstream.services.inference.tool_parsers import ParsedCall
 
 _MOST_STOPS, _MOST_RESPONSES = 16, 128

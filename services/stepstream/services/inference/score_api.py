@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stepstream.services.inference.chat import ChatTokenizer, Message
-from stepstream.services.inference.protocol import RequestError, read_messages, read_model, read_object
+from stepstream.services.inference.chat_api import RequestError, read_messages, read_model, read_object
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer, Message
 
 _MOST_PROMPTS = 256
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from stepstream.config import Settings
-from stepstream.services.inference import measures
+from stepstream.services.inference import metrics
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.worker import Worker, verified_folder
 from stepstream.topics.codec import Codec
@@ -93,7 +93,7 @@ class Follower:
         version = checkpoint["version"]
         if self._now.newest is None or version > self._now.newest:
             self._now.newest = version
-            measures.NEWEST_VERSION.set(version)
+            metrics.NEWEST_VERSION.set(version)
         if self._worker.version is None or version > self._worker.version:
             self._candidates[version] = checkpoint
 
@@ -108,7 +108,7 @@ class Follower:
                 load = self._worker.load(checkpoint, folder)
                 asyncio.run_coroutine_threadsafe(load, self._loop).result()
             except CheckpointRefusedError as error:
-                measures.REFUSED.inc()
+                metrics.REFUSED.inc()
                 _log.error("refused %s@%d: %s", self._worker.model, version, error)
                 self._now.reason = str(error)
                 self._tell("refused")

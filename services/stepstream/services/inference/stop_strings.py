@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stepstream.services.inference.chat import ChatTokenizer, StreamedText
+from stepstream.services.inference.chat_tokenizer import ChatTokenizer, StreamedText
 
 
 class StopStrings:
