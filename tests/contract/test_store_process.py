@@ -15,7 +15,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from store_fixtures import StoreProcess, store_process
 from waiting import PATIENCE_S, until
 
-from stepstream.cli.part_checks import store as doctor_of_store
+from stepstream.cli.doctor_services import store as doctor_of_store
 from stepstream.config import ClickHouse, Settings, environment_of
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate, migrations

@@ -12,7 +12,7 @@ import pytest
 from stack_fixtures import changed
 from waiting import PATIENCE_S
 
-from stepstream.cli.part_checks import broker, registry
+from stepstream.cli.doctor_services import broker, registry
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.errors import StackError

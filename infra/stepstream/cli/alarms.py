@@ -15,7 +15,7 @@ from stepstream.embedded.addresses import wire
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def alarms(cleared_too: bool, as_json: bool) -> None:
     """Show the alarms that stand, the newest first."""
-    from stepstream.cli.tables import read
+    from stepstream.cli.compacted_topics import read
 
     known = read(wire(load()), "alarms").values()
     shown = [alarm for alarm in known if cleared_too or alarm["state"] == "raised"]

@@ -21,7 +21,7 @@ def consent() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print what was set as an object.")
 def set_consent(level: Any, tenant: str, user: str | None, agent: str | None, as_json: bool) -> None:
     """Set what is allowed from now on, also for what is stored already. Of all that applies, the strictest counts."""
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.on_demand import log_at_hand
     from stepstream.jobs.governance.consent import consent_key
     from stepstream.topics.events import new_consent_change
@@ -32,7 +32,7 @@ def set_consent(level: Any, tenant: str, user: str | None, agent: str | None, as
         event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, user=user, agent=agent, consent=level
     )
     with log_at_hand(load(), _say) as settings:
-        tables.write(settings, "consents", key, record)
+        compacted_topics.write(settings, "consents", key, record)
     click.echo(_json(_row(record)) if as_json else f"{key}: {level}")
 
 
@@ -41,11 +41,11 @@ def set_consent(level: Any, tenant: str, user: str | None, agent: str | None, as
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_consents(tenant: str | None, as_json: bool) -> None:
     """List what was said."""
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.on_demand import log_at_hand
 
     with log_at_hand(load(), _say) as settings:
-        said = sorted(tables.read(settings, "consents").items())
+        said = sorted(compacted_topics.read(settings, "consents").items())
     said = [(key, record) for key, record in said if tenant in (None, record["tenant"])]
     if as_json:
         click.echo(_json([_row(record) for _, record in said]))

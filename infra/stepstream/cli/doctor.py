@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 import orjson
 
-from stepstream.cli.checks import all_findings
+from stepstream.cli.doctor_checks import all_findings
 from stepstream.config import load
 from stepstream.embedded.addresses import wire
 

@@ -12,7 +12,7 @@ from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 if TYPE_CHECKING:
-    from stepstream.cli.standing import Facts, Row, Standing
+    from stepstream.cli.trajectory_status import Facts, Row, Standing
 
 UNKNOWN = 1
 
@@ -27,8 +27,8 @@ def explain(trajectory: str, as_json: bool) -> None:
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
-    from stepstream.cli.standing import standing_of
-    from stepstream.cli.trajectory_facts import facts_of
+    from stepstream.cli.trajectory_queries import facts_of
+    from stepstream.cli.trajectory_status import standing_of
     from stepstream.jobs.clickhouse.connection import connect
 
     settings = wire(load())
@@ -51,7 +51,7 @@ def explain(trajectory: str, as_json: bool) -> None:
 
 
 def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[str]:
-    from stepstream.cli.standing import staleness_of
+    from stepstream.cli.trajectory_status import staleness_of
 
     yield f"{trajectory}: {standing.state.replace('_', ' ')}"
     yield f"why          {standing.why}"

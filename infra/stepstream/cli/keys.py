@@ -81,17 +81,17 @@ def revoke(key_id: str, as_json: bool) -> None:
 
 
 def _known(settings: Settings) -> dict[str, Any]:
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.services.gateway.api_keys import TOPIC
 
-    return tables.read(settings, TOPIC)
+    return compacted_topics.read(settings, TOPIC)
 
 
 def _publish(settings: Settings, record: Any) -> None:
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.services.gateway.api_keys import TOPIC
 
-    tables.write(settings, TOPIC, record["key_id"], record)
+    compacted_topics.write(settings, TOPIC, record["key_id"], record)
 
 
 def _row(record: Any) -> dict[str, Any]:

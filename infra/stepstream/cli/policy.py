@@ -22,7 +22,7 @@ def policy() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the new version as an object.")
 def apply(file: Path, tenant: str, as_json: bool) -> None:
     """Check FILE and put it up as the tenant's next version; it rules what is governed from then on."""
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.on_demand import log_at_hand
     from stepstream.jobs.governance.policy import PolicyError, check, next_version
     from stepstream.topics.events import new_policy
@@ -40,11 +40,11 @@ def apply(file: Path, tenant: str, as_json: bool) -> None:
             event_id=new_event_id(),
             occurred_at_us=now_us(),
             tenant=tenant,
-            version=next_version(tables.read(settings, "policies"), tenant),
+            version=next_version(compacted_topics.read(settings, "policies"), tenant),
             document=document,
             author=getpass.getuser(),
         )
-        tables.write(settings, "policies", tenant, record)
+        compacted_topics.write(settings, "policies", tenant, record)
     if as_json:
         click.echo(_json(_row(record)))
     else:
@@ -56,12 +56,12 @@ def apply(file: Path, tenant: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def show(tenant: str, as_json: bool) -> None:
     """Print the file that rules a tenant now."""
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.on_demand import log_at_hand
     from stepstream.jobs.governance.policy import EVERY_TENANT
 
     with log_at_hand(load(), _say) as settings:
-        policies = tables.read(settings, "policies")
+        policies = compacted_topics.read(settings, "policies")
     record = policies.get(tenant) or policies.get(EVERY_TENANT)
     if as_json:
         click.echo(_json(None if record is None else _row(record) | {"document": record["document"]}))
@@ -75,11 +75,11 @@ def show(tenant: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_policies(as_json: bool) -> None:
     """List the newest version of each tenant."""
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.on_demand import log_at_hand
 
     with log_at_hand(load(), _say) as settings:
-        rows = [_row(record) for _, record in sorted(tables.read(settings, "policies").items())]
+        rows = [_row(record) for _, record in sorted(compacted_topics.read(settings, "policies").items())]
     if as_json:
         click.echo(_json(rows))
         return

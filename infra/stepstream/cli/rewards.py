@@ -42,7 +42,7 @@ def check(file: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the version that rules now as an object.")
 def put(file: Path, as_json: bool) -> None:
     """Check FILE and put it up as the next version; what is kept is labelled again under it."""
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.on_demand import log_at_hand
     from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS, next_version, unreadable
     from stepstream.topics.events import new_reward_specification
@@ -50,7 +50,7 @@ def put(file: Path, as_json: bool) -> None:
 
     spec = _read(file)
     with log_at_hand(load(), _say) as settings:
-        known = tables.read(settings, REWARD_SPECS, unreadable)
+        known = compacted_topics.read(settings, REWARD_SPECS, unreadable)
         record = known.get(spec.name)
         changed = record is None or record["digest"] != spec.digest()
         if record is None or changed:
@@ -65,7 +65,7 @@ def put(file: Path, as_json: bool) -> None:
                 agents=list(spec.agents),
                 author=getpass.getuser(),
             )
-            tables.write(settings, REWARD_SPECS, spec.name, record)
+            compacted_topics.write(settings, REWARD_SPECS, spec.name, record)
     if as_json:
         click.echo(_json(_row(record) | {"changed": changed}))
     elif changed:
@@ -115,12 +115,12 @@ def _read(file: Path) -> "RewardSpec":
 
 
 def _all() -> dict[str, Any]:
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.on_demand import log_at_hand
     from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS, unreadable
 
     with log_at_hand(load(), _say) as settings:
-        return tables.read(settings, REWARD_SPECS, unreadable)
+        return compacted_topics.read(settings, REWARD_SPECS, unreadable)
 
 
 def _whose(environments: "list[str] | tuple[str, ...]", agents: "list[str] | tuple[str, ...]") -> str:

@@ -70,7 +70,7 @@ def calibrate(
 
     Exit status 1 where it is not enough.
     """
-    from stepstream.cli import tables
+    from stepstream.cli import compacted_topics
     from stepstream.embedded.errors import StackError
     from stepstream.embedded.on_demand import log_at_hand
     from stepstream.jobs.judging import calibrate
@@ -96,7 +96,7 @@ def calibrate(
         raise StackError(f"{error}; nothing was recorded") from None
     if not dry_run:
         with log_at_hand(settings, lambda line: click.echo(line, err=True)) as reached:
-            tables.write(reached, CALIBRATIONS, judge.digest, record)
+            compacted_topics.write(reached, CALIBRATIONS, judge.digest, record)
     lacks = refusal(record, judge.gate)
     if as_json:
         click.echo(orjson.dumps({**record, "counts": lacks is None, "lacks": lacks}, option=orjson.OPT_INDENT_2))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stepstream.cli import checks
-from stepstream.cli.finding import Finding
+from stepstream.cli import doctor_checks
+from stepstream.cli.doctor_services import Finding
 from stepstream.cli.main import run
 from stepstream.config import Settings, load
 from stepstream.delivery.spool import SUFFIX
@@ -67,7 +67,7 @@ def test_registry_with_all_subjects_is_fine(answers: Answers) -> None:
     answers.texts |= {"/subjects/": '{"id": 1}', "/subjects": json.dumps(SUBJECTS)}
     url = answers.url.replace("//", "//user:hunter2@")
     at = settings(SCHEMA_REGISTRY_URL=f"{url},{url}/")
-    finding = checks.registry(at)
+    finding = doctor_checks.registry(at)
     assert finding.state == "ok"
     (part,) = [part for part in table(at) if part.name == "registry"]
     assert isinstance(part, Process)
@@ -81,14 +81,14 @@ def test_registry_with_a_schema_of_another_version_says_which(answers: Answers) 
     answers.texts["/subjects/"] = ""
     answers.faults.add(f"/subjects/{SUBJECTS[0]}")
     answers.texts["/subjects"] = json.dumps(SUBJECTS)
-    finding = checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
+    finding = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
     assert (finding.state, finding.fix) == ("fault", "run `stepstream topics apply`")
     assert finding.detail.endswith(f"has other schemas than this version: {SUBJECTS[0]}")
 
 
 def test_registry_without_a_subject_says_how_to_register_it(answers: Answers) -> None:
     answers.texts["/subjects"] = json.dumps(SUBJECTS[1:])
-    finding = checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
+    finding = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
     assert finding == Finding(
         "registry", "fault", f"{answers.url} lacks {SUBJECTS[0]}", "run `stepstream topics apply`"
     )
@@ -98,29 +98,29 @@ def test_registry_without_a_subject_says_how_to_register_it(answers: Answers) ->
 def test_something_else_at_the_address_is_a_fault(answers: Answers, garbage: str) -> None:
     answers.texts["/"] = garbage
     at = settings(SCHEMA_REGISTRY_URL=answers.url, CLICKHOUSE_URL=answers.url)
-    assert checks.registry(at).state == "fault"
-    assert checks.store(at).state == "fault"
+    assert doctor_checks.registry(at).state == "fault"
+    assert doctor_checks.store(at).state == "fault"
 
 
 def test_store_is_asked_for_its_tables(answers: Answers) -> None:
     names = [migration.name for migration in migrations()]
     answers.texts |= {"version()": "26.9.1\n", "count()": "12\t1\n", "SELECT%20name": "\n".join(names)}
     at = settings(CLICKHOUSE_URL=answers.url)
-    finding = checks.store(at)
+    finding = doctor_checks.store(at)
     assert finding.state == "ok"
     assert "26.9.1, 12 tables" in finding.detail
     answers.texts["SELECT%20name"] = "\n".join(names[:-1])
-    assert checks.store(at).detail == f"{answers.url} has older tables: it lacks {names[-1]}"
+    assert doctor_checks.store(at).detail == f"{answers.url} has older tables: it lacks {names[-1]}"
     answers.texts["count()"] = "3\t0\n"
-    assert checks.store(at).fix == "run `stepstream store migrate`"
+    assert doctor_checks.store(at).fix == "run `stepstream store migrate`"
 
 
 def test_secrets_that_machines_must_share_are_missed_only_where_the_log_is_shared() -> None:
     shared = {"KAFKA_BOOTSTRAP": "kafka:9092", "GOVERN_PSEUDONYM_KEY": "a"}
-    (finding,) = checks.secrets(settings(**shared))
+    (finding,) = doctor_checks.secrets(settings(**shared))
     assert (finding.state, finding.fix) == ("warning", "set STEPSTREAM_SEAL_MASTER_KEY to the same on every machine")
-    assert not list(checks.secrets(settings(**shared, SEAL_MASTER_KEY="b")))
-    assert not list(checks.secrets(settings()))
+    assert not list(doctor_checks.secrets(settings(**shared, SEAL_MASTER_KEY="b")))
+    assert not list(doctor_checks.secrets(settings()))
 
 
 def test_spool_that_is_nearly_full_is_a_fault(tmp_path: Path) -> None:
@@ -128,29 +128,31 @@ def test_spool_that_is_nearly_full_is_a_fault(tmp_path: Path) -> None:
     writer = tmp_path / "writer-0"
     writer.mkdir()
     (writer / f"1{SUFFIX}").write_bytes(bytes(700_000))
-    assert not list(checks.spool(at))
+    assert not list(doctor_checks.spool(at))
     (writer / f"2{SUFFIX}").write_bytes(bytes(200_000))
-    (finding,) = checks.spool(at)
+    (finding,) = doctor_checks.spool(at)
     assert finding.state == "fault"
     assert finding.detail.startswith("1 of 1 MB")
 
 
 def test_variables_of_no_effect_are_told() -> None:
-    (finding,) = checks.variables({"STEPSTREAM_GATEWAY_SERVICE_HOST": "10.0.0.1", "STEPSTREAM_KAFKA_BOOTSTRAP": "k:1"})
+    (finding,) = doctor_checks.variables(
+        {"STEPSTREAM_GATEWAY_SERVICE_HOST": "10.0.0.1", "STEPSTREAM_KAFKA_BOOTSTRAP": "k:1"}
+    )
     assert finding.detail == "of no effect: STEPSTREAM_GATEWAY_SERVICE_HOST"
 
 
 def test_a_part_that_is_down_is_fixed_where_it_runs() -> None:
-    ours = checks.registry(settings(REGISTRY_PORT="1"))
+    ours = doctor_checks.registry(settings(REGISTRY_PORT="1"))
     assert "run `stepstream up`" in ours.fix
-    theirs = checks.registry(settings(SCHEMA_REGISTRY_URL="http://127.0.0.1:1"))
+    theirs = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL="http://127.0.0.1:1"))
     assert theirs.fix == "start it there, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
 
 
 def test_missing_extra_is_a_warning_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = checks._version
-    monkeypatch.setattr(checks, "_version", lambda package: "" if package == "torch" else version(package))
-    (finding,) = [finding for finding in checks.versions() if finding.state != "ok"]
+    version = doctor_checks._version
+    monkeypatch.setattr(doctor_checks, "_version", lambda package: "" if package == "torch" else version(package))
+    (finding,) = [finding for finding in doctor_checks.versions() if finding.state != "ok"]
     assert (finding.name, finding.state) == ("learner", "warning")
     assert finding.fix == "pip install 'stepstream[learner]'"
 
@@ -158,10 +160,10 @@ def test_missing_extra_is_a_warning_with_the_command(monkeypatch: pytest.MonkeyP
 def test_taken_port_is_a_fault_unless_it_is_ours(answers: Answers) -> None:
     port = answers.server.server_port
     at = settings(REGISTRY_PORT=str(port))
-    (finding,) = [finding for finding in checks.ports(at) if str(port) in finding.detail]
+    (finding,) = [finding for finding in doctor_checks.ports(at) if str(port) in finding.detail]
     assert finding.fix == "stop what uses it, or set STEPSTREAM_REGISTRY_PORT"
     answers.texts["/subjects"] = "[]"
-    assert not [finding for finding in checks.ports(at) if str(port) in finding.detail]
+    assert not [finding for finding in doctor_checks.ports(at) if str(port) in finding.detail]
 
 
 def test_status_tells_whether_there_was_a_fault(

@@ -6,7 +6,7 @@ import pytest
 from labelled_records import LIMITS, labelled
 from sample_records import training_decision
 
-from stepstream.cli.standing import Facts, bar_of, standing_of
+from stepstream.cli.trajectory_status import Facts, bar_of, standing_of
 from stepstream.config import Learner, Settings
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.drop_reasons import REASONS, REMEDIES

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepstream.config import Learner, Settings
 from stepstream.services.fleet.__main__ import admission_of
 from stepstream.services.fleet.admission import STALL_S, Admission, capacity
-from stepstream.services.fleet.versions import Lineage
+from stepstream.services.fleet.learner_progress import Lineage
 
 
 def test_areals_capacity() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stepstream.jobs.rewards.spec import RewardSpec, parse_spec
-from stepstream.services.fleet.paid import Paid, pays_outcome_alone
+from stepstream.services.fleet.outcome_reward import Paid, pays_outcome_alone
 
 OUTCOME = """
 [[component]]

@@ -11,10 +11,10 @@ from stepstream.learner.data.learning_signal import equal_rewards_teach
 from stepstream.services.fleet.admission import Admission
 from stepstream.services.fleet.environment import UnknownEnvironmentError, load_environment
 from stepstream.services.fleet.fleet import Fleet
+from stepstream.services.fleet.learner_progress import VersionFollower
 from stepstream.services.fleet.ledger import Ledger, ledger_path
 from stepstream.services.fleet.metrics import Metrics
-from stepstream.services.fleet.paid import Paid
-from stepstream.services.fleet.versions import VersionFollower
+from stepstream.services.fleet.outcome_reward import Paid
 from stepstream.topics.client import wait_for_kafka
 
 log = logging.getLogger(__name__)

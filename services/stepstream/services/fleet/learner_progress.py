@@ -7,7 +7,7 @@ from typing import Any
 
 from stepstream.config import Settings
 from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS
-from stepstream.services.fleet.paid import Paid
+from stepstream.services.fleet.outcome_reward import Paid
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event, EventConsumer
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
-from stepstream.cli.standing import Facts
+from stepstream.cli.trajectory_status import Facts
 
 _STEPS = """
 SELECT count() AS count, minOrNull(s.occurred_at) AS first_at, maxOrNull(s.occurred_at) AS last_at,

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from stepstream.cli.finding import Finding
-from stepstream.cli.part_checks import broker, registry, store
+from stepstream.cli.doctor_services import Finding, broker, registry, store
 from stepstream.config import Settings, unknown_variables, variable
 
 _FREE_GB = 2.0

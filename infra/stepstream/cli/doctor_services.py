@@ -1,15 +1,29 @@
 """The doctor's look at broker, registry and store: do they answer, and have they what this version expects?
 
 Each check answers with one finding, never raises for a part that is down, and takes seconds at most.
+
+What `stepstream doctor` found.
 """
 
 import urllib.request
+from dataclasses import dataclass
 from http.client import HTTPException
+from typing import Literal
 from urllib.parse import quote
 
-from stepstream.cli.finding import Finding
 from stepstream.config import ClickHouse, Settings, SettingsError, masked
 from stepstream.embedded.addresses import VARIABLES
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact. `fault`: something that was asked for does not work; `warning`: it may be missed later."""
+
+    name: str
+    state: Literal["ok", "warning", "fault"]
+    detail: str
+    fix: str = ""
+
 
 _TIMEOUT_S = 3.0
 _APPLY = "run `stepstream topics apply`"
