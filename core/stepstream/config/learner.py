@@ -3,10 +3,6 @@
 Which choices of the learner's objective contradict each other, and what to choose instead.
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from stepstream.config import Learner
 from typing import Literal, Self
 
 from pydantic import Field, model_validator

@@ -148,16 +148,16 @@ class App:
         generated: Sequence[Generated],
         send: Send,
     ) -> None:
-        choices = []
+        answers = []
         count = 0
         for number, chunks in enumerate(await choices.whole(generated)):
             token_ids = chat_api.tokens_of(chunks)
             count += len(token_ids)
             text = TextUntil(request.stop).add(tokenizer.text(token_ids), last=True)
             call = self._parser.parse(text, request.tool_names) if chunks[-1].finish_reason == "stop" else None
-            choices.append(chat_api.whole_choice(request, tokenizer, number, chunks, text, call))
+            answers.append(chat_api.whole_choice(request, tokenizer, number, chunks, text, call))
         _count(len(prompt_ids), count)
-        await _respond(send, 200, chat_api.whole_reply(request, prompt_ids, choices, count))
+        await _respond(send, 200, chat_api.whole_reply(request, prompt_ids, answers, count))
 
     async def _stream(
         self,
