@@ -66,17 +66,17 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
         return REGISTRY.get_sample_value("stepstream_learner_reader_cpu_seconds_total") or 0.0
 
     before = spent()
-    reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
+    batches = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         # The learner asks for nothing, as while it trains; yet the thread reads on, until it is far enough ahead.
         until(lambda: Scripted.made.polled == reader._BATCHES_AHEAD + 1)
         assert Scripted.made.threads == decoded_by == {"reader"}
-        offsets = [arrival.place[1] for _ in range(reader._BATCHES_AHEAD) for arrival in reader.next(0.0)]
+        offsets = [arrival.place[1] for _ in range(reader._BATCHES_AHEAD) for arrival in batches.next(0.0)]
         assert offsets == list(range(reader._BATCHES_AHEAD))
         until(lambda: Scripted.made.polled > reader._BATCHES_AHEAD + 1)
         assert spent() > before
     finally:
-        reader.close()
+        batches.close()
 
 
 def test_it_is_behind_while_the_log_has_more_than_was_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,17 +96,17 @@ def test_it_is_behind_while_the_log_has_more_than_was_handed_over(monkeypatch: p
 
     monkeypatch.setattr(reader, "EventConsumer", Short)
     monkeypatch.setattr(reader, "arrival_of", held)
-    reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
+    batches = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
-        assert len(reader.next(60.0)) == 1
-        assert not reader.next(0.0)
-        assert reader.is_behind()  # polled, but not decoded
+        assert len(batches.next(60.0)) == 1
+        assert not batches.next(0.0)
+        assert batches.is_behind()  # polled, but not decoded
         go_on.set()
-        until(lambda: not reader.is_behind())
-        assert len(reader.next(0.0)) == len(reader.next(0.0)) == 1
+        until(lambda: not batches.is_behind())
+        assert len(batches.next(0.0)) == len(batches.next(0.0)) == 1
     finally:
         go_on.set()
-        reader.close()
+        batches.close()
 
 
 def test_what_ends_the_reading_is_told_to_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_what_ends_the_reading_is_told_to_whoever_waits(monkeypatch: pytest.Monk
             raise OSError("no such topic")
 
     monkeypatch.setattr(reader, "EventConsumer", Broken)
-    reader = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
+    batches = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
     with pytest.raises(OSError, match="no such topic"):
-        until(lambda: bool(reader.next(0.1)))
-    reader.close()
+        until(lambda: bool(batches.next(0.1)))
+    batches.close()

@@ -34,7 +34,7 @@ def event(data: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), orjson.dumps(data))
 
 
-def error(message: str, kind: str) -> dict[str, Any]:
+def error_event(message: str, kind: str) -> dict[str, Any]:
     """An error's body, which is an error event's data too; kinds that Anthropic does not have are `api_error`."""
     known = kind if kind in _ERROR_TYPES else _OURS.get(kind, "api_error")
     return {"type": "error", "error": {"type": known, "message": message}}
@@ -61,7 +61,7 @@ class AnthropicTranslation:
         choice = choices[0] if isinstance(choices, list) and choices else None
         said = choice.get("message") if isinstance(choice, dict) else None
         if not isinstance(choice, dict) or not isinstance(said, dict):
-            return error("the upstream answered without a message", "api_error")
+            return error_event("the upstream answered without a message", "api_error")
         content: list[dict[str, Any]] = []
         if self._thinking and (thought := _reasoning(said)):
             content.append({"type": "thinking", "thinking": thought, "signature": ""})
@@ -150,8 +150,8 @@ class _Events:
             return
         self._ended = True
         if error is not None or self._last is None:
-            told = error or "the upstream's answer ended before it was complete"
-            yield event(error(told, "api_error"))
+            message = error or "the upstream's answer ended before it was complete"
+            yield event(error_event(message, "api_error"))
             return
         yield from self._advance(last=True)
         for kind, piece in self._late:

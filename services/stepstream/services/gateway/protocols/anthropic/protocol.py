@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from stepstream.services.gateway.protocols.anthropic.blocks import prompt_messages
-from stepstream.services.gateway.protocols.anthropic.from_chat import AnthropicTranslation, error, event
+from stepstream.services.gateway.protocols.anthropic.from_chat import AnthropicTranslation, error_event, event
 from stepstream.services.gateway.protocols.anthropic.stream import StreamedMessage, answer_of
 from stepstream.services.gateway.protocols.anthropic.to_chat import chat_request
 from stepstream.services.gateway.protocols.base import Answer, AnswerStream, Asked, Conversation, History, ProtocolName
