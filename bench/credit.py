@@ -28,14 +28,14 @@ from in_process.runs import Run, commit, finish, machine, read_runs
 from in_process.summary import median_interval, told_coverage, told_interval
 
 import stepstream.demo
-from stepstream.config import Learner, Settings, load
+from stepstream.config import LearnerSettings, Settings, load
 from stepstream.services.fleet.environment import load_environment
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.continuous_batch import Batch
 from stepstream.services.inference.llama import LlamaWeights
 
-RULES: tuple[str, ...] = get_args(Learner.model_fields["advantage"].annotation)
-DEFAULT: str = Learner.model_fields["advantage"].default
+RULES: tuple[str, ...] = get_args(LearnerSettings.model_fields["advantage"].annotation)
+DEFAULT: str = LearnerSettings.model_fields["advantage"].default
 EVERY = 256
 CONTEXT = 256
 LOSS_OF = {"vtrace": {"STEPSTREAM_LEARNER_LOSS_WEIGHT": "none"}}

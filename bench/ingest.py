@@ -40,7 +40,7 @@ from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.stack import Stack
 from stepstream.services.gateway.otlp.assembly import JOB, Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.spans import spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import TraceRequest
@@ -81,7 +81,7 @@ def batch_steps() -> list[Any]:
     traces: dict[str, Trace] = {}
     for span in spans_of(TraceRequest.FromString(otlp_load.body({}))):
         traces.setdefault(span.trace_id, Trace(span.trace_id)).add(span)
-    assembler = Assembler("bench/1", Places(1000))
+    assembler = Assembler("bench/1", SpanIndex(1000))
     defaults = Defaults("default", "train", "agent")
     return [found.record for trace in traces.values() for found in assembler.records(trace, defaults)]
 

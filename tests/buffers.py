@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import strategies as st
 from labelled_records import attempt, labelled
 
-from stepstream.learner.data.attempt import Attempt, Place
-from stepstream.learner.data.replay_buffer import Buffer
+from stepstream.learner.data.attempt import Attempt, LogPosition
+from stepstream.learner.data.replay_buffer import ReplayBuffer
 
 SIZE = 3
 
 
-def buffer(**changes: Any) -> Buffer:
+def buffer(**changes: Any) -> ReplayBuffer:
     values: dict[str, Any] = {
         "group_size": SIZE,
         "wait_s": 10.0,
@@ -22,20 +22,20 @@ def buffer(**changes: Any) -> Buffer:
         "version": 0,
         "positions": {0: 0},
     }
-    return Buffer(**(values | changes))
+    return ReplayBuffer(**(values | changes))
 
 
 def log_of(*records: Any) -> list[Attempt]:
     return [attempt(record, 0, offset) for offset, record in enumerate(records)]
 
 
-def fold(into: Buffer, attempts: Sequence[Attempt], now_s: float = 0.0) -> Buffer:
+def fold(into: ReplayBuffer, attempts: Sequence[Attempt], now_s: float = 0.0) -> ReplayBuffer:
     for each in attempts:
         into.add(each, now_s)
     return into
 
 
-def places(groups: Sequence[Sequence[Attempt]] | None) -> list[Place]:
+def places(groups: Sequence[Sequence[Attempt]] | None) -> list[LogPosition]:
     return [each.place for group in groups or () for each in group]
 
 

@@ -10,7 +10,14 @@ from hypothesis import HealthCheck, settings
 from stepstream.embedded import ports
 
 # tests/ is on pytest's pythonpath (pyproject.toml)
-pytest_plugins = ["stack_fixtures", "loop_fixtures", "store_fixtures", "gateway_fixtures", "agents_fixtures"]
+pytest_plugins = [
+    "progress",
+    "stack_fixtures",
+    "loop_fixtures",
+    "store_fixtures",
+    "gateway_fixtures",
+    "agents_fixtures",
+]
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("stepstream", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

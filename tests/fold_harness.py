@@ -9,7 +9,7 @@ import fastavro
 
 from stepstream.jobs.runtime.fold import Fold
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import TOPICS
@@ -99,7 +99,7 @@ class FoldRun:
         for record in records:
             try:
                 self.fold.apply(record, self.codec.decode(record.topic, record.value), changes, out)
-            except Refused as refused:
+            except InvalidRecord as refused:
                 out.refuse(record, refused)
         self.fold.settle(changes, out)
         self.state.write(changes)

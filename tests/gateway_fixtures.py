@@ -14,7 +14,7 @@ from service_process import ServiceProcess
 from stack_fixtures import changed
 from waiting import PATIENCE_S, until
 
-from stepstream.config import SchemaRegistry, Settings
+from stepstream.config import SchemaRegistrySettings, Settings
 from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
@@ -40,7 +40,7 @@ def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: A
 @cache
 def codec(registry_url: str) -> Codec:
     """One for all reads: each holds a connection."""
-    made = Codec(SchemaRegistry(url=registry_url))
+    made = Codec(SchemaRegistrySettings(url=registry_url))
     atexit.register(made.close)
     return made
 

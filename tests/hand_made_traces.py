@@ -4,7 +4,7 @@ from typing import Any
 
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.spans import Log, Resource, Span, role_of
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.events import Feedback, Step
@@ -39,6 +39,6 @@ def told(
         trace.add(each)
     for log in logs:
         trace.add_log(log)
-    records = (assembler or Assembler("test/1", Places(100))).records(trace, DEFAULTS)
+    records = (assembler or Assembler("test/1", SpanIndex(100))).records(trace, DEFAULTS)
     steps = [r.record for r in records if r.topic == "steps"]
     return steps, [r.record for r in records if r.topic == "feedback"]

@@ -7,11 +7,11 @@ from typing import Any
 from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import make_ending, make_steps
 
-from stepstream.jobs.governance.trajectory_policy import Standing
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.spec_lookup import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import FixedSpec
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.topics.events import Consent, new_governance
@@ -25,13 +25,13 @@ class SaidRules:
     """Rules by hand."""
 
     def __init__(self) -> None:
-        self.said = Standing()
+        self.said = TrajectoryPolicy()
         self.users: dict[str, Consent] = {}
         self.erased: set[str] = set()
         self.changes = 0
         self.asked = 0
 
-    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> Standing:
+    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
         self.asked += 1
         levels: list[Consent] = [self.users.get(user, "train") for user in users]
         consent = min([self.said.consent, *levels], key=["none", "analyse", "train"].index)
@@ -59,7 +59,7 @@ class Run(FoldRun):
 
     def restart(self) -> None:
         limits: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30}
-        self.fold = LabelFold(self.state, OneSpecification(RewardSpec()), self.codec, self.rules, **limits)  # type: ignore[arg-type]
+        self.fold = LabelFold(self.state, FixedSpec(RewardSpec()), self.codec, self.rules, **limits)  # type: ignore[arg-type]
 
     def labels(self, *events: tuple[str, Any]) -> list[Any]:
         return [e for t, _, e in self.feed([self.record(topic, event) for topic, event in events]) if t == LABELS]

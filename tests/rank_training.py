@@ -5,7 +5,7 @@ from typing import Any
 
 from labelled_records import attempt, group_of
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.model.checkpoint import write_version
 from stepstream.learner.training.trainer import Trainer
 
@@ -19,7 +19,9 @@ KINDS: dict[str, dict[str, Any]] = {
 def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int, ...]) -> list[dict[str, float]]:
     """Trains from one folder into another, of the lineage of `root`; the figures of each update."""
     # So little a forward pass that the last round of each step leaves ranks without one.
-    how = Learner.model_validate({"warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]})
+    how = LearnerSettings.model_validate(
+        {"warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]}
+    )
     trainer = Trainer(folder, how, root)
     figures = [
         trainer.update(n, [[attempt(record) for record in group_of(f"{n}/{g}", 5)] for g in range(3)], version=1)

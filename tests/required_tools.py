@@ -44,18 +44,21 @@ _PACKAGES = {
 }
 
 
-def require_tool(name: str) -> str:
-    """Return the path of a tool's first program.
+def require_tool(*names: str) -> str:
+    """Return the path of the first tool's first program.
 
     Raises:
-        Skipped: a program of the tool is not on the PATH.
+        Skipped: a program of one of the tools is not on the PATH; the reason names every tool that is missing.
         Failed: the same, in CI.
     """
-    tool = _TOOLS[name]
-    found = [next(filter(None, map(shutil.which, alternatives)), None) for alternatives in tool.programs]
-    if found[0] is None or None in found:
-        _missing(tool.name, tool.remedy)
-    return found[0]
+    paths = {name: [_which(alternatives) for alternatives in _TOOLS[name].programs] for name in names}
+    if missing := [name for name in names if None in paths[name]]:
+        _missing(" and ".join(missing), "; ".join(_TOOLS[name].remedy for name in missing))
+    return str(paths[names[0]][0])
+
+
+def _which(alternatives: tuple[str, ...]) -> str | None:
+    return next(filter(None, map(shutil.which, alternatives)), None)
 
 
 def require_package(module: str) -> None:
@@ -72,10 +75,9 @@ def require_path(path: Path, remedy: str) -> Path:
 
 
 def _missing(name: str, remedy: str) -> NoReturn:
-    reason = f"needs {name}: {remedy}"
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI lacks {name}: {remedy}", pytrace=False)
-    pytest.skip(reason)
+    pytest.skip(f"needs {name}: {remedy}")
 
 
 def summary(reasons: Iterable[str]) -> list[str]:

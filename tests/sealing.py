@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from stepstream.config import Seal, Settings
+from stepstream.config import SealSettings, Settings
 from stepstream.crypto.key_ring import ERASURES, KEYS, Sealer
 from stepstream.topics.events import SubjectKey, new_erasure
 
-MASTER = Settings(seal=Seal.model_validate({"master_key": "a secret of the tests"}))
+MASTER = Settings(seal=SealSettings.model_validate({"master_key": "a secret of the tests"}))
 
 
 class FakeTable:

@@ -8,10 +8,10 @@ from in_process.conversation import MODEL, Conversation
 from stepstream.config import Settings
 from stepstream.demo.base import prepare
 from stepstream.learner.data.attempt import Attempt, attempt_of
-from stepstream.learner.data.learning_signal import lesson_of
-from stepstream.learner.data.replay_buffer import Buffer
-from stepstream.learner.data.requirements import needs_of
-from stepstream.learner.data.sampler import choice_of
+from stepstream.learner.data.learning_signal import learning_signal_of
+from stepstream.learner.data.replay_buffer import ReplayBuffer
+from stepstream.learner.data.requirements import requirements_of
+from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.training.trainer import Trainer
 from stepstream.services.inference.llama import LlamaWeights
 
@@ -33,7 +33,7 @@ class Policy:
         self.figures: list[dict[str, float]] = []
         """Of the updates since the last version."""
         self._place = 0
-        self.buffer = Buffer(
+        self.buffer = ReplayBuffer(
             group_size=self.how.group_size,
             wait_s=1e9,
             staleness_bound=self.how.staleness_bound,
@@ -41,9 +41,9 @@ class Policy:
             version=0,
             positions={0: 0},
             reuse=self.how.reuse,
-            choice=choice_of(self.how),
-            lesson=lesson_of(self.how),
-            needs=needs_of(self.how),
+            choice=sampler_of(self.how),
+            lesson=learning_signal_of(self.how),
+            needs=requirements_of(self.how),
         )
 
     def read(self, conversations: Iterable[Conversation], now_s: float = 0.0) -> list[Attempt]:

@@ -8,10 +8,10 @@ import numpy as np
 import ragged
 from turns import Turns
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.advantages import Step, Trajectory
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model import packing
 from stepstream.learner.training.trainer import Trainer
 
@@ -21,7 +21,7 @@ def groups_of(rows: list[ragged.Row]) -> list[list[Attempt]]:
     groups: dict[int, list[Attempt]] = {}
     for number, row in enumerate(rows):
         at = np.flatnonzero(row.trained)
-        tokens = Tokens(
+        tokens = TokenSequence(
             row.ids, at, np.full(at.size, -4.6, np.float32), np.zeros(at.size, np.int64), row.steps.astype(np.int64)
         )
         steps = tuple(Step(tokens=int(count)) for count in np.bincount(row.steps))
@@ -36,7 +36,7 @@ def main(folder: Path, device: str, threads: str, microbatch: str, more: str) ->
     settings = json.loads(more)
     if settings.pop("share_nothing", False):
         packing._LEAST_SHARED = 2**30
-    how = Learner.model_validate(
+    how = LearnerSettings.model_validate(
         {
             "device": device,
             "threads": int(threads),

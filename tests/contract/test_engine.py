@@ -14,7 +14,7 @@ from labelled_records import tiny_model
 from required_tools import require_package
 from waiting import PATIENCE_S
 
-from stepstream.config import Inference
+from stepstream.config import InferenceSettings
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import (
     BadPromptError,
@@ -55,7 +55,7 @@ def torch_engine() -> Engine:
 
 def vllm_engine() -> Engine:
     require_package("vllm")
-    return VllmEngine(Inference(engine="vllm", max_batch=16, max_model_len=MAX_LENGTH))
+    return VllmEngine(InferenceSettings(engine="vllm", max_batch=16, max_model_len=MAX_LENGTH))
 
 
 @pytest_asyncio.fixture(

@@ -22,7 +22,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from service_process import registry
 from waiting import PATIENCE_S
 
-from stepstream.config import SchemaRegistry, Settings
+from stepstream.config import SchemaRegistrySettings, Settings
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
 pytest_plugins = ["node_project"]
@@ -280,7 +280,7 @@ def test_versions(client: SchemaRegistryClient, subject: str) -> None:
 
 
 def test_the_client_of_the_codec(client: SchemaRegistryClient, url: str, subject: str) -> None:
-    ours = RegistryClient(SchemaRegistry(url=url))
+    ours = RegistryClient(SchemaRegistrySettings(url=url))
     with pytest.raises(RegistryRefused) as unknown:
         ours.look_up(subject, EVENT)
     ours.set_compatibility(subject, "FULL_TRANSITIVE")

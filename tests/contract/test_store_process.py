@@ -16,7 +16,7 @@ from store_fixtures import StoreProcess, store_process
 from waiting import PATIENCE_S, until
 
 from stepstream.cli.doctor_services import store as doctor_of_store
-from stepstream.config import ClickHouse, Settings, environment_of
+from stepstream.config import ClickHouseSettings, Settings, environment_of
 from stepstream.jobs.clickhouse import connection
 from stepstream.jobs.clickhouse.migrate import migrate, migrations
 
@@ -184,4 +184,4 @@ def test_a_dropped_database_can_be_made_again(store: StoreProcess) -> None:
 
 def test_an_address_without_a_store_says_so_in_a_few_words() -> None:
     with pytest.raises(connection.StoreUnavailableError, match=r"CLICKHOUSE_URL \(Connection refused\)\Z"):
-        connection.connect(ClickHouse(url="http://127.0.0.1:1"))
+        connection.connect(ClickHouseSettings(url="http://127.0.0.1:1"))

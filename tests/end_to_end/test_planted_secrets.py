@@ -19,7 +19,7 @@ from scripted_upstream import ScriptedUpstream
 from stack_fixtures import changed
 from waiting import PATIENCE_S, until
 
-from stepstream.config import Provider, Settings
+from stepstream.config import ProviderSettings, Settings
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.topics.catalogue import TOPICS
@@ -103,7 +103,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture
 def stack(loop_settings: Settings, upstream: ScriptedUpstream) -> Iterator[Stack]:
-    provider = Provider(name="scripted", base_url=upstream.url, models=["scripted-*"], gives_tokens=True)
+    provider = ProviderSettings(name="scripted", base_url=upstream.url, models=["scripted-*"], gives_tokens=True)
     small = {"groups_per_update": 2, "updates_per_checkpoint": 1}
     settings = changed(loop_settings, gateway={"providers": [provider]}, learner=small, fleet={"concurrency": 16})
     with Stack(settings, held=["console", "fleet"]) as running:

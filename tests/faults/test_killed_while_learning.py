@@ -11,7 +11,7 @@ import pytest
 from killed_lines import dies_at, lines_of
 from labelled_records import LIMITS, group_of, labelled
 
-from stepstream.config import Learner, Settings
+from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Stop
 from stepstream.learner import learner, reporter
 from stepstream.learner.data.attempt import Attempt
@@ -112,7 +112,7 @@ class World:
     def __init__(self, data: Path, patch: pytest.MonkeyPatch) -> None:
         self.data, self.log = data, Log(data / "log")
         self.settings = Settings(
-            learner=Learner(
+            learner=LearnerSettings(
                 model=LIMITS.model,
                 checkpoints=str(data),
                 group_size=2,
@@ -154,7 +154,7 @@ class World:
         """From the newest version to the end of the log."""
         stop = Stop()
         patch.setattr(learner, "Reader", lambda _k, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop))
-        with closing(reporter.Outbox(self.settings.kafka, None, stop)) as box:  # type: ignore[arg-type]
+        with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as box:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
             learner._Lineage(self.settings, None, producer, box, self.versions(), stop).train()  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ import pytest
 from killed_lines import dies_at, lines_of
 from tiny_families import tiny_of
 
-from stepstream.config import Learner, Settings
+from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Stop
 from stepstream.learner.model.checkpoint import describe, folder_of, verify, write_root
 from stepstream.learner.publish import publish_version
@@ -49,7 +49,7 @@ class Publishing:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.settings = Settings(learner=Learner(model="m", checkpoints=str(data), lora_rank=2))
+        self.settings = Settings(learner=LearnerSettings(model="m", checkpoints=str(data), lora_rank=2))
         self.root = data / "m/0"
         write_root(tiny_of("llama", data / "given"), self.root)
         self.trainer = Trainer(self.root, self.settings.learner)

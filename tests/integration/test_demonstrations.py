@@ -16,7 +16,7 @@ from stepstream.cli.models import rebuild
 from stepstream.config import Settings, environment_of
 from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.stack import Stack
-from stepstream.learner.data.chat_template import Speech
+from stepstream.learner.data.chat_template import ChatTemplate
 from stepstream.learner.lineage import read_versions
 from stepstream.learner.model.checkpoint import folder_of
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
@@ -37,8 +37,8 @@ class World:
         self.codec: Codec = codec_of(settings)
         self._producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
         self.prompt = ChatTokenizer(base).prompt_ids([{"role": "user", "content": "what shines?"}], [])
-        self.answer = Speech(base)(ANSWER)
-        self._wrong = Speech(base)("the sun")
+        self.answer = ChatTemplate(base)(ANSWER)
+        self._wrong = ChatTemplate(base)("the sun")
 
     def attempt(self, group: str, number: int) -> None:
         [step] = make_steps(

@@ -94,8 +94,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def build(name: str) -> Path:
         language = LANGUAGES[name]
-        for tool in language.tools:
-            require_tool(tool)
+        require_tool(*language.tools)
         work = tmp_path_factory.mktemp(name) / "build"
         if language.prepare is not None:
             language.prepare(work)

@@ -13,7 +13,7 @@ from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_id
 from service_process import ServiceProcess
 from waiting import PATIENCE_S
 
-from stepstream.config import Provider
+from stepstream.config import ProviderSettings
 from stepstream.services.gateway.http.sse import EventParser
 
 QUESTION = {"role": "user", "content": "q:a+c"}
@@ -30,7 +30,7 @@ def provider() -> Iterator[ScriptedAnthropic]:
 @pytest.fixture(scope="module")
 def gateway_fields(provider: ScriptedAnthropic) -> dict[str, Any]:
     """The gateway stands between the worker and the provider."""
-    entry = Provider(name="scripted", base_url=provider.url, models=["claude-*"], protocols=["anthropic"])
+    entry = ProviderSettings(name="scripted", base_url=provider.url, models=["claude-*"], protocols=["anthropic"])
     return {"providers": [entry]}
 
 

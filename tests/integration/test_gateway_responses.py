@@ -14,7 +14,7 @@ from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_id
 from service_process import ServiceProcess
 from waiting import PATIENCE_S
 
-from stepstream.config import Provider
+from stepstream.config import ProviderSettings
 
 GET: Any = {
     "type": "function",
@@ -48,7 +48,7 @@ def provider() -> Iterator[ScriptedResponses]:
 @pytest.fixture(scope="module")
 def gateway_fields(provider: ScriptedResponses) -> dict[str, Any]:
     """The gateway stands between the worker and the provider."""
-    entry = Provider(name="scripted", base_url=provider.url, models=["gpt-*"], protocols=["responses"])
+    entry = ProviderSettings(name="scripted", base_url=provider.url, models=["gpt-*"], protocols=["responses"])
     return {"providers": [entry]}
 
 

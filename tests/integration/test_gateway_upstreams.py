@@ -15,7 +15,7 @@ from scripted_upstream import ScriptedUpstream, prompt_ids
 from service_process import ServiceProcess
 from waiting import PATIENCE_S, until
 
-from stepstream.config import Provider, Settings, environment_of
+from stepstream.config import ProviderSettings, Settings, environment_of
 from stepstream.embedded.ports import free_block
 
 QUESTION = {"role": "user", "content": "q:a+c"}
@@ -34,9 +34,9 @@ def gateway_fields(provider: ScriptedUpstream) -> dict[str, Any]:
     """Before the worker stand three providers: one that is there, one that is not, one of another protocol."""
     nowhere = f"http://127.0.0.1:{free_block(1)}"
     entries = [
-        Provider(name="there", base_url=provider.url, models=["gpt-*"]),
-        Provider(name="away", base_url=nowhere, models=["away-*"]),
-        Provider(name="other", base_url=nowhere, models=["claude-*"], protocols=["anthropic"]),
+        ProviderSettings(name="there", base_url=provider.url, models=["gpt-*"]),
+        ProviderSettings(name="away", base_url=nowhere, models=["away-*"]),
+        ProviderSettings(name="other", base_url=nowhere, models=["claude-*"], protocols=["anthropic"]),
     ]
     return {"providers": entries, "upstream_deadline_s": 0.3}
 

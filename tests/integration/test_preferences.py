@@ -13,7 +13,7 @@ from waiting import until
 
 from stepstream.cli.main import run
 from stepstream.cli.models import rebuild
-from stepstream.config import Learner, Settings, environment_of
+from stepstream.config import LearnerSettings, Settings, environment_of
 from stepstream.crypto.key_ring import codec_of
 from stepstream.embedded.stack import Stack
 from stepstream.learner.data.attempt import attempt_of
@@ -107,7 +107,9 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
     found = sorted(records(settings, "labeled-trajectories"), key=lambda label: label["revision"])
     labels = {label["trajectory_id"]: label for label in found}.values()
     for objective, share in (("sft", (PAIRS + 2) / (2 * PAIRS + 2)), ("kto", None)):
-        trainer = Trainer(base, Learner.model_validate({"objective": objective, "learning_rate": 3e-3, **how}), base)
+        trainer = Trainer(
+            base, LearnerSettings.model_validate({"objective": objective, "learning_rate": 3e-3, **how}), base
+        )
         limits = trainer.limits(model)
         attempts = [[attempt_of(label, (0, place), limits)] for place, label in enumerate(labels)]
         assert not any(attempt.barred for [attempt] in attempts)

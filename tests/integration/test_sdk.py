@@ -20,10 +20,10 @@ from stepstream import sdk
 from stepstream.config import Settings, environment_of
 from stepstream.crypto.key_ring import codec_of
 from stepstream.crypto.master_key import master_of
-from stepstream.delivery.confirmed_producer import Confirmed, NotDelivered
+from stepstream.delivery.confirmed_producer import ConfirmedProducer, NotDelivered
 from stepstream.delivery.types import Event
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
-from stepstream.jobs.labels.sequences import join
+from stepstream.jobs.labels.sequences import join_sequences
 from stepstream.sdk.recorder import Recorder
 from stepstream.sdk.trajectory import About
 from stepstream.topics.codec import Codec
@@ -99,7 +99,7 @@ def test_trajectories_from_sync_and_async_code_arrive_as_valid_events(recorded_s
         check_feedback(event)
     assert [step["step_index"] for step in steps] == [0, 1, 2]
     assert (steps[1]["prompt_shared_messages"], steps[1]["prompt_shared_tokens"]) == (2, 3)
-    assert join(steps).text == [False, False, True]  # the shared tokens are verified
+    assert join_sequences(steps).text == [False, False, True]  # the shared tokens are verified
     assert [call["result"] for call in steps[0]["response"]["tool_calls"]] == ["3"]
     assert [call["error"] for call in steps[2]["response"]["tool_calls"]] == ["LookupError"]
     assert (inner["parent_trajectory_id"], inner["parent_step_index"], inner["task_id"]) == (t.id, 2, "part")
@@ -159,7 +159,7 @@ def test_a_killed_program_loses_nothing_that_it_said_before(registry_settings: S
 async def test_delivery_that_is_waited_for(recorded_settings: Settings) -> None:
     active = sdk.recorder()
     assert active is not None
-    confirmed = Confirmed(recorded_settings.kafka, active._sink, "test/1")  # type: ignore[arg-type]
+    confirmed = ConfirmedProducer(recorded_settings.kafka, active._sink, "test/1")  # type: ignore[arg-type]
     sink = sdk.MemorySink()
     trajectory = sdk.Trajectory(Recorder(recorded_settings, sink), str(uuid.uuid4()), About(agent="a", consent="train"))
     for number in range(200):
@@ -179,7 +179,7 @@ async def test_delivery_without_kafka_is_told_in_time(recorded_settings: Setting
     active = sdk.recorder()
     assert active is not None
     away = changed(recorded_settings, kafka={"bootstrap": "127.0.0.1:1"})
-    confirmed = Confirmed(away.kafka, active._sink, "test/1")  # type: ignore[arg-type]
+    confirmed = ConfirmedProducer(away.kafka, active._sink, "test/1")  # type: ignore[arg-type]
     sink = sdk.MemorySink()
     sdk.Trajectory(Recorder(away, sink), "t", About(agent="a", consent="train")).feedback("n", 1)
     topic, key, record = sink.events[0]

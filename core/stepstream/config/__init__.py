@@ -8,10 +8,26 @@ beside this one by what they are about; `settings.py` lists them all, in the ord
 """
 
 from stepstream.config.base import Section
-from stepstream.config.connections import ClickHouse, Kafka, Metrics, Paths, SchemaRegistry, Seal
-from stepstream.config.ingest import Gateway, Otlp, Provider, Sdk
-from stepstream.config.jobs import Alarms, Curate, Govern, Inspect, Jobs, Judge, Label, Verify
-from stepstream.config.learner import Learner
+from stepstream.config.connections import (
+    ClickHouseSettings,
+    KafkaSettings,
+    MetricsSettings,
+    PathsSettings,
+    SchemaRegistrySettings,
+    SealSettings,
+)
+from stepstream.config.ingest import GatewaySettings, OtlpSettings, ProviderSettings, SdkSettings
+from stepstream.config.jobs import (
+    AlarmsSettings,
+    CurateSettings,
+    GovernSettings,
+    InspectSettings,
+    JobsSettings,
+    JudgeSettings,
+    LabelSettings,
+    VerifySettings,
+)
+from stepstream.config.learner import LearnerSettings
 from stepstream.config.loader import (
     SettingsError,
     effective,
@@ -23,39 +39,48 @@ from stepstream.config.loader import (
     variable,
 )
 from stepstream.config.settings import Settings
-from stepstream.config.stack import Broker, Console, Demo, Fleet, Inference, Registry, Stack, Store
+from stepstream.config.stack import (
+    BrokerSettings,
+    ConsoleSettings,
+    DemoSettings,
+    FleetSettings,
+    InferenceSettings,
+    RegistrySettings,
+    StackSettings,
+    StoreSettings,
+)
 
 __all__ = [
-    "Alarms",
-    "Broker",
-    "ClickHouse",
-    "Console",
-    "Curate",
-    "Demo",
-    "Fleet",
-    "Gateway",
-    "Govern",
-    "Inference",
-    "Inspect",
-    "Jobs",
-    "Judge",
-    "Kafka",
-    "Label",
-    "Learner",
-    "Metrics",
-    "Otlp",
-    "Paths",
-    "Provider",
-    "Registry",
-    "SchemaRegistry",
-    "Sdk",
-    "Seal",
+    "AlarmsSettings",
+    "BrokerSettings",
+    "ClickHouseSettings",
+    "ConsoleSettings",
+    "CurateSettings",
+    "DemoSettings",
+    "FleetSettings",
+    "GatewaySettings",
+    "GovernSettings",
+    "InferenceSettings",
+    "InspectSettings",
+    "JobsSettings",
+    "JudgeSettings",
+    "KafkaSettings",
+    "LabelSettings",
+    "LearnerSettings",
+    "MetricsSettings",
+    "OtlpSettings",
+    "PathsSettings",
+    "ProviderSettings",
+    "RegistrySettings",
+    "SchemaRegistrySettings",
+    "SdkSettings",
+    "SealSettings",
     "Section",
     "Settings",
     "SettingsError",
-    "Stack",
-    "Store",
-    "Verify",
+    "StackSettings",
+    "StoreSettings",
+    "VerifySettings",
     "effective",
     "environment_of",
     "load",

@@ -8,13 +8,13 @@ from pydantic import Field, SecretStr
 from stepstream.config.base import HttpAddress, Section
 
 
-class Paths(Section):
+class PathsSettings(Section):
     """Where this installation keeps what it may lose and what it may not."""
 
     data: Path = Field(Path("var"), description="Folder of all local data, logs and reports.")
 
 
-class Kafka(Section):
+class KafkaSettings(Section):
     """The cluster that holds the log."""
 
     bootstrap: str = Field("127.0.0.1:9092", min_length=1, description="host:port list of the brokers.")
@@ -29,7 +29,7 @@ class Kafka(Section):
     deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable broker at start.")
 
 
-class SchemaRegistry(Section):
+class SchemaRegistrySettings(Section):
     """A Confluent-compatible schema registry."""
 
     url: HttpAddress = Field("http://127.0.0.1:8081", description="Base address.")
@@ -38,7 +38,7 @@ class SchemaRegistry(Section):
     deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable registry.")
 
 
-class ClickHouse(Section):
+class ClickHouseSettings(Section):
     """The analytics store, over ClickHouse's HTTP protocol."""
 
     url: HttpAddress = Field("http://127.0.0.1:8123", description="Base address.")
@@ -48,14 +48,14 @@ class ClickHouse(Section):
     deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable store at start.")
 
 
-class Metrics(Section):
+class MetricsSettings(Section):
     """Prometheus: processes that serve HTTP show `/metrics` there, the others on a port of their own."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65535, description="Port of this process; 0: a free one, which is logged.")
 
 
-class Seal(Section):
+class SealSettings(Section):
     """Encryption of what is personal in the log, under keys that erasure destroys."""
 
     master_key: SecretStr = Field(

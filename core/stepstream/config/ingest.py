@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 from stepstream.config.base import HttpAddress, Port, Section
 
 
-class Provider(Section):
+class ProviderSettings(Section):
     """One model provider behind the gateway, as an entry of `gateway.providers`."""
 
     name: str = Field(min_length=1, description="Name in messages and metrics.")
@@ -28,7 +28,7 @@ class Provider(Section):
     path_prefix: str = Field("/v1", description="What its paths begin with where OpenAI's begin with /v1.")
 
 
-class Gateway(Section):
+class GatewaySettings(Section):
     """The OpenAI-compatible gateway."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -38,7 +38,7 @@ class Gateway(Section):
         min_length=1,
         description="Base addresses of inference workers; comma-separated in the environment.",
     )
-    providers: list[Provider] = Field(
+    providers: list[ProviderSettings] = Field(
         [],
         description="Model providers, asked before the workers: the first whose `models` fit; JSON in the environment.",
     )
@@ -82,7 +82,7 @@ class Gateway(Section):
     )
 
 
-class Otlp(Section):
+class OtlpSettings(Section):
     """OpenTelemetry in: `/v1/traces` and `/v1/logs` of the gateway."""
 
     acknowledge_s: float = Field(
@@ -103,7 +103,7 @@ class Otlp(Section):
     trajectories: int = Field(50_000, ge=1, description="Trajectories whose step count and last step are remembered.")
 
 
-class Sdk(Section):
+class SdkSettings(Section):
     """The Python SDK, in an agent's own process."""
 
     enabled: bool = Field(True, description="Whether anything is recorded; false: the SDK does nothing.")

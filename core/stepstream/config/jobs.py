@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr
 from stepstream.config.base import Section
 
 
-class Jobs(Section):
+class JobsSettings(Section):
     """The stream jobs."""
 
     state: Path | None = Field(None, description="Folder of the jobs' RocksDB state; default: DATA/state.")
@@ -26,7 +26,7 @@ class Jobs(Section):
     )
 
 
-class Govern(Section):
+class GovernSettings(Section):
     """What makes a record safe to learn from."""
 
     max_event_bytes: int = Field(900_000, ge=1_000, description="Largest record in bytes; larger: dead letter.")
@@ -38,13 +38,13 @@ class Govern(Section):
     )
 
 
-class Inspect(Section):
+class InspectSettings(Section):
     """The sampled search for names of people; how much of a tenant's steps is searched, its policy says."""
 
     model: str = Field("", description="spaCy model that finds names: an installed package, or a folder; empty: none.")
 
 
-class Label(Section):
+class LabelSettings(Section):
     """Closing and labelling trajectories."""
 
     idle_timeout_s: float = Field(
@@ -61,7 +61,7 @@ class Label(Section):
     keep_days: int = Field(30, ge=1, description="Days for which a closed trajectory is kept for late feedback.")
 
 
-class Curate(Section):
+class CurateSettings(Section):
     """The job that caps near-duplicates, for tenants whose policy has a cap."""
 
     history_days: float = Field(
@@ -69,7 +69,7 @@ class Curate(Section):
     )
 
 
-class Alarms(Section):
+class AlarmsSettings(Section):
     """When the job `watch` raises an alarm: a rewarded component rose while a guard fell."""
 
     window: int = Field(
@@ -89,7 +89,7 @@ class Alarms(Section):
     )
 
 
-class Judge(Section):
+class JudgeSettings(Section):
     """The job that has each step scored by a model, from the user's message that followed it."""
 
     url: str = Field(
@@ -106,7 +106,7 @@ class Judge(Section):
     )
 
 
-class Verify(Section):
+class VerifySettings(Section):
     """The job that has verifiers judge closed trajectories; models that judge are asked as `judge` says."""
 
     file: Path | None = Field(None, description="Verification file (TOML): which verifier looks at what.")

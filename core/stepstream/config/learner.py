@@ -16,7 +16,7 @@ PAYS_TOKENS = frozenset({"reinforce_pp", "reinforce_pp_baseline", "ppo_gae"})
 """Advantage rules that add up what each trained token is rewarded."""
 
 
-def loss_contradictions(how: "Learner") -> list[str]:
+def loss_contradictions(how: "LearnerSettings") -> list[str]:
     """One sentence for each contradiction; none where the choices make sense."""
     found = []
     coupled = how.loss_proximal == "behaviour"
@@ -56,7 +56,7 @@ def loss_contradictions(how: "Learner") -> list[str]:
     return found
 
 
-class Learner(Section):
+class LearnerSettings(Section):
     """The off-policy learner."""
 
     model: str = Field("demo", description="Name of the model to train, as on the checkpoints topic.")

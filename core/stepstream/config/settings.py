@@ -1,39 +1,64 @@
 """All sections together."""
 
 from stepstream.config.base import Section
-from stepstream.config.connections import ClickHouse, Kafka, Metrics, Paths, SchemaRegistry, Seal
-from stepstream.config.ingest import Gateway, Otlp, Sdk
-from stepstream.config.jobs import Alarms, Curate, Govern, Inspect, Jobs, Judge, Label, Verify
-from stepstream.config.learner import Learner
-from stepstream.config.stack import Broker, Console, Demo, Fleet, Inference, Registry, Stack, Store
+from stepstream.config.connections import (
+    ClickHouseSettings,
+    KafkaSettings,
+    MetricsSettings,
+    PathsSettings,
+    SchemaRegistrySettings,
+    SealSettings,
+)
+from stepstream.config.ingest import GatewaySettings, OtlpSettings, SdkSettings
+from stepstream.config.jobs import (
+    AlarmsSettings,
+    CurateSettings,
+    GovernSettings,
+    InspectSettings,
+    JobsSettings,
+    JudgeSettings,
+    LabelSettings,
+    VerifySettings,
+)
+from stepstream.config.learner import LearnerSettings
+from stepstream.config.stack import (
+    BrokerSettings,
+    ConsoleSettings,
+    DemoSettings,
+    FleetSettings,
+    InferenceSettings,
+    RegistrySettings,
+    StackSettings,
+    StoreSettings,
+)
 
 
 class Settings(Section):
     """Everything, by section."""
 
-    paths: Paths = Paths()
-    kafka: Kafka = Kafka()
-    schema_registry: SchemaRegistry = SchemaRegistry()
-    clickhouse: ClickHouse = ClickHouse()
-    metrics: Metrics = Metrics()
-    jobs: Jobs = Jobs()
-    govern: Govern = Govern()
-    inspect: Inspect = Inspect()
-    seal: Seal = Seal()
-    label: Label = Label()
-    curate: Curate = Curate()
-    alarms: Alarms = Alarms()
-    judge: Judge = Judge()
-    verify: Verify = Verify()
-    store: Store = Store()
-    registry: Registry = Registry()
-    broker: Broker = Broker()
-    gateway: Gateway = Gateway()
-    otlp: Otlp = Otlp()
-    sdk: Sdk = Sdk()
-    inference: Inference = Inference()
-    learner: Learner = Learner()
-    fleet: Fleet = Fleet()
-    console: Console = Console()
-    demo: Demo = Demo()
-    stack: Stack = Stack()
+    paths: PathsSettings = PathsSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
+    clickhouse: ClickHouseSettings = ClickHouseSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    jobs: JobsSettings = JobsSettings()
+    govern: GovernSettings = GovernSettings()
+    inspect: InspectSettings = InspectSettings()
+    seal: SealSettings = SealSettings()
+    label: LabelSettings = LabelSettings()
+    curate: CurateSettings = CurateSettings()
+    alarms: AlarmsSettings = AlarmsSettings()
+    judge: JudgeSettings = JudgeSettings()
+    verify: VerifySettings = VerifySettings()
+    store: StoreSettings = StoreSettings()
+    registry: RegistrySettings = RegistrySettings()
+    broker: BrokerSettings = BrokerSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    otlp: OtlpSettings = OtlpSettings()
+    sdk: SdkSettings = SdkSettings()
+    inference: InferenceSettings = InferenceSettings()
+    learner: LearnerSettings = LearnerSettings()
+    fleet: FleetSettings = FleetSettings()
+    console: ConsoleSettings = ConsoleSettings()
+    demo: DemoSettings = DemoSettings()
+    stack: StackSettings = StackSettings()

@@ -13,7 +13,7 @@ from pydantic import Field
 from stepstream.config.base import HttpAddress, Port, Section
 
 
-class Store(Section):
+class StoreSettings(Section):
     """The job that inserts into ClickHouse, and the embedded store service."""
 
     host: str = Field("127.0.0.1", description="Address that the embedded store listens on.")
@@ -22,7 +22,7 @@ class Store(Section):
     batch_s: float = Field(0.5, gt=0, description="Longest wait, in seconds, to fill an insert.")
 
 
-class Registry(Section):
+class RegistrySettings(Section):
     """The embedded schema registry service."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -32,7 +32,7 @@ class Registry(Section):
     )
 
 
-class Broker(Section):
+class BrokerSettings(Section):
     """The embedded Kafka broker."""
 
     host: str = Field("127.0.0.1", description="Address to listen on and to advertise.")
@@ -51,14 +51,14 @@ class Broker(Section):
     )
 
 
-class Console(Section):
+class ConsoleSettings(Section):
     """The console."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8088, description="Port to listen on.")
 
 
-class Stack(Section):
+class StackSettings(Section):
     """The embedded stack: all processes on one machine under one supervisor."""
 
     workers: int = Field(1, ge=0, description="Inference workers; ports count up from inference.port.")
@@ -81,7 +81,7 @@ class Stack(Section):
     )
 
 
-class Fleet(Section):
+class FleetSettings(Section):
     """The fleet of agents."""
 
     gateway_url: HttpAddress = Field("http://127.0.0.1:8080", description="Base address of the gateway.")
@@ -120,7 +120,7 @@ class Fleet(Section):
     )
 
 
-class Demo(Section):
+class DemoSettings(Section):
     """When a run of the loop has shown what it should, and what its base model is made of."""
 
     target: float = Field(0.85, gt=0, lt=1, description="Held-out success at which the loop has done its work.")
@@ -131,7 +131,7 @@ class Demo(Section):
     drain_s: float = Field(60.0, gt=0, description="Seconds allowed for everything sent to arrive in the tables.")
 
 
-class Inference(Section):
+class InferenceSettings(Section):
     """An inference worker."""
 
     host: str = Field("127.0.0.1", description="Address to listen on.")

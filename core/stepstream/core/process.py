@@ -9,7 +9,7 @@ from types import FrameType
 
 from prometheus_client import start_http_server
 
-from stepstream.config import Metrics, Settings, SettingsError, load, masked
+from stepstream.config import MetricsSettings, Settings, SettingsError, load, masked
 from stepstream.topics.client import KafkaUnavailable
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def set_up_logging(name: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-def serve_metrics(metrics: Metrics) -> int:
+def serve_metrics(metrics: MetricsSettings) -> int:
     """Shows `/metrics` for Prometheus; returns the port.
 
     Raises:

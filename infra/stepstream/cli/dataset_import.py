@@ -11,10 +11,10 @@ from fastavro.validation import ValidationError
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
 from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
-from stepstream.datasets.files import Place, documents
+from stepstream.datasets.files import FileLine, documents
 from stepstream.jobs.governance.consent import stricter
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
-from stepstream.jobs.runtime.record import Refused
+from stepstream.jobs.runtime.record import InvalidRecord
 from stepstream.schemas import schema
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.ids import now_us
@@ -86,7 +86,7 @@ def check(episode: Episode) -> None:
                 check_step(record)
             else:
                 check_feedback(record)
-        except Refused as error:
+        except InvalidRecord as error:
             raise Unreadable(error.reason) from None
         except ValidationError as error:
             raise Unreadable(f"a record does not fit its schema: {str(error)[:200]}") from None
@@ -152,7 +152,7 @@ class Importer:
         self._codec.close()
 
 
-def _places(path: Path, name: str) -> Iterator[Place]:
+def _places(path: Path, name: str) -> Iterator[FileLine]:
     if name == "parquet":
         from stepstream.datasets.parquet import documents as rows
 

@@ -11,7 +11,7 @@ from http.client import HTTPException
 from typing import Literal
 from urllib.parse import quote
 
-from stepstream.config import ClickHouse, Settings, SettingsError, masked
+from stepstream.config import ClickHouseSettings, Settings, SettingsError, masked
 from stepstream.embedded.addresses import VARIABLES
 
 
@@ -112,7 +112,7 @@ def _migrations() -> set[str]:
     return {migration.name for migration in migrations()}
 
 
-def _ask(house: ClickHouse, query: str) -> str:
+def _ask(house: ClickHouseSettings, query: str) -> str:
     password = house.password.get_secret_value()
     sent = {"X-ClickHouse-User": house.user, "X-ClickHouse-Key": password}
     request = urllib.request.Request(

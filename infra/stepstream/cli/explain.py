@@ -12,7 +12,7 @@ from stepstream.config import load
 from stepstream.embedded.addresses import wire
 
 if TYPE_CHECKING:
-    from stepstream.cli.trajectory_status import Facts, Row, Standing
+    from stepstream.cli.trajectory_status import Facts, Row, TrajectoryStatus
 
 UNKNOWN = 1
 
@@ -50,7 +50,7 @@ def explain(trajectory: str, as_json: bool) -> None:
     sys.exit(UNKNOWN if standing.state == "unknown" else 0)
 
 
-def _lines(trajectory: str, facts: "Facts", standing: "Standing") -> Iterator[str]:
+def _lines(trajectory: str, facts: "Facts", standing: "TrajectoryStatus") -> Iterator[str]:
     from stepstream.cli.trajectory_status import staleness_of
 
     yield f"{trajectory}: {standing.state.replace('_', ' ')}"

@@ -56,7 +56,7 @@ def replay(
     Where the raw topic is gone, read the governed one: what an earlier policy took out stays out.
     """
     from stepstream.jobs.governance.active_policy import CannotGovern
-    from stepstream.jobs.governance.replay import INTO, CannotReplayError, Place, replay
+    from stepstream.jobs.governance.replay import INTO, CannotReplayError, ReplayBound, replay
     from stepstream.topics.client import wait_for_kafka
 
     if INTO[topic] != into:
@@ -71,7 +71,7 @@ def replay(
             told = time.monotonic()
             click.echo(f"{done} of {size} records", err=True)
 
-    first, last = (Place(*(place or (None, None))) for place in (begin, end))
+    first, last = (ReplayBound(*(place or (None, None))) for place in (begin, end))
     try:
         tally = replay(settings, topic, first, last, dry_run=dry_run, progress=progress)
     except (CannotReplayError, CannotGovern) as error:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stepstream.config import Label, Learner
+from stepstream.config import LabelSettings, LearnerSettings
 from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
 from stepstream.learner.data.learning_signal import needs_group
-from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.requirements import requirements_of
 
 Row = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TrajectoryStatus:
     """The answer."""
 
     state: State
@@ -51,12 +51,12 @@ class Standing:
     """What would bring it further; empty: nothing has to."""
 
 
-def standing_of(facts: Facts, label: Label, learner: Learner) -> Standing:
+def standing_of(facts: Facts, label: LabelSettings, learner: LearnerSettings) -> TrajectoryStatus:
     """Where the trajectory is now, by the newest word about it."""
     if not facts.steps["count"] and facts.label is None:
         return _unlabelled_without_steps(facts)
     if facts.label is None:
-        return Standing(
+        return TrajectoryStatus(
             "open",
             "",
             "it is not closed: its end was not told, or steps before its end are missing",
@@ -64,7 +64,7 @@ def standing_of(facts: Facts, label: Label, learner: Learner) -> Standing:
             "(`label.idle_timeout_s`)",
         )
     if "erased" in facts.label["flags"]:
-        return Standing("withheld", "erased", "the person that it belongs to was erased", "")
+        return TrajectoryStatus("withheld", "erased", "the person that it belongs to was erased", "")
     trained = [row for row in facts.decisions if row["outcome"] == "trained"]
     if trained:
         return _trained(trained, facts)
@@ -72,15 +72,15 @@ def standing_of(facts: Facts, label: Label, learner: Learner) -> Standing:
     newest = [row for row in about if row["revision"] == facts.label["revision"]]
     if newest:
         reason = newest[-1]["reason"]
-        return Standing("dropped", reason, _because(newest[-1]), REMEDIES.get(reason, ""))
+        return TrajectoryStatus("dropped", reason, _because(newest[-1]), REMEDIES.get(reason, ""))
     barred = bar_of(facts.label, learner, shown=any(row["demonstrates"] for row in facts.feedback))
     if barred:
         flags = ", ".join(facts.label["flags"]) or "none"
-        return Standing("not_trainable", barred, f"{REASONS[barred]} (flags: {flags})", REMEDIES[barred])
+        return TrajectoryStatus("not_trainable", barred, f"{REASONS[barred]} (flags: {flags})", REMEDIES[barred])
     return _waiting(facts, learner)
 
 
-def bar_of(label: Row, learner: Learner, *, shown: bool = False) -> str:
+def bar_of(label: Row, learner: LearnerSettings, *, shown: bool = False) -> str:
     """Why no learner with these settings may train on a label, as one of `REASONS`; empty where one may.
 
     Args:
@@ -88,7 +88,7 @@ def bar_of(label: Row, learner: Learner, *, shown: bool = False) -> str:
         learner: the settings; whether its model sampled it is not looked at.
         shown: whether feedback demonstrates a response.
     """
-    needs = needs_of(learner)
+    needs = requirements_of(learner)
     if label["split"] != "train":
         return "split"
     if not label["group_id"] and needs_group(learner) and not (shown and needs.demonstrations == "preferred"):
@@ -102,19 +102,19 @@ def bar_of(label: Row, learner: Learner, *, shown: bool = False) -> str:
     return ""
 
 
-def _unlabelled_without_steps(facts: Facts) -> Standing:
+def _unlabelled_without_steps(facts: Facts) -> TrajectoryStatus:
     if any(row["action"] == "withheld" for row in facts.audit):
-        return Standing(
+        return TrajectoryStatus(
             "withheld",
             "consent",
             "governance withheld its records: the consent that holds for them is `none`",
             "`stepstream consent set`, for what comes from then on",
         )
     if facts.audit or facts.feedback:
-        return Standing(
+        return TrajectoryStatus(
             "open", "", "only feedback of it was governed so far, and no step", "its steps; see the dead letters"
         )
-    return Standing(
+    return TrajectoryStatus(
         "unknown",
         "",
         "no governed step, feedback or label has this id",
@@ -122,20 +122,20 @@ def _unlabelled_without_steps(facts: Facts) -> Standing:
     )
 
 
-def _trained(trained: Sequence[Row], facts: Facts) -> Standing:
+def _trained(trained: Sequence[Row], facts: Facts) -> TrajectoryStatus:
     assert facts.label is not None
     uses = "; ".join(
         f"{row['model']}@{row['checkpoint_version']} in update {row['update']}{staleness_of(row)}" for row in trained
     )
     last = max(row["revision"] for row in trained)
     if last < facts.label["revision"]:
-        return Standing(
+        return TrajectoryStatus(
             "trained",
             "trained_on_older_revision",
             f"it was trained on by {uses}; revision {last} was, and the label is at revision {facts.label['revision']}",
             REMEDIES["trained_on_older_revision"],
         )
-    return Standing("trained", "", f"it was trained on by {uses}", "")
+    return TrajectoryStatus("trained", "", f"it was trained on by {uses}", "")
 
 
 def _because(decision: Row) -> str:
@@ -151,21 +151,21 @@ def staleness_of(decision: Row) -> str:
     return "" if decision["staleness"] is None else f", {decision['staleness']} versions stale"
 
 
-def _waiting(facts: Facts, learner: Learner) -> Standing:
+def _waiting(facts: Facts, learner: LearnerSettings) -> TrajectoryStatus:
     assert facts.label is not None
     labelled, still_open = facts.group["labelled"], facts.group["open"]
     model = facts.label["model"] if facts.label["fidelity"] == "token" else learner.model
     whose = "its group is whole and" if facts.label["group_id"] else "it has no group, and"
     if facts.label["group_id"] and labelled < learner.group_size:
-        return Standing(
+        return TrajectoryStatus(
             "waiting",
             "",
             f"its group has {labelled} of {learner.group_size} labelled attempts, and {still_open} that are still open",
             f"the other attempts; {learner.group_wait_s:g} s after a learner read the first one it "
-            f"{'gives the group up' if needs_of(learner).whole_groups else 'takes the group as it is'} "
+            f"{'gives the group up' if requirements_of(learner).whole_groups else 'takes the group as it is'} "
             "(`learner.group_wait_s`)",
         )
-    return Standing(
+    return TrajectoryStatus(
         "waiting",
         "",
         f"{whose} waits for an update of the learner of {model}",

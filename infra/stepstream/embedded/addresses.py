@@ -7,7 +7,15 @@ the stack does not start it, and waits for it.
 
 from pathlib import Path
 
-from stepstream.config import ClickHouse, Fleet, Gateway, Kafka, SchemaRegistry, Section, Settings
+from stepstream.config import (
+    ClickHouseSettings,
+    FleetSettings,
+    GatewaySettings,
+    KafkaSettings,
+    SchemaRegistrySettings,
+    Section,
+    Settings,
+)
 from stepstream.embedded.ports import free_block
 
 # What to set to use a part that runs elsewhere.
@@ -34,9 +42,9 @@ def wire(settings: Settings) -> Settings:
         "store": f"http://{reachable(store.host)}:{store.port}",
     }
     given = {
-        "broker": (settings.kafka.bootstrap, _default(Kafka, "bootstrap")),
-        "registry": (settings.schema_registry.url, _default(SchemaRegistry, "url")),
-        "store": (settings.clickhouse.url, _default(ClickHouse, "url")),
+        "broker": (settings.kafka.bootstrap, _default(KafkaSettings, "bootstrap")),
+        "registry": (settings.schema_registry.url, _default(SchemaRegistrySettings, "url")),
+        "store": (settings.clickhouse.url, _default(ClickHouseSettings, "url")),
     }
     external = [
         name
@@ -54,11 +62,13 @@ def wire(settings: Settings) -> Settings:
             "schema_registry": settings.schema_registry.model_copy(update={"url": address["registry"]}),
             "clickhouse": settings.clickhouse.model_copy(update={"url": address["store"]}),
             "gateway": gateway.model_copy(
-                update={"upstreams": workers} if workers and gateway.upstreams == _default(Gateway, "upstreams") else {}
+                update={"upstreams": workers}
+                if workers and gateway.upstreams == _default(GatewaySettings, "upstreams")
+                else {}
             ),
             "fleet": settings.fleet.model_copy(
                 update={"gateway_url": gateway_url}
-                if settings.fleet.gateway_url == _default(Fleet, "gateway_url")
+                if settings.fleet.gateway_url == _default(FleetSettings, "gateway_url")
                 else {}
             ),
             "stack": settings.stack.model_copy(update={"external": external}),

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException
 
-from stepstream.config import Kafka, SchemaRegistry, masked
+from stepstream.config import KafkaSettings, SchemaRegistrySettings, masked
 from stepstream.topics.client import admin_client
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
@@ -42,7 +42,7 @@ class Ready(Protocol):
 class KafkaReady:
     """The brokers list their topics."""
 
-    kafka: Kafka
+    kafka: KafkaSettings
 
     @property
     def address(self) -> str:
@@ -64,7 +64,7 @@ class KafkaReady:
 class RegistryReady:
     """The registry lists its subjects, to whom it is told to trust."""
 
-    registry: SchemaRegistry
+    registry: SchemaRegistrySettings
 
     @property
     def address(self) -> str:

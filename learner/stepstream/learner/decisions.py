@@ -10,8 +10,8 @@ from typing import Any
 
 from stepstream.learner import JOB
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.drop_reasons import Fate
-from stepstream.learner.data.groups import GivenUp, group_key
+from stepstream.learner.data.drop_reasons import Drop
+from stepstream.learner.data.groups import AbandonedGroup, group_key
 from stepstream.topics.events import LagFigures, LearnerUpdate, TrainingDecision, new_learner_update
 from stepstream.topics.events import new_training_decision as new
 from stepstream.topics.ids import derived_id, now_us
@@ -40,7 +40,7 @@ class Decider:
     model: str
     root: int
 
-    def dropped(self, fate: Fate, version: int) -> TrainingDecision:
+    def dropped(self, fate: Drop, version: int) -> TrainingDecision:
         """An attempt was let go of by a learner that trains from `version`."""
         decision = self._about(fate.attempt, version, DROPPED, fate.reason)
         decision["reason"] = fate.reason
@@ -82,14 +82,14 @@ class Decider:
             job=JOB,
         )
 
-    def given_up(self, decisions: Iterable[Mapping[str, Any]]) -> Iterator[GivenUp]:
+    def given_up(self, decisions: Iterable[Mapping[str, Any]]) -> Iterator[AbandonedGroup]:
         """Of decisions that were read from the log, the attempts of groups that this lineage gave up."""
         for decision in decisions:
             ours = (decision["model"], decision["root"], decision["reason"]) == (self.model, self.root, GIVEN_UP)
             if ours and decision["group_id"] is not None:
                 freshest = decision["learner_version"] - (decision["staleness"] or 0)
                 key = group_key(decision["tenant"], decision["group_id"])
-                yield GivenUp(key, decision["trajectory_id"], decision["revision"], freshest)
+                yield AbandonedGroup(key, decision["trajectory_id"], decision["revision"], freshest)
 
     def _about(self, attempt: Attempt, version: int, outcome: str, how: str) -> TrainingDecision:
         partition, offset = attempt.place

@@ -14,21 +14,21 @@ from confluent_kafka import KafkaError, KafkaException
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.runtime.retry import Abandoned
+from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.learner import SOURCE, metrics
-from stepstream.learner.data.attempt import Attempt, Place
-from stepstream.learner.data.learning_signal import lesson_of
+from stepstream.learner.data.attempt import Attempt, LogPosition
+from stepstream.learner.data.learning_signal import learning_signal_of
 from stepstream.learner.data.reader import Arrival, Reader, read_decisions
-from stepstream.learner.data.replay_buffer import Buffer
-from stepstream.learner.data.requirements import needs_of
-from stepstream.learner.data.sampler import choice_of
+from stepstream.learner.data.replay_buffer import ReplayBuffer
+from stepstream.learner.data.requirements import requirements_of
+from stepstream.learner.data.sampler import sampler_of
 from stepstream.learner.decisions import Decider
 from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, read_versions, uses_of
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.publish import INPUT, publish_version, send, settle
-from stepstream.learner.reporter import Journal, Outbox
+from stepstream.learner.reporter import BackgroundSender, Reporter
 from stepstream.learner.training.rank_zero import trainer_for
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
@@ -53,7 +53,7 @@ def main(settings: Settings, stop: Stop) -> None:
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     codec = codec_of(settings)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
-    outbox = Outbox(settings.kafka, codec, stop)
+    outbox = BackgroundSender(settings.kafka, codec, stop)
     try:
         while not stop:
             versions = _wait_for_version(settings, codec, stop)
@@ -65,7 +65,7 @@ def main(settings: Settings, stop: Stop) -> None:
         if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise Fatal(f"a topic is missing ({error.args[0].str()}): run `stepstream topics apply`") from error
         raise
-    except Abandoned:
+    except Cancelled:
         return  # asked to stop while the broker was away
     finally:
         outbox.close()
@@ -93,7 +93,7 @@ class _Lineage:
         settings: Settings,
         codec: Codec,
         producer: EventProducer,
-        outbox: Outbox,
+        outbox: BackgroundSender,
         versions: Versions,
         stop: Stop,
     ) -> None:
@@ -109,16 +109,16 @@ class _Lineage:
         self._uses = uses_of(line, start)
         self._check_log(self._uses)
         decider = Decider(self._how.model, root)
-        needs = needs_of(self._how)
+        needs = requirements_of(self._how)
         # What was given up by a learner of an older version is stale by now, whatever comes, if that matters.
         oldest = min(self._how.staleness_bound, len(line) - 1) if needs.fresh else -1
         since = line[oldest]["occurred_at_us"]
         given_up = decider.given_up(read_decisions(settings.kafka, codec, since, stop))
-        self._journal = Journal(decider, outbox)
+        self._journal = Reporter(decider, outbox)
         self._trainer = trainer_for(self._folder, self._how, reference_folder(line[-1], self._how))
         self._inputs: list[UpdateInput] = []
         self._figures: list[dict[str, float]] = []
-        self._buffer = Buffer(
+        self._buffer = ReplayBuffer(
             group_size=self._how.group_size,
             wait_s=self._how.group_wait_s,
             staleness_bound=self._how.staleness_bound,
@@ -128,8 +128,8 @@ class _Lineage:
             trained=(place for place, uses in self._uses.items() for _ in uses),
             given_up=given_up,
             reuse=self._how.reuse,
-            choice=choice_of(self._how),
-            lesson=lesson_of(self._how),
+            choice=sampler_of(self._how),
+            lesson=learning_signal_of(self._how),
             needs=needs,
         )
         metrics.VERSION.set(self._base["version"])
@@ -261,7 +261,7 @@ class _Lineage:
         metrics.READY.set(self._buffer.ready())
         metrics.WAITING.set(self._buffer.waiting())
 
-    def _check_log(self, trained: Iterable[Place]) -> None:
+    def _check_log(self, trained: Iterable[LogPosition]) -> None:
         """What the lineage trained on must be in this log, or the addresses are wrong."""
         with EventConsumer(self._settings.kafka, self._codec) as consumer:
             ends = consumer.end_offsets(INPUT)

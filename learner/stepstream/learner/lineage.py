@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stepstream.config import Kafka
-from stepstream.learner.data.attempt import Place
+from stepstream.config import KafkaSettings
+from stepstream.learner.data.attempt import LogPosition
 from stepstream.learner.decisions import Use
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
@@ -58,9 +58,9 @@ class Versions:
         return line
 
 
-def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[Place, list[Use]]:
+def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[LogPosition, list[Use]]:
     """What a lineage trained on at or after `start` (offset by partition), and in which updates, by place."""
-    uses: dict[Place, list[Use]] = {}
+    uses: dict[LogPosition, list[Use]] = {}
     for checkpoint in line:
         for update in checkpoint["inputs"]:
             use = Use(update["update"], checkpoint["version"] - 1, checkpoint["version"])
@@ -70,7 +70,7 @@ def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[Place, li
     return uses
 
 
-def trained_places(line: Iterable[Checkpoint], start: dict[int, int]) -> set[Place]:
+def trained_places(line: Iterable[Checkpoint], start: dict[int, int]) -> set[LogPosition]:
     """Places that a lineage trained on, at or after `start` (offset by partition)."""
     return set(uses_of(line, start))
 
@@ -80,7 +80,7 @@ def offsets_of(checkpoint: Checkpoint) -> dict[int, int]:
     return {place["partition"]: place["offset"] for place in checkpoint["resume_offsets"]}
 
 
-def read_versions(kafka: Kafka, codec: Codec) -> Versions:
+def read_versions(kafka: KafkaSettings, codec: Codec) -> Versions:
     """Folds the topic as it is now.
 
     Raises:

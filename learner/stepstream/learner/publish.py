@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import torch
 
-from stepstream.config import Learner, Settings
+from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE
 from stepstream.learner.lineage import TOPIC, read_versions
@@ -54,7 +54,7 @@ def code_version() -> str:
     return f"{released}+g{commit}" + (".dirty" if changed else "")
 
 
-def configuration_of(how: Learner) -> str:
+def configuration_of(how: LearnerSettings) -> str:
     """The learner's settings and what else decides the last bits, as JSON.
 
     Also how many ranks trained; on CPUs that decides nothing.
@@ -79,11 +79,11 @@ def arithmetic(device: str = "cpu") -> dict[str, str]:
     }
 
 
-def recorded(configuration: str) -> tuple[Learner, dict[str, str]]:
+def recorded(configuration: str) -> tuple[LearnerSettings, dict[str, str]]:
     """The settings and the arithmetic that `configuration_of` wrote; settings that no longer exist are left out."""
     values: dict[str, Any] = orjson.loads(configuration)
-    known = {name: value for name, value in values["learner"].items() if name in Learner.model_fields}
-    return Learner.model_validate(known), values["arithmetic"]
+    known = {name: value for name, value in values["learner"].items() if name in LearnerSettings.model_fields}
+    return LearnerSettings.model_validate(known), values["arithmetic"]
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from stepstream.config import Kafka, Learner, Settings
+from stepstream.config import KafkaSettings, LearnerSettings, Settings
 from stepstream.crypto.key_ring import codec_of
 from stepstream.crypto.sealing import is_erased
-from stepstream.learner.data.attempt import Attempt, Place, attempt_of
+from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.lineage import Versions, read_versions, trained_places
@@ -37,7 +37,7 @@ from stepstream.topics.events import Checkpoint
 
 log = logging.getLogger(__name__)
 
-Read = Callable[[set[Place]], dict[Place, Any]]
+Read = Callable[[set[LogPosition]], dict[LogPosition, Any]]
 """Reads labelled trajectories by place."""
 
 _SILENCE_S = 60.0
@@ -152,7 +152,7 @@ def _apart(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
     return math.sqrt(apart / moved) if moved else float(apart > 0)
 
 
-def _attempt(records: dict[Place, Any], place: Place, limits: Limits) -> Attempt:
+def _attempt(records: dict[LogPosition, Any], place: LogPosition, limits: Limits) -> Attempt:
     if place not in records:
         raise CannotRebuild(f"partition {place[0]} offset {place[1]} of {INPUT} is no longer in the log")
     if is_erased(records[place]):
@@ -160,7 +160,7 @@ def _attempt(records: dict[Place, Any], place: Place, limits: Limits) -> Attempt
     return attempt_of(records[place], place, limits)
 
 
-def _here(how: Learner) -> Learner:
+def _here(how: LearnerSettings) -> LearnerSettings:
     """The settings, with a device that this machine has."""
     return how if how.device == "cpu" or torch.cuda.is_available() else how.model_copy(update={"device": "cpu"})
 
@@ -189,12 +189,12 @@ def _result(checkpoint: Checkpoint, sha256: str, apart: float | None) -> Rebuilt
     )
 
 
-def _read(kafka: Kafka, codec: Codec, places: Iterable[Place]) -> dict[Place, Any]:
+def _read(kafka: KafkaSettings, codec: Codec, places: Iterable[LogPosition]) -> dict[LogPosition, Any]:
     """The records at exactly these places; those that are gone are missing from the answer."""
     wanted: dict[int, set[int]] = {}
     for partition, offset in places:
         wanted.setdefault(partition, set()).add(offset)
-    records: dict[Place, Any] = {}
+    records: dict[LogPosition, Any] = {}
     with EventConsumer(kafka, codec) as consumer:
         ends = consumer.end_offsets(INPUT)
         until = {p: min(max(offsets) + 1, ends.get(p, 0)) for p, offsets in wanted.items()}

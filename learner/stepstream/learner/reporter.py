@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE, metrics
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.drop_reasons import Fate
+from stepstream.learner.data.drop_reasons import Drop
 from stepstream.learner.decisions import DECISIONS, UPDATES, Decider, Use
 from stepstream.learner.losses import Bucket
 from stepstream.topics.codec import Codec, RegistryUnavailable
@@ -24,7 +24,7 @@ from stepstream.topics.producer import DeliveryFailed, EventProducer
 
 log = logging.getLogger(__name__)
 
-Sent = tuple[str, str, TrainingDecision | LearnerUpdate]
+SentRecord = tuple[str, str, TrainingDecision | LearnerUpdate]
 """Topic, key and record."""
 
 _LINGER_MS = 20.0
@@ -32,20 +32,20 @@ _RETRY_S = 0.5
 _GRACE_S = 5.0
 
 
-class Outbox:
+class BackgroundSender:
     """Takes events at once and delivers them in order, waiting for a registry or broker that is away."""
 
-    def __init__(self, kafka: Kafka, codec: Codec, stop: Stop) -> None:
+    def __init__(self, kafka: KafkaSettings, codec: Codec, stop: Stop) -> None:
         """Once `stop` is set, what cannot be sent within seconds is given up: a restart decides it again."""
         self._stop = stop
         self._producer = EventProducer(kafka, codec, SOURCE, linger_ms=_LINGER_MS)
-        self._queue: queue.SimpleQueue[list[Sent] | threading.Event] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[SentRecord] | threading.Event] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
         self._thread.start()
 
-    def put(self, events: Iterable[Sent]) -> None:
+    def put(self, events: Iterable[SentRecord]) -> None:
         """Takes events; returns at once.
 
         Raises:
@@ -121,10 +121,10 @@ class Outbox:
 Groups = Sequence[Sequence[Attempt]]
 
 
-class Journal:
+class Reporter:
     """Nothing here blocks but `settle`."""
 
-    def __init__(self, decider: Decider, outbox: Outbox) -> None:
+    def __init__(self, decider: Decider, outbox: BackgroundSender) -> None:
         self._decider, self._outbox = decider, outbox
         self._dropped: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -141,7 +141,7 @@ class Journal:
             self._seconds[activity] += seconds
             metrics.SECONDS.labels(activity).inc(seconds)
 
-    def let_go(self, fates: Iterable[Fate], version: int) -> None:
+    def let_go(self, fates: Iterable[Drop], version: int) -> None:
         """Attempts that a learner which trains from `version` will not train on."""
         fates = list(fates)
         self._dropped.update(fate.reason for fate in fates)

@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 
 
-class Place(NamedTuple):
+class FileLine(NamedTuple):
     """A document of a file, or why it cannot be read there."""
 
     line: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     error: str | None = None
 
 
-def documents(path: Path) -> Iterator[Place]:
+def documents(path: Path) -> Iterator[FileLine]:
     """The documents of a file, one in memory at a time. A line that is no JSON is told and passed over.
 
     Where the rest of a file cannot be unpacked, as of one that was not copied whole, that is told as its last place.
@@ -46,7 +46,7 @@ def documents(path: Path) -> Iterator[Place]:
                 line = place.line
                 yield place
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        yield Place(line + 1, None, f"from here on the file cannot be read: {error}")
+        yield FileLine(line + 1, None, f"from here on the file cannot be read: {error}")
 
 
 def line_of(document: Any) -> bytes:
@@ -64,7 +64,7 @@ def _open(path: Path) -> Iterator[TextIO]:
         yield TextIOWrapper(raw, "utf-16") if marked else TextIOWrapper(raw, "utf-8", errors="surrogateescape")
 
 
-def _placed(file: TextIO) -> Iterator[Place]:
+def _placed(file: TextIO) -> Iterator[FileLine]:
     number, first = 0, ""
     while not first.strip("\ufeff \t\r\n"):
         number, first = number + 1, file.readline()
@@ -88,18 +88,18 @@ def _is_line(text: str) -> bool:
     return True
 
 
-def _lines(lines: Iterable[str], number: int) -> Iterator[Place]:
+def _lines(lines: Iterable[str], number: int) -> Iterator[FileLine]:
     """A document a line, from line `number` on."""
     for place, line in enumerate(lines, number):
         text = line.lstrip("\ufeff")
         if not text.strip():
             continue
         try:
-            yield Place(place, lenient_json.loads(text.encode(), most=None))
+            yield FileLine(place, lenient_json.loads(text.encode(), most=None))
         except UnicodeEncodeError as error:
-            yield Place(place, None, _not_utf8(error))
+            yield FileLine(place, None, _not_utf8(error))
         except ValueError as error:
-            yield Place(place, None, f"it is no JSON: {error}")
+            yield FileLine(place, None, f"it is no JSON: {error}")
 
 
 def _not_utf8(error: UnicodeEncodeError) -> str:
@@ -107,7 +107,7 @@ def _not_utf8(error: UnicodeEncodeError) -> str:
     return f"it is not UTF-8: byte 0x{byte:02x} after {error.start} characters"
 
 
-def _scattered(file: TextIO, text: str) -> Iterator[Place]:
+def _scattered(file: TextIO, text: str) -> Iterator[FileLine]:
     """Documents over many lines, one after the other or in an array; after a fault nothing more can be told apart."""
     decoder = json.JSONDecoder(parse_int=lenient_json.number)
     number, more = 0, True
@@ -121,10 +121,10 @@ def _scattered(file: TextIO, text: str) -> Iterator[Place]:
                 document, end = decoder.raw_decode(text)
             except json.JSONDecodeError as error:
                 if not more:
-                    yield Place(number + 1, None, f"it is no JSON: {error}")
+                    yield FileLine(number + 1, None, f"it is no JSON: {error}")
                     return
             except RecursionError:
-                yield Place(number + 1, None, "it is nested too deeply")
+                yield FileLine(number + 1, None, "it is nested too deeply")
                 return
             else:
                 if isinstance(document, dict) or not more or end < len(text):
@@ -140,9 +140,9 @@ def _scattered(file: TextIO, text: str) -> Iterator[Place]:
         text += chunk
 
 
-def _decoded(number: int, document: Any, text: str) -> Place:
+def _decoded(number: int, document: Any, text: str) -> FileLine:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        return Place(number, None, _not_utf8(error))
-    return Place(number, lenient_json.sound(document) if "\\u" in text else document)
+        return FileLine(number, None, _not_utf8(error))
+    return FileLine(number, lenient_json.sound(document) if "\\u" in text else document)

@@ -15,7 +15,7 @@ import orjson
 from stepstream.datasets import rlds
 from stepstream.datasets.episode import Episode
 from stepstream.datasets.extension import KEY
-from stepstream.datasets.files import Place
+from stepstream.datasets.files import FileLine
 
 _ROWS = 2000
 """Rows of a group: what is in memory at once."""
@@ -73,7 +73,7 @@ class ParquetFile:
         self._rows = []
 
 
-def documents(path: Path) -> Iterator[Place]:
+def documents(path: Path) -> Iterator[FileLine]:
     """The file's episodes as documents of RLDS, one in memory at a time."""
     import pyarrow.parquet
 
@@ -83,10 +83,10 @@ def documents(path: Path) -> Iterator[Place]:
             number = place.line
             yield place
     except pyarrow.ArrowException as error:
-        yield Place(number + 1, None, f"from here on the file cannot be read as Parquet: {error}")
+        yield FileLine(number + 1, None, f"from here on the file cannot be read as Parquet: {error}")
 
 
-def _episodes(path: Path) -> Iterator[Place]:
+def _episodes(path: Path) -> Iterator[FileLine]:
     import pyarrow.parquet
 
     rows: list[dict[str, Any]] = []
@@ -126,7 +126,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _document(rows: list[dict[str, Any]], begun: int) -> Place:
+def _document(rows: list[dict[str, Any]], begun: int) -> FileLine:
     document: dict[str, Any] = {"episode_id": rows[0].get("episode_id", str(begun)), "steps": []}
     for row in rows:
         step = {
@@ -143,7 +143,7 @@ def _document(rows: list[dict[str, Any]], begun: int) -> Place:
         for patch, row in zip(extension["steps"], rows, strict=False):
             patch.update({name: row[name] for name in _TOKENS if row.get(name) is not None})
         document[KEY] = extension
-    return Place(begun, document)
+    return FileLine(begun, document)
 
 
 def _said(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from stepstream.delivery.spool import Spool
-from stepstream.delivery.types import Place, Record, Room, Watch
+from stepstream.delivery.types import BacklogLimits, DeliveryObserver, SpoolPosition, SpoolRecord
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _BESIDE = 320
 """Bytes of an event in memory beside its body: its key, its ids and the objects that hold them."""
 
 
-def _size(record: Record) -> int:
+def _size(record: SpoolRecord) -> int:
     """Bytes that an event takes in memory."""
     return len(record.body) + _BESIDE
 
@@ -25,11 +25,11 @@ def _size(record: Record) -> int:
 class Backlog:
     """Events in their order: those on disk, then those in memory. Its owner's lock guards it, but for `open`."""
 
-    def __init__(self, room: Room, watch: Watch) -> None:
+    def __init__(self, room: BacklogLimits, watch: DeliveryObserver) -> None:
         self.spool: Spool | None = None
         self._room = room
         self._watch = watch
-        self._memory: deque[Record] = deque()
+        self._memory: deque[SpoolRecord] = deque()
         self._memory_bytes = 0
         self._reopen_at = 0.0
         self._disk_told = -REOPEN_S
@@ -58,7 +58,7 @@ class Backlog:
             log.info("%d events of an earlier process wait in %s: they go first", spool.unread, self._room.folder)
         return spool
 
-    def keep(self, record: Record, *, read: bool) -> Place | None:
+    def keep(self, record: SpoolRecord, *, read: bool) -> SpoolPosition | None:
         """Writes an event to disk, behind those that the disk did not take before; None: it takes none."""
         if self._room.folder is None:
             return None
@@ -75,7 +75,7 @@ class Backlog:
             self._tell(error)
             return None
 
-    def remember(self, record: Record) -> bool:
+    def remember(self, record: SpoolRecord) -> bool:
         """Keeps an event in memory; False: it is lost."""
         size = _size(record)
         if self._room.drop_oldest and size <= self._room.memory_bytes:
@@ -89,20 +89,20 @@ class Backlog:
         self._memory_bytes += size
         return True
 
-    def take(self) -> list[tuple[Record, Place | None]]:
+    def take(self) -> list[tuple[SpoolRecord, SpoolPosition | None]]:
         """The next events, a small number at a time; their owner has them from now on."""
         if self.spool is not None:
             found = self.spool.read(_CHUNK_BYTES)
             if found:
                 return [(record, place) for record, place in found]
-        taken: list[tuple[Record, Place | None]] = []
+        taken: list[tuple[SpoolRecord, SpoolPosition | None]] = []
         while self._memory and len(taken) < _CHUNK_EVENTS:
             record = self._memory.popleft()
             self._memory_bytes -= _size(record)
             taken.append((record, None))
         return taken
 
-    def give_back(self, events: Sequence[tuple[Record | None, Place | None]]) -> None:
+    def give_back(self, events: Sequence[tuple[SpoolRecord | None, SpoolPosition | None]]) -> None:
         """Takes events back that were taken last: all of those on disk without a gap, in their order.
 
         Args:

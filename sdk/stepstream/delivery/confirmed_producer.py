@@ -11,9 +11,9 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from stepstream.config import Kafka
-from stepstream.delivery.spooled_producer import Delivery
-from stepstream.delivery.types import Encoded, Event
+from stepstream.config import KafkaSettings
+from stepstream.delivery.spooled_producer import SpooledProducer
+from stepstream.delivery.types import EncodedEvent, Event
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.producer import EventProducer
 
@@ -54,14 +54,14 @@ class _Batch:
             self.future.set_result(None)
 
 
-class Confirmed:
+class ConfirmedProducer:
     """Made for one event loop; connects at the first use. Close it.
 
     The loop itself asks for reports while some are due. In a thread of its own every single report would wait for the
     interpreter's lock, which the loop gives up last when there is most to report.
     """
 
-    def __init__(self, kafka: Kafka, delivery: Delivery, source: str) -> None:
+    def __init__(self, kafka: KafkaSettings, delivery: SpooledProducer, source: str) -> None:
         """`delivery` lends its codec, and sends the keys of persons ahead."""
         self._delivery = delivery
         self._codec: Codec = delivery.codec
@@ -70,7 +70,7 @@ class Confirmed:
         self._known: set[str] = set()
         self._asking: asyncio.TimerHandle | None = None
 
-    async def deliver(self, events: Sequence[Event | Encoded], timeout_s: float) -> None:
+    async def deliver(self, events: Sequence[Event | EncodedEvent], timeout_s: float) -> None:
         """Returns when Kafka has acknowledged all events.
 
         Raises:
@@ -85,7 +85,7 @@ class Confirmed:
         if len(producer) + len(events) > MOST_WAITING:
             raise NotDelivered("as many events are under way to Kafka as may be: send them again later")
         try:
-            ready = [event if isinstance(event, Encoded) else self._encoded(event) for event in events]
+            ready = [event if isinstance(event, EncodedEvent) else self._encoded(event) for event in events]
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
@@ -114,10 +114,10 @@ class Confirmed:
             self._asking.cancel()
             self._asking = None
 
-    def _encoded(self, event: Event) -> Encoded:
+    def _encoded(self, event: Event) -> EncodedEvent:
         record = event.record
         body = self._codec.body(event.topic, record)
-        return Encoded(event.topic, event.key, record["event_id"], record["occurred_at_us"], body, event.headers)
+        return EncodedEvent(event.topic, event.key, record["event_id"], record["occurred_at_us"], body, event.headers)
 
     async def _prepare(self, topics: set[str], deadline: float) -> dict[str, bytes]:
         """Waits for what must be known before anything is sent: ids of schemas, keys of persons.

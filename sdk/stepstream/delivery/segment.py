@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from stepstream.delivery.types import Record
+from stepstream.delivery.types import SpoolRecord
 
 MAGIC = b"STPSPL1\n"
 BEGIN = 32
@@ -59,7 +59,7 @@ def schema_frame(number: int, topic: str, schema: str) -> bytes:
     return _frame(b"".join((_SCHEMA.pack(_SCHEMA_KIND, number, len(name)), name, schema.encode())))
 
 
-def record_frame(number: int, record: Record) -> bytes:
+def record_frame(number: int, record: SpoolRecord) -> bytes:
     """One record as a frame."""
     key, event_id = record.key.encode(), record.event_id.encode()
     headers = orjson.dumps(dict(record.headers)) if record.headers else b""
@@ -82,7 +82,7 @@ def frames(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int]]:
         at = after
 
 
-def parse(payload: bytes, schemas: Schemas) -> Record | None:
+def parse(payload: bytes, schemas: Schemas) -> SpoolRecord | None:
     """The record of a frame; None for a schema's frame, which goes into `schemas`."""
     if payload[0] == _SCHEMA_KIND:
         _, number, length = _SCHEMA.unpack_from(payload)
@@ -94,7 +94,7 @@ def parse(payload: bytes, schemas: Schemas) -> Record | None:
     headers_at = key_at + key_length
     body_at = headers_at + headers_length
     topic, schema = schemas[number]
-    return Record(
+    return SpoolRecord(
         topic,
         payload[key_at:headers_at].decode(),
         payload[_RECORD.size : key_at].decode(),

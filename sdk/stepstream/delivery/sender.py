@@ -14,8 +14,8 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from stepstream.config import Kafka
-from stepstream.delivery.types import Event, Place, Record, Watch
+from stepstream.config import KafkaSettings
+from stepstream.delivery.types import DeliveryObserver, Event, SpoolPosition, SpoolRecord
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Codec, CodecError, NotRegistered, RegistryUnavailable
@@ -37,12 +37,12 @@ class Headers:
         self._foreign: set[tuple[str, str]] = set()
         self._told = False
 
-    def value(self, record: Record) -> bytes | None:
+    def value(self, record: SpoolRecord) -> bytes | None:
         """The record's value on the wire; None: the registry has not said yet, or it must be translated first."""
         header = self._known.get((record.topic, record.schema))
         return None if header is None else header + record.body
 
-    def ours(self, record: Record) -> Record:
+    def ours(self, record: SpoolRecord) -> SpoolRecord:
         """The record in this package's schema, where the registry does not hold its own; blocks for a person's key.
 
         Raises:
@@ -54,7 +54,7 @@ class Headers:
             return record
         return record._replace(schema=self.schemas[record.topic], body=self._codec.translate(*written, record.body))
 
-    def look_up(self, records: Iterable[Record]) -> bool:
+    def look_up(self, records: Iterable[SpoolRecord]) -> bool:
         """Asks the registry for what these need and is not known yet; False: it does not say.
 
         A schema that nobody has registered, since the registry was away for as long as it was in use, is replaced by
@@ -86,12 +86,12 @@ WINDOW_BYTES = 32 * 1024 * 1024
 IN_FLIGHT, DONE, FAILED = range(3)
 
 
-class Sent:
+class InFlightEvent:
     """An event that Kafka's client has; `record` only where the disk has it not."""
 
     __slots__ = ("key", "place", "record", "size", "state")
 
-    def __init__(self, key: str, record: Record | None, place: Place | None, size: int) -> None:
+    def __init__(self, key: str, record: SpoolRecord | None, place: SpoolPosition | None, size: int) -> None:
         self.key = key
         self.record = record
         self.place = place
@@ -99,11 +99,11 @@ class Sent:
         self.state = IN_FLIGHT
 
 
-class Window:
+class InFlightWindow:
     """Its owner's lock guards it; the state of what is in it may change at any time."""
 
     def __init__(self) -> None:
-        self._sent: deque[Sent] = deque()
+        self._sent: deque[InFlightEvent] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -113,12 +113,12 @@ class Window:
         """Whether one more event of so many bytes may be sent."""
         return len(self._sent) < WINDOW_EVENTS and self._bytes + size <= max(WINDOW_BYTES, size)
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: InFlightEvent) -> None:
         """Takes in the event that was sent last."""
         self._sent.append(sent)
         self._bytes += sent.size
 
-    def settle(self) -> Place | None:
+    def settle(self) -> SpoolPosition | None:
         """Lets go what has been acknowledged and has nothing unacknowledged before it; the last place among it."""
         place = None
         while self._sent and self._sent[0].state == DONE:
@@ -131,11 +131,11 @@ class Window:
         """Whether Kafka has said of every event what became of it."""
         return all(sent.state != IN_FLIGHT for sent in self._sent)
 
-    def undelivered(self) -> list[Place | None]:
+    def undelivered(self) -> list[SpoolPosition | None]:
         """Where the events are kept that have not arrived; None for one in memory."""
         return [sent.place for sent in self._sent if sent.state != DONE]
 
-    def again(self) -> list[tuple[Record | None, Place | None]]:
+    def again(self) -> list[tuple[SpoolRecord | None, SpoolPosition | None]]:
         """What must be sent again for the sake of order: everything on disk, and of those in memory each from the
         first of its key on that failed. What arrives twice has the same id.
         """
@@ -169,10 +169,12 @@ _PERMANENT = frozenset(
 """What is wrong with the event itself; anything else may mend, so the event waits."""
 
 
-class Carrier:
+class KafkaSender:
     """One connection to Kafka at a time. `hand_over` is for its owner's lock, `ours` for outside it."""
 
-    def __init__(self, kafka: Kafka, codec: Codec, source: str, watch: Watch, linger_ms: float) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, codec: Codec, source: str, watch: DeliveryObserver, linger_ms: float
+    ) -> None:
         """Connects lazily; the arguments are those of `Delivery`."""
         self._connect = partial(EventProducer, kafka, codec, source, linger_ms=linger_ms)
         self.producer = self._connect()
@@ -188,7 +190,7 @@ class Carrier:
         self._fatal = False
         self._warned_at = -WARN_EVERY_S
 
-    def encoded(self, event: Event) -> Record | None:
+    def encoded(self, event: Event) -> SpoolRecord | None:
         """An event as it waits; None: it is refused."""
         topic, key, record, headers = event
         event_id = record["event_id"]
@@ -197,9 +199,9 @@ class Carrier:
         except (CodecError, RegistryUnavailable) as error:
             self.refuse(topic, event_id, str(error))
             return None
-        return Record(topic, key, event_id, record["occurred_at_us"], headers, self.headers.schemas[topic], body)
+        return SpoolRecord(topic, key, event_id, record["occurred_at_us"], headers, self.headers.schemas[topic], body)
 
-    def hand_over(self, record: Record, sent: Sent) -> bool:
+    def hand_over(self, record: SpoolRecord, sent: InFlightEvent) -> bool:
         """Gives one event to the client; False: not now. Never blocks, never raises."""
         envelope = {"event_id": record.event_id, "occurred_at_us": record.occurred_at_us}
         try:
@@ -219,7 +221,7 @@ class Carrier:
             sent.state = DONE
         return True
 
-    def ours(self, record: Record) -> Record | None:
+    def ours(self, record: SpoolRecord) -> SpoolRecord | None:
         """A record in a schema that the registry holds; None: it is refused. May wait for a person's key.
 
         Raises:
@@ -252,7 +254,7 @@ class Carrier:
             self._warned_at = now
             log.warning(line, *about)
 
-    def _answered(self, sent: Sent, error: KafkaError | None, message: Message) -> None:
+    def _answered(self, sent: InFlightEvent, error: KafkaError | None, message: Message) -> None:
         if error is None:
             sent.state = DONE
             self.acknowledged += 1
@@ -267,7 +269,9 @@ class Carrier:
             message.value() or b"",
         )
 
-    def _failure(self, sent: Sent, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes) -> None:
+    def _failure(
+        self, sent: InFlightEvent, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes
+    ) -> None:
         """Gives up an event that Kafka will never take, and keeps any other for another try."""
         if error.code() in _PERMANENT:
             sent.state = DONE

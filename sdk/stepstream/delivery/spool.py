@@ -21,7 +21,7 @@ from pathlib import Path
 from stepstream.config import Settings
 from stepstream.delivery import segment as file
 from stepstream.delivery.segment import Schemas
-from stepstream.delivery.types import Place, Record
+from stepstream.delivery.types import SpoolPosition, SpoolRecord
 
 SUFFIX = ".spool"
 _MOST_WRITERS = 1000
@@ -60,7 +60,7 @@ def _try_lock(folder: Path) -> int | None:
     return lock
 
 
-def abandoned(folder: Path, own: Path) -> list[Path]:
+def orphaned_folders(folder: Path, own: Path) -> list[Path]:
     """The subfolders of other writers that hold segments; whether those writers live, `adopt` finds out."""
     return sorted(path for path in folder.glob("writer-*") if path != own and segment_files(path))
 
@@ -143,7 +143,7 @@ class Spool:
         self._at = file.BEGIN
         self.folder, self._lock = claim(folder)
         try:
-            for other in abandoned(folder, self.folder):
+            for other in orphaned_folders(folder, self.folder):
                 self._next = adopt(other, self.folder)
             for path in segment_files(self.folder):
                 self._take_up(path)
@@ -151,7 +151,7 @@ class Spool:
             self.close()
             raise
 
-    def append(self, record: Record, *, read: bool = False) -> Place:
+    def append(self, record: SpoolRecord, *, read: bool = False) -> SpoolPosition:
         """Writes one record; it is there after this process's death.
 
         Args:
@@ -186,9 +186,9 @@ class Spool:
         else:
             segment.unread += 1
             self.unread += 1
-        return Place(segment.number, start, end)
+        return SpoolPosition(segment.number, start, end)
 
-    def read(self, most_bytes: int) -> list[tuple[Record, Place]]:
+    def read(self, most_bytes: int) -> list[tuple[SpoolRecord, SpoolPosition]]:
         """The next records, oldest first, about `most_bytes` of them and at least one; empty: there are none."""
         while self.unread:
             segment = self._segments.get(self._reading)
@@ -202,7 +202,7 @@ class Spool:
                 return found
         return []
 
-    def rewind(self, places: Sequence[Place]) -> int:
+    def rewind(self, places: Sequence[SpoolPosition]) -> int:
         """Makes records unread again.
 
         Args:
@@ -219,11 +219,11 @@ class Spool:
             self._reading, self._at = held[0].segment, held[0].start
         return len(places) - len(held)
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: SpoolPosition) -> bool:
         """Whether the record is still on disk."""
         return place.segment in self._segments
 
-    def delivered(self, place: Place) -> None:
+    def delivered(self, place: SpoolPosition) -> None:
         """Notes that this record and all before it have arrived. A note that cannot be written costs repetitions."""
         while (oldest := next(iter(self._segments), place.segment)) < place.segment:
             self._remove(self._segments[oldest])
@@ -306,7 +306,7 @@ class Spool:
         if segment is self._writing:
             self._writing = None
 
-    def _parse(self, segment: _Segment, most_bytes: int) -> list[tuple[Record, Place]]:
+    def _parse(self, segment: _Segment, most_bytes: int) -> list[tuple[SpoolRecord, SpoolPosition]]:
         whole = segment.size - self._at
         for size in (min(most_bytes, whole), whole):  # a record larger than was asked for comes alone, after all
             found = []
@@ -315,7 +315,7 @@ class Spool:
                 record = file.parse(payload, segment.schemas)
                 self._at = begin + after
                 if record is not None:
-                    found.append((record, Place(segment.number, before, self._at)))
+                    found.append((record, SpoolPosition(segment.number, before, self._at)))
                 before = self._at
             if found or self._at == segment.size:
                 return found

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.delivery.backlog import Backlog
-from stepstream.delivery.sender import DONE, FAILED, LETTERS, Carrier, Sent, Window
-from stepstream.delivery.types import Event, Place, Record, Room, Watch
+from stepstream.delivery.sender import DONE, FAILED, LETTERS, InFlightEvent, InFlightWindow, KafkaSender
+from stepstream.delivery.types import BacklogLimits, DeliveryObserver, Event, SpoolPosition, SpoolRecord
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.producer import DeliveryFailed
@@ -36,23 +36,23 @@ YIELD_S = 0.0005
 KEYS = "subject-keys"
 
 
-class Left(NamedTuple):
+class UndeliveredEvents(NamedTuple):
     """What `close` leaves: events that wait on disk for the next process, and events that are gone."""
 
     kept: int
     lost: int
 
 
-class Delivery:
+class SpooledProducer:
     """Safe to share between threads, not across a fork. Close it."""
 
     def __init__(
         self,
-        kafka: Kafka,
+        kafka: KafkaSettings,
         make_codec: Callable[[Callable[[SubjectKey], bool]], Codec],
         source: str,
-        watch: Watch,
-        room: Room,
+        watch: DeliveryObserver,
+        room: BacklogLimits,
         *,
         linger_ms: float = LINGER_MS,
     ) -> None:
@@ -68,11 +68,11 @@ class Delivery:
         """
         self._watch = watch
         self.codec = make_codec(self._keep_key)
-        self._carrier = Carrier(kafka, self.codec, source, watch, linger_ms)
+        self._carrier = KafkaSender(kafka, self.codec, source, watch, linger_ms)
         self._lock = threading.Lock()
-        self._window = Window()
-        self._ahead: deque[tuple[Record | None, Place | None]] = deque()
-        self._keys: dict[str, tuple[Record, Sent | None]] = {}
+        self._window = InFlightWindow()
+        self._ahead: deque[tuple[SpoolRecord | None, SpoolPosition | None]] = deque()
+        self._keys: dict[str, tuple[SpoolRecord, InFlightEvent | None]] = {}
         self._sent_keys: set[str] = set()
         self._behind = True
         self._retry_at = 0.0
@@ -108,7 +108,7 @@ class Delivery:
             time.sleep(0.005)
         return left
 
-    def close(self, timeout_s: float) -> Left:
+    def close(self, timeout_s: float) -> UndeliveredEvents:
         """Delivers what it can within `timeout_s` seconds and stops; what is on disk stays there."""
         self.flush(timeout_s)
         self._stopping.set()
@@ -127,12 +127,12 @@ class Delivery:
         self.codec.close()
         return left
 
-    def _left(self) -> Left:
+    def _left(self) -> UndeliveredEvents:
         spool = self._backlog.spool
         places = self._window.undelivered() + [place for _, place in self._ahead]
         kept = sum(1 for place in places if place is not None and spool is not None and spool.holds(place))
         unread = spool.unread if spool is not None else 0
-        return Left(kept + unread, len(places) - kept + len(self._backlog) - unread)
+        return UndeliveredEvents(kept + unread, len(places) - kept + len(self._backlog) - unread)
 
     def _keep_key(self, key: SubjectKey) -> bool:
         """Takes on the key of a person: nothing that is sent after this is on its way before Kafka has the key."""
@@ -140,7 +140,7 @@ class Delivery:
 
     # With the lock held.
 
-    def _take(self, waiting: Record) -> bool:
+    def _take(self, waiting: SpoolRecord) -> bool:
         """Spools one event and hands it over, or leaves it to the thread; False: it is lost."""
         if waiting.topic == KEYS:
             self._behind = True
@@ -159,12 +159,12 @@ class Delivery:
                 self._backlog.give_back([(None, place)])
         return place is not None or self._backlog.remember(waiting)
 
-    def _produce(self, record: Record | None, place: Place | None) -> bool:
+    def _produce(self, record: SpoolRecord | None, place: SpoolPosition | None) -> bool:
         """Hands one event to Kafka's client, or passes one over that was refused (None); False: not now."""
         size = len(record.body) if record is not None else 0
         if self._carrier.failed or not self._window.has_room(size):
             return False
-        sent = Sent(record.key if record is not None else "", record if place is None else None, place, size)
+        sent = InFlightEvent(record.key if record is not None else "", record if place is None else None, place, size)
         if record is None:
             sent.state = DONE
         elif record.topic == KEYS:  # it has gone first, see `_send_keys`
@@ -275,7 +275,7 @@ class Delivery:
         """Sends the keys that were met, ahead of everything else; True once Kafka has them all."""
         for event_id, (record, sent) in list(self._keys.items()):
             if sent is None or sent.state == FAILED:
-                again, ours = Sent(record.key, None, None, 0), self._carrier.ours(record)
+                again, ours = InFlightEvent(record.key, None, None, 0), self._carrier.ours(record)
                 if ours is None:
                     again.state = DONE
                 if ours is None or self._carrier.hand_over(ours, again):

@@ -21,7 +21,7 @@ class Event(NamedTuple):
     headers: Mapping[str, str] | None = None
 
 
-class Encoded(NamedTuple):
+class EncodedEvent(NamedTuple):
     """One event to publish, of no person: it is not sealed any more."""
 
     topic: str
@@ -33,7 +33,7 @@ class Encoded(NamedTuple):
     headers: Mapping[str, str] | None = None
 
 
-class Record(NamedTuple):
+class SpoolRecord(NamedTuple):
     """One event as it waits: encoded, but for the five-byte header that the registry decides."""
 
     topic: str
@@ -46,7 +46,7 @@ class Record(NamedTuple):
     body: bytes
 
 
-class Place(NamedTuple):
+class SpoolPosition(NamedTuple):
     """Where a record stands: its segment, and the offsets of its first byte and of the byte after it."""
 
     segment: int
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     end: int
 
 
-class Watch(Protocol):
+class DeliveryObserver(Protocol):
     """Told what becomes of events; called from any thread, and must not block."""
 
     def delivered(self, events: int) -> None:
@@ -73,7 +73,7 @@ class Watch(Protocol):
         """So many are not acknowledged yet, and the spool takes so many bytes."""
 
 
-class Room(NamedTuple):
+class BacklogLimits(NamedTuple):
     """How much may wait, and where.
 
     Without a folder, events wait in memory only. `drop_oldest`: where memory is full, the oldest event is given up

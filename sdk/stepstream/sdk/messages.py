@@ -141,7 +141,7 @@ def _shown_at_all(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-class Tokens:
+class TokenSpan:
     """A sampled response in tokens, with the whole prompt's: lists, arrays or tensors of numbers."""
 
     def __init__(self, prompt: Iterable[int], response: Iterable[int], logprobs: Iterable[float], version: int) -> None:

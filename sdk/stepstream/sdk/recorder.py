@@ -98,17 +98,17 @@ class Recorder:
     def _connect(self) -> Sink:
         # Not needed by a program that only imports the SDK, or has it switched off.
         from stepstream.crypto.key_ring import codec_of
-        from stepstream.delivery.spooled_producer import Delivery
-        from stepstream.delivery.types import Room
+        from stepstream.delivery.spooled_producer import SpooledProducer
+        from stepstream.delivery.types import BacklogLimits
 
         sdk = self.settings.sdk
-        return Delivery(
+        return SpooledProducer(
             self.settings.kafka,
             # A master key made here would be one that the installation does not know: without one, nothing is sealed.
             lambda keep_key: codec_of(self.settings, keep_key=keep_key, make_master=False),
             self.producer,
             _Counting(self),
-            Room(sdk.spool, sdk.spool_mb * MB, sdk.memory_mb * MB, drop_oldest=True),
+            BacklogLimits(sdk.spool, sdk.spool_mb * MB, sdk.memory_mb * MB, drop_oldest=True),
         )
 
     def count(self, what: str, events: int) -> None:

@@ -15,7 +15,7 @@ REMEMBERED = 8
 _WIDTH = 4
 
 
-class Shared(NamedTuple):
+class SharedPrefix(NamedTuple):
     """The beginning of a prompt that a step's prompt and response hold."""
 
     step: int | None = None
@@ -35,13 +35,13 @@ class _Context(NamedTuple):
     tools: str
 
 
-class Sharing:
+class PrefixTracker:
     """The newest steps of one trajectory."""
 
     def __init__(self) -> None:
         self._contexts: deque[_Context] = deque(maxlen=REMEMBERED)
 
-    def find(self, step_index: int, messages: Sequence[Message], tokens: Sequence[int]) -> Shared:
+    def find(self, step_index: int, messages: Sequence[Message], tokens: Sequence[int]) -> SharedPrefix:
         """What the earlier step with the most in common holds of a prompt; of equal ones, the newest."""
         links, packed = [_link(message) for message in messages], _pack(tokens)
         best, length, ids = None, 0, 0
@@ -52,9 +52,11 @@ class Sharing:
             if found > (length, ids):
                 best, (length, ids) = context, found
         if best is None:
-            return Shared()
+            return SharedPrefix()
         digest = hashlib.sha256(packed[: ids * _WIDTH]).hexdigest() if ids else None
-        return Shared(None if best.step_index == step_index - 1 else best.step_index, length, ids, digest, best.tools)
+        return SharedPrefix(
+            None if best.step_index == step_index - 1 else best.step_index, length, ids, digest, best.tools
+        )
 
     def remember(
         self, step_index: int, messages: Sequence[Message], response: Message, tokens: Sequence[int], tools: str = ""

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepstream.sdk.context import Block, enter, leave, steps
-from stepstream.sdk.messages import Tokens, attach, each_of, message_of, plain, text_of, tool_call_of
+from stepstream.sdk.messages import TokenSpan, attach, each_of, message_of, plain, text_of, tool_call_of
 from stepstream.sdk.recorder import quiet
 from stepstream.topics.events import (
     Message,
@@ -55,7 +55,7 @@ class Step:
         self._messages: list[Message] = []
         self._response: Message | None = None
         self._used: list[ToolCall] = []
-        self._tokens: Tokens | None = None
+        self._tokens: TokenSpan | None = None
         self._fields: dict[str, Any] = {}
         self._finish_reason = ""
         self._end: TrajectoryEnd = "open"
@@ -119,7 +119,7 @@ class Step:
             "cost_usd": cost_usd,
         }
         if len(token_ids) and len(prompt_token_ids) and policy_version >= 0:
-            self._tokens = Tokens(prompt_token_ids, token_ids, logprobs, policy_version)
+            self._tokens = TokenSpan(prompt_token_ids, token_ids, logprobs, policy_version)
 
     @quiet
     def completion(self, reply: Any) -> None:

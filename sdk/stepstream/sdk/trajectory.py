@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from stepstream.sdk.messages import name_of, optional_text
 from stepstream.sdk.recorder import Recorder, quiet
-from stepstream.sdk.shared_prefix import Sharing
+from stepstream.sdk.shared_prefix import PrefixTracker
 from stepstream.sdk.step import Step
 from stepstream.topics.events import Consent, Track, TrajectoryEnd, new_feedback
 from stepstream.topics.ids import new_event_id, now_us
@@ -88,7 +88,7 @@ class Trajectory:
         self.recorded = recorder is not None
         """Whether anything becomes of what is said here; false where the SDK is switched off."""
         self.producer = recorder.producer if recorder is not None else ""
-        self.sharing = Sharing()
+        self.sharing = PrefixTracker()
         self.ended = False
         self._recorder = recorder
         self._indices = itertools.count()

@@ -19,12 +19,12 @@ from stepstream.crypto.erasures import Erased
 from stepstream.crypto.key_ring import ERASURES
 from stepstream.jobs.erasure.late_keys import LateKeys
 from stepstream.jobs.governance import NAME, VERSION
-from stepstream.jobs.governance.active_policy import Rulings
-from stepstream.jobs.governance.fold import GovernFold, Governors
-from stepstream.jobs.governance.policy_tables import PatientRulings
+from stepstream.jobs.governance.active_policy import ActivePolicies
+from stepstream.jobs.governance.fold import GovernFold, PolicySource
+from stepstream.jobs.governance.policy_tables import RetryingPolicies
 from stepstream.jobs.governance.state import Persons
 from stepstream.jobs.runtime.processor import FoldProcessor
-from stepstream.jobs.runtime.retry import patiently
+from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.table import Table
@@ -46,7 +46,7 @@ class Govern:
     def __init__(
         self,
         settings: Settings,
-        rulings: Governors,
+        rulings: PolicySource,
         erased: Callable[[str, str, int], bool],
         ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -75,14 +75,14 @@ def main(settings: Settings, stop: Stop) -> None:
             held.enter_context(Table(settings, topic)) for topic in ("policies", "consents", ERASURES)
         ]
         held.callback(LateKeys(settings).close)
-        rulings = Rulings(pseudonym_key(settings), policies, consents)
+        rulings = ActivePolicies(pseudonym_key(settings), policies, consents)
 
         def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
             def ready() -> None:
                 for table in tables:
-                    patiently(lambda table=table: _known(table), _NotKnown, abandoned)  # type: ignore[misc]
+                    retry_while(lambda table=table: _known(table), _NotKnown, abandoned)  # type: ignore[misc]
 
-            job = Govern(settings, PatientRulings(rulings, abandoned), Erased(settings, erasures), ready)
+            job = Govern(settings, RetryingPolicies(rulings, abandoned), Erased(settings, erasures), ready)
             return FoldProcessor(settings, job, abandoned)
 
         run_job(settings, stop, NAME, Govern.inputs, make)

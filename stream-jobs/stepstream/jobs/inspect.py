@@ -15,11 +15,11 @@ from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
 from stepstream.jobs.erasure.late_keys import LateKeys
-from stepstream.jobs.governance.active_policy import Rulings
+from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.inspect_fold import NAME, VERSION, InspectFold, Inspection, Recogniser, SpacyNames
-from stepstream.jobs.governance.policy_tables import PatientRulings
+from stepstream.jobs.governance.policy_tables import RetryingPolicies
 from stepstream.jobs.runtime.processor import FoldProcessor
-from stepstream.jobs.runtime.retry import patiently
+from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.table import Table
@@ -80,20 +80,20 @@ def main(settings: Settings, stop: Stop) -> None:
     with ExitStack() as held:
         policies, consents = (held.enter_context(Table(settings, topic)) for topic in ("policies", "consents"))
         held.callback(LateKeys(settings).close)
-        rulings = Rulings(pseudonym_key(settings), policies, consents)
+        rulings = ActivePolicies(pseudonym_key(settings), policies, consents)
 
         def known() -> None:
             if not policies.wait_current(_TABLE_WAIT_S):
                 raise _NotKnown("policies are not known yet, so nothing is searched: is Kafka away?")
 
         def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-            patient = PatientRulings(rulings, abandoned)
+            patient = RetryingPolicies(rulings, abandoned)
 
             def policy(tenant: str) -> tuple[int, Inspection]:
                 ruling = patient.of(tenant)
                 return ruling.version, ruling.policy.inspect
 
-            job = Inspect(policy, recogniser, lambda: patiently(known, _NotKnown, abandoned))
+            job = Inspect(policy, recogniser, lambda: retry_while(known, _NotKnown, abandoned))
             return FoldProcessor(settings, job, abandoned)
 
         run_job(settings, stop, NAME, Inspect.inputs, make)

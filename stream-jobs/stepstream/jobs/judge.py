@@ -13,14 +13,14 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.governance.policy_tables import TableRules
-from stepstream.jobs.governance.trajectory_policy import Rules
+from stepstream.jobs.governance.policy_tables import TablePolicies
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.judging.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
 from stepstream.jobs.judging.fold import NAME, STEPS, VERSION, JudgeFold, Scores
 from stepstream.jobs.judging.llm import JudgeClient
 from stepstream.jobs.judging.next_state import digest
 from stepstream.jobs.runtime.processor import FoldProcessor
-from stepstream.jobs.runtime.retry import Decoder, PatientCodec
+from stepstream.jobs.runtime.retry import Decoder, RetryingCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.table import Table
@@ -40,7 +40,12 @@ class Judge:
     max_event_bytes: int | None = None
 
     def __init__(
-        self, settings: Settings, scores: Scores, codec: Decoder, rules: Rules, lacks: Callable[[], str | None]
+        self,
+        settings: Settings,
+        scores: Scores,
+        codec: Decoder,
+        rules: TrajectoryPolicies,
+        lacks: Callable[[], str | None],
     ) -> None:
         self._settings = settings.judge
         self._scores, self._codec, self._rules, self._lacks = scores, codec, rules, lacks
@@ -62,7 +67,7 @@ def main(settings: Settings, stop: Stop) -> None:
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     codec = codec_of(settings)
     try:
-        with TableRules(settings) as rules, Table(settings, CALIBRATIONS) as calibrations:
+        with TablePolicies(settings) as rules, Table(settings, CALIBRATIONS) as calibrations:
             if not (rules.wait(lambda: bool(stop)) and calibrations.wait_until_current(lambda: bool(stop))):
                 return
             judge = digest(settings.judge.model)
@@ -72,7 +77,7 @@ def main(settings: Settings, stop: Stop) -> None:
 
             def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
                 scores = JudgeClient(settings.judge, abandoned)
-                job = Judge(settings, scores, PatientCodec(codec, abandoned), rules, lacks)
+                job = Judge(settings, scores, RetryingCodec(codec, abandoned), rules, lacks)
                 return FoldProcessor(settings, job, abandoned)
 
             run_job(settings, stop, NAME, Judge.inputs, make, batch=_BATCH)

@@ -13,15 +13,15 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.governance.policy_tables import TableRules
-from stepstream.jobs.governance.trajectory_policy import Rules
+from stepstream.jobs.governance.policy_tables import TablePolicies
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.labels import CLOSURES, CURATION, LABELS, NAME, VERSION
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.labels.state import FEEDBACK, STEPS
 from stepstream.jobs.rewards.spec import load_spec
-from stepstream.jobs.rewards.spec_lookup import OneSpecification, Specifications, TableSpecifications
+from stepstream.jobs.rewards.spec_lookup import FixedSpec, SpecLookup, TableSpecs
 from stepstream.jobs.runtime.processor import FoldProcessor
-from stepstream.jobs.runtime.retry import PatientCodec
+from stepstream.jobs.runtime.retry import RetryingCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.client import wait_for_kafka
@@ -39,8 +39,8 @@ class Label:
     def __init__(
         self,
         settings: Settings,
-        rules: Rules | None = None,
-        specs: Specifications | None = None,
+        rules: TrajectoryPolicies | None = None,
+        specs: SpecLookup | None = None,
         abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
         """A job.
@@ -52,7 +52,7 @@ class Label:
             abandoned: ends waiting for keys.
         """
         self._settings = settings.label
-        self._specs = specs or OneSpecification(load_spec(settings.label.reward_spec))
+        self._specs = specs or FixedSpec(load_spec(settings.label.reward_spec))
         self._codec = codec_of(settings)
         self._rules, self._abandoned = rules, abandoned
 
@@ -65,7 +65,7 @@ class Label:
         return LabelFold(
             state,
             self._specs,
-            PatientCodec(self._codec, self._abandoned),
+            RetryingCodec(self._codec, self._abandoned),
             self._rules,
             idle_timeout_s=self._settings.idle_timeout_s,
             end_grace_s=self._settings.end_grace_s,
@@ -77,8 +77,8 @@ def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop."""
     wait_for_kafka(settings.kafka, lambda: bool(stop))
     with ExitStack() as held:
-        rules = held.enter_context(TableRules(settings))
-        specs = held.enter_context(TableSpecifications(settings))
+        rules = held.enter_context(TablePolicies(settings))
+        specs = held.enter_context(TableSpecs(settings))
         # Nobody's consent is guessed, and no reward: nothing is labelled before all that was said is known.
         if not (rules.wait(lambda: bool(stop)) and specs.wait(lambda: bool(stop))):
             return

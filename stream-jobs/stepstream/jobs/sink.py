@@ -20,8 +20,8 @@ from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS, unreadable
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.dead_letter_limit import DeadLetterShare
 from stepstream.jobs.runtime.outputs import DEAD_LETTERS, Outputs, Publisher
-from stepstream.jobs.runtime.record import Record, Refused
-from stepstream.jobs.runtime.retry import patiently
+from stepstream.jobs.runtime.record import InvalidRecord, Record
+from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.topics.catalogue import TOPICS as CATALOGUE
 from stepstream.topics.codec import CodecError, RegistryUnavailable
@@ -80,12 +80,12 @@ class StoreProcessor:
                 event = self._patiently(partial(self._codec.decode, record.topic, record.value))
             except CodecError as error:
                 out.came[""] += 1
-                self._refuse(out, record, Refused(error.kind, str(error)))
+                self._refuse(out, record, InvalidRecord(error.kind, str(error)))
                 continue
             tenant = event.get("tenant") or ""
             out.came[tenant] += 1
             if record.topic == REWARD_SPECS and (fault := unreadable(event)):
-                self._refuse(out, record, Refused("invalid", fault, tenant))
+                self._refuse(out, record, InvalidRecord("invalid", fault, tenant))
                 continue
             for table, row in rows(record.topic, event):
                 by_table[table].append(row)
@@ -93,7 +93,7 @@ class StoreProcessor:
         for table, batch in by_table.items():
             for place in self._inserter.insert(table, batch):
                 record, tenant = origins[table][place]
-                self._refuse(out, record, Refused("invalid", f"does not fit the table {table}", tenant))
+                self._refuse(out, record, InvalidRecord("invalid", f"does not fit the table {table}", tenant))
         for key, gone in deleted.items():
             if gone:
                 self._inserter.delete(CONSENTS, "key", (key or b"").decode(errors="replace"))
@@ -101,7 +101,7 @@ class StoreProcessor:
         self._publisher.publish(out.events)
         out.show_counts()
 
-    def _refuse(self, out: Outputs, record: Record, refused: Refused) -> None:
+    def _refuse(self, out: Outputs, record: Record, refused: InvalidRecord) -> None:
         if record.topic == DEAD_LETTERS:
             # A dead letter about a dead letter would come back here.
             log.error("dead letter at partition %d offset %d is unusable: %s", record.partition, record.offset, refused)
@@ -110,7 +110,7 @@ class StoreProcessor:
             out.refuse(record, refused)
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return patiently(call, RegistryUnavailable, self._abandoned)
+        return retry_while(call, RegistryUnavailable, self._abandoned)
 
 
 def main(settings: Settings, stop: Stop) -> None:

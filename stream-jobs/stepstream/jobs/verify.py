@@ -14,11 +14,11 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.crypto.key_ring import codec_of
-from stepstream.jobs.governance.policy_tables import TableRules
-from stepstream.jobs.governance.trajectory_policy import Rules
+from stepstream.jobs.governance.policy_tables import TablePolicies
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.judging.calibration import CALIBRATIONS
 from stepstream.jobs.runtime.processor import FoldProcessor
-from stepstream.jobs.runtime.retry import Decoder, PatientCodec
+from stepstream.jobs.runtime.retry import Decoder, RetryingCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.jobs.verifiers.fold import CLOSURES, ENDS, NAME, STEPS, VERSION, Judges, VerifyFold
@@ -44,7 +44,12 @@ class Verify:
     max_event_bytes: int | None = None
 
     def __init__(
-        self, verifications: Sequence[Verification], judges: Judges, codec: Decoder, rules: Rules, keep_days: int
+        self,
+        verifications: Sequence[Verification],
+        judges: Judges,
+        codec: Decoder,
+        rules: TrajectoryPolicies,
+        keep_days: int,
     ) -> None:
         self._verifications, self._judges = verifications, judges
         self._codec, self._rules, self._keep_days = codec, rules, keep_days
@@ -75,7 +80,7 @@ def main(settings: Settings, stop: Stop) -> None:
     with ExitStack() as held:
         codec = codec_of(settings)
         held.callback(codec.close)
-        rules = held.enter_context(TableRules(settings))
+        rules = held.enter_context(TablePolicies(settings))
         calibrations = held.enter_context(Table(settings, CALIBRATIONS))
         # A judge that may count is not taken for one that may not.
         if not (calibrations.wait_until_current(lambda: bool(stop)) and rules.wait(lambda: bool(stop))):
@@ -86,7 +91,7 @@ def main(settings: Settings, stop: Stop) -> None:
             bench = Bench(settings.verify.parallel, settings.verify.patience_s, abandoned)
             held.callback(bench.close)
             job = Verify(
-                load(file, surroundings), bench, PatientCodec(codec, abandoned), rules, settings.verify.keep_days
+                load(file, surroundings), bench, RetryingCodec(codec, abandoned), rules, settings.verify.keep_days
             )
             return FoldProcessor(settings, job, abandoned)
 

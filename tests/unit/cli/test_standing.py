@@ -7,7 +7,7 @@ from labelled_records import LIMITS, labelled
 from sample_records import training_decision
 
 from stepstream.cli.trajectory_status import Facts, bar_of, standing_of
-from stepstream.config import Learner, Settings
+from stepstream.config import LearnerSettings, Settings
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
 
@@ -40,13 +40,13 @@ def test_every_reason_to_drop_is_told_in_words(reason: str) -> None:
 )
 def test_the_label_alone_may_say_why(fields: dict[str, Any], reason: str) -> None:
     record = label(**fields)
-    assert bar_of(record, Learner()) == reason
+    assert bar_of(record, LearnerSettings()) == reason
     assert attempt_of(record, (0, 0), LIMITS).barred == reason
 
 
 @pytest.mark.parametrize(("objective", "reasons"), [("dpo", ["", "no_group", ""]), ("sft", ["", "", ""])])
 def test_what_bars_it_is_the_objective_s_to_say(objective: Any, reasons: list[str]) -> None:
-    how = Learner(objective=objective)
+    how = LearnerSettings(objective=objective)
     records = [label(fidelity="text"), label(fidelity="text", group_id=None)]
     assert [bar_of(record, how) for record in records] == reasons[:2]
     assert bar_of(records[1], how, shown=True) == reasons[2]

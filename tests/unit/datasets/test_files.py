@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stepstream.cli.dataset_import import Bad, Found, read
 from stepstream.datasets import FORMATS, Episode, Origin
 from stepstream.datasets import files as dataset_files
-from stepstream.datasets.files import Place, documents
+from stepstream.datasets.files import FileLine, documents
 from stepstream.datasets.parquet import ParquetFile
 from stepstream.datasets.parquet import documents as rows
 
@@ -53,7 +53,7 @@ def test_a_broken_line_is_told_and_the_others_are_read(tmp_path: Path) -> None:
     file = tmp_path / "f.jsonl"
     file.write_bytes(b'{"a": 1}\nnot JSON\n{"a": \xff\n\n{"a": 2}\n')
     first, second, third, fourth = documents(file)
-    assert (first, fourth) == (Place(1, {"a": 1}), Place(5, {"a": 2}))
+    assert (first, fourth) == (FileLine(1, {"a": 1}), FileLine(5, {"a": 2}))
     assert [(place.line, place.document) for place in (second, third)] == [(2, None), (3, None)]
     assert [(place.error or "")[:13] for place in (second, third)] == ["it is no JSON", "it is not UTF"]
 

@@ -7,7 +7,7 @@ from credit_cases import LOSS_OF
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.config import Learner, Settings
+from stepstream.config import LearnerSettings, Settings
 from stepstream.services.fleet.__main__ import admission_of
 from stepstream.services.fleet.admission import STALL_S, Admission, capacity
 from stepstream.services.fleet.learner_progress import Lineage
@@ -142,7 +142,7 @@ def admitted_after_equals(settings: Settings) -> int:
     return admitted(admission)
 
 
-@pytest.mark.parametrize("name", get_args(Learner.model_fields["advantage"].annotation))
+@pytest.mark.parametrize("name", get_args(LearnerSettings.model_fields["advantage"].annotation))
 def test_equal_outcomes_leave_the_count_where_the_rule_learns_nothing_from_them(name: str) -> None:
     expected = 0 if name in LEARN_FROM_EQUALS else 1
     assert admitted_after_equals(settings_of(advantage=name, **LOSS_OF.get(name, {}))) == expected

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from stepstream.config import Fleet
+from stepstream.config import FleetSettings
 from stepstream.embedded.ports import free_block
 from stepstream.services.fleet import gateway_client
 from stepstream.services.fleet.gateway_client import GatewayClient, Lost, RecordedFault, Refused
@@ -47,7 +47,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 
 async def complete(gateway: Gateway, deadline_s: float = 60.0) -> Any:
-    client = GatewayClient(Fleet(gateway_url=gateway.url, gateway_deadline_s=deadline_s))
+    client = GatewayClient(FleetSettings(gateway_url=gateway.url, gateway_deadline_s=deadline_s))
     try:
         return await client.complete([], [], {gateway_client.STEP_HEADER: "4"}, 1.0)
     finally:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from stepstream.config import load
 from stepstream.jobs.governance.validation import check_step
-from stepstream.services.gateway.calls import Calls
-from stepstream.services.gateway.context.saved_responses import Histories, KeptPieces
+from stepstream.services.gateway.calls import CallHandler
+from stepstream.services.gateway.context.saved_responses import KeptPieces, SavedResponses
 from stepstream.services.gateway.context.step_indices import NextIndices
 from stepstream.services.gateway.http.client import Origin, Reply
 from stepstream.services.gateway.http.connection import Died
@@ -132,10 +132,10 @@ class Stub:
             self.steps.append(event.record)
 
 
-def ask(stub: Any, histories: Histories, protocol: ModelProtocol, request: dict[str, Any]) -> None:
+def ask(stub: Any, histories: SavedResponses, protocol: ModelProtocol, request: dict[str, Any]) -> None:
     """One call through the gateway, in trajectory `t`."""
     body = orjson.dumps(request | {"model": "m"})
-    calls = Calls(load({}).gateway, stub, stub, stub, Metrics(), "test/1", NextIndices(), histories)
+    calls = CallHandler(load({}).gateway, stub, stub, stub, Metrics(), "test/1", NextIndices(), histories)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
@@ -161,7 +161,7 @@ def test_whatever_comes_a_call_is_answered_and_recorded_once(
     stub: Any = Stub(random, protocol.name if native else "chat")
     asked = {name: spoiled(part, random) for name, part in REQUESTS[protocol.name].items()}
     with closing(KeptPieces(None, 100_000, 60.0)) as pieces:
-        ask(stub, Histories(pieces), protocol, asked | {"stream": stream})
+        ask(stub, SavedResponses(pieces), protocol, asked | {"stream": stream})
     assert not stub.sent[-1].get("more_body")
     refused = stub.sent[0]["status"] == 400  # what cannot be translated
     assert [step["trajectory_id"] for step in stub.steps].count("t") == (0 if refused else 1)
@@ -170,7 +170,7 @@ def test_whatever_comes_a_call_is_answered_and_recorded_once(
 
 def test_a_conversation_that_is_gone_on_from_is_kept_with_everybody_in_it(pieces: KeptPieces) -> None:
     stub: Any = Stub(cast(Random, SimpleNamespace(random=lambda: 1.0)), "chat")
-    histories = Histories(pieces)
+    histories = SavedResponses(pieces)
     before: dict[str, Any] = {}
     for user in ("ada", "bob"):
         ask(stub, histories, RESPONSES, {"input": user, "user": user} | before)

@@ -14,7 +14,7 @@ from stepstream.services.gateway.protocols.chat.protocol import ADDITIONS, CHAT
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.step_builder import checked
-from stepstream.services.gateway.streams import Native, Passage, Translated
+from stepstream.services.gateway.streams import Native, StreamRelay, Translated
 
 CALLS = [
     {"id": "c0", "type": "function", "function": {"name": "get", "arguments": '{"input":"a"}'}},
@@ -159,7 +159,7 @@ def test_whatever_is_streamed_goes_on_and_is_an_answer(protocol: ModelProtocol, 
     request = {"model": "m", "input": "x", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     translation = protocol.translation(request, None)
     asked = Asked(logprobs=False, token_ids=False)
-    passage: Passage = Native(protocol, asked, 0.0) if translation is None else Translated(protocol, translation, 0.0)
+    passage: StreamRelay = Native(protocol, asked, 0.0) if translation is None else Translated(protocol, translation, 0.0)
     for chunk in chunks:
         passage.feed(b"data: %b\n\n" % orjson.dumps(chunk))
     passage.end()

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.services.gateway.context.cache import EQUAL_ENDINGS, Contexts
+from stepstream.services.gateway.context.cache import EQUAL_ENDINGS, ContextCache
 from stepstream.services.gateway.context.packed_tokens import pack
 from stepstream.services.gateway.context.step_indices import NextIndices
-from stepstream.services.gateway.context.tree import Place, Prompt, prompt_of
+from stepstream.services.gateway.context.tree import Prompt, StepPosition, prompt_of
 from stepstream.topics.events import Message, new_message, new_tool_call
 
 SCOPE = ("acme", "", "agent")
 
 
-def remembering(limit: int = 100, limit_bytes: int = 1 << 20, indices: NextIndices | None = None) -> Contexts:
+def remembering(limit: int = 100, limit_bytes: int = 1 << 20, indices: NextIndices | None = None) -> ContextCache:
     names = count()
-    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}", indices or NextIndices())
+    return ContextCache(limit, limit_bytes, lambda: f"new-{next(names)}", indices or NextIndices())
 
 
 def user(text: str) -> Message:
@@ -32,8 +32,8 @@ def assistant(text: str, **fields: Any) -> Message:
 
 
 def ask(
-    contexts: Contexts, messages: list[Message], reply: str | Message = "", trajectory: str = "", **more: Any
-) -> tuple[Place, Prompt]:
+    contexts: ContextCache, messages: list[Message], reply: str | Message = "", trajectory: str = "", **more: Any
+) -> tuple[StepPosition, Prompt]:
     """One call and, with `reply`, its record."""
     before = more.pop("before", None)
     prompt = prompt_of(messages, before)
@@ -44,7 +44,7 @@ def ask(
     return place, prompt
 
 
-def shape(contexts: Contexts, place: Place, prompt: Prompt) -> tuple[str, int, int | None, int]:
+def shape(contexts: ContextCache, place: StepPosition, prompt: Prompt) -> tuple[str, int, int | None, int]:
     shared = contexts.shared(place, prompt, b"")
     return place.trajectory.id, place.step_index, shared.step, shared.messages
 

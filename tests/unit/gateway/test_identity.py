@@ -2,8 +2,8 @@
 
 import pytest
 
-from stepstream.config import Gateway
-from stepstream.services.gateway.api_keys import Presented, allow, new_key, presented
+from stepstream.config import GatewaySettings
+from stepstream.services.gateway.api_keys import Credentials, allow, credentials_of, new_key
 from stepstream.services.gateway.errors import BadRequest, Forbidden, Unauthorized
 from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.routing import take_session, versioned
@@ -28,11 +28,11 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 )
 def test_a_header_that_cannot_be_used_is_refused(header: bytes, value: bytes, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
-        identify([(header, value)], Gateway())
+        identify([(header, value)], GatewaySettings())
 
 
 def test_what_is_missing_comes_from_the_settings() -> None:
-    identity = identify([(b"x-stepstream-trajectory", b"")], Gateway(tenant="acme"))
+    identity = identify([(b"x-stepstream-trajectory", b"")], GatewaySettings(tenant="acme"))
     assert (identity.trajectory_id, identity.step_index, identity.tenant, identity.consent) == (
         "",
         None,
@@ -43,13 +43,13 @@ def test_what_is_missing_comes_from_the_settings() -> None:
 
 def test_a_header_wins_over_the_session_and_the_keys_tenant_over_the_header() -> None:
     headers = [(b"x-stepstream-trajectory", b"t"), (b"x-stepstream-tenant", b"claimed"), (b"x-stepstream-key", b"k")]
-    identity = identify(headers, Gateway(), "session", tenant="acme")
+    identity = identify(headers, GatewaySettings(), "session", tenant="acme")
     assert (identity.trajectory_id, identity.tenant) == ("t", "acme")
-    assert identify([], Gateway(), "session").trajectory_id == "session"
+    assert identify([], GatewaySettings(), "session").trajectory_id == "session"
     with pytest.raises(BadRequest, match="session is longer"):
-        identify([], Gateway(), "s" * 300)
+        identify([], GatewaySettings(), "s" * 300)
     with pytest.raises(BadRequest, match="cannot be printed"):
-        identify([], Gateway(), "s\r\nset-cookie: x")
+        identify([], GatewaySettings(), "s\r\nset-cookie: x")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_header_wins_over_the_session_and_the_keys_tenant_over_the_header() ->
     ],
 )
 def test_the_trace(header: str, trace: str) -> None:
-    assert identify([(b"traceparent", header.encode())], Gateway()).trace_id == trace
+    assert identify([(b"traceparent", header.encode())], GatewaySettings()).trace_id == trace
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_the_trace(header: str, trace: str) -> None:
 def test_credentials(
     headers: list[tuple[bytes, bytes]], expected: tuple[str, str, str, list[tuple[bytes, bytes]]]
 ) -> None:
-    found = presented(headers)
+    found = credentials_of(headers)
     assert (found.key_id, found.secret, found.session, found.upstream) == expected
     assert "secret" not in repr(found)
 
 
-def key(**fields: object) -> tuple[Presented, ApiKey]:
+def key(**fields: object) -> tuple[Credentials, ApiKey]:
     key_id, whole, digest = new_key()
-    shown = presented([(b"authorization", f"Bearer {whole}:session".encode())])
+    shown = credentials_of([(b"authorization", f"Bearer {whole}:session".encode())])
     assert shown.key_id == key_id
     values = {"key_id": key_id, "digest": digest, "tenant": "acme", "scopes": ["calls"]} | fields
     return shown, new_api_key(event_id="e", occurred_at_us=1, **values)  # type: ignore[arg-type]

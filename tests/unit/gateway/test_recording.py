@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.config import Gateway
+from stepstream.config import GatewaySettings
 from stepstream.jobs.governance.validation import check_step
-from stepstream.services.gateway.context.cache import Contexts
+from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.step_indices import NextIndices
 from stepstream.services.gateway.context.tree import prompt_of
 from stepstream.services.gateway.identity import Identity, identify
@@ -18,18 +18,18 @@ from stepstream.services.gateway.protocols.base import Answer, failed
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.step_builder import Call, Timing, branch
-from stepstream.services.gateway.step_builder import record as record_call
+from stepstream.services.gateway.step_builder import build_step as record_call
 from stepstream.topics.events import Step, new_message, new_tool_call
 from stepstream.topics.ids import token_digest
 
 
-def remembering(limit: int = 10, limit_bytes: int = 1 << 20) -> Contexts:
+def remembering(limit: int = 10, limit_bytes: int = 1 << 20) -> ContextCache:
     names = count()
-    return Contexts(limit, limit_bytes, lambda: f"new-{next(names)}", NextIndices())
+    return ContextCache(limit, limit_bytes, lambda: f"new-{next(names)}", NextIndices())
 
 
 def record(
-    contexts: Contexts, messages: list[dict[str, Any]], answer: Answer, identity: Identity, **request: Any
+    contexts: ContextCache, messages: list[dict[str, Any]], answer: Answer, identity: Identity, **request: Any
 ) -> Step:
     conversation = CHAT.read({"model": "m", "messages": messages} | request)
     prompt = prompt_of(conversation.messages)
@@ -73,7 +73,7 @@ def test_a_call_of_a_tool_that_was_not_on_offer_is_told_and_repeated_all_the_sam
 @pytest.mark.parametrize("named", [True, False])
 def test_an_alternative_begins_a_branch_in_which_a_conversation_may_go_on(named: bool) -> None:
     contexts = remembering()
-    whom = identify([(b"x-stepstream-group", b"g")], Gateway(), "t" if named else "")
+    whom = identify([(b"x-stepstream-group", b"g")], GatewaySettings(), "t" if named else "")
     question = {"role": "user", "content": "q"}
     begun = record(contexts, [question], answered([1], [2], "x"), whom)
     messages = [question, {"role": "assistant", "content": "x"}, {"role": "user", "content": "r"}]
@@ -301,7 +301,7 @@ def test_identity_reaches_the_step() -> None:
         (b"x-stepstream-tenant", b"acme"),
         (b"x-stepstream-user", b"u"),
     ]
-    step = record(remembering(), [], answered([1], [2]), identify(headers, Gateway()))
+    step = record(remembering(), [], answered([1], [2]), identify(headers, GatewaySettings()))
     expected = {
         "trajectory_id": "t",
         "task_id": "tâche",

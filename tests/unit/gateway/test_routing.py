@@ -5,9 +5,9 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from stepstream.config import Gateway, Provider, SettingsError, effective, environment_of, load
-from stepstream.services.gateway.api_keys import presented
-from stepstream.services.gateway.context.saved_responses import Histories, KeptPieces
+from stepstream.config import GatewaySettings, ProviderSettings, SettingsError, effective, environment_of, load
+from stepstream.services.gateway.api_keys import credentials_of
+from stepstream.services.gateway.context.saved_responses import KeptPieces, SavedResponses
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import History
@@ -15,8 +15,10 @@ from stepstream.services.gateway.routing import Routes, native
 from stepstream.services.gateway.upstreams import Provider as Called
 from stepstream.services.gateway.upstreams import Workers
 
-OPENAI = Provider(name="openai", base_url="https://o", models=["gpt-*", "o?"], protocols=["chat", "responses"])
-CLAUDE = Provider(name="anthropic", base_url="https://a", models=["claude-*", "gpt-claude"], protocols=["anthropic"])
+OPENAI = ProviderSettings(name="openai", base_url="https://o", models=["gpt-*", "o?"], protocols=["chat", "responses"])
+CLAUDE = ProviderSettings(
+    name="anthropic", base_url="https://a", models=["claude-*", "gpt-claude"], protocols=["anthropic"]
+)
 INCOMING = [
     (b"host", b"gateway"),
     (b"connection", b"keep-alive"),
@@ -54,12 +56,12 @@ def test_a_protocol_is_spoken_or_translated_or_refused() -> None:
         native("chat", CLAUDE.protocols, "anthropic", "/v1/chat/completions")
 
 
-def called(declared: Provider) -> Called:
+def called(declared: ProviderSettings) -> Called:
     return Called(declared, 1.0, None, Metrics())  # type: ignore[arg-type]
 
 
 def test_a_provider_gets_the_callers_headers_but_those_of_the_connection_and_ours() -> None:
-    sent = dict(called(OPENAI).headers(INCOMING, presented(INCOMING), "chat"))
+    sent = dict(called(OPENAI).headers(INCOMING, credentials_of(INCOMING), "chat"))
     assert sent == {
         b"anthropic-version": b"2023-06-01",
         b"openai-organization": b"org",
@@ -72,22 +74,22 @@ def test_a_provider_gets_the_callers_headers_but_those_of_the_connection_and_our
     ("protocol", "name", "value"), [("chat", b"authorization", b"Bearer own"), ("anthropic", b"x-api-key", b"own")]
 )
 def test_a_declared_key_takes_the_place_of_the_callers(protocol: str, name: bytes, value: bytes) -> None:
-    declared = Provider.model_validate(OPENAI.model_dump() | {"api_key": "own"})
-    sent = dict(called(declared).headers(INCOMING, presented(INCOMING), protocol))  # type: ignore[arg-type]
+    declared = ProviderSettings.model_validate(OPENAI.model_dump() | {"api_key": "own"})
+    sent = dict(called(declared).headers(INCOMING, credentials_of(INCOMING), protocol))  # type: ignore[arg-type]
     assert sent[name] == value
     assert "theirs" not in str(sent)
 
 
 def test_one_of_our_keys_goes_nowhere() -> None:
     headers = [(b"authorization", b"Bearer sk-stepstream-ab-secret"), (b"x-stepstream-key", b"sk-stepstream-ab-secret")]
-    workers = Workers(Gateway(), None, Metrics())  # type: ignore[arg-type]
+    workers = Workers(GatewaySettings(), None, Metrics())  # type: ignore[arg-type]
     for target in (called(OPENAI), workers):
-        assert "secret" not in str(target.headers(headers, presented(headers), "chat"))
+        assert "secret" not in str(target.headers(headers, credentials_of(headers), "chat"))
 
 
 def test_a_key_for_another_protocol_is_sent_as_chat_wants_it() -> None:
     headers = [(b"x-api-key", b"theirs")]
-    assert (b"authorization", b"Bearer theirs") in called(OPENAI).headers(headers, presented(headers), "chat")
+    assert (b"authorization", b"Bearer theirs") in called(OPENAI).headers(headers, credentials_of(headers), "chat")
 
 
 def test_providers_are_settings_like_others() -> None:
@@ -111,7 +113,7 @@ def opened() -> Iterator[Callable[[int], KeptPieces]]:
 
 
 def test_conversations_are_kept_up_to_a_number_of_bytes(opened: Callable[[int], KeptPieces]) -> None:
-    histories = Histories(opened(1_000))
+    histories = SavedResponses(opened(1_000))
     said = History([{"role": "user", "content": "x" * 100}], "t")
     for turn in range(5):
         histories.keep("acme", f"r{turn}", said, None, 0)
@@ -124,7 +126,7 @@ def test_conversations_are_kept_up_to_a_number_of_bytes(opened: Callable[[int], 
 
 def test_the_conversation_of_an_erased_person_is_gone(opened: Callable[[int], KeptPieces]) -> None:
     erased = {("acme", "ada"): 5}
-    histories = Histories(opened(10_000), lambda tenant, user, at_us: at_us <= erased.get((tenant, user), -1))
+    histories = SavedResponses(opened(10_000), lambda tenant, user, at_us: at_us <= erased.get((tenant, user), -1))
     for name, user, at_us in (("before", "ada", 5), ("after", "ada", 6), ("other", "bob", 5), ("nobody", None, 5)):
         histories.keep("acme", name, History(), user, at_us)
     assert histories.get("acme", "before") is None
@@ -141,7 +143,7 @@ def test_a_conversation_goes_with_the_erasure_of_anybody_who_took_part_in_it(
     opened: Callable[[int], KeptPieces],
 ) -> None:
     erased: set[str] = set()
-    histories = Histories(opened(10_000), lambda tenant, user, at_us: user in erased and at_us <= 5)
+    histories = SavedResponses(opened(10_000), lambda tenant, user, at_us: user in erased and at_us <= 5)
     for name, before, user, at_us in (("one", "", "ada", 5), ("two", "one", "bob", 6), ("three", "two", None, 7)):
         said = histories.get("acme", before) if before else History()
         assert said is not None

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import LIMITS, group_of, labelled
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.config.learner import JUDGE_ALONE
-from stepstream.learner.data.attempt import Attempt, Place, attempt_of
-from stepstream.learner.data.learning_signal import lesson_of
-from stepstream.learner.data.replay_buffer import Buffer
+from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
+from stepstream.learner.data.learning_signal import learning_signal_of
+from stepstream.learner.data.replay_buffer import ReplayBuffer
 
 
 def test_a_group_is_ready_when_all_attempts_have_come() -> None:
@@ -153,9 +153,9 @@ def lone(number: int, reward: float = 1.0, **fields: Any) -> Attempt:
     return attempt_of(record, (0, number), replace(LIMITS, alone=True))
 
 
-def alone_buffer(name: str, **changes: Any) -> Buffer:
-    how = Learner.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
-    return buffer(lesson=lesson_of(how), **changes)
+def alone_buffer(name: str, **changes: Any) -> ReplayBuffer:
+    how = LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
+    return buffer(lesson=learning_signal_of(how), **changes)
 
 
 @pytest.mark.parametrize("name", sorted(JUDGE_ALONE))
@@ -197,7 +197,7 @@ def test_what_was_trained_on_without_a_group_is_known_again_after_a_crash() -> N
 # --- laws
 
 
-def outcome(here: Buffer) -> set[Place]:
+def outcome(here: ReplayBuffer) -> set[LogPosition]:
     """What may be trained on."""
     ready = here.take(here.ready()) if here.ready() else []
     return set(places(ready))
@@ -221,7 +221,7 @@ def test_whatever_was_trained_when_it_crashed_nothing_is_trained_twice(groups: l
     log = log_from(groups)
     revision = data.draw(st.sampled_from([1, 2]))  # everything was delivered twice, or labelled again
     log += [attempt_at(each, len(log) + i, revision) for i, each in enumerate(log)]
-    trained: list[Place] = []
+    trained: list[LogPosition] = []
     here, version = buffer(), 0
     resume, published, published_version = {0: 0}, 0, 0
     position = 0

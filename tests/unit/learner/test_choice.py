@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.learner.data.sampler import Candidate, Choice, union
+from stepstream.learner.data.sampler import Candidate, GroupSampler, union
 
 
 def candidate(
@@ -19,32 +19,32 @@ def candidate(
     return Candidate(name, int(name[1:]), uses, lag, tenant, signature)
 
 
-def names(choice: Choice, candidates: list[Candidate], count: int, update: int = 1) -> list[str]:
+def names(choice: GroupSampler, candidates: list[Candidate], count: int, update: int = 1) -> list[str]:
     return [each.group_id for each in choice.choose(candidates, count, update)[0]]
 
 
 def test_the_freshest_go_first_and_the_used_last() -> None:
     here = [candidate("g0", 2), candidate("g1", 0, uses=1), candidate("g2", 1), candidate("g3", 1)]
-    assert names(Choice(), here, 4) == ["g2", "g3", "g0", "g1"]
+    assert names(GroupSampler(), here, 4) == ["g2", "g3", "g0", "g1"]
 
 
 def test_a_weighted_draw_follows_the_weights() -> None:
-    choice = Choice(sampling="weighted", temperature=2.0)
+    choice = GroupSampler(sampling="weighted", temperature=2.0)
     first = Counter(names(choice, [candidate("g0", 0), candidate("g1", 2)], 1, update)[0] for update in range(4000))
     expected = 1 / (1 + math.exp(-1.0))
     assert abs(first["g0"] / 4000 - expected) < 5 * math.sqrt(expected * (1 - expected) / 4000)
 
 
 def test_a_draw_is_another_one_in_each_update_and_the_same_again() -> None:
-    choice, here = Choice(sampling="weighted"), [candidate(f"g{n}") for n in range(20)]
+    choice, here = GroupSampler(sampling="weighted"), [candidate(f"g{n}") for n in range(20)]
     draws = [tuple(names(choice, here, 20, update)) for update in (1, 2, 1)]
     assert draws[0] == draws[2] != draws[1]
-    assert tuple(names(Choice(sampling="weighted", seed=1), here, 20, 1)) != draws[0]
+    assert tuple(names(GroupSampler(sampling="weighted", seed=1), here, 20, 1)) != draws[0]
 
 
 def test_a_tenant_takes_no_more_than_its_share() -> None:
     here = [candidate(f"g{n}", tenant="big") for n in range(6)] + [candidate("g6", 3, tenant="small")]
-    choice = Choice(tenant_share=0.5)
+    choice = GroupSampler(tenant_share=0.5)
     chosen, passed = choice.choose(here, 4, 1)
     assert [each.group_id for each in chosen] == ["g0", "g1", "g6"]
     assert passed == dict.fromkeys(("g2", "g3", "g4", "g5"), "tenant_share")
@@ -52,7 +52,7 @@ def test_a_tenant_takes_no_more_than_its_share() -> None:
 
 def test_groups_nearly_alike_are_capped_and_those_without_a_signature_are_not() -> None:
     here = [candidate("g0", words=1), candidate("g1", words=1), candidate("g2", words=2), candidate("g3")]
-    chosen, passed = Choice(near_duplicate_cap=1).choose(here, 3, 1)
+    chosen, passed = GroupSampler(near_duplicate_cap=1).choose(here, 3, 1)
     assert [each.group_id for each in chosen] == ["g0", "g2", "g3"]
     assert passed == {"g1": "near_duplicate_cap"}
 
@@ -75,7 +75,7 @@ CANDIDATES = st.lists(
     ]
 )
 CHOICES = st.builds(
-    Choice,
+    GroupSampler,
     sampling=st.sampled_from(["freshest", "weighted"]),
     tenant_share=st.sampled_from([0.25, 0.5, 1.0]),
     near_duplicate_cap=st.integers(0, 2),
@@ -84,7 +84,7 @@ CHOICES = st.builds(
 
 @given(CANDIDATES, CHOICES, st.integers(1, 8), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_order_of_arrival_changes_nothing_and_caps_hold(
-    here: list[Candidate], choice: Choice, count: int, update: int, rng: Any
+    here: list[Candidate], choice: GroupSampler, count: int, update: int, rng: Any
 ) -> None:
     chosen, passed = choice.choose(here, count, update)
     shuffled = here[:]

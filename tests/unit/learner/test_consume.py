@@ -8,7 +8,7 @@ from labelled_records import LIMITS, labelled
 from prometheus_client import REGISTRY
 from waiting import PATIENCE_S, until
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.learner.data import reader
 from stepstream.learner.data.reader import Reader, arrival_of
 from stepstream.topics.consumer import Event
@@ -66,7 +66,7 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
         return REGISTRY.get_sample_value("stepstream_learner_reader_cpu_seconds_total") or 0.0
 
     before = spent()
-    batches = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
+    batches = Reader(KafkaSettings(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         # The learner asks for nothing, as while it trains; yet the thread reads on, until it is far enough ahead.
         until(lambda: Scripted.made.polled == reader._BATCHES_AHEAD + 1)
@@ -96,7 +96,7 @@ def test_it_is_behind_while_the_log_has_more_than_was_handed_over(monkeypatch: p
 
     monkeypatch.setattr(reader, "EventConsumer", Short)
     monkeypatch.setattr(reader, "arrival_of", held)
-    batches = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
+    batches = Reader(KafkaSettings(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         assert len(batches.next(60.0)) == 1
         assert not batches.next(0.0)
@@ -115,7 +115,7 @@ def test_what_ends_the_reading_is_told_to_whoever_waits(monkeypatch: pytest.Monk
             raise OSError("no such topic")
 
     monkeypatch.setattr(reader, "EventConsumer", Broken)
-    batches = Reader(Kafka(), None, LIMITS, {})  # type: ignore[arg-type]
+    batches = Reader(KafkaSettings(), None, LIMITS, {})  # type: ignore[arg-type]
     with pytest.raises(OSError, match="no such topic"):
         until(lambda: bool(batches.next(0.1)))
     batches.close()

@@ -7,7 +7,7 @@ import pytest
 from credit_cases import LOSS_OF, advantages, judged
 from labelled_records import attempt, labelled
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.advantages import (
     Credit,
     GiGpo,
@@ -56,7 +56,7 @@ def record(*steps: tuple[list[int], list[int], float], **fields: Any) -> events.
     return events.new_labeled_trajectory(**values)
 
 
-NAMES = get_args(Learner.model_fields["advantage"].annotation)
+NAMES = get_args(LearnerSettings.model_fields["advantage"].annotation)
 THREE = (([1, 2], [3, 4], 0.0), ([5], [6], 0.0), ([5], [7, 8, 9], 1.0))
 
 
@@ -118,7 +118,7 @@ def test_steps_without_trained_tokens_and_gaps_keep_their_place() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
-    rule = rule_of(Learner.model_validate({"advantage": name, **LOSS_OF.get(name, {})}))
+    rule = rule_of(LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})}))
     group = [attempt(record(*THREE)), attempt(record(*THREE[:2], ([5], [7], 0.0))), attempt(record(*THREE[:2]))]
     result = rule([[judged(each.credit) for each in group]]).groups[0]
     best, *others = (expand(c, each.sequences[0].steps) for c, each in zip(result, group, strict=True))
@@ -135,7 +135,7 @@ def test_settings_reach_their_rule() -> None:
         "credit_stratum": "steps",
     }
     how = {
-        name: Learner.model_validate({"advantage": name, "credit_blend": 0.1, **given, **LOSS_OF.get(name, {})})
+        name: LearnerSettings.model_validate({"advantage": name, "credit_blend": 0.1, **given, **LOSS_OF.get(name, {})})
         for name in NAMES
     }
     assert rule_of(how["gigpo"]) == GiGpo(step_weight=0.7, discount=0.5)

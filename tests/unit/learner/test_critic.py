@@ -8,7 +8,7 @@ import pytest
 import torch
 from labelled_records import attempt, group_of, labelled, tiny_model
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.advantages import expand_targets
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.reward_shaping import Sums
@@ -25,8 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def how(**fields: Any) -> Learner:
-    return Learner.model_validate({"warmup_updates": 0, **fields})
+def how(**fields: Any) -> LearnerSettings:
+    return LearnerSettings.model_validate({"warmup_updates": 0, **fields})
 
 
 def groups(seed: int = 0, **fields: Any) -> list[list[Attempt]]:

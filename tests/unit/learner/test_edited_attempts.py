@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from labelled_records import attempt, group_of, tiny_model
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.training.trainer import Trainer
 
 COUPLED = {"loss_proximal": "behaviour", "loss_weight": "none"}
@@ -49,7 +49,7 @@ def cut(whole: Attempt, every: int) -> Attempt:
         here = (tokens.steps >= first) & (tokens.steps < first + every)
         trained = tokens.trained[here]
         ids = tokens.ids[: trained[-1] + 1]
-        parts.append(Tokens(ids, trained, tokens.logprobs[here], tokens.versions[here], tokens.steps[here]))
+        parts.append(TokenSequence(ids, trained, tokens.logprobs[here], tokens.versions[here], tokens.steps[here]))
     return replace(whole, sequences=tuple(parts))
 
 
@@ -59,7 +59,9 @@ def edited() -> list[list[Attempt]]:
 
 
 def update(folder: Path, given: list[list[Attempt]], microbatch_tokens: int, **choice: Any) -> dict[str, float]:
-    how = Learner(warmup_updates=0, learning_rate=0.01, minibatches=2, microbatch_tokens=microbatch_tokens, **choice)
+    how = LearnerSettings(
+        warmup_updates=0, learning_rate=0.01, minibatches=2, microbatch_tokens=microbatch_tokens, **choice
+    )
     found = Trainer(folder, how, root=folder).update(1, given, version=1)
     return {name: found[name] for name in TOLD}
 
@@ -104,7 +106,7 @@ def test_only_what_looks_further_is_measured_beforehand(folder: Path, monkeypatc
 
 
 def test_an_attempt_s_rows_are_of_one_gradient_step(folder: Path) -> None:
-    trainer = Trainer(folder, Learner(minibatches=3))
+    trainer = Trainer(folder, LearnerSettings(minibatches=3))
     given = edited()
     owners = [n for n, each in enumerate(each for group in given for each in group) for _ in each.sequences]
     for number in range(8):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tiny_families import FAMILIES, tiny_of
 from transformers import AutoModelForCausalLM
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.model.checkpoint import describe, write_root, write_version
 from stepstream.learner.model.pretrained import CannotTrain, model_folder
 from stepstream.learner.training.trainer import Trainer
@@ -27,7 +27,7 @@ CASES = [
 ]
 
 
-def trained(folder: Path, target: Path, how: Learner, *updates: int) -> Trainer:
+def trained(folder: Path, target: Path, how: LearnerSettings, *updates: int) -> Trainer:
     trainer = Trainer(folder, how)
     for number in updates:
         figures = trainer.update(number, [[attempt(each) for each in group_of(f"g{number}", 4)]], version=0)
@@ -50,7 +50,7 @@ def same(left: Path, right: Path) -> bool:
 def test_a_model_goes_in_is_trained_and_comes_out(family: str, dtype: torch.dtype, rank: int, tmp_path: Path) -> None:
     with model_folder(str(tiny_of(family, tmp_path / "given", dtype))) as folder:
         write_root(folder, tmp_path / "0")
-    how = Learner(warmup_updates=0, learning_rate=1e-3, lora_rank=rank)
+    how = LearnerSettings(warmup_updates=0, learning_rate=1e-3, lora_rank=rank)
     trained(tmp_path / "0", tmp_path / "1", how, 1)
     resumed = trained(tmp_path / "1", tmp_path / "2", how, 2)
     trained(tmp_path / "0", tmp_path / "straight", how, 1, 2)
@@ -66,7 +66,7 @@ def test_a_model_goes_in_is_trained_and_comes_out(family: str, dtype: torch.dtyp
     ours: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
     if rank:
         ours = PeftModel.from_pretrained(ours, tmp_path / "2/adapter")
-        base = Trainer(tmp_path / "0", Learner()).policy
+        base = Trainer(tmp_path / "0", LearnerSettings()).policy
         torch.testing.assert_close(resumed.policy.reference_logprobs(ROWS), base.logprobs(ROWS).detach())
         assert not torch.allclose(resumed.policy.logprobs(ROWS), base.logprobs(ROWS))
         assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "0/model.safetensors").read_bytes()
@@ -77,12 +77,12 @@ def test_a_model_goes_in_is_trained_and_comes_out(family: str, dtype: torch.dtyp
 
 def test_adapters_of_another_shape_begin_anew_on_what_was_published(tmp_path: Path) -> None:
     tiny_of("llama", tmp_path / "0")
-    trained(tmp_path / "0", tmp_path / "1", Learner(warmup_updates=0, lora_rank=2), 1)
-    other = Learner(warmup_updates=0, lora_rank=2, lora_targets=["q_proj"])
+    trained(tmp_path / "0", tmp_path / "1", LearnerSettings(warmup_updates=0, lora_rank=2), 1)
+    other = LearnerSettings(warmup_updates=0, lora_rank=2, lora_targets=["q_proj"])
     trainer = trained(tmp_path / "1", tmp_path / "2", other, 2)
     assert all("q_proj.lora_" in name for name in trainer.policy.weights)
     assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "1/model.safetensors").read_bytes()
-    whole = trained(tmp_path / "2", tmp_path / "3", Learner(warmup_updates=0), 3)
+    whole = trained(tmp_path / "2", tmp_path / "3", LearnerSettings(warmup_updates=0), 3)
     with pytest.raises(ValueError, match=r"learner\.lora_rank"):
         whole.policy.reference_logprobs(ROWS)
     assert {path.name for path in (tmp_path / "3").iterdir()} == {path.name for path in (tmp_path / "0").iterdir()} | {
@@ -93,7 +93,7 @@ def test_adapters_of_another_shape_begin_anew_on_what_was_published(tmp_path: Pa
         path.name for path in (tmp_path / "0").iterdir()
     }
     with pytest.raises(CannotTrain, match=r"learner\.lora_targets"):
-        Trainer(tmp_path / "0", Learner(lora_rank=2, lora_targets=["no_such_layer"]))
+        Trainer(tmp_path / "0", LearnerSettings(lora_rank=2, lora_targets=["no_such_layer"]))
 
 
 def test_weights_in_several_files_become_one(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import attempt, group_of, labelled
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.drop_reasons import REASONS, REMEDIES
-from stepstream.learner.data.groups import GivenUp, group_key
-from stepstream.learner.data.learning_signal import lesson_of
-from stepstream.learner.data.replay_buffer import Buffer
-from stepstream.learner.data.sampler import Choice
+from stepstream.learner.data.groups import AbandonedGroup, group_key
+from stepstream.learner.data.learning_signal import learning_signal_of
+from stepstream.learner.data.replay_buffer import ReplayBuffer
+from stepstream.learner.data.sampler import GroupSampler
 from stepstream.learner.decisions import Decider, Use
 from stepstream.learner.lineage import uses_of
 from stepstream.topics.events import new_checkpoint, new_update_input
@@ -24,7 +24,7 @@ from stepstream.topics.events import new_checkpoint, new_update_input
 PAGE = Path(__file__).parents[3] / "docs" / "learner.md"
 
 
-def told(here: Buffer) -> list[tuple[str, int, str]]:
+def told(here: ReplayBuffer) -> list[tuple[str, int, str]]:
     """Trajectory, revision and reason of what was let go of since the last call."""
     return [(fate.attempt.trajectory_id, fate.attempt.revision, fate.reason) for fate in here.fates()]
 
@@ -74,7 +74,7 @@ def test_a_group_that_was_given_up_stays_so_after_a_restart() -> None:
     decisions = [decider.dropped(fate, 0) for fate in first.fates()]
     given_up = list(decider.given_up([*decisions, decisions[0] | {"root": 7}, decisions[0] | {"reason": "stale"}]))
     key = group_key("default", "g")
-    assert given_up == [GivenUp(key, "g/0", 1, 0), GivenUp(key, "g/1", 1, 0)]
+    assert given_up == [AbandonedGroup(key, "g/0", 1, 0), AbandonedGroup(key, "g/1", 1, 0)]
     again = fold(buffer(given_up=given_up), log)
     assert again.take(1) is None
     assert told(again) == [("g/2", 1, "group_over")]
@@ -102,7 +102,7 @@ def test_a_revision_between_two_uses_is_used_and_an_outdated_one_is_not() -> Non
 
 
 def test_whoever_a_cap_kept_out_until_it_was_stale_is_told_so() -> None:
-    choice = Choice(tenant_share=0.5)
+    choice = GroupSampler(tenant_share=0.5)
     records = [*group_of("a", SIZE), *group_of("b", SIZE), *group_of("c", SIZE, tenant="other")]
     here = fold(buffer(choice=choice), log_of(*records))
     taken = here.take(2) or []
@@ -115,8 +115,8 @@ def test_whoever_a_cap_kept_out_until_it_was_stale_is_told_so() -> None:
     ("advantage", "ready"), [("dr_grpo", 0), ("reinforce_pp", 1), ("reinforce_pp_baseline", 0), ("gigpo", 0)]
 )
 def test_whether_equal_rewards_teach_anything_is_the_rule_s_to_say(advantage: str, ready: int) -> None:
-    how = Learner.model_validate({"advantage": advantage})
-    here = fold(buffer(lesson=lesson_of(how)), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
+    how = LearnerSettings.model_validate({"advantage": advantage})
+    here = fold(buffer(lesson=learning_signal_of(how)), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
     assert here.ready() == ready
     assert {reason for _, _, reason in told(here)} == (set() if ready else {"no_variance"})
 

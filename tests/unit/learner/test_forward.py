@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model import attention
-from stepstream.learner.model.forward import Packed, Padded, way_for
+from stepstream.learner.model.forward import Packed, Padded, forward_pass_for
 from stepstream.learner.model.pretrained import CannotTrain
 
 SIZES = {
@@ -44,7 +44,7 @@ def model_of(kind: str, sizes: dict[str, Any]) -> Any:
     return model.eval()
 
 
-def rows(seed: int = 0) -> list[Tokens]:
+def rows(seed: int = 0) -> list[TokenSequence]:
     """Ragged sequences of several turns; some share a beginning, and one shares another's turns too."""
     rng = np.random.default_rng(seed)
     stem = rng.integers(61, size=20)
@@ -54,7 +54,7 @@ def rows(seed: int = 0) -> list[Tokens]:
         ids = np.concatenate([stem if length % 2 == 0 else stem[:0], rng.integers(61, size=length)])
         found.append(ids)
     found.append(np.concatenate([found[2][:35], rng.integers(61, size=6)]))
-    return [Tokens(ids, np.flatnonzero(rng.random(ids.size - 1) < 0.5) + 1, *[nothing] * 3) for ids in found]
+    return [TokenSequence(ids, np.flatnonzero(rng.random(ids.size - 1) < 0.5) + 1, *[nothing] * 3) for ids in found]
 
 
 def values(scores: Any, model: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,7 +68,7 @@ def values(scores: Any, model: Any) -> tuple[Tensor, Tensor, Tensor]:
     return scores.logprobs.detach(), scores.entropy, gradient
 
 
-def one_by_one(model: Any, chosen: Sequence[Tokens]) -> Any:
+def one_by_one(model: Any, chosen: Sequence[TokenSequence]) -> Any:
     from stepstream.learner.model.forward import Scores
 
     found = [model(torch.from_numpy(row.ids)[None], use_cache=False).logits[0].log_softmax(-1) for row in chosen]
@@ -89,7 +89,7 @@ def test_packed_is_padded_is_one_by_one(kind: str) -> None:
     model, chosen = model_of(kind, PACKED[kind]), rows()
     expected = values(one_by_one(model, chosen), model)
     assert_same(values(Padded()(model, chosen), model), expected)
-    way = way_for(model)
+    way = forward_pass_for(model)
     assert isinstance(way, Packed)
     assert_same(values(way(model, chosen), model), expected)
     apart = [way(model, [chosen[i] for i in batch]).logprobs for batch in way.batches(chosen, 60)]
@@ -101,7 +101,7 @@ def test_packed_is_padded_is_one_by_one(kind: str) -> None:
 def test_models_with_another_attention_are_padded(kind: str) -> None:
     model, chosen = model_of(kind, PADDED[kind]), rows()
     expected = values(one_by_one(model, chosen), model)
-    way = way_for(model)
+    way = forward_pass_for(model)
     assert isinstance(way, Padded)
     assert_same(values(way(model, chosen), model), expected)
 
@@ -131,14 +131,14 @@ def test_packed_on_a_gpu_is_padded_on_a_gpu() -> None:
     model, chosen = model_of("llama", WIDE | {"hidden_size": 128}).cuda(), rows()
     with torch.autocast("cuda", torch.bfloat16):
         expected = Padded()(model, chosen).logprobs
-        way = way_for(model)
+        way = forward_pass_for(model)
         assert isinstance(way, Packed)
         torch.testing.assert_close(way(model, chosen).logprobs, expected, atol=0.1, rtol=0.05)
 
 
 def test_bfloat16_differs_by_its_precision_only() -> None:
     model, chosen = model_of("qwen3", PACKED["qwen3"]), rows()
-    way = way_for(model)
+    way = forward_pass_for(model)
     exact = values(way(model, chosen), model)
     with torch.autocast("cpu", torch.bfloat16):
         lower = way(model, chosen)
@@ -152,4 +152,4 @@ def test_an_output_layer_that_is_not_plain_is_refused() -> None:
     model = model_of("llama", WIDE)
     model.set_output_embeddings(torch.nn.Sequential(torch.nn.Linear(32, 61)))
     with pytest.raises(CannotTrain, match="output layer"):
-        way_for(model)
+        forward_pass_for(model)

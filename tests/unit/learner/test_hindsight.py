@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelled_records import attempt, group_of, labelled, tiny_model
 
-from stepstream.config import Learner, SettingsError
+from stepstream.config import LearnerSettings, SettingsError
 from stepstream.learner.advantages import Hcapo
 from stepstream.learner.advantages.from_config import GROUP, rule_of
 from stepstream.learner.data.attempt import Attempt
@@ -80,7 +80,7 @@ def test_a_step_that_was_not_scored_is_neutral() -> None:
 
 
 def test_the_policy_s_scores_are_those_of_its_own_forward_pass(tmp_path: Path) -> None:
-    trainer = Trainer(tiny_model(tmp_path), Learner(advantage="hcapo", warmup_updates=0))
+    trainer = Trainer(tiny_model(tmp_path), LearnerSettings(advantage="hcapo", warmup_updates=0))
     model = load_model(tmp_path)
     group = [attempt(record) for record in group_of("g", 3, versions=(0, 0, 0))]
     (credits,) = trainer._evidence([group]).groups
@@ -106,7 +106,7 @@ class Critic:
 
 
 @pytest.fixture
-def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Learner:
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearnerSettings:
     """A package with a critic that reads a shadow component, as a process reward model's feedback gives one."""
     (tmp_path / "hindsight_plug.py").write_text(PLUG)
     info = tmp_path / "hindsight_plug-1.dist-info"
@@ -115,7 +115,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Learner:
     entry = f"[{GROUP}]\nprm = hindsight_plug:Critic\n"
     (info / "entry_points.txt").write_text(entry)
     monkeypatch.syspath_prepend(tmp_path)
-    return Learner(advantage="hcapo", credit_hindsight="prm", credit_discount=1.0, warmup_updates=0)
+    return LearnerSettings(advantage="hcapo", credit_hindsight="prm", credit_discount=1.0, warmup_updates=0)
 
 
 def scored(number: int, *useful: float) -> Attempt:
@@ -126,11 +126,13 @@ def scored(number: int, *useful: float) -> Attempt:
     return attempt(record)
 
 
-def test_another_critic_is_chosen_by_its_name_and_the_policy_is_not_asked(plugged: Learner, tmp_path: Path) -> None:
+def test_another_critic_is_chosen_by_its_name_and_the_policy_is_not_asked(
+    plugged: LearnerSettings, tmp_path: Path
+) -> None:
     group = [scored(0, 0.2, 1.0, 0.6), scored(1, 0.4, 0.4, 0.4)]
     rule = rule_of(plugged)
     assert rule.needs == frozenset()
-    assert rule_of(Learner(advantage="hcapo")).needs == {"hindsight"}
+    assert rule_of(LearnerSettings(advantage="hcapo")).needs == {"hindsight"}
     assert isinstance(rule, Hcapo)
     assert rule.ratios(group[0].credit) == pytest.approx([0.8, 1.2, 1.0])  # (1.2, 2, 1.6) over 1.6, clipped
     dull, useful, plain = rule([[each.credit for each in group]]).groups[0][0].steps
@@ -140,7 +142,7 @@ def test_another_critic_is_chosen_by_its_name_and_the_policy_is_not_asked(plugge
     assert trainer.update(1, [group], 0)["credited_share"] == 1.0
 
 
-def test_a_critic_that_nobody_has_is_named(plugged: Learner) -> None:
+def test_a_critic_that_nobody_has_is_named(plugged: LearnerSettings) -> None:
     with pytest.raises(SettingsError, match=r"no critic 'other' .*; there are policy, prm"):
         rule_of(plugged.model_copy(update={"credit_hindsight": "other"}))
     assert needs_group(plugged.model_copy(update={"credit_hindsight": "other"}))  # asked where it is not installed

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from labelled_records import LIMITS, attempt, group_of, labelled, shown, tiny_model
 from transformers import AutoModelForCausalLM
 
-from stepstream.config import Learner
-from stepstream.learner.data.attempt import Attempt, Place
-from stepstream.learner.data.learning_signal import lesson_of, to_imitate
-from stepstream.learner.data.replay_buffer import Buffer
-from stepstream.learner.data.requirements import NEEDS
+from stepstream.config import LearnerSettings
+from stepstream.learner.data.attempt import Attempt, LogPosition
+from stepstream.learner.data.learning_signal import learning_signal_of, to_imitate
+from stepstream.learner.data.replay_buffer import ReplayBuffer
+from stepstream.learner.data.requirements import REQUIREMENTS
 from stepstream.learner.model.checkpoint import sha256_of, write_version
 from stepstream.learner.training.trainer import Trainer
 
-SPEECH = replace(LIMITS, needs=NEEDS["sft"], speech=lambda text: [*text.encode("ascii")[:90], 2] if text != "?" else [])
+SPEECH = replace(
+    LIMITS, needs=REQUIREMENTS["sft"], speech=lambda text: [*text.encode("ascii")[:90], 2] if text != "?" else []
+)
 """A vocabulary of ASCII, in which a question mark cannot be said."""
-HOW = Learner.model_validate({"objective": "sft", "warmup_updates": 0, "learning_rate": 3e-3, "minibatches": 1})
+HOW = LearnerSettings.model_validate({"objective": "sft", "warmup_updates": 0, "learning_rate": 3e-3, "minibatches": 1})
 
 
 def seen(record: Any, offset: int = 0) -> Attempt:
@@ -126,8 +128,8 @@ def test_successes_and_demonstrations_are_imitated_token_by_token(folder: Path) 
 # --- the buffer
 
 
-def imitating(**changes: Any) -> Buffer:
-    return buffer(**({"lesson": lesson_of(HOW), "needs": NEEDS["sft"]} | changes))
+def imitating(**changes: Any) -> ReplayBuffer:
+    return buffer(**({"lesson": learning_signal_of(HOW), "needs": REQUIREMENTS["sft"]} | changes))
 
 
 def failures(group: str = "g", **fields: Any) -> list[Any]:
@@ -139,7 +141,7 @@ def late(number: int = 0, revision: int = 2, text: str | None = "!", offset: int
     return seen(record if text is None else shown(record, 0, text), offset)
 
 
-def told(here: Buffer) -> set[tuple[str, int, str]]:
+def told(here: ReplayBuffer) -> set[tuple[str, int, str]]:
     return {(fate.attempt.trajectory_id, fate.attempt.revision, fate.reason) for fate in here.fates()}
 
 
@@ -211,7 +213,7 @@ def test_whatever_comes_late_and_whenever_it_crashes_no_attempt_is_trained_on_tw
         records.append(shown(record, 0, "!") if is_shown else record)
     log = log_of(records)
     log += [attempt_at(each, len(log) + i, each.revision) for i, each in enumerate(log)]
-    trained: list[Place] = []
+    trained: list[LogPosition] = []
     here, version, resume, published, position = imitating(), 0, {0: 0}, 0, 0
     for action in data.draw(st.lists(st.sampled_from(["read", "publish", "give up", "crash"]), max_size=12)):
         if action == "read":

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from stepstream.learner.decisions import UPDATES, Decider
 from stepstream.learner.losses import Bucket
-from stepstream.learner.reporter import Journal
+from stepstream.learner.reporter import Reporter
 
 FIGURES = {
     "loss": 0.25,
@@ -41,7 +41,7 @@ def value(name: str, **labels: str) -> float:
 
 def test_an_update_is_shown_as_it_is_told() -> None:
     outbox = Kept()
-    journal = Journal(Decider("m", 0), outbox)  # type: ignore[arg-type]
+    journal = Reporter(Decider("m", 0), outbox)  # type: ignore[arg-type]
     counted = [
         ("updates_total", {}, 1),
         ("trained_tokens_total", {}, 30),
@@ -70,7 +70,7 @@ def test_an_update_is_shown_as_it_is_told() -> None:
 
 def test_time_is_told_since_the_update_before() -> None:
     outbox = Kept()
-    journal = Journal(Decider("m", 0), outbox)  # type: ignore[arg-type]
+    journal = Reporter(Decider("m", 0), outbox)  # type: ignore[arg-type]
     before = value("seconds_total", activity="read")
     with journal.time("train"):
         pass

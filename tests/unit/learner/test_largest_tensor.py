@@ -8,7 +8,7 @@ from labelled_records import attempt, labelled
 from largest_tensor import Largest
 from tiny_families import tiny_of
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.model import lm_head
 from stepstream.learner.training.trainer import Trainer
 
@@ -36,7 +36,7 @@ def test_no_tensor_of_an_update_is_larger(
     folder: Path, choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(lm_head._MOST_LOGITS, "cpu", 1)
-    trainer = Trainer(folder, Learner(microbatch_tokens=100_000, minibatches=1, **choice), root=folder)
+    trainer = Trainer(folder, LearnerSettings(microbatch_tokens=100_000, minibatches=1, **choice), root=folder)
     group = [attempt(labelled("g", number, float(number), versions=(0,) * 55)) for number in range(2)]
     with Largest() as largest:
         figures = trainer.update(1, [group], version=0)

@@ -6,17 +6,17 @@ from typing import get_args
 import pytest
 from credit_cases import LOSS_OF, four_attempts, judged
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.config.learner import JUDGE_ALONE, PAYS_TOKENS
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.advantages.from_config import rule_of
 from stepstream.learner.data.learning_signal import equal_rewards_teach, needs_group
 
-NAMES = get_args(Learner.model_fields["advantage"].annotation)
+NAMES = get_args(LearnerSettings.model_fields["advantage"].annotation)
 
 
-def how_of(name: str) -> Learner:
-    return Learner.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
+def how_of(name: str) -> LearnerSettings:
+    return LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
 
 
 def paid_alike() -> list[Trajectory]:
@@ -42,6 +42,6 @@ def test_who_rewards_tokens_may_pay_for_nearness_to_the_root(name: str) -> None:
 
 @pytest.mark.parametrize(("objective", "compares"), [("dpo", True), ("kto", False), ("sft", False)])
 def test_preferences_compare_and_judgements_do_not(objective: str, compares: bool) -> None:
-    how = Learner.model_validate({"objective": objective})
+    how = LearnerSettings.model_validate({"objective": objective})
     assert needs_group(how) is compares
     assert equal_rewards_teach(how) is not compares

@@ -7,7 +7,7 @@ import pytest
 from labelled_records import attempt, group_of, tiny_model
 from pydantic import ValidationError
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.losses import Banded, Objective, OffPolicySequences, Ppo, Sapo, Truncated, Unweighted, Veto
 from stepstream.learner.losses.from_config import objective_of
 from stepstream.learner.training.trainer import Trainer
@@ -36,15 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def figures(folder: Path, **choice: Any) -> dict[str, float]:
     groups = [[attempt(record) for record in group_of(f"g{n}", 4, versions=(0, 2))] for n in range(2)]
-    return Trainer(folder, Learner(warmup_updates=0, **choice)).update(1, groups, version=3)
+    return Trainer(folder, LearnerSettings(warmup_updates=0, **choice)).update(1, groups, version=3)
 
 
 def test_the_default_is_the_decoupled_truncated_objective() -> None:
-    assert objective_of(Learner()) == Objective(weight=Truncated(2.0), clip=Ppo(0.2, 0.28, 3.0))
+    assert objective_of(LearnerSettings()) == Objective(weight=Truncated(2.0), clip=Ppo(0.2, 0.28, 3.0))
 
 
 def test_settings_arrive() -> None:
-    how = Learner(
+    how = LearnerSettings(
         loss_ratio="step",
         loss_weight="icepop",
         weight_low=0.7,
@@ -61,7 +61,7 @@ def test_settings_arrive() -> None:
         masks=(Veto(0.01), OffPolicySequences(0.1)),
         entropy=0.5,
     )
-    soft = objective_of(Learner.model_validate({"loss_clip": "sapo", "sapo_negative": 1.2, **COUPLED}))
+    soft = objective_of(LearnerSettings.model_validate({"loss_clip": "sapo", "sapo_negative": 1.2, **COUPLED}))
     assert soft == Objective(proximal="behaviour", weight=Unweighted(), clip=Sapo(1.0, 1.2))
 
 
@@ -100,4 +100,4 @@ def test_figures_of_staleness(folder: Path) -> None:
 )
 def test_contradictions_are_refused(choice: dict[str, Any], advice: str) -> None:
     with pytest.raises(ValidationError, match=advice):
-        Learner.model_validate(choice)
+        LearnerSettings.model_validate(choice)

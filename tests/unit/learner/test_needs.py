@@ -9,12 +9,12 @@ import pytest
 from buffers import SIZE, buffer, fold, log_of, places
 from labelled_records import LIMITS, attempt, labelled, shown, tiny_model, written
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.drop_reasons import REASONS, REMEDIES, Fate
-from stepstream.learner.data.learning_signal import lesson_of, needs_group
-from stepstream.learner.data.requirements import NEEDS, needs_of
-from stepstream.learner.data.sequences import UNVERSIONED, Limits, Spoken
+from stepstream.learner.data.drop_reasons import REASONS, REMEDIES, Drop
+from stepstream.learner.data.learning_signal import learning_signal_of, needs_group
+from stepstream.learner.data.requirements import REQUIREMENTS, requirements_of
+from stepstream.learner.data.sequences import UNVERSIONED, Limits, ResponseSpan
 from stepstream.learner.decisions import Decider
 from stepstream.learner.training.preference import Preference
 from stepstream.learner.training.trainer import Trainer
@@ -23,11 +23,11 @@ OBJECTIVES = ("policy_gradient", "dpo", "kto", "sft")
 BY_TEXT = ("dpo", "kto", "sft")
 
 
-def how(objective: str, **fields: Any) -> Learner:
-    return Learner.model_validate({"objective": objective, "warmup_updates": 0, "minibatches": 1, **fields})
+def how(objective: str, **fields: Any) -> LearnerSettings:
+    return LearnerSettings.model_validate({"objective": objective, "warmup_updates": 0, "minibatches": 1, **fields})
 
 
-def spoken(conversation: Any) -> list[Spoken]:
+def spoken(conversation: Any) -> list[ResponseSpan]:
     """A byte a token, in place of a tokenizer."""
     ids: list[int] = []
     spans = []
@@ -35,13 +35,13 @@ def spoken(conversation: Any) -> list[Spoken]:
         begin, steps = len(ids), [s["step_index"] for s in conversation["spans"] if s["message"] == place]
         ids += message["content"].encode("ascii")
         spans += [(begin, len(ids), step) for step in steps]
-    return [Spoken(ids, spans)]
+    return [ResponseSpan(ids, spans)]
 
 
 def limits(objective: str, **changes: Any) -> Limits:
     values: dict[str, Any] = {
         "vocabulary": 128,
-        "needs": NEEDS[objective],
+        "needs": REQUIREMENTS[objective],
         "alone": objective != "policy_gradient" and not needs_group(how(objective)),
         "speech": lambda text: [*text.encode("ascii"), 2] if text != "?" else [],
         "transcript": spoken,
@@ -50,9 +50,9 @@ def limits(objective: str, **changes: Any) -> Limits:
 
 
 def test_every_objective_has_its_needs() -> None:
-    assert set(NEEDS) == set(get_args(Learner.model_fields["objective"].annotation)) == set(OBJECTIVES)
-    assert [name for name in OBJECTIVES if needs_of(how(name)).sampled] == ["policy_gradient"]
-    assert all(needs.fresh == needs.sampled for needs in NEEDS.values())
+    assert set(REQUIREMENTS) == set(get_args(LearnerSettings.model_fields["objective"].annotation)) == set(OBJECTIVES)
+    assert [name for name in OBJECTIVES if requirements_of(how(name)).sampled] == ["policy_gradient"]
+    assert all(needs.fresh == needs.sampled for needs in REQUIREMENTS.values())
 
 
 # --- admission
@@ -126,13 +126,13 @@ def test_a_demonstration_is_imitated_in_place_of_the_answer_or_preferred_to_it(r
 
 def test_a_demonstration_and_the_answer_in_its_place_are_a_pair() -> None:
     attempts = [attempt(each, limits=limits("dpo")) for each in (corrected("!!"), labelled("g", 0, 0.0))]
-    assert lesson_of(how("dpo"))(attempts) == ""  # although both failed
+    assert learning_signal_of(how("dpo"))(attempts) == ""  # although both failed
     [[better, worse]] = Preference(how("dpo")).compared([attempts])
     assert better.reward > worse.reward
     assert [bytes(each.sequences[0].ids.tolist()) for each in (better, worse)] == [b"whataband!!\x02", b"whatabandc"]
     assert [each.sequences[0].trained.tolist() for each in (better, worse)] == [[9, 10, 11], [9]]
     alone = attempt(corrected("!!", group=None), limits=limits("dpo"))
-    assert (alone.barred, lesson_of(how("dpo"))([alone])) == ("", "")
+    assert (alone.barred, learning_signal_of(how("dpo"))([alone])) == ("", "")
     assert attempt(corrected("?", group=None), limits=limits("dpo")).barred == "demonstration_form"
     assert attempt(corrected("?"), limits=limits("dpo")).barred == ""  # its group may still make a pair of it
 
@@ -153,7 +153,9 @@ def pair_log(name: str, count: int = 2) -> list[Attempt]:
 
 @pytest.mark.parametrize("name", BY_TEXT)
 def test_a_group_that_waited_in_vain_is_taken_as_it_is(name: str) -> None:
-    here = fold(buffer(lesson=lesson_of(how(name)), needs=NEEDS[name], version=50, root=40), pair_log(name))
+    here = fold(
+        buffer(lesson=learning_signal_of(how(name)), needs=REQUIREMENTS[name], version=50, root=40), pair_log(name)
+    )
     assert here.take(1) is None
     here.give_up(10.0)
     assert places(here.take(1)) == [(0, 0), (0, 1)]
@@ -161,7 +163,7 @@ def test_a_group_that_waited_in_vain_is_taken_as_it_is(name: str) -> None:
 
 
 def test_what_waited_in_vain_and_makes_no_pair_is_given_up() -> None:
-    here = fold(buffer(lesson=lesson_of(how("dpo")), needs=NEEDS["dpo"]), pair_log("dpo", 1))
+    here = fold(buffer(lesson=learning_signal_of(how("dpo")), needs=REQUIREMENTS["dpo"]), pair_log("dpo", 1))
     here.give_up(10.0)
     assert [fate.reason for fate in here.fates()] == ["group_incomplete"]
 
@@ -171,13 +173,13 @@ def test_only_ratios_need_what_is_fresh_and_of_the_lineage(name: str) -> None:
     records = [labelled("g", n, float(n == 0), versions=(3, 3)) for n in range(SIZE)]
     reasons = []
     for version, root in ((9, 0), (5, 4)):
-        here = buffer(lesson=lesson_of(how(name)), needs=NEEDS[name], version=version, root=root)
+        here = buffer(lesson=learning_signal_of(how(name)), needs=REQUIREMENTS[name], version=version, root=root)
         reasons.append({fate.reason for fate in fold(here, log_of(*records)).fates()})
-    assert reasons == ([{"stale"}, {"other_lineage"}] if NEEDS[name].fresh else [set(), set()])
+    assert reasons == ([{"stale"}, {"other_lineage"}] if REQUIREMENTS[name].fresh else [set(), set()])
 
 
 def test_what_is_told_of_it_names_no_staleness() -> None:
-    assert Decider("demo", 0).dropped(Fate(pair_log("dpo")[0], "group_over"), 7)["staleness"] is None
+    assert Decider("demo", 0).dropped(Drop(pair_log("dpo")[0], "group_over"), 7)["staleness"] is None
 
 
 # --- training

@@ -7,15 +7,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model import packing
 from stepstream.learner.model.packing import pack, pack_batches
 
 
-def tokens(ids: list[int]) -> Tokens:
+def tokens(ids: list[int]) -> TokenSequence:
     """A sequence of which every token but the first is trained."""
     nothing: Any = np.empty(0)
-    return Tokens(np.array(ids), np.arange(1, len(ids)), nothing, nothing, nothing)
+    return TokenSequence(np.array(ids), np.arange(1, len(ids)), nothing, nothing, nothing)
 
 
 # Few different tokens and a stem: they share beginnings, branch within branches, repeat and contain each other.
@@ -29,7 +29,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.sampled_from([1, 8]))
-def test_every_trained_token_sees_exactly_what_was_before_it(rows: list[Tokens], least: int) -> None:
+def test_every_trained_token_sees_exactly_what_was_before_it(rows: list[TokenSequence], least: int) -> None:
     with patch.object(packing, "_LEAST_SHARED", least):
         packed = pack(rows)
     keys, sizes = packed.paths()
@@ -51,7 +51,7 @@ def test_every_trained_token_sees_exactly_what_was_before_it(rows: list[Tokens],
 
 
 @given(ROWS)
-def test_descendants_follow_a_run_and_nothing_else_does(rows: list[Tokens]) -> None:
+def test_descendants_follow_a_run_and_nothing_else_does(rows: list[TokenSequence]) -> None:
     packed = pack(rows)
     keys, sizes = packed.paths()
     paths = [set(path.tolist()) for path in np.split(keys, np.cumsum(sizes)[:-1])]
@@ -61,7 +61,7 @@ def test_descendants_follow_a_run_and_nothing_else_does(rows: list[Tokens]) -> N
 
 
 @given(ROWS)
-def test_no_shared_beginning_is_held_twice(rows: list[Tokens]) -> None:
+def test_no_shared_beginning_is_held_twice(rows: list[TokenSequence]) -> None:
     beginnings = {tuple(row.ids[:end].tolist()) for row in rows for end in range(1, row.ids.size)}
     with patch.object(packing, "_LEAST_SHARED", 1):
         packed = pack(rows)
@@ -77,7 +77,7 @@ def test_short_beginnings_are_not_shared() -> None:
 
 
 @given(ROWS, st.integers(1, 120))
-def test_every_sequence_is_in_one_pack_within_bounds(rows: list[Tokens], most: int) -> None:
+def test_every_sequence_is_in_one_pack_within_bounds(rows: list[TokenSequence], most: int) -> None:
     batches = pack_batches(rows, most)
     assert sorted(index for batch in batches for index in batch) == list(range(len(rows)))
     assert all(len(batch) == 1 or pack([rows[i] for i in batch]).ids.size <= most for batch in batches)

@@ -9,13 +9,13 @@ import torch
 from labelled_records import attempt, labelled, tiny_model
 from pydantic import ValidationError
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.learning_signal import lesson_of
+from stepstream.learner.data.learning_signal import learning_signal_of
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.model.checkpoint import sha256_of, write_version
 from stepstream.learner.training.preference import Answers, Preference, loss_of, pairs
-from stepstream.learner.training.rule_inputs import Evidence, penalised
+from stepstream.learner.training.rule_inputs import RuleInputs, penalised
 from stepstream.learner.training.trainer import Trainer
 
 REWARDS = (1.0, 0.5, 0.0, 0.0)
@@ -26,8 +26,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def how(**fields: Any) -> Learner:
-    return Learner.model_validate({"warmup_updates": 0, "learning_rate": 1e-3, **fields})
+def how(**fields: Any) -> LearnerSettings:
+    return LearnerSettings.model_validate({"warmup_updates": 0, "learning_rate": 1e-3, **fields})
 
 
 def groups(count: int = 3) -> list[list[Attempt]]:
@@ -133,7 +133,7 @@ def test_minibatches_keep_groups_whole() -> None:
 )
 def test_what_a_group_must_have(fields: dict[str, Any], rewards: tuple[float, ...], reason: str) -> None:
     attempts = [attempt(labelled("g", n, reward)) for n, reward in enumerate(rewards)]
-    assert lesson_of(how(**fields))(attempts) == reason
+    assert learning_signal_of(how(**fields))(attempts) == reason
 
 
 # --- distance from the reference
@@ -175,7 +175,7 @@ def test_what_a_token_is_paid_is_its_own_distance() -> None:
     own = {n: torch.arange(float(tokens.trained.size)) for n, tokens in enumerate(rows)}
     far = {n: torch.full_like(values, 1.0) for n, values in own.items()}
     far[1][0] = -torch.inf
-    found = penalised(Evidence([[each.credit for each in group]]), [group], own, far, 0.5)
+    found = penalised(RuleInputs([[each.credit for each in group]]), [group], own, far, 0.5)
     for n, credit in enumerate(found.groups[0]):
         paid = [reward for step in credit.steps for reward in step.token_rewards]
         assert paid == [0.0 if (n, place) == (1, 0) else -0.5 * (place - 1.0) for place in range(len(paid))]

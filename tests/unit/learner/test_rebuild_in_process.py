@@ -7,8 +7,8 @@ import orjson
 import pytest
 from labelled_records import group_of, shown, tiny_model
 
-from stepstream.config import Learner
-from stepstream.learner.data.attempt import Place, attempt_of
+from stepstream.config import LearnerSettings
+from stepstream.learner.data.attempt import LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.lineage import Versions
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
@@ -17,16 +17,16 @@ from stepstream.learner.rebuild import CannotRebuild, rebuild_from
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events
 
-HOW = Learner(warmup_updates=2, checkpoints="/somewhere/else")
+HOW = LearnerSettings(warmup_updates=2, checkpoints="/somewhere/else")
 PAID = {"kl_weight": 0.1, "kl_place": "reward", "advantage": "reinforce_pp"}
 
 
 class World:
     """A log in memory and three versions that were trained from it: 0 (root), 1 and 2."""
 
-    def __init__(self, data: Path, how: Learner = HOW, **fields: Any) -> None:
+    def __init__(self, data: Path, how: LearnerSettings = HOW, **fields: Any) -> None:
         self.how = how
-        self.log: dict[Place, Any] = {}
+        self.log: dict[LogPosition, Any] = {}
         for number in range(8):
             for record in group_of(f"g{number}", 3, **fields):
                 if how.objective == "sft":
@@ -72,7 +72,7 @@ class World:
             )
         )
 
-    def read(self, places: set[Place]) -> dict[Place, Any]:
+    def read(self, places: set[LogPosition]) -> dict[LogPosition, Any]:
         return {place: self.log[place] for place in places if place in self.log}
 
     def folder(self, version: int) -> Path:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import LIMITS, labelled
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.jobs.rewards.terms import differences
 from stepstream.learner.advantages import PpoGae, Rule, Step, StepGae, Trajectory, VTrace
 from stepstream.learner.advantages.from_config import rule_of
@@ -16,7 +16,7 @@ from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.data.reward_shaping import Sums, held, misshaped, sums_of
 from stepstream.topics.events import LabeledTrajectory, new_labeled_step, new_reward_component
 
-ADVANTAGES = get_args(Learner.model_fields["advantage"].annotation)
+ADVANTAGES = get_args(LearnerSettings.model_fields["advantage"].annotation)
 WHOLE = {"rloo", "grpo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "stratified", "salt", "tree_grpo"}
 CRITICS = {"ppo_gae", "step_ppo", "vtrace"}
 NUMBERS = st.floats(-2, 2)
@@ -63,15 +63,15 @@ def advantages(rule: Rule, attempts: list[Trajectory]) -> list[float]:
 @pytest.mark.parametrize("advantage", ADVANTAGES)
 def test_every_rule_has_its_discounts(advantage: str) -> None:
     how: dict[str, Any] = {"advantage": advantage, "credit_discount": 0.9, "loss_weight": "none"}
-    told = sums_of(Learner(**how))
+    told = sums_of(LearnerSettings(**how))
     expected = {1.0} if advantage in WHOLE | {"ppo_gae"} else {0.9, 1.0} if advantage in {"gigpo", "hcapo"} else {0.9}
     assert told.discounts == expected
     assert told.bootstraps == (advantage in CRITICS | {"step_gae", "shadow"})
 
 
 def test_an_objective_without_advantages_adds_up_whole_rewards_or_nothing() -> None:
-    assert sums_of(Learner(objective="dpo", advantage="step_ppo", kl_weight=0.0)) == Sums(frozenset({1.0}))
-    assert [sums_of(Learner(objective=one)) for one in ("kto", "sft")] == [Sums(), Sums()]
+    assert sums_of(LearnerSettings(objective="dpo", advantage="step_ppo", kl_weight=0.0)) == Sums(frozenset({1.0}))
+    assert [sums_of(LearnerSettings(objective=one)) for one in ("kto", "sft")] == [Sums(), Sums()]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_objective_without_advantages_adds_up_whole_rewards_or_nothing() -> N
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 def test_what_fits_changes_no_advantage_and_what_does_not_changes_some(advantage: str, discount: float) -> None:
     """Where V̂ and baselines are the group's own, -Φ(s) is in both and nothing is left of it."""
-    how = Learner(advantage=advantage, credit_discount=discount)
+    how = LearnerSettings(advantage=advantage, credit_discount=discount)
     rule, sums = rule_of(how), sums_of(how)
     for gamma in (1.0, 0.9, 0.5):
         fits = not misshaped(shaped([0.0, 1.0], [0.5, 0.5], gamma), sums)

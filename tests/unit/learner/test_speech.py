@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import tiny_model, written
 
-from stepstream.learner.data.chat_template import Speech, message_of
+from stepstream.learner.data.chat_template import ChatTemplate, message_of
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.topics.events import Conversation, new_message, new_tool_call
 
@@ -32,8 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def speech(folder: Path) -> Speech:
-    return Speech(folder)
+def speech(folder: Path) -> ChatTemplate:
+    return ChatTemplate(folder)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,12 @@ def worker(folder: Path) -> ChatTokenizer:
     return ChatTokenizer(folder)
 
 
-def templated(folder: Path, target: Path, template: str | None) -> Speech:
+def templated(folder: Path, target: Path, template: str | None) -> ChatTemplate:
     shutil.copytree(folder, target)
     (target / "chat_template.jinja").unlink()
     if template is not None:
         (target / "chat_template.jinja").write_text(template)
-    return Speech(target)
+    return ChatTemplate(target)
 
 
 def calling(arguments: Any = '{"input": "a"}', **fields: Any) -> str:
@@ -56,7 +56,7 @@ def calling(arguments: Any = '{"input": "a"}', **fields: Any) -> str:
 
 @given(st.text(string.ascii_letters + string.digits + " +(){}\"'\n", min_size=1, max_size=20))
 def test_behind_a_prompt_it_is_what_the_worker_renders_and_reads_back(
-    speech: Speech, worker: ChatTokenizer, text: str
+    speech: ChatTemplate, worker: ChatTokenizer, text: str
 ) -> None:
     said = speech(text)
     answered = worker.prompt_ids([USER, {"role": "assistant", "content": text}], [], speaks=False)
@@ -66,22 +66,24 @@ def test_behind_a_prompt_it_is_what_the_worker_renders_and_reads_back(
 
 
 @pytest.mark.parametrize("arguments", ['{"input": "a"}', {"input": "a"}])
-def test_a_tool_call_is_written_as_the_template_does(speech: Speech, worker: ChatTokenizer, arguments: Any) -> None:
+def test_a_tool_call_is_written_as_the_template_does(
+    speech: ChatTemplate, worker: ChatTokenizer, arguments: Any
+) -> None:
     assert speech(calling(arguments)) == speech("get(a)")
     assert worker.text(speech(calling(arguments))) == "get(a)"
 
 
-def test_a_turn_ends_at_the_first_token_that_ends_it(speech: Speech) -> None:
+def test_a_turn_ends_at_the_first_token_that_ends_it(speech: ChatTemplate) -> None:
     assert speech("a<eos>b") == speech("a")
 
 
-def test_what_belongs_to_the_template_is_not_said(folder: Path, speech: Speech, tmp_path: Path) -> None:
+def test_what_belongs_to_the_template_is_not_said(folder: Path, speech: ChatTemplate, tmp_path: Path) -> None:
     headed = templated(folder, tmp_path / "headed", HEADED)
     assert headed("four") == speech("four")
 
 
 def test_without_a_template_it_is_plain_text_and_the_end_of_the_turn(
-    folder: Path, speech: Speech, tmp_path: Path
+    folder: Path, speech: ChatTemplate, tmp_path: Path
 ) -> None:
     plain = templated(folder, tmp_path / "plain", None)
     assert plain("four") == speech("four")
@@ -101,7 +103,7 @@ def test_without_a_template_it_is_plain_text_and_the_end_of_the_turn(
         calling(content=[{"type": "text", "text": "a"}]),
     ],
 )
-def test_what_is_no_message_cannot_be_said(speech: Speech, response: str) -> None:
+def test_what_is_no_message_cannot_be_said(speech: ChatTemplate, response: str) -> None:
     assert speech(response) == []
 
 
@@ -125,7 +127,7 @@ def talk(*said: str) -> Conversation:
 
 @given(st.lists(words, min_size=2, max_size=6))
 def test_a_conversation_is_what_the_worker_renders_with_the_answers_trained(
-    speech: Speech, worker: ChatTokenizer, said: list[str]
+    speech: ChatTemplate, worker: ChatTokenizer, said: list[str]
 ) -> None:
     told = talk(*said)
     messages: list[dict[str, Any]] = [{"role": each["role"], "content": each["content"]} for each in told["messages"]]
@@ -155,7 +157,7 @@ def test_where_a_template_leaves_out_what_it_said_before_another_sequence_begins
     assert [[step for _, _, step in each.spans] for each in (first, second)] == [[0], [1]]
 
 
-def test_an_answer_that_ends_early_is_read_on_as_it_stands(speech: Speech, worker: ChatTokenizer) -> None:
+def test_an_answer_that_ends_early_is_read_on_as_it_stands(speech: ChatTemplate, worker: ChatTokenizer) -> None:
     [spoken] = speech.transcript(talk("a", "b<eos>c", "d", "e"))
     assert [worker.text(spoken.ids[start:end]) for start, end, _ in spoken.spans] == ["b", "e"]
     assert worker.text(spoken.ids) == "<bos>a\nb<eos>c<eos>d\ne"
@@ -170,7 +172,7 @@ def test_the_tools_that_were_offered_are_told(folder: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("first", ["assistant", "user"])
 def test_what_the_template_cannot_write_is_left_out(
-    folder: Path, speech: Speech, worker: ChatTokenizer, tmp_path: Path, first: str
+    folder: Path, speech: ChatTemplate, worker: ChatTokenizer, tmp_path: Path, first: str
 ) -> None:
     told = talk("a", "b", "c", "d")
     told["messages"][3]["tool_calls"] = [new_tool_call(call_id="c", name="get", arguments="no object")]

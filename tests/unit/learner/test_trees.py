@@ -11,10 +11,10 @@ from stream_records import as_governed, make_ending, make_steps
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.spec_lookup import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import FixedSpec
 from stepstream.learner.advantages import Grpo, TreeGrpo
 from stepstream.learner.data.attempt import attempt_of
-from stepstream.learner.data.replay_buffer import Buffer
+from stepstream.learner.data.replay_buffer import ReplayBuffer
 from stepstream.learner.data.sequences import Limits
 
 LIMITS = Limits("demo", 1000, 512)
@@ -24,7 +24,7 @@ def labels(*attempts: tuple[str, int, float, tuple[str, int] | None]) -> list[An
     """What the label job makes of attempts: name, steps, outcome, and behind which step of which other it goes on."""
     state = MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
-    specs = OneSpecification(RewardSpec())
+    specs = FixedSpec(RewardSpec())
     run.fold = LabelFold(state, specs, run.codec, idle_timeout_s=600.0, end_grace_s=30.0, keep_days=30)  # type: ignore[arg-type]
     told = []
     for name, count, outcome, branch in attempts:
@@ -35,7 +35,7 @@ def labels(*attempts: tuple[str, int, float, tuple[str, int] | None]) -> list[An
     return [label for _, _, label in run.feed(told)]
 
 
-def taken(*records: Any, **fields: Any) -> Buffer:
+def taken(*records: Any, **fields: Any) -> ReplayBuffer:
     here = buffer(group_size=len(records), version=3, **fields)
     for offset, record in enumerate(records):
         here.add(attempt_of(record, (0, offset), LIMITS), 0.0)

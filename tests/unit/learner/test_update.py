@@ -7,7 +7,7 @@ import torch
 from credit_cases import LOSS_OF
 from labelled_records import attempt, group_of, labelled, tiny_model
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.model.checkpoint import sha256_of, write_version
 from stepstream.learner.model.pretrained import CannotTrain
@@ -19,8 +19,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def how(**fields: Any) -> Learner:
-    return Learner.model_validate({"warmup_updates": 0, **fields})
+def how(**fields: Any) -> LearnerSettings:
+    return LearnerSettings.model_validate({"warmup_updates": 0, **fields})
 
 
 def groups(count: int, seed: int = 0) -> list[list[Attempt]]:
@@ -41,7 +41,7 @@ def on_policy(trainer: Trainer, group: list[Any]) -> list[Attempt]:
     return attempts
 
 
-@pytest.mark.parametrize("advantage", get_args(Learner.model_fields["advantage"].annotation))
+@pytest.mark.parametrize("advantage", get_args(LearnerSettings.model_fields["advantage"].annotation))
 def test_what_succeeded_becomes_likelier_and_what_failed_less(folder: Path, advantage: str) -> None:
     trainer = Trainer(folder, how(advantage=advantage, **LOSS_OF.get(advantage, {})))
     records = [labelled("g", n, float(n < 2)) for n in range(4)]
@@ -180,11 +180,11 @@ def test_staleness_is_counted_by_token(folder: Path) -> None:
 
 
 def test_learning_rate_rises_then_falls() -> None:
-    plan = Learner(learning_rate=1.0, warmup_updates=4, decay_updates=10)
+    plan = LearnerSettings(learning_rate=1.0, warmup_updates=4, decay_updates=10)
     assert [learning_rate(plan, n) for n in (1, 2, 4)] == [0.25, 0.5, 1.0]
     assert learning_rate(plan, 9) == pytest.approx(0.55)
     assert learning_rate(plan, 14) == learning_rate(plan, 1000) == pytest.approx(0.1)
-    assert learning_rate(Learner(learning_rate=1.0, warmup_updates=0), 1) == 1.0
+    assert learning_rate(LearnerSettings(learning_rate=1.0, warmup_updates=0), 1) == 1.0
 
 
 def test_models_whose_logits_are_not_understood_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hand_made_traces import AGENT, CHAT, DEFAULTS, RESOURCE, TOOL, TRACE, answe
 
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.spans import Event, Log, Resource, Span
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.topics.events import Feedback
@@ -33,7 +33,7 @@ def about(feedback: Feedback) -> About:
 
 
 def test_what_was_said_of_a_call_comes_with_it_or_later() -> None:
-    assembler = Assembler("test/1", Places(100))
+    assembler = Assembler("test/1", SpanIndex(100))
     more = {"gen_ai__evaluation__score__label": "relevant", "gen_ai__evaluation__explanation": "to the point"}
     call = judged(span("c", "", 1, a=CHAT, gen_ai__response__id="resp-1"), **more)
     _, (feedback,) = told(call, assembler=assembler)
@@ -90,7 +90,7 @@ def test_what_a_span_stands_for(on: str, where: About) -> None:
 
 @pytest.mark.parametrize(("on", "where"), [row for row in WHERE if row[0] in "cetbsd"])
 def test_an_evaluation_that_comes_alone_finds_what_its_span_became(on: str, where: About) -> None:
-    assembler = Assembler("test/1", Places(100))
+    assembler = Assembler("test/1", SpanIndex(100))
     told(*work(), assembler=assembler)
     _, (by_log,) = told(logs=(later(on),), assembler=assembler)
     assert about(by_log) == where
@@ -116,7 +116,7 @@ def test_what_is_said_of_nothing_that_is_known_is_no_feedback() -> None:
 
 
 def test_a_response_is_known_to_its_tenant_alone() -> None:
-    assembler = Assembler("test/1", Places(100))
+    assembler = Assembler("test/1", SpanIndex(100))
 
     def tell(tenant: str, trace: Trace) -> list[Any]:
         records = assembler.records(trace, Defaults(tenant, "train", "agent"))
@@ -138,7 +138,7 @@ def test_it_belongs_to_whom_it_names_else_to_whom_the_step_belongs() -> None:
         return feedback["user"], feedback["consent"]
 
     assert DEFAULTS.consent == "train"
-    assembler = Assembler("test/1", Places(100))
+    assembler = Assembler("test/1", SpanIndex(100))
     whose: dict[str, Any] = {"user__id": "maria", "stepstream__consent": "none"}
     for on in ("c", "t", "b", "s"):
         _, (feedback,) = told(*work(on, **whose), assembler=assembler)

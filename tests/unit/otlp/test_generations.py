@@ -9,7 +9,7 @@ from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.identity import Defaults
-from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
 
@@ -29,7 +29,7 @@ def recorded_trace(generation: str, *, as_json: bool = False) -> Trace:
 
 
 def steps_of(trace: Trace) -> list[dict[str, Any]]:
-    records = Assembler("test/1", Places(10)).records(trace, DEFAULTS)
+    records = Assembler("test/1", SpanIndex(10)).records(trace, DEFAULTS)
     return [record.record for record in records if record.topic == "steps"]
 
 
@@ -89,7 +89,7 @@ def test_json_says_the_same_as_protobuf(generation: str) -> None:
 
 
 def test_the_same_spans_again_are_the_same_steps() -> None:
-    assembler = Assembler("test/1", Places(10))
+    assembler = Assembler("test/1", SpanIndex(10))
     trace = recorded_trace("openinference")
     first, again = assembler.records(trace, DEFAULTS), assembler.records(trace, DEFAULTS)
     assert [(r.record["event_id"], r.record["step_index"]) for r in first] == [

@@ -8,7 +8,7 @@ from hand_made_traces import DEFAULTS
 
 from stepstream.config import load
 from stepstream.delivery.confirmed_producer import NotDelivered
-from stepstream.services.gateway.otlp.assembly import Record
+from stepstream.services.gateway.otlp.assembly import AssembledRecord
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
 from stepstream.services.gateway.otlp.trace import Trace
@@ -62,14 +62,14 @@ class Plain:
 
 def test_what_cannot_be_told_is_a_dead_letter_and_holds_up_no_other() -> None:
     poison, sound, vast = "aa" * 16, "bb" * 16, "dd" * 16
-    published: list[Record] = []
+    published: list[AssembledRecord] = []
 
-    def tell(trace: Trace, defaults: Defaults) -> list[Record]:
+    def tell(trace: Trace, defaults: Defaults) -> list[AssembledRecord]:
         if trace.trace_id == poison:
             raise TypeError("nobody thought of this")
-        return [Record("steps", trace.trace_id, {})]
+        return [AssembledRecord("steps", trace.trace_id, {})]
 
-    def publish(records: list[Record]) -> list[str]:
+    def publish(records: list[AssembledRecord]) -> list[str]:
         published.extend(records)
         return ["it is too large"] if records[0].topic == "steps" and records[0].key == vast else []
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_told_is_a_dead_letter_and_holds_up_no_other() -> None:
 
 
 def test_a_part_whose_dead_letter_kafka_has_not_is_read_again() -> None:
-    def publish(records: list[Record]) -> list[str]:
+    def publish(records: list[AssembledRecord]) -> list[str]:
         raise NotDelivered("Kafka is away")
 
     traces = OpenTraces(load({}), cast(Codec, Plain()), lambda trace, defaults: [], "agent")

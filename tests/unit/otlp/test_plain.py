@@ -10,13 +10,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otlp_fixtures import GENERATIONS, recorded_requests
 
 from stepstream.config import load
-from stepstream.delivery.types import Encoded
+from stepstream.delivery.types import EncodedEvent
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.otlp.assembly import Assembler
 from stepstream.services.gateway.otlp.fast_steps import PlainSteps
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import Intake, Taken
-from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.wire import TraceRequest
 from stepstream.topics.codec import Codec
 
@@ -36,25 +36,25 @@ class Way:
     """One of the two, with its own memory."""
 
     def __init__(self, plain: type[PlainSteps]) -> None:
-        places = Places(100)
+        places = SpanIndex(100)
         self._intake = Intake(Assembler("test/1", places), plain("test/1", places), "test/1", lambda _: False)
         self.encoded = 0
 
     def take(self, body: bytes) -> list[Any]:
         """What becomes of a request, without the ids and times of parts that are kept."""
         taken: Taken = self._intake.traces(TraceRequest.FromString(body), DEFAULTS, 1)
-        self.encoded += sum(isinstance(record, Encoded) for record in taken.records)
+        self.encoded += sum(isinstance(record, EncodedEvent) for record in taken.records)
         return [(taken.rejected, taken.why), *(_comparable(record) for record in taken.records)]
 
 
 def _comparable(record: Any) -> Any:
-    if isinstance(record, Encoded):
+    if isinstance(record, EncodedEvent):
         return record
     if record.topic == "open-traces":
         return record.record | {"event_id": ""}
     event = record.record
     body = CODEC.body(record.topic, event)
-    return Encoded(record.topic, record.key, event["event_id"], event["occurred_at_us"], body, record.headers)
+    return EncodedEvent(record.topic, record.key, event["event_id"], event["occurred_at_us"], body, record.headers)
 
 
 def same(*bodies: bytes) -> int:

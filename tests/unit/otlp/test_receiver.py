@@ -20,7 +20,7 @@ from stack_fixtures import changed
 from stepstream.config import Settings, load
 from stepstream.delivery.confirmed_producer import NotDelivered
 from stepstream.services.gateway.errors import Forbidden
-from stepstream.services.gateway.otlp.assembly import Record
+from stepstream.services.gateway.otlp.assembly import AssembledRecord
 from stepstream.services.gateway.otlp.receiver import OtlpReceiver, TenantOf
 
 
@@ -30,9 +30,9 @@ class Kafka:
 
     away: bool = False
     too_large: int | None = None
-    records: list[Record] = field(default_factory=list)
+    records: list[AssembledRecord] = field(default_factory=list)
 
-    async def deliver(self, events: Sequence[Record], timeout_s: float) -> None:
+    async def deliver(self, events: Sequence[AssembledRecord], timeout_s: float) -> None:
         await asyncio.sleep(0)
         if self.away:
             raise NotDelivered("Kafka is away")

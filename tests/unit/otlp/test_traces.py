@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.gateway.otlp.assembly import Assembler
-from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.spans import Event, Span
 from stepstream.services.gateway.otlp.trace import Trace
 
@@ -130,10 +130,10 @@ def test_a_conversation_goes_on_over_traces_and_over_a_restart() -> None:
         assert record.key == "chat-7"
         return int(record.record["step_index"])
 
-    assembler = Assembler("test/1", Places(100))
+    assembler = Assembler("test/1", SpanIndex(100))
     assert [index(assembler, f"{n:032x}", n) for n in range(3)] == [0, 1, 2]
     assert index(assembler, f"{1:032x}", 1) == 1  # sent again
-    assert index(Assembler("test/1", Places(100)), f"{3:032x}", 3) == 3
+    assert index(Assembler("test/1", SpanIndex(100)), f"{3:032x}", 3) == 3
 
 
 def test_identity_comes_from_the_span_what_is_around_it_and_its_resource() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stepstream.services.registry import errors
 from stepstream.services.registry.app import CONTENT_TYPE, create_app
-from stepstream.services.registry.records import Record
+from stepstream.services.registry.records import RegistryRecord
 from stepstream.services.registry.view import Fold, View
 from stepstream.services.registry.writes import Write
 
@@ -19,11 +19,11 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.view: View = Fold().view()
-        self.elsewhere: list[Record] = []
+        self.elsewhere: list[RegistryRecord] = []
         self.down = False
         self._fold = Fold()
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[RegistryRecord]) -> None:
         for key, value in records:
             self._fold.apply(self._fold.next_offset, key, value)
         if records:

@@ -18,8 +18,8 @@ from stepstream.services.registry.records import (
     DeleteKey,
     IdKey,
     Key,
-    Record,
     RecordError,
+    RegistryRecord,
     SchemaKey,
     SchemaValue,
     decode,
@@ -41,7 +41,7 @@ def facts(view: View) -> Any:
     return list(view.all_versions()), view.schemas, view.ids, view.last_id, levels, view.subjects()
 
 
-def folded(records: Sequence[tuple[int, Record]]) -> View:
+def folded(records: Sequence[tuple[int, RegistryRecord]]) -> View:
     fold = Fold()
     for offset, (key, value) in records:
         fold.apply(offset, key, value)
@@ -84,9 +84,9 @@ requests = st.one_of(
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> list[tuple[int, Record]]:
+def logs(draw: st.DrawFn) -> list[tuple[int, RegistryRecord]]:
     """The log after a random history of requests; offsets have gaps, as transactions leave them."""
-    log: list[tuple[int, Record]] = []
+    log: list[tuple[int, RegistryRecord]] = []
     for step in draw(st.lists(requests, max_size=25)):
         try:
             write = step.decide(folded(log))
@@ -97,7 +97,7 @@ def logs(draw: st.DrawFn) -> list[tuple[int, Record]]:
     return log
 
 
-def compacted(log: Sequence[tuple[int, Record]], clean_until: int) -> list[tuple[int, Record]]:
+def compacted(log: Sequence[tuple[int, RegistryRecord]], clean_until: int) -> list[tuple[int, RegistryRecord]]:
     """What Kafka may keep of a log: below the mark the last value of each key, and its tombstone or not."""
     last: dict[Key, int] = {record[0]: offset for offset, record in log}
     return [
@@ -108,7 +108,7 @@ def compacted(log: Sequence[tuple[int, Record]], clean_until: int) -> list[tuple
 
 
 @given(logs())
-def test_a_replay_gives_the_same_view(log: list[tuple[int, Record]]) -> None:
+def test_a_replay_gives_the_same_view(log: list[tuple[int, RegistryRecord]]) -> None:
     fold = Fold()
     for offset, (key, value) in log:
         fold.apply(offset, key, value)
@@ -117,20 +117,20 @@ def test_a_replay_gives_the_same_view(log: list[tuple[int, Record]]) -> None:
 
 
 @given(logs(), st.data())
-def test_a_redelivery_changes_nothing(log: list[tuple[int, Record]], data: st.DataObject) -> None:
-    again: list[tuple[int, Record]] = []
+def test_a_redelivery_changes_nothing(log: list[tuple[int, RegistryRecord]], data: st.DataObject) -> None:
+    again: list[tuple[int, RegistryRecord]] = []
     for index, record in enumerate(log):
         again += [record, *log[data.draw(st.integers(0, index)) : index + 1]]
     assert facts(folded(again)) == facts(folded(log))
 
 
 @given(logs(), st.integers(0, 60))
-def test_compaction_changes_nothing(log: list[tuple[int, Record]], clean_until: int) -> None:
+def test_compaction_changes_nothing(log: list[tuple[int, RegistryRecord]], clean_until: int) -> None:
     assert facts(folded(compacted(log, clean_until))) == facts(folded(log))
 
 
 @given(logs())
-def test_an_id_means_one_schema_for_ever(log: list[tuple[int, Record]]) -> None:
+def test_an_id_means_one_schema_for_ever(log: list[tuple[int, RegistryRecord]]) -> None:
     meaning: dict[int, str] = {}
     for _, (key, value) in log:
         if isinstance(key, SchemaKey) and isinstance(value, SchemaValue):
@@ -141,7 +141,9 @@ def test_an_id_means_one_schema_for_ever(log: list[tuple[int, Record]]) -> None:
 
 
 @given(logs(), subjects, schemas)
-def test_registering_twice_is_registering_once(log: list[tuple[int, Record]], subject: str, schema: str) -> None:
+def test_registering_twice_is_registering_once(
+    log: list[tuple[int, RegistryRecord]], subject: str, schema: str
+) -> None:
     try:
         first = writes.register(folded(log), subject, schema, normalize=False)
     except RegistryError:  # The level refuses it.
@@ -154,12 +156,12 @@ def test_registering_twice_is_registering_once(log: list[tuple[int, Record]], su
 
 
 @given(logs())
-def test_records_survive_their_bytes(log: list[tuple[int, Record]]) -> None:
+def test_records_survive_their_bytes(log: list[tuple[int, RegistryRecord]]) -> None:
     assert [decode(*encode(*record)) for _, record in log] == [record for _, record in log]
 
 
 def test_a_new_version_follows_softly_deleted_ones() -> None:
-    log: list[tuple[int, Record]] = [
+    log: list[tuple[int, RegistryRecord]] = [
         (0, (SchemaKey("a", 1), SchemaValue(5, SCHEMAS[0]))),
         (1, (DeleteKey("a"), 1)),
     ]

@@ -12,7 +12,7 @@ import pytest
 from waiting import PATIENCE_S
 
 from stepstream import sdk
-from stepstream.config import Gateway
+from stepstream.config import GatewaySettings
 from stepstream.sdk import shared_prefix
 from stepstream.sdk.messages import message_of
 from stepstream.services.gateway.identity import identify
@@ -231,14 +231,14 @@ def test_headers_are_what_clients_can_send_and_the_gateway_takes(
     with sdk.trajectory("t" * 300, user="Jos\xe9 100%", agent="50%", group_id="a\nb", trajectory_id="1") as t:
         headers = t.headers()
     assert {name: value for name, value in headers.items() if not value.isascii()} == {}
-    assert identify([(k.encode(), v.encode()) for k, v in headers.items()], Gateway()).user == "Jos\xe9 100%"
+    assert identify([(k.encode(), v.encode()) for k, v in headers.items()], GatewaySettings()).user == "Jos\xe9 100%"
     assert headers["x-stepstream-agent"] == "50%"
     assert not headers.keys() & {"x-stepstream-task", "x-stepstream-group"}
     assert caplog.text.count("no header for") == 2
 
 
 def test_steps_of_several_threads_are_compared_while_others_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, common = shared_prefix.Sharing(), shared_prefix._common
+    shared, common = shared_prefix.PrefixTracker(), shared_prefix._common
     said = [new_message(role="user", content="q")]
     for index in range(3):
         shared.remember(index, said, new_message(role="assistant", content="x"), [])

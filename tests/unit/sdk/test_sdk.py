@@ -15,7 +15,7 @@ from waiting import PATIENCE_S
 
 from stepstream import sdk
 from stepstream.config import load
-from stepstream.sdk.shared_prefix import Sharing
+from stepstream.sdk.shared_prefix import PrefixTracker
 from stepstream.topics.events import new_message
 from stepstream.topics.ids import token_digest
 
@@ -388,7 +388,7 @@ def test_without_kafka_the_process_ends_in_time_and_says_what_it_lost() -> None:
     )
 )
 def test_sharing_never_claims_what_is_not_there(rounds: list[tuple[list[str], list[int]]]) -> None:
-    sharing = Sharing()
+    sharing = PrefixTracker()
     whole: list[tuple[list[str], list[int]]] = []
     for index, (texts, tokens) in enumerate(rounds):
         messages = [new_message(role="user", content=text) for text in texts]

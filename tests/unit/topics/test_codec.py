@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sample_records import step
 
-from stepstream.config import SchemaRegistry
+from stepstream.config import SchemaRegistrySettings
 from stepstream.topics.codec import Codec, Malformed, Unencodable
 from stepstream.topics.events import new_message, new_sampling
 
@@ -25,12 +25,12 @@ SECRET = "AKIAIOSFODNN7EXAMPLE"
 )
 def test_what_cannot_be_written(fields: Any, said: str) -> None:
     with pytest.raises(Unencodable, match=said) as raised:
-        Codec(SchemaRegistry()).body("steps", step(**fields))
+        Codec(SchemaRegistrySettings()).body("steps", step(**fields))
     assert SECRET not in str(raised.value)
 
 
 def test_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = Codec(SchemaRegistry())
+    codec = Codec(SchemaRegistrySettings())
     monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id: codec._parsed["steps"])
     body = codec.body("steps", step(response=new_message(role="assistant", content=f"{SECRET} XX")))
     with pytest.raises(Malformed, match="invalid start byte") as raised:

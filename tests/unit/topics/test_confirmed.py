@@ -7,8 +7,8 @@ from sample_records import step
 
 from stepstream.config import load
 from stepstream.delivery import confirmed_producer as confirmed_module
-from stepstream.delivery.confirmed_producer import Confirmed
-from stepstream.delivery.spooled_producer import Delivery
+from stepstream.delivery.confirmed_producer import ConfirmedProducer
+from stepstream.delivery.spooled_producer import SpooledProducer
 from stepstream.delivery.types import Event
 from stepstream.topics import producer
 from stepstream.topics.codec import HEADER, Codec
@@ -37,7 +37,7 @@ async def test_one_connection_serves_all_deliveries(monkeypatch: pytest.MonkeyPa
         return made[-1]
 
     monkeypatch.setattr(confirmed_module, "EventProducer", counted)
-    confirmed = Confirmed(settings.kafka, cast(Delivery, _Keyless(codec)), "test/1")
+    confirmed = ConfirmedProducer(settings.kafka, cast(SpooledProducer, _Keyless(codec)), "test/1")
     event = Event("steps", "t", step())
     try:
         for _ in range(3):  # each finds the producer idle

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 
@@ -30,7 +30,7 @@ class _Electing:
 
 @pytest.mark.parametrize("fault", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION])
 def test_a_partition_without_a_leader_for_a_moment_is_asked_again(fault: int) -> None:
-    with EventConsumer(Kafka(), cast(Codec, None)) as consumer:
+    with EventConsumer(KafkaSettings(), cast(Codec, None)) as consumer:
         consumer._consumer.close()
         consumer._consumer = cast(Any, _Electing(fault))
         assert consumer._bounds("steps", 0) == (3, 7)

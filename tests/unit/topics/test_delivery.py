@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException
 from sample_records import feedback, step
 from waiting import PATIENCE_S, until
 
-from stepstream.config import Kafka, SchemaRegistry
+from stepstream.config import KafkaSettings, SchemaRegistrySettings
 from stepstream.delivery import sender
 from stepstream.delivery import spooled_producer as module
 from stepstream.delivery.spool import Spool
-from stepstream.delivery.spooled_producer import KEYS, Delivery, Left
-from stepstream.delivery.types import Record, Room
+from stepstream.delivery.spooled_producer import KEYS, SpooledProducer, UndeliveredEvents
+from stepstream.delivery.types import BacklogLimits, SpoolRecord
 from stepstream.schemas import schema_text
 from stepstream.topics.codec import Codec, KeysUnavailable, NotRegistered, RegistryUnavailable, Sealing
 from stepstream.topics.events import SubjectKey, new_subject_key
@@ -89,7 +89,7 @@ class Registry(Codec):
     """A codec whose registry is a flag."""
 
     def __init__(self, sealing: Sealing | None = None) -> None:
-        super().__init__(SchemaRegistry(), sealing)
+        super().__init__(SchemaRegistrySettings(), sealing)
         self.up = True
         self.unknown: set[str] = set()
 
@@ -130,13 +130,15 @@ def registry() -> Iterator[Registry]:
 
 
 @pytest.fixture
-def start(registry: Registry, tmp_path: Path) -> Iterator[Callable[..., tuple[Delivery, Counts]]]:
+def start(registry: Registry, tmp_path: Path) -> Iterator[Callable[..., tuple[SpooledProducer, Counts]]]:
     made = []
 
-    def start(folder: Path | None = tmp_path / "spool", **room: Any) -> tuple[Delivery, Counts]:
+    def start(folder: Path | None = tmp_path / "spool", **room: Any) -> tuple[SpooledProducer, Counts]:
         counts = Counts()
         fields = {"spool_bytes": MB, "memory_bytes": MB} | room
-        made.append(Delivery(Kafka(), lambda _: registry, "test/1", counts, Room(folder, **fields)))
+        made.append(
+            SpooledProducer(KafkaSettings(), lambda _: registry, "test/1", counts, BacklogLimits(folder, **fields))
+        )
         return made[-1], counts
 
     yield start
@@ -144,7 +146,7 @@ def start(registry: Registry, tmp_path: Path) -> Iterator[Callable[..., tuple[De
         delivery.close(0)
 
 
-def push(delivery: Delivery, numbers: range, **fields: Any) -> list[bool]:
+def push(delivery: SpooledProducer, numbers: range, **fields: Any) -> list[bool]:
     return [
         delivery.send("steps", f"t{n % 3}", step(f"t{n % 3}", n, event_id=str(n), **fields), {"traceparent": str(n)})
         for n in numbers
@@ -155,7 +157,7 @@ def arrived(broker: Broker, numbers: range) -> bool:
     return list(dict.fromkeys(broker.ids())) == [str(n) for n in numbers]
 
 
-def kill(delivery: Delivery) -> None:
+def kill(delivery: SpooledProducer) -> None:
     """What kill -9 leaves of it."""
     delivery._stopping.set()
     delivery._thread.join()
@@ -172,7 +174,7 @@ def test_in_order_and_gone_from_disk(broker: Broker, start: Any, tmp_path: Path)
     assert all(push(delivery, range(500)))
     assert delivery.flush(PATIENCE_S) == 0
     assert arrived(broker, range(500))
-    assert delivery.close(5) == Left(0, 0)
+    assert delivery.close(5) == UndeliveredEvents(0, 0)
     assert counts.counted == {"delivered": 500, "refused": 0, "lost": 0, "unspooled": 0}
     assert not list(tmp_path.rglob("*.spool"))
 
@@ -217,7 +219,7 @@ def test_stopping_while_kafka_is_away_keeps_everything(broker: Broker, start: An
     delivery, counts = start()
     broker.up = False
     push(delivery, range(20))
-    assert delivery.close(0.05) == Left(20, 0)
+    assert delivery.close(0.05) == UndeliveredEvents(20, 0)
     assert counts.counted["lost"] == 0
     broker.queue.clear()
     broker.up = True
@@ -356,7 +358,7 @@ def test_without_a_spool_what_waits_at_the_end_is_lost_and_told(
     broker.up = False
     delivery, counts = start(None)
     push(delivery, range(5))
-    assert delivery.close(0.05) == Left(0, 5)
+    assert delivery.close(0.05) == UndeliveredEvents(0, 5)
     assert counts.counted["lost"] == 5
     assert "5 events LOST" in caplog.text
 
@@ -392,7 +394,7 @@ def test_a_schema_of_before_is_sent_as_it_was_or_translated(
     old = schema_text("Feedback")
     for number, topic_schema in enumerate((old + " ", old)):
         body = registry.body("feedback", feedback(f"f{number}"))
-        spool.append(Record("feedback", "t", f"f{number}", 1, None, topic_schema, body))
+        spool.append(SpoolRecord("feedback", "t", f"f{number}", 1, None, topic_schema, body))
     spool.close()
     start()
     until(lambda: len(broker.ids("feedback")) == 2)
@@ -406,7 +408,7 @@ def test_a_schema_that_was_never_registered_is_translated(
     old = schema_text("Feedback") + " "
     registry.unknown.add(old)
     spool = Spool(tmp_path / "spool", MB, lambda _: None)
-    spool.append(Record("feedback", "t", "f", 1, None, old, registry.body("feedback", feedback("f"))))
+    spool.append(SpoolRecord("feedback", "t", "f", 1, None, old, registry.body("feedback", feedback("f"))))
     spool.close()
     start()
     until(lambda: broker.ids("feedback") == ["f"])
@@ -456,14 +458,16 @@ def test_what_waits_for_a_persons_key_keeps_no_caller_waiting(broker: Broker, tm
     registry.unknown.add(old)
     sealed = registry.body("feedback", feedback("f", user="ada", seal_key="k", sealed=b"s"))
     spool = Spool(tmp_path / "spool", MB, lambda _: None)
-    spool.append(Record("feedback", "t", "f", 1, None, old, sealed))
+    spool.append(SpoolRecord("feedback", "t", "f", 1, None, old, sealed))
     spool.close()
 
     def make_codec(keep_key: Callable[[SubjectKey], bool]) -> Codec:
         keys.keep_key = keep_key
         return registry
 
-    delivery = Delivery(Kafka(), make_codec, "test/1", Counts(), Room(tmp_path / "spool", MB, MB))
+    delivery = SpooledProducer(
+        KafkaSettings(), make_codec, "test/1", Counts(), BacklogLimits(tmp_path / "spool", MB, MB)
+    )
 
     def meet() -> None:
         with keys.ring:  # as one who makes a key does; what waits is translated meanwhile and wants the ring too
@@ -491,10 +495,10 @@ def test_what_cannot_be_translated_is_counted_and_passed_over(
     registry.unknown.add(old)
     spool = Spool(tmp_path / "spool", MB, lambda _: None)
     for number, body in enumerate((b"\xff", registry.body("feedback", feedback("1")))):
-        spool.append(Record("feedback", "t", str(number), 1, None, old, body))
+        spool.append(SpoolRecord("feedback", "t", str(number), 1, None, old, body))
     spool.close()
     delivery, counts = start()
     until(lambda: broker.ids("feedback") == ["1"])
     assert delivery.flush(PATIENCE_S) == 0
     assert counts.counted["refused"] == 1
-    assert delivery.close(5) == Left(0, 0)
+    assert delivery.close(5) == UndeliveredEvents(0, 0)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepstream.config import Kafka, Settings
+from stepstream.config import KafkaSettings, Settings
 from stepstream.core.process import MISCONFIGURED, Stop, run, set_up_logging
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer
 
-NOWHERE = Kafka(security_protocol="SSL", ssl_ca_location="/nowhere.pem")
+NOWHERE = KafkaSettings(security_protocol="SSL", ssl_ca_location="/nowhere.pem")
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
-from stepstream.config import SchemaRegistry, SettingsError
+from stepstream.config import SchemaRegistrySettings, SettingsError
 from stepstream.topics.registry_client import ATTEMPTS, RegistryClient, RegistryRefused
 
 FAULT = (503, b"{}")
@@ -71,7 +71,7 @@ def answering(*answers: tuple[int, bytes], tls: ssl.SSLContext | None = None) ->
 
 def client(*registries: Registry, waits: list[float] | None = None, **fields: Any) -> RegistryClient:
     fields = {"url": ",".join(registry.address for registry in registries), "timeout_s": 5.0, **fields}
-    return RegistryClient(SchemaRegistry(**fields), list[float]().append if waits is None else waits.append)
+    return RegistryClient(SchemaRegistrySettings(**fields), list[float]().append if waits is None else waits.append)
 
 
 def test_what_each_call_sends() -> None:
@@ -143,7 +143,7 @@ def test_credentials(place: str) -> None:
 
 def test_credentials_that_cannot_be_used() -> None:
     with pytest.raises(SettingsError, match=r"schema.registry"):
-        RegistryClient(SchemaRegistry(user_info=SecretStr("nobody")))
+        RegistryClient(SchemaRegistrySettings(user_info=SecretStr("nobody")))
 
 
 def test_tls_with_the_environments_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sample_records import T0_US, feedback, step, trajectory
 from sealing import MASTER, Keys
 
-from stepstream.config import Paths, Seal, Settings
+from stepstream.config import PathsSettings, SealSettings, Settings
 from stepstream.crypto.key_ring import ERASURES, KEYS
 from stepstream.crypto.master_key import WrongMasterKey, master_of
 from stepstream.crypto.sealing import is_erased
@@ -177,7 +177,7 @@ def test_what_happened_before_an_erasure_is_never_sealed_anew() -> None:
 def test_another_master_key_opens_nothing_and_says_so() -> None:
     keys = Keys()
     sealed = keys.sealer().seal("steps", step(user="ada"))
-    other = Settings(seal=Seal.model_validate({"master_key": "another"}))
+    other = Settings(seal=SealSettings.model_validate({"master_key": "another"}))
     with pytest.raises(WrongMasterKey, match="STEPSTREAM_SEAL_MASTER_KEY"):
         opened(keys, sealed, other)
 
@@ -190,7 +190,7 @@ def test_a_damaged_record_is_malformed() -> None:
 
 
 def test_the_master_key_is_made_once_and_only_its_user_reads_it(tmp_path: Path) -> None:
-    local = Settings(paths=Paths(data=tmp_path))
+    local = Settings(paths=PathsSettings(data=tmp_path))
     assert master_of(local, make=False) is None
     first, second = master_of(local), master_of(local, make=False)
     assert first is not None
@@ -205,13 +205,13 @@ def test_a_reader_without_the_master_key_waits_and_makes_none(tmp_path: Path) ->
     keys = Keys()
     sealed = keys.sealer().seal("steps", step(user="ada"))
     with pytest.raises(KeysUnavailable, match="STEPSTREAM_SEAL_MASTER_KEY"):
-        opened(keys, sealed, Settings(paths=Paths(data=tmp_path)))
+        opened(keys, sealed, Settings(paths=PathsSettings(data=tmp_path)))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_program_that_must_not_make_a_master_key_leaves_records_as_they_are(tmp_path: Path) -> None:
     keys = Keys()
-    sealer = keys.sealer(Settings(paths=Paths(data=tmp_path)))
+    sealer = keys.sealer(Settings(paths=PathsSettings(data=tmp_path)))
     sealer._make_master = False
     record = step(user="ada")
     assert sealer.seal("steps", record) is record

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from stepstream.delivery import segment, spool
 from stepstream.delivery.spool import Spool
-from stepstream.delivery.types import Place, Record
+from stepstream.delivery.types import SpoolPosition, SpoolRecord
 
 MB = 1024 * 1024
 SCHEMAS = {"steps": '{"type": "string"}', "feedback": '{"type": "long"}'}
 
 
-def record(number: int, topic: str = "steps", size: int = 10) -> Record:
+def record(number: int, topic: str = "steps", size: int = 10) -> SpoolRecord:
     headers = {"traceparent": "00-é"} if number % 2 else None
-    return Record(topic, f"key-{number % 3}", f"id-{number}", number, headers, SCHEMAS[topic], b"x" * size)
+    return SpoolRecord(topic, f"key-{number % 3}", f"id-{number}", number, headers, SCHEMAS[topic], b"x" * size)
 
 
 def opened(folder: Path, limit: int = MB) -> tuple[Spool, list[int]]:
@@ -28,14 +28,14 @@ def opened(folder: Path, limit: int = MB) -> tuple[Spool, list[int]]:
     return Spool(folder, limit, lost.append), lost
 
 
-def drain(queue: Spool) -> list[tuple[Record, Place]]:
+def drain(queue: Spool) -> list[tuple[SpoolRecord, SpoolPosition]]:
     found = []
     while some := queue.read(64 * 1024):
         found += some
     return found
 
 
-def numbers(found: list[tuple[Record, Place]]) -> list[int]:
+def numbers(found: list[tuple[SpoolRecord, SpoolPosition]]) -> list[int]:
     return [entry.occurred_at_us for entry, _ in found]
 
 
@@ -119,7 +119,7 @@ def test_any_interleaving_keeps_order_and_loses_nothing(
     folder = tmp_path_factory.mktemp("moves")
     queue, lost = opened(folder)
     made = 0
-    taken: list[tuple[int, Place]] = []  # read and not delivered
+    taken: list[tuple[int, SpoolPosition]] = []  # read and not delivered
     unread: list[int] = []
     for move in moves:
         if move in ("append", "large", "direct"):
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 @given(
     st.builds(
-        Record,
+        SpoolRecord,
         st.just("steps"),
         st.text(st.characters(codec="utf-8"), max_size=20),
         st.text(st.characters(codec="utf-8"), max_size=20),
@@ -268,7 +268,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         st.binary(max_size=200),
     )
 )
-def test_a_frame_gives_its_record(entry: Record) -> None:
+def test_a_frame_gives_its_record(entry: SpoolRecord) -> None:
     data = segment.schema_frame(7, "steps", SCHEMAS["steps"]) + segment.record_frame(7, entry)
     schemas = segment.Schemas()
     found = [segment.parse(payload, schemas) for payload, _ in segment.frames(data)]

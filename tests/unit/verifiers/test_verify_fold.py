@@ -10,7 +10,7 @@ from fold_harness import FoldRun, MemoryChanges, MemoryState
 from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.config import Settings
-from stepstream.jobs.governance.trajectory_policy import NoRules, Standing
+from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.fold import JOB, VerifyFold
@@ -42,9 +42,9 @@ class Scripted:
         return [result]
 
 
-class Refusing(NoRules):
-    def standing(self, *_: Any) -> Standing:
-        return Standing(consent="none")
+class Refusing(NoPolicies):
+    def standing(self, *_: Any) -> TrajectoryPolicy:
+        return TrajectoryPolicy(consent="none")
 
 
 def verification(verifier: Any, expected: Any = None, **fields: Any) -> Verification:
@@ -59,7 +59,7 @@ def fold_run(*verifications: Verification, rules: Any = None, patience_s: float 
         verifications,
         bench,
         run.codec,
-        rules or NoRules(),
+        rules or NoPolicies(),
         keep_days=2,
     )
     return run

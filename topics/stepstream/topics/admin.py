@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from stepstream.config import Kafka, SchemaRegistry, Settings, masked
+from stepstream.config import KafkaSettings, SchemaRegistrySettings, Settings, masked
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS, Topic
 from stepstream.topics.client import admin_client, wait_for_kafka
@@ -64,7 +64,7 @@ def apply(settings: Settings) -> list[Change]:
     return [*_apply_topics_in_time(admin, settings.kafka), *_apply_subjects(settings.schema_registry)]
 
 
-def _apply_topics_in_time(admin: AdminClient, kafka: Kafka) -> list[Change]:
+def _apply_topics_in_time(admin: AdminClient, kafka: KafkaSettings) -> list[Change]:
     """As `_apply_topics`, again and again while the cluster is too busy, until the deadline."""
     deadline = time.monotonic() + kafka.deadline_s
     while True:
@@ -137,7 +137,7 @@ def _done(future: object) -> bool:
     return True
 
 
-def _apply_subjects(registry: SchemaRegistry) -> list[Change]:
+def _apply_subjects(registry: SchemaRegistrySettings) -> list[Change]:
     client = _waited_for(registry)
     return [change for topic in TOPICS.values() if (change := _apply_subject(client, topic)) is not None]
 
@@ -162,7 +162,7 @@ def is_registered(client: RegistryClient, topic: Topic) -> bool:
     return True
 
 
-def _waited_for(registry: SchemaRegistry) -> RegistryClient:
+def _waited_for(registry: SchemaRegistrySettings) -> RegistryClient:
     """A client of a registry that answers."""
     client = RegistryClient(registry)
     deadline = time.monotonic() + registry.deadline_s

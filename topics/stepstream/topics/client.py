@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from stepstream.config import Kafka, SettingsError
+from stepstream.config import KafkaSettings, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class KafkaUnavailable(Exception):
     """No broker answered within the declared deadline; the message says which address and what to check."""
 
 
-def client_config(kafka: Kafka) -> dict[str, Any]:
+def client_config(kafka: KafkaSettings) -> dict[str, Any]:
     """What every confluent-kafka client needs to reach the cluster, security included."""
     config: dict[str, Any] = {
         "bootstrap.servers": kafka.bootstrap,
@@ -55,7 +55,7 @@ def usable_settings() -> Iterator[None]:
         raise SettingsError(f"kafka: {error.args[0].str()}: look at STEPSTREAM_KAFKA_…") from None
 
 
-def admin_client(kafka: Kafka, logger: logging.Logger | None = None) -> AdminClient:
+def admin_client(kafka: KafkaSettings, logger: logging.Logger | None = None) -> AdminClient:
     """An admin client; `logger` gets what librdkafka says. Keep a reference to it while its futures run.
 
     Raises:
@@ -65,7 +65,7 @@ def admin_client(kafka: Kafka, logger: logging.Logger | None = None) -> AdminCli
         return AdminClient(client_config(kafka), **({} if logger is None else {"logger": logger}))
 
 
-def wait_for_kafka(kafka: Kafka, stopping: Callable[[], bool] = lambda: False) -> None:
+def wait_for_kafka(kafka: KafkaSettings, stopping: Callable[[], bool] = lambda: False) -> None:
     """Blocks until a broker answers, or `stopping` tells that the process is asked to end.
 
     Raises:

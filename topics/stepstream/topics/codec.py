@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import fastavro
 from fastavro.types import Schema as ParsedSchema
 
-from stepstream.config import SchemaRegistry
+from stepstream.config import SchemaRegistrySettings
 from stepstream.crypto.sealing import SEALED_TOPICS
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.avro_writer import Writer, compiled
@@ -98,7 +98,7 @@ class Codec:
     Without `sealing`, records are taken as they are: sealed ones stay sealed. `codec_of` makes one with it.
     """
 
-    def __init__(self, registry: SchemaRegistry, sealing: Sealing | None = None) -> None:
+    def __init__(self, registry: SchemaRegistrySettings, sealing: Sealing | None = None) -> None:
         self._sealing = sealing
         self._url = registry.url
         self._client = RegistryClient(registry)

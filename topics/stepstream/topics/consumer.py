@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.topics.client import client_config, usable_settings
 from stepstream.topics.closing import Closing
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
@@ -42,7 +42,7 @@ class Event:
 class EventConsumer(Closing):
     """Polls events of catalogue topics. Use from one thread; close it, or use it as a context manager."""
 
-    def __init__(self, kafka: Kafka, codec: Codec, *, group: str | None = None) -> None:
+    def __init__(self, kafka: KafkaSettings, codec: Codec, *, group: str | None = None) -> None:
         """A consumer in `group` (then call `subscribe` and `commit`), or without one (then call `follow`).
 
         Raises:

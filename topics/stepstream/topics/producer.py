@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config, usable_settings
 from stepstream.topics.codec import Codec
@@ -34,7 +34,7 @@ class EventProducer:
     so `flush` returns only when all of them are durable.
     """
 
-    def __init__(self, kafka: Kafka, codec: Codec, source: str, *, linger_ms: float = 5.0) -> None:
+    def __init__(self, kafka: KafkaSettings, codec: Codec, source: str, *, linger_ms: float = 5.0) -> None:
         """Connects lazily; `source` is the `ce_source` of every event, as `gateway/0.1.0`.
 
         Raises:

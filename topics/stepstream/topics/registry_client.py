@@ -17,7 +17,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
 
-from stepstream.config import SchemaRegistry, SettingsError
+from stepstream.config import SchemaRegistrySettings, SettingsError
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 TRANSIENT = {408, 429, 500, 502, 503, 504}
@@ -49,7 +49,7 @@ class RegistryClient:
     """
 
     def __init__(
-        self, registry: SchemaRegistry, wait: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
+        self, registry: SchemaRegistrySettings, wait: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
     ) -> None:
         """Speaks to the registry of these settings.
 

@@ -6,7 +6,7 @@ x
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from stepstream.config import Learner, SettingsError
+from stepstream.config import LearnerSettings, SettingsError
 from stepstream.learner.advantages import (
     DrGrpo,
     GiGpo,
@@ -30,10 +30,10 @@ from stepstream.learner.advantages.hcapo import HindsightCritic, recorded
 GROUP = "stepstream.hindsight_critics"
 POLICY = "policy"
 
-Maker = Callable[[Learner], HindsightCritic]
+Maker = Callable[[LearnerSettings], HindsightCritic]
 
 
-def critic_of(how: Learner) -> HindsightCritic:
+def critic_of(how: LearnerSettings) -> HindsightCritic:
     """The critic that `learner.credit_hindsight` names; `recorded` where the policy's own scores come with the steps.
 
     Raises:
@@ -53,7 +53,7 @@ def critic_of(how: Learner) -> HindsightCritic:
     return make(how)
 
 
-_RULES: dict[str, Callable[[Learner], Rule]] = {
+_RULES: dict[str, Callable[[LearnerSettings], Rule]] = {
     "rloo": lambda how: Rloo(),
     "grpo": lambda how: Grpo(),
     "dr_grpo": lambda how: DrGrpo(),
@@ -73,7 +73,7 @@ _RULES: dict[str, Callable[[Learner], Rule]] = {
 }
 
 
-def rule_of(how: Learner) -> Rule:
+def rule_of(how: LearnerSettings) -> Rule:
     """The rule that `learner.advantage` names, with its settings.
 
     Raises:

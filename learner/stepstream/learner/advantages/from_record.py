@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.advantages import (
     Rule,
     Step,
@@ -15,7 +15,7 @@ from stepstream.learner.advantages import (
 from stepstream.learner.advantages.from_config import POLICY, rule_of
 
 
-def described(how: Learner) -> Rule:
+def described(how: LearnerSettings) -> Rule:
     """The same rule to be asked about itself: without the critic of its settings, which may not be installed here."""
     return rule_of(how.model_copy(update={"credit_hindsight": POLICY}))
 

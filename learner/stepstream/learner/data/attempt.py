@@ -13,12 +13,12 @@ import numpy.typing as npt
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.advantages.from_record import positions, trajectory_of
 from stepstream.learner.data.reward_shaping import held, misshaped
-from stepstream.learner.data.sequences import UNVERSIONED, Invalid, Limits, Spoken, Tokens, is_sampled
+from stepstream.learner.data.sequences import UNVERSIONED, Invalid, Limits, ResponseSpan, TokenSequence, is_sampled
 
 
 def shown_in(
-    record: Mapping[str, Any], sequences: tuple[Tokens, ...], limits: Limits
-) -> tuple[tuple[Tokens, ...], tuple[Tokens, ...], str]:
+    record: Mapping[str, Any], sequences: tuple[TokenSequence, ...], limits: Limits
+) -> tuple[tuple[TokenSequence, ...], tuple[TokenSequence, ...], str]:
     """Its own sequences, without responses in whose place others are imitated; what was demonstrated; and why some
     demonstration cannot be used."""
     own, shown, fault = list(sequences), [], ""
@@ -27,7 +27,7 @@ def shown_in(
             continue
         prompt = step["prompt_tokens"] if is_sampled(record) else None
         made = _demonstration(step["demonstration"], prompt, position, sequences, limits)
-        if isinstance(made, Tokens):
+        if isinstance(made, TokenSequence):
             shown.append(made)
         else:
             fault = made
@@ -36,7 +36,7 @@ def shown_in(
     return tuple(tokens for tokens in own if tokens.trained.size), tuple(shown), fault
 
 
-def teaches_without(record: Mapping[str, Any], sequences: tuple[Tokens, ...], limits: Limits) -> bool:
+def teaches_without(record: Mapping[str, Any], sequences: tuple[TokenSequence, ...], limits: Limits) -> bool:
     """Whether an attempt may teach something although nothing that was demonstrated can be used."""
     if limits.needs.demonstrations == "preferred":
         return bool(record["group_id"])
@@ -44,8 +44,8 @@ def teaches_without(record: Mapping[str, Any], sequences: tuple[Tokens, ...], li
 
 
 def _demonstration(
-    text: str, prompt: int | None, position: int, sequences: Sequence[Tokens], limits: Limits
-) -> Tokens | str:
+    text: str, prompt: int | None, position: int, sequences: Sequence[TokenSequence], limits: Limits
+) -> TokenSequence | str:
     """What was demonstrated behind its step's prompt; or why that cannot be, as one of `fates.REASONS`.
 
     The prompt is never tokenised again: it is the beginning of the sequence that holds the step's own response.
@@ -71,7 +71,7 @@ def _demonstration(
             continue
         if end + said.size > limits.max_length:
             return "too_long"
-        return Tokens(
+        return TokenSequence(
             ids=np.concatenate([tokens.ids[:end], said]),
             trained=np.arange(end, end + said.size, dtype=np.int64),
             logprobs=np.full(said.size, np.nan, np.float32),
@@ -81,7 +81,7 @@ def _demonstration(
     return "no_prompt"
 
 
-Place = tuple[int, int]
+LogPosition = tuple[int, int]
 """Partition and offset of a labelled trajectory: its identity in a checkpoint's inputs."""
 
 _NO_OUTCOME = "no_outcome"
@@ -93,13 +93,13 @@ _MOST_REWARD = 1e15
 class Attempt:
     """One revision of a labelled trajectory, as an attempt of its group."""
 
-    place: Place
+    place: LogPosition
     trajectory_id: str
     revision: int
     group_id: str
     """Empty: it has none, and is judged by itself."""
     reward: float
-    sequences: tuple[Tokens, ...]
+    sequences: tuple[TokenSequence, ...]
     """Of its own responses, but those in whose place others are imitated."""
     version_min: int | None
     """Oldest policy version among its trained tokens; None: no policy is known to have sampled them. Where nothing may
@@ -111,7 +111,7 @@ class Attempt:
     tenant: str = "default"
     signature: npt.NDArray[np.int64] | None = None
     """MinHash of its text, where its label has one. Shape [permutations]."""
-    demonstrations: tuple[Tokens, ...] = ()
+    demonstrations: tuple[TokenSequence, ...] = ()
     """One for each response that somebody demonstrated: the step's exact prompt and, trained, what was demonstrated."""
 
     @property
@@ -124,7 +124,7 @@ class Attempt:
         return None if self.barred or self.version_min is None else version - self.version_min
 
 
-def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attempt:
+def attempt_of(record: Mapping[str, Any], place: LogPosition, limits: Limits) -> Attempt:
     """Reads a LabeledTrajectory.
 
     Raises:
@@ -138,7 +138,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
         barred = "no_trained_tokens" if is_sampled(record) else "conversation_form"
     elif any(tokens.ids.size > limits.max_length for tokens in sequences):
         barred, sequences = "too_long", ()
-    demonstrations: tuple[Tokens, ...] = ()
+    demonstrations: tuple[TokenSequence, ...] = ()
     oldest = min((int(tokens.versions.min()) for tokens in sequences), default=record["version_min"] or 0)
     if limits.speech is not None and limits.needs.demonstrations != "unused" and not barred:
         sequences, demonstrations, fault = shown_in(record, sequences, limits)
@@ -160,7 +160,7 @@ def attempt_of(record: Mapping[str, Any], place: Place, limits: Limits) -> Attem
     )
 
 
-def refused(record: Mapping[str, Any], place: Place, limits: Limits) -> Attempt:
+def refused(record: Mapping[str, Any], place: LogPosition, limits: Limits) -> Attempt:
     """A LabeledTrajectory that `attempt_of` finds invalid, as the attempt that its group need not wait for."""
     return Attempt(
         place=place,
@@ -214,7 +214,7 @@ def _unsuited(record: Mapping[str, Any], limits: Limits) -> str:
     return "shaping_discount" if misshaped(record, limits.sums) else ""
 
 
-def _sequences(record: Mapping[str, Any], limits: Limits) -> tuple[Tokens, ...]:
+def _sequences(record: Mapping[str, Any], limits: Limits) -> tuple[TokenSequence, ...]:
     """Its training sequences that have trained tokens: as they were sampled, or its text as tokens."""
     place = positions(record)
     if is_sampled(record):
@@ -230,7 +230,7 @@ def _sequences(record: Mapping[str, Any], limits: Limits) -> tuple[Tokens, ...]:
     return tuple(tokens for tokens in found if tokens.trained.size)
 
 
-def _spoken(spoken: Spoken, limits: Limits, place: Mapping[int, int]) -> Tokens:
+def _spoken(spoken: ResponseSpan, limits: Limits, place: Mapping[int, int]) -> TokenSequence:
     last = max((end for _, end, _ in spoken.spans), default=0)
     runs = [np.arange(start, end, dtype=np.int64) for start, end, _ in spoken.spans]
     trained = np.concatenate([np.empty(0, np.int64), *runs])
@@ -240,7 +240,7 @@ def _spoken(spoken: Spoken, limits: Limits, place: Mapping[int, int]) -> Tokens:
     ids = np.asarray(spoken.ids[:last], dtype=np.int64)
     if ids.size and int(ids.max()) >= limits.vocabulary:
         trained, steps = trained[:0], []  # the tokenizer has tokens that the model has not
-    return Tokens(
+    return TokenSequence(
         ids=ids,
         trained=trained,
         logprobs=np.full(trained.size, np.nan, np.float32),
@@ -249,7 +249,7 @@ def _spoken(spoken: Spoken, limits: Limits, place: Mapping[int, int]) -> Tokens:
     )
 
 
-def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int]) -> Tokens:
+def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int]) -> TokenSequence:
     ids = np.asarray(sequence["token_ids"], dtype=np.int64)
     spans, last = sequence["spans"], 1
     for span in spans:
@@ -270,4 +270,4 @@ def _tokens(sequence: Mapping[str, Any], limits: Limits, place: Mapping[int, int
     sizes = [run.size for run in runs]
     versions = np.repeat(np.asarray([span["version"] for span in spans], dtype=np.int64), sizes)
     steps = np.repeat(np.asarray([place[span["step_index"]] for span in spans], dtype=np.int64), sizes)
-    return Tokens(ids[:last] if spans else ids[:0], trained, logprobs, versions, steps)
+    return TokenSequence(ids[:last] if spans else ids[:0], trained, logprobs, versions, steps)

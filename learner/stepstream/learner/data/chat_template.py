@@ -15,13 +15,13 @@ from typing import Any
 
 import jinja2
 
-from stepstream.learner.data.sequences import Spoken
+from stepstream.learner.data.sequences import ResponseSpan
 
 Message = dict[str, Any]
 _ANCHOR: Message = {"role": "user", "content": "?"}
 
 
-class Speech:
+class ChatTemplate:
     """A model's tokenizer and chat template; both are read when they are first needed."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,11 +45,11 @@ class Speech:
             return []
         return self._said(text or message["content"])[0]
 
-    def transcript(self, conversation: Mapping[str, Any]) -> list[Spoken]:
+    def transcript(self, conversation: Mapping[str, Any]) -> list[ResponseSpan]:
         """Training sequences of a Conversation; those of its responses that cannot be written are left out."""
         messages = _written(conversation["messages"])
         tools = _offered(conversation["tool_definitions"])
-        found: list[Spoken] = []
+        found: list[ResponseSpan] = []
         ids: list[int] = []
         spans: list[tuple[int, int, int]] = []
         known: str | None = None  # text that `ids` spell
@@ -63,7 +63,7 @@ class Speech:
                 continue  # the template has no such form, or nothing would stand before the response
             if known is None or not before.startswith(known):
                 known, ids, spans = "", [], []
-                found.append(Spoken(ids, spans))
+                found.append(ResponseSpan(ids, spans))
             ids += self._ids(before[len(known) :])
             said, end = self._said(whole[len(before) :])
             spans.append((len(ids), len(ids) + len(said), span["step_index"]))

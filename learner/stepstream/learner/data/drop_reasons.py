@@ -76,7 +76,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class Drop:
     """An attempt that the buffer let go of without training on it."""
 
     attempt: Attempt

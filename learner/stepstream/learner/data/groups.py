@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from stepstream.learner.data.attempt import Attempt, Place
+from stepstream.learner.data.attempt import Attempt, LogPosition
 
 ALONE = "\0"
 """How the key of an attempt without a group begins; no group's id begins so."""
@@ -21,7 +21,7 @@ def group_key(tenant: str, group_id: str) -> str:
     return f"{group_id}\0{tenant}"
 
 
-class GivenUp(NamedTuple):
+class AbandonedGroup(NamedTuple):
     """An attempt of a group that an earlier run of the learner gave up."""
 
     key: str
@@ -44,7 +44,7 @@ class Group:
     """How often each trajectory was trained on."""
     trained: dict[str, int] = field(default_factory=dict)
     """Newest revision of each that was trained on."""
-    first: Place | None = None
+    first: LogPosition | None = None
     """First place in the log that was trained on."""
     alone: bool = False
     """Whether it waits for no other attempts: what was demonstrated late teaches by itself."""
@@ -65,12 +65,12 @@ class Group:
 
 
 @dataclass(slots=True)
-class Past:
+class ClosedGroup:
     """What is left of a group that is done with: enough to recognise copies while they could be trained on."""
 
     freshest: int
     """Version of its freshest attempt: once that is stale, no copy can be trained on."""
-    first: Place | None = None
+    first: LogPosition | None = None
     """First place that was trained on; None: nothing was."""
     used_up: bool = False
     """Whether it was trained on as often as allowed."""
@@ -85,7 +85,7 @@ class Past:
         return not attempt.group_id and not self.trained and newer
 
     @classmethod
-    def of(cls, group: Group, freshest: int, used_up: bool, before: "Past | None") -> Self:
+    def of(cls, group: Group, freshest: int, used_up: bool, before: "ClosedGroup | None") -> Self:
         """What is left of a group; `before` is what was left of it when it was opened again."""
         seen = {name: attempt.revision for name, attempt in group.attempts.items()}
         if before is None:

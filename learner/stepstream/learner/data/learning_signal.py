@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Sequence
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.advantages.from_config import rule_of
 from stepstream.learner.advantages.from_record import described
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.requirements import requirements_of
 
-Lesson = Callable[[Sequence[Attempt]], str]
+LearningSignal = Callable[[Sequence[Attempt]], str]
 """Why attempts of one group (one or more) teach nothing, as one of `fates.REASONS`; empty where they do."""
 
 
-def lesson_of(how: Learner) -> Lesson:
+def learning_signal_of(how: LearnerSettings) -> LearningSignal:
     """What a group must have so that the learner's objective gives some of its tokens a gradient."""
     if how.objective == "dpo":
         return lambda attempts: to_compare(attempts, how.preference_margin)
@@ -30,20 +30,20 @@ def lesson_of(how: Learner) -> Lesson:
     return lesson
 
 
-def equal_rewards_teach(how: Learner) -> bool:
+def equal_rewards_teach(how: LearnerSettings) -> bool:
     """Whether a group whose attempts were all paid the same may teach anything."""
     return not _nothing_in(how, attempts=2)
 
 
-def needs_group(how: Learner) -> bool:
+def needs_group(how: LearnerSettings) -> bool:
     """Whether an attempt teaches nothing without others of its group."""
     return _nothing_in(how, attempts=1)
 
 
-def _nothing_in(how: Learner, attempts: int) -> bool:
+def _nothing_in(how: LearnerSettings, attempts: int) -> bool:
     """Whether attempts that were paid the same teach nothing, for certain."""
     if how.objective != "policy_gradient":
-        return needs_of(how).compares
+        return requirements_of(how).compares
     return bool(described(how).nothing_to_learn([Trajectory((), 0.0)] * attempts))
 
 

@@ -10,12 +10,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.core.process import Stop
 from stepstream.jobs.runtime.log_reader import LogReader
-from stepstream.jobs.runtime.retry import PatientCodec
+from stepstream.jobs.runtime.retry import RetryingCodec
 from stepstream.learner import JOB, metrics
-from stepstream.learner.data.attempt import Attempt, Place, attempt_of, refused
+from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of, refused
 from stepstream.learner.data.sequences import Invalid, Limits
 from stepstream.learner.decisions import DECISIONS
 from stepstream.learner.lineage import TOPIC as CHECKPOINTS
@@ -36,7 +36,7 @@ class Arrival:
     """One record that was read: an attempt, a refusal of a record (with its attempt, where one can be told), or a
     checkpoint event."""
 
-    place: Place
+    place: LogPosition
     attempt: Attempt | None = None
     refusal: DeadLetter | None = None
     checkpoint: Checkpoint | None = None
@@ -45,7 +45,7 @@ class Arrival:
 class Reader:
     """Follows labelled trajectories and checkpoints; reads at most a bounded number of records ahead."""
 
-    def __init__(self, kafka: Kafka, codec: Codec, limits: Limits, start: Mapping[int, int]) -> None:
+    def __init__(self, kafka: KafkaSettings, codec: Codec, limits: Limits, start: Mapping[int, int]) -> None:
         """Starts reading labelled trajectories at `start` (offset by partition), checkpoints at the beginning.
 
         Raises:
@@ -110,13 +110,13 @@ class Reader:
             return
 
 
-def read_decisions(kafka: Kafka, codec: Codec, since_us: int, stop: Stop) -> Iterator[TrainingDecision]:
+def read_decisions(kafka: KafkaSettings, codec: Codec, since_us: int, stop: Stop) -> Iterator[TrainingDecision]:
     """Decisions of learners from a time to now; unreadable ones are passed over.
 
     Raises:
         Abandoned: asked to stop while the broker or the registry was away.
     """
-    patient = PatientCodec(codec, lambda: bool(stop))
+    patient = RetryingCodec(codec, lambda: bool(stop))
     with closing(LogReader(kafka, "unused", lambda: bool(stop))) as reader:
         for batch in reader.read(reader.since(DECISIONS, since_us // 1000)):
             for record in batch:

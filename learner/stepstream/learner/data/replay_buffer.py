@@ -9,19 +9,19 @@ after a restart.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from stepstream.learner.data.attempt import Attempt, Place
-from stepstream.learner.data.drop_reasons import Fate
-from stepstream.learner.data.groups import ALONE, GivenUp, Group, Past, key_of, rank
-from stepstream.learner.data.learning_signal import Lesson, differing_rewards
-from stepstream.learner.data.requirements import STRICTEST, Needs
-from stepstream.learner.data.sampler import Candidate, Choice, candidate_of
+from stepstream.learner.data.attempt import Attempt, LogPosition
+from stepstream.learner.data.drop_reasons import Drop
+from stepstream.learner.data.groups import ALONE, AbandonedGroup, ClosedGroup, Group, key_of, rank
+from stepstream.learner.data.learning_signal import LearningSignal, differing_rewards
+from stepstream.learner.data.requirements import STRICTEST, Requirements
+from stepstream.learner.data.sampler import Candidate, GroupSampler, candidate_of
 
 _MOST_OVER = 50_000
 """Groups that ended untrained and are remembered: enough for late attempts, bounded where no version comes."""
 _NOT_OURS = ("split", "other_model", "no_group")
 
 
-class Buffer:
+class ReplayBuffer:
     """Attempts that wait for their group, groups that wait for an update, and what is done with."""
 
     def __init__(
@@ -33,12 +33,12 @@ class Buffer:
         root: int,
         version: int,
         positions: Mapping[int, int],
-        trained: Iterable[Place] = (),
-        given_up: Iterable[GivenUp] = (),
+        trained: Iterable[LogPosition] = (),
+        given_up: Iterable[AbandonedGroup] = (),
         reuse: int = 1,
-        choice: Choice | None = None,
-        lesson: Lesson = differing_rewards,
-        needs: Needs = STRICTEST,
+        choice: GroupSampler | None = None,
+        lesson: LearningSignal = differing_rewards,
+        needs: Requirements = STRICTEST,
     ) -> None:
         """An empty buffer.
 
@@ -59,7 +59,7 @@ class Buffer:
         """
         self._size, self._wait_s, self._bound = group_size, wait_s, staleness_bound
         self._root, self._version, self._reuse = root, version, reuse
-        self._choice, self._lesson, self._needs = choice or Choice(), lesson, needs
+        self._choice, self._lesson, self._needs = choice or GroupSampler(), lesson, needs
         self._positions = dict(positions)
         self._was_trained = Counter(trained)
         self._recall_until: dict[int, int] = {}
@@ -68,17 +68,17 @@ class Buffer:
         self._recalling = bool(self._recall_until)
         self._open: dict[str, Group] = {}
         self._ready: dict[str, Group] = {}
-        self._past: dict[str, Past] = {}
+        self._past: dict[str, ClosedGroup] = {}
         for key, trajectory_id, revision, freshest in given_up:
-            past = self._past.setdefault(key, Past(freshest))
+            past = self._past.setdefault(key, ClosedGroup(freshest))
             past.freshest = max(past.freshest, freshest)
             past.seen[trajectory_id] = max(revision, past.seen.get(trajectory_id, 0))
         self._groups_seen = 0
-        self._fates: list[Fate] = []
+        self._fates: list[Drop] = []
         self.dropped: Counter[str] = Counter()
         """Attempts that were let go of, by reason, since the buffer was made; `duplicate`: copies of records."""
 
-    def see(self, place: Place) -> None:
+    def see(self, place: LogPosition) -> None:
         """Notes that a place has been read, whatever was there."""
         partition, offset = place
         self._positions[partition] = max(self._positions.get(partition, 0), offset + 1)
@@ -148,7 +148,7 @@ class Buffer:
         """Groups that wait for attempts."""
         return len(self._open)
 
-    def fates(self) -> list[Fate]:
+    def fates(self) -> list[Drop]:
         """What was let go of since the last call."""
         fates, self._fates = self._fates, []
         return fates
@@ -162,7 +162,7 @@ class Buffer:
         offsets = dict(self._positions)
         groups = (*self._open.values(), *self._ready.values())
         held = [attempt.place for group in groups for attempt in group.attempts.values()]
-        over: tuple[Group | Past, ...] = (*groups, *self._past.values())
+        over: tuple[Group | ClosedGroup, ...] = (*groups, *self._past.values())
         trained = [each.first for each in over if each.first is not None]
         for partition, offset in [*held, *trained, *self._was_trained]:
             offsets[partition] = min(offset, offsets.get(partition, offset))
@@ -213,7 +213,7 @@ class Buffer:
         if not self._recalling:
             self._settle(key, group)
 
-    def _late(self, attempt: Attempt, past: Past, now_s: float) -> None:
+    def _late(self, attempt: Attempt, past: ClosedGroup, now_s: float) -> None:
         """An attempt of a group that is done with."""
         seen = max(past.trained.get(attempt.trajectory_id, 0), past.seen.get(attempt.trajectory_id, 0))
         if attempt.revision <= seen:
@@ -223,7 +223,7 @@ class Buffer:
         if not self._opens_again(attempt, past, now_s):
             self._drop(attempt, "reuse_bound" if past.used_up else "group_over", unless=past.trained)
 
-    def _opens_again(self, attempt: Attempt, past: Past, now_s: float) -> bool:
+    def _opens_again(self, attempt: Attempt, past: ClosedGroup, now_s: float) -> bool:
         """Lets in an attempt of a group that is done with, if it has a demonstration: that teaches by itself."""
         # Also its newer revisions while it waits: they may take the demonstration back.
         key, name = key_of(attempt), attempt.trajectory_id
@@ -266,7 +266,9 @@ class Buffer:
         self._ready.pop(group_id, None)
         # Until a copy would be stale for certain; an attempt without versions counts as sampled now.
         freshest = max((self._version - (a.staleness(self._version) or 0) for a in group.attempts.values()), default=0)
-        past = self._past[group_id] = Past.of(group, freshest, group.used >= self._reuse, self._past.get(group_id))
+        past = self._past[group_id] = ClosedGroup.of(
+            group, freshest, group.used >= self._reuse, self._past.get(group_id)
+        )
         for attempt in group.attempts.values():
             trained = group.trained.get(attempt.trajectory_id) == attempt.revision
             if not trained and not self._opens_again(attempt, past, group.since_s):
@@ -282,7 +284,7 @@ class Buffer:
         if trained is not None:
             reason = "trained_on_older_revision"
         self.dropped[reason] += 1
-        self._fates.append(Fate(attempt, reason, trained))
+        self._fates.append(Drop(attempt, reason, trained))
 
     def _usable(self, group: Group) -> list[Attempt]:
         usable = [attempt for attempt in group.attempts.values() if not self._bar(attempt)]

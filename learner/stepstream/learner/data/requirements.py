@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Requirements:
     """What one objective needs of what it learns from."""
 
     sampled: bool
@@ -30,25 +30,25 @@ class Needs:
     """What a demonstration is: nothing, an answer in place of the step's own, or the better one of a pair with it."""
 
 
-NEEDS: Mapping[str, Needs] = {
-    "policy_gradient": Needs(
+REQUIREMENTS: Mapping[str, Requirements] = {
+    "policy_gradient": Requirements(
         sampled=True, fresh=True, whole_groups=True, compares=False, reference=False, demonstrations="unused"
     ),
-    "dpo": Needs(
+    "dpo": Requirements(
         sampled=False, fresh=False, whole_groups=False, compares=True, reference=True, demonstrations="preferred"
     ),
-    "kto": Needs(
+    "kto": Requirements(
         sampled=False, fresh=False, whole_groups=False, compares=False, reference=True, demonstrations="unused"
     ),
-    "sft": Needs(
+    "sft": Requirements(
         sampled=False, fresh=False, whole_groups=False, compares=False, reference=False, demonstrations="imitated"
     ),
 }
 """By `learner.objective`. What a policy gradient compares is its advantage rule's to say (`Rule.nothing_to_learn`)."""
 
-STRICTEST = NEEDS["policy_gradient"]
+STRICTEST = REQUIREMENTS["policy_gradient"]
 
 
-def needs_of(how: Learner) -> Needs:
+def requirements_of(how: LearnerSettings) -> Requirements:
     """What the learner's objective needs."""
-    return NEEDS[how.objective]
+    return REQUIREMENTS[how.objective]

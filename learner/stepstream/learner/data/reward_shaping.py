@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.advantages.from_record import described
-from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.requirements import requirements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Sums:
     """Whether it values what would have followed where an attempt was cut."""
 
 
-def sums_of(how: Learner) -> Sums:
+def sums_of(how: LearnerSettings) -> Sums:
     """Of what the settings choose: pairs compare whole rewards, other preferences none."""
-    needs = needs_of(how)
+    needs = requirements_of(how)
     if not needs.sampled:
         return Sums(frozenset({1.0})) if needs.compares else Sums()
     rule = described(how)

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
 
 Sampling = Literal["freshest", "weighted"]
@@ -37,7 +37,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GroupSampler:
     """How groups are chosen. Groups that were used less often always go first."""
 
     sampling: Sampling = "freshest"
@@ -110,9 +110,9 @@ class Choice:
         return alike >= self.near_duplicate_cap
 
 
-def choice_of(how: Learner) -> Choice:
+def sampler_of(how: LearnerSettings) -> GroupSampler:
     """The choice with the learner's settings."""
-    return Choice(
+    return GroupSampler(
         sampling=how.sampling,
         temperature=how.sampling_temperature,
         seed=how.seed,

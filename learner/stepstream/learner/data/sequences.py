@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepstream.learner.data.requirements import STRICTEST, Needs
+from stepstream.learner.data.requirements import STRICTEST, Requirements
 from stepstream.learner.data.reward_shaping import Sums
 
 UNVERSIONED = -1
@@ -19,7 +19,7 @@ class Invalid(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class ResponseSpan:
     """Text as the tokens of one training sequence."""
 
     ids: Sequence[int]
@@ -40,17 +40,17 @@ class Limits:
     """What the learner adds up; by default nothing, so that any shaping will do."""
     alone: bool = False
     """Whether attempts without a group are taken, each by itself."""
-    needs: Needs = STRICTEST
+    needs: Requirements = STRICTEST
     """Of the learner's objective."""
     speech: Callable[[str], Sequence[int]] | None = None
     """Tokens of a response that somebody wrote, none where it cannot be written (`speech.py`); None: what feedback
     demonstrates is not used."""
-    transcript: Callable[[Mapping[str, Any]], Sequence[Spoken]] | None = None
+    transcript: Callable[[Mapping[str, Any]], Sequence[ResponseSpan]] | None = None
     """Training sequences of a Conversation, none where it cannot be written; None: text is not trained on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenSequence:
     """One training sequence, cut after its last trained token."""
 
     ids: npt.NDArray[np.int64]
@@ -65,10 +65,10 @@ class Tokens:
     steps: npt.NDArray[np.int64]
     """Step of the attempt's credit that each of them belongs to. Shape [trained]."""
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> "Tokens":
+    def only(self, kept: npt.NDArray[np.bool_]) -> "TokenSequence":
         """The sequence with some of its trained tokens only; `kept` has the shape [trained]."""
         trained = self.trained[kept]
-        return Tokens(
+        return TokenSequence(
             ids=self.ids[: int(trained[-1]) + 1 if trained.size else 0],
             trained=trained,
             logprobs=self.logprobs[kept],

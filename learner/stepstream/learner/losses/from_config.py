@@ -1,13 +1,13 @@
 """The objective that the configuration names; `config.sections.Learner` refuses choices that contradict each other."""
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.losses.clips import Cispo, Clip, Ppo, Sapo, SecondMomentRange
 from stepstream.learner.losses.masks import Mask, OffPolicySequences, Veto
 from stepstream.learner.losses.objective import Objective
 from stepstream.learner.losses.weights import Banded, BinaryDivergence, SecondMoment, Truncated, Unweighted, Weight
 
 
-def objective_of(how: Learner) -> Objective:
+def objective_of(how: LearnerSettings) -> Objective:
     """The objective with the learner's settings."""
     weights: dict[str, Weight] = {
         "tis": Truncated(how.importance_cap),

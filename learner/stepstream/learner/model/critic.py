@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 
 CRITIC = "critic.safetensors"
 """Its file in a version's folder: weights and optimizer state."""
@@ -39,7 +39,7 @@ class Surprise:
 class Critic:
     """The value head and its AdamW state."""
 
-    def __init__(self, size: int, how: Learner, folder: Path) -> None:
+    def __init__(self, size: int, how: LearnerSettings, folder: Path) -> None:
         """Continues from a version's folder; says 0 everywhere where that has no critic, or one of another width.
 
         Args:

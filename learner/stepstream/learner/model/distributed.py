@@ -131,12 +131,12 @@ def joined() -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after a fault: it would wait for ranks that wait for this one
 
 
-def tell(order: Any) -> None:
+def broadcast(order: Any) -> None:
     """In rank 0: passes on anything that can be pickled to the other ranks."""
     dist.broadcast_object_list([order], 0, _Orders.group)
 
 
-def told() -> Any:
+def receive() -> Any:
     """In the other ranks: waits for what rank 0 passes on.
 
     Raises:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model import attention, lm_head
 from stepstream.learner.model.packing import microbatches, pack, pack_batches
 from stepstream.learner.model.pretrained import CannotTrain
@@ -35,24 +35,24 @@ class Scores(NamedTuple):
     model's device."""
 
 
-class Way(Protocol):
+class ForwardPass(Protocol):
     """How sequences go through a model."""
 
-    def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
+    def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
         """Indices of the sequences of each forward pass, which together have at most so many tokens (or one alone)."""
 
-    def __call__(self, model: Any, rows: Sequence[Tokens], states: bool = False) -> Scores:
+    def __call__(self, model: Any, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
         """One forward pass; with `states`, hidden states too."""
 
 
 class Padded:
     """Sequences side by side, padded on the right: causal attention keeps the padding out of what is before it."""
 
-    def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
+    def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
         """Sequences of like length."""
         return microbatches([row.ids.size - 1 for row in rows], most_tokens)
 
-    def __call__(self, model: Any, rows: Sequence[Tokens], states: bool = False) -> Scores:
+    def __call__(self, model: Any, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
         """One forward pass."""
         longest = max(row.ids.size for row in rows) - 1  # the last token is only predicted
         inputs = np.zeros((len(rows), longest), dtype=np.int64)
@@ -69,11 +69,11 @@ class Padded:
 class Packed:
     """Sequences end to end, each shared beginning once."""
 
-    def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
+    def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
         """Sequences that begin alike."""
         return pack_batches(rows, most_tokens)
 
-    def __call__(self, model: Any, rows: Sequence[Tokens], states: bool = False) -> Scores:
+    def __call__(self, model: Any, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
         """One forward pass.
 
         Raises:
@@ -94,7 +94,7 @@ class Packed:
         return Scores(logprobs, entropy, _at(hidden, at.index_select(0, of)) if states else None)
 
 
-def way_for(model: Any) -> Way:
+def forward_pass_for(model: Any) -> ForwardPass:
     """Packed, if that gives what the model gives otherwise; else padded.
 
     The model's attention is set to suit.
@@ -129,7 +129,7 @@ def way_for(model: Any) -> Way:
 
 
 @torch.no_grad()
-def _check_head(model: Any, way: Way) -> None:
+def _check_head(model: Any, way: ForwardPass) -> None:
     """The fused output layer must give what the model's own does.
 
     Raises:
@@ -174,10 +174,10 @@ def _window(config: Any) -> float:
     return min((limit for limit in limits if limit), default=float("inf"))
 
 
-def _probe(vocabulary: int) -> list[Tokens]:
+def _probe(vocabulary: int) -> list[TokenSequence]:
     """Sequences that share beginnings in every way that matters."""
     ids = np.random.default_rng(0).integers(vocabulary, size=(3, 24))
     ids[1, :12] = ids[0, :12]
     rows = (ids[0], ids[1], ids[2, :17], np.concatenate([ids[1, :18], ids[2, :5]]))
     none, nothing = np.empty(0, np.int64), np.empty(0, np.float32)
-    return [Tokens(row, np.arange(1, row.size), nothing, none, none) for row in rows]
+    return [TokenSequence(row, np.arange(1, row.size), nothing, none, none) for row in rows]

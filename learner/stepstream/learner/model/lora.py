@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.model.pretrained import CannotTrain
 
 ADAPTER, BASE = "adapter", "base"
@@ -24,7 +24,7 @@ _PREFIX, _NAME = "base_model.model.", "default"
 _A, _B = f".lora_A.{_NAME}.weight", f".lora_B.{_NAME}.weight"
 
 
-def base_folder(folder: Path, how: Learner) -> Path:
+def base_folder(folder: Path, how: LearnerSettings) -> Path:
     """The model that a learner which continues from `folder` gives its adapters to.
 
     Where the folder's adapters are of another shape than the settings ask for, that is the merged model, and adapters
@@ -33,13 +33,13 @@ def base_folder(folder: Path, how: Learner) -> Path:
     return folder / BASE if continues(folder, how) else folder
 
 
-def continues(folder: Path, how: Learner) -> bool:
+def continues(folder: Path, how: LearnerSettings) -> bool:
     """Whether the folder has adapters of the shape that the settings ask for."""
     file = folder / ADAPTER / CONFIG
     return how.lora_rank > 0 and file.is_file() and _shape(json.loads(file.read_bytes())) == _shape(_wanted(how))
 
 
-def add_adapters(model: Any, how: Learner) -> dict[str, Any]:
+def add_adapters(model: Any, how: LearnerSettings) -> dict[str, Any]:
     """Gives the model adapters that change nothing yet, and freezes everything else.
 
     Returns:
@@ -116,7 +116,7 @@ def without_adapters(model: Any) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def _wanted(how: Learner) -> dict[str, Any]:
+def _wanted(how: LearnerSettings) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 
 Ints = npt.NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class Pack:
         return np.concatenate(found), np.array([path.size for path in found])
 
 
-def pack_batches(rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
+def pack_batches(rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
     """Indices of the sequences that share a pack: those that begin alike, with at most `most_tokens` (or one alone).
 
     The same sequences give the same packs, so that sums are added in the same order when a version is rebuilt.
@@ -73,7 +73,7 @@ def pack_batches(rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
     return batches
 
 
-def pack(rows: Sequence[Tokens]) -> Pack:
+def pack(rows: Sequence[TokenSequence]) -> Pack:
     """Packs sequences of at least two tokens."""
     ids: list[Ints] = []
     positions: list[Ints] = []
@@ -114,7 +114,7 @@ def pack(rows: Sequence[Tokens]) -> Pack:
     )
 
 
-def _sorted(rows: Sequence[Tokens]) -> list[tuple[int, int]]:
+def _sorted(rows: Sequence[TokenSequence]) -> list[tuple[int, int]]:
     """Indices of the sequences in order of their inputs, each with how many of these it shares with the one before."""
     inputs = [row.ids[:-1] for row in rows]
     keys = [each.astype(">u4").tobytes() for each in inputs]

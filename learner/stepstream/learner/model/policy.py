@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.learning_signal import needs_group
-from stepstream.learner.data.requirements import needs_of
+from stepstream.learner.data.requirements import requirements_of
 from stepstream.learner.data.reward_shaping import sums_of
-from stepstream.learner.data.sequences import Limits, Tokens
+from stepstream.learner.data.sequences import Limits, TokenSequence
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import Snapshot, load_optimizer
 from stepstream.learner.model.distributed import (
@@ -32,7 +32,7 @@ from stepstream.learner.model.distributed import (
     sharded_like,
     whole,
 )
-from stepstream.learner.model.forward import Scores, way_for
+from stepstream.learner.model.forward import Scores, forward_pass_for
 from stepstream.learner.model.pretrained import load_model, stored_dtype
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -60,7 +60,7 @@ _MASTER = "master"
 class Policy:
     """A Hugging Face causal language model in float32 and its AdamW state, shared among the ranks."""
 
-    def __init__(self, folder: Path, how: Learner) -> None:
+    def __init__(self, folder: Path, how: LearnerSettings) -> None:
         """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
 
         Raises:
@@ -75,7 +75,7 @@ class Policy:
         keep_memory()
         self._most_norm = how.max_grad_norm
         self._sums = sums_of(how)
-        self._alone, self._needs = not needs_group(how), needs_of(how)
+        self._alone, self._needs = not needs_group(how), requirements_of(how)
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, how)
         self._dtype = stored_dtype(folder)
@@ -111,7 +111,7 @@ class Policy:
         longest = config.max_position_embeddings
         return Limits(name, config.vocab_size, longest, sums=self._sums, alone=self._alone, needs=self._needs)
 
-    def batches(self, rows: Sequence[Tokens], most_tokens: int) -> list[list[int]]:
+    def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
         """Indices of the rows of each forward pass, together at most so many tokens (or one row alone)."""
         return self._scored.way.batches(rows, most_tokens)
 
@@ -120,17 +120,17 @@ class Policy:
         """Size of its last hidden states."""
         return int(self.model.get_output_embeddings().in_features)
 
-    def scores(self, rows: Sequence[Tokens], states: bool = False) -> Scores:
+    def scores(self, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
         """Log-probability of every trained token, with gradient, and entropies; with `states`, hidden states too."""
         found: Scores = self._scored(rows, states)
         return found
 
-    def logprobs(self, rows: Sequence[Tokens]) -> Tensor:
+    def logprobs(self, rows: Sequence[TokenSequence]) -> Tensor:
         """Log-probability of every trained token, row after row, with gradient. Shape [trained tokens]."""
         return self.scores(rows).logprobs
 
     @torch.no_grad()
-    def reference_logprobs(self, rows: Sequence[Tokens]) -> Tensor:
+    def reference_logprobs(self, rows: Sequence[TokenSequence]) -> Tensor:
         """The same under the model that the adapters were given to. Shape [trained tokens].
 
         Raises:
@@ -219,14 +219,14 @@ class Policy:
 class _Scored(nn.Module):
     """A model whose forward pass gives log-probabilities: weights that are sharded come together around it."""
 
-    def __init__(self, model: Any, how: Learner) -> None:
+    def __init__(self, model: Any, how: LearnerSettings) -> None:
         super().__init__()
         self.model = model
         self._lower = how.precision == "bfloat16"
         with self._precision():
-            self.way = way_for(model)
+            self.way = forward_pass_for(model)
 
-    def forward(self, rows: Sequence[Tokens], states: bool) -> Scores:
+    def forward(self, rows: Sequence[TokenSequence], states: bool) -> Scores:
         with self._precision():
             return self.way(self.model, rows, states)
 

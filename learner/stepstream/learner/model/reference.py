@@ -6,25 +6,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stepstream.config import Learner
-from stepstream.learner.data.requirements import needs_of
-from stepstream.learner.data.sequences import Tokens
+from stepstream.config import LearnerSettings
+from stepstream.learner.data.requirements import requirements_of
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.model.checkpoint import folder_of, verify
-from stepstream.learner.model.forward import way_for
+from stepstream.learner.model.forward import forward_pass_for
 from stepstream.learner.model.policy import Policy
 from stepstream.learner.model.pretrained import load_model
 from stepstream.topics.events import Checkpoint
 
-Reference = Callable[[Sequence[Tokens]], Tensor]
+Reference = Callable[[Sequence[TokenSequence]], Tensor]
 """log ref of every trained token, row after row, without gradient. Shape [trained tokens]."""
 
 
-def needs_reference(how: Learner) -> bool:
+def needs_reference(how: LearnerSettings) -> bool:
     """Whether the learner's settings ask for one."""
-    return how.kl_weight > 0 or needs_of(how).reference
+    return how.kl_weight > 0 or requirements_of(how).reference
 
 
-def reference_folder(root: Checkpoint, how: Learner) -> Path | None:
+def reference_folder(root: Checkpoint, how: LearnerSettings) -> Path | None:
     """The folder of a lineage's root, checked, where a copy of its weights is needed; else None.
 
     Raises:
@@ -37,7 +37,7 @@ def reference_folder(root: Checkpoint, how: Learner) -> Path | None:
     return folder
 
 
-def reference_of(policy: Policy, root: Path | None, how: Learner) -> Reference | None:
+def reference_of(policy: Policy, root: Path | None, how: LearnerSettings) -> Reference | None:
     """The reference, where the settings need one.
 
     With adapters it is the policy without them, which costs no memory; else a copy of the root's weights, whole on
@@ -64,14 +64,14 @@ def reference_of(policy: Policy, root: Path | None, how: Learner) -> Reference |
 class _Frozen:
     """A model that is never stepped."""
 
-    def __init__(self, folder: Path, how: Learner) -> None:
+    def __init__(self, folder: Path, how: LearnerSettings) -> None:
         self._model = load_model(folder).to(torch.device(how.device)).requires_grad_(False)
         self._lower = how.precision == "bfloat16"
         with self._precision():
-            self._way = way_for(self._model)
+            self._way = forward_pass_for(self._model)
 
     @torch.no_grad()
-    def __call__(self, rows: Sequence[Tokens]) -> Tensor:
+    def __call__(self, rows: Sequence[TokenSequence]) -> Tensor:
         with self._precision():
             return self._way(self._model, rows).logprobs
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from stepstream.learner.advantages import Trajectory, hindsight_of
 from stepstream.learner.advantages.arithmetic import total
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 
 
-def hindsight_rows(attempt: Attempt, most_tokens: int) -> list[Tokens]:
+def hindsight_rows(attempt: Attempt, most_tokens: int) -> list[TokenSequence]:
     """The attempt's steps behind its final observation, as rows to be scored.
 
     The steps of a training sequence share a row as long as that has at most `most_tokens` tokens. A later step gets a
@@ -48,7 +48,7 @@ def hindsight_rows(attempt: Attempt, most_tokens: int) -> list[Tokens]:
 
 
 def with_hindsight(
-    groups: Sequence[Sequence[Trajectory]], rows: Sequence[Sequence[Tokens]], found: Mapping[int, Tensor]
+    groups: Sequence[Sequence[Trajectory]], rows: Sequence[Sequence[TokenSequence]], found: Mapping[int, Tensor]
 ) -> list[list[Trajectory]]:
     """The credit of attempts with h of every step.
 
@@ -73,7 +73,7 @@ def final_observation(attempt: Attempt) -> npt.NDArray[np.int64]:
     return last.ids[int(before[-1]) + 1 if before.size else 0 : end]
 
 
-def _told(credit: Trajectory, scored: Sequence[tuple[Tokens, Tensor]]) -> Trajectory:
+def _told(credit: Trajectory, scored: Sequence[tuple[TokenSequence, Tensor]]) -> Trajectory:
     said: defaultdict[int, list[float]] = defaultdict(list)
     for row, logprobs in scored:
         for step, logprob in zip(row.steps.tolist(), logprobs.tolist(), strict=True):
@@ -84,14 +84,16 @@ def _told(credit: Trajectory, scored: Sequence[tuple[Tokens, Tensor]]) -> Trajec
     return replace(credit, steps=tuple(steps))
 
 
-def _behind(ending: npt.NDArray[np.int64], tokens: Tokens, chosen: npt.NDArray[np.bool_], room: int) -> Tokens | None:
+def _behind(
+    ending: npt.NDArray[np.int64], tokens: TokenSequence, chosen: npt.NDArray[np.bool_], room: int
+) -> TokenSequence | None:
     """The chosen trained tokens with as much of their context as there is room for, behind the ending."""
     trained = tokens.trained[chosen]
     end = int(trained[-1]) + 1
     start = max(0, end - room)
     if trained[0] < start:
         return None
-    return Tokens(
+    return TokenSequence(
         ids=np.concatenate([ending, tokens.ids[start:end]]),
         trained=trained - start + ending.size,
         logprobs=tokens.logprobs[chosen],

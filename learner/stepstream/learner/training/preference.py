@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.learning_signal import differing_rewards
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.losses import Batch, Reach, Terms
 from stepstream.learner.losses.preferences import dpo, kto
 from stepstream.learner.losses.ratios import log_ratio
@@ -31,7 +31,7 @@ Loss = Callable[["Answers"], Tensor]
 class Answer:
     """What is judged as one: the own responses of an attempt, or what somebody demonstrated in their place."""
 
-    sequences: tuple[Tokens, ...]
+    sequences: tuple[TokenSequence, ...]
     reward: float
     good: bool
     """Whether it reached its goal."""
@@ -103,7 +103,7 @@ def pairs(answers: Answers, margin: float) -> tuple[Tensor, Tensor]:
     return chosen[:, 0], chosen[:, 1]
 
 
-def loss_of(how: Learner) -> Loss:
+def loss_of(how: LearnerSettings) -> Loss:
     """The loss that `learner.objective` names, as a mean: over pairs (dpo), answers (kto) or tokens (sft)."""
 
     def pairwise(answers: Answers) -> Tensor:
@@ -131,7 +131,7 @@ def loss_of(how: Learner) -> Loss:
 class Preference:
     """Turns groups into rows and weights for one preference loss."""
 
-    def __init__(self, how: Learner) -> None:
+    def __init__(self, how: LearnerSettings) -> None:
         self._how, self._loss = how, loss_of(how)
 
     def compared(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Answer]]:

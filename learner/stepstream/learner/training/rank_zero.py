@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.model.checkpoint import Snapshot
-from stepstream.learner.model.distributed import current_ranks, tell, told
+from stepstream.learner.model.distributed import broadcast, current_ranks, receive
 from stepstream.learner.training.trainer import Trainer
 
 _END = ("end", ())
@@ -15,22 +15,22 @@ _END = ("end", ())
 class LedTrainer(Trainer):
     """Rank 0's trainer: passes on what it is asked before it does it."""
 
-    def __init__(self, folder: Path, how: Learner, root: Path | None = None) -> None:
-        tell(("begin", (folder, how, root)))
+    def __init__(self, folder: Path, how: LearnerSettings, root: Path | None = None) -> None:
+        broadcast(("begin", (folder, how, root)))
         super().__init__(folder, how, root)
 
     def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
         """As `Trainer.update`, with all ranks."""
-        tell(("update", (number, groups, version)))
+        broadcast(("update", (number, groups, version)))
         return super().update(number, groups, version)
 
     def snapshot(self) -> Snapshot:
         """As `Trainer.snapshot`, with all ranks."""
-        tell(("snapshot", ()))
+        broadcast(("snapshot", ()))
         return super().snapshot()
 
 
-def trainer_for(folder: Path, how: Learner, root: Path | None = None) -> Trainer:
+def trainer_for(folder: Path, how: LearnerSettings, root: Path | None = None) -> Trainer:
     """In rank 0: a trainer whose work all ranks share; its arguments are `Trainer`'s.
 
     Raises:
@@ -46,7 +46,7 @@ def follow() -> None:
         Fatal: rank 0 is gone.
     """
     trainer: Trainer | None = None
-    while (order := told()) != _END:
+    while (order := receive()) != _END:
         name, arguments = order
         if name == "begin":
             trainer = None  # its memory is needed
@@ -58,4 +58,4 @@ def follow() -> None:
 def dismiss() -> None:
     """In rank 0: ends `follow`."""
     if current_ranks().size > 1:
-        tell(_END)
+        broadcast(_END)

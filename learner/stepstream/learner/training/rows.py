@@ -10,15 +10,15 @@ from torch import Tensor
 
 from stepstream.learner.advantages import Rule, expand, expand_targets
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.sequences import Tokens
-from stepstream.learner.training.rule_inputs import Evidence
+from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.training.rule_inputs import RuleInputs
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One training sequence of an update."""
 
-    tokens: Tokens
+    tokens: TokenSequence
     attempt: int
     """Number of the attempt that it is of, in the update; an attempt whose context was edited has several rows."""
     advantages: npt.NDArray[np.float32]
@@ -30,7 +30,7 @@ class Row:
     """What it said there. Shape [trained]; empty without a critic."""
 
 
-def rows_of(groups: Sequence[Sequence[Attempt]], rule: Rule, evidence: Evidence) -> list[Row]:
+def rows_of(groups: Sequence[Sequence[Attempt]], rule: Rule, evidence: RuleInputs) -> list[Row]:
     """The training sequences of the groups, in order, with the advantages that the rule gives them."""
     credits = [credit for group in rule(evidence.groups).groups for credit in group]
     rows: list[Row] = []
@@ -46,7 +46,7 @@ def rows_of(groups: Sequence[Sequence[Attempt]], rule: Rule, evidence: Evidence)
     return rows
 
 
-def tokens_of(rows: Sequence[Row]) -> list[Tokens]:
+def tokens_of(rows: Sequence[Row]) -> list[TokenSequence]:
     """The training sequence of each row."""
     return [row.tokens for row in rows]
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from stepstream.learner.advantages import Trajectory
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.sequences import Tokens
+from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.losses.ratios import log_ratio
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RuleInputs:
     """What is known before an update's credit is given."""
 
     groups: list[list[Trajectory]]
@@ -34,7 +34,7 @@ class Evidence:
     """Mean over all of them of k1 = log p - log ref, in nats; 0 where nearness to a reference is not paid for."""
 
 
-def probes_of(attempts: Iterable[Attempt]) -> list[Tokens]:
+def probes_of(attempts: Iterable[Attempt]) -> list[TokenSequence]:
     """The attempts' training sequences in order, so that what is predicted with them tells all that is needed.
 
     Where an attempt was cut, the sequence of its last step goes on by one token, any one: it is predicted from the
@@ -47,7 +47,7 @@ def probes_of(attempts: Iterable[Attempt]) -> list[Tokens]:
     ]
 
 
-def evidence_of(groups: Sequence[Sequence[Attempt]], found: Mapping[int, Tensor]) -> Evidence:
+def rule_inputs_of(groups: Sequence[Sequence[Attempt]], found: Mapping[int, Tensor]) -> RuleInputs:
     """Lays what was found with the probes into the attempts' credit.
 
     Args:
@@ -71,16 +71,16 @@ def evidence_of(groups: Sequence[Sequence[Attempt]], found: Mapping[int, Tensor]
             if cut is not None and whole[cut].shape[1] > 1:
                 credit = replace(credit, final_value=float(whole[cut][-1, 1]))
             seen[-1].append(credit)
-    return Evidence(seen, logprobs, values)
+    return RuleInputs(seen, logprobs, values)
 
 
 def penalised(
-    evidence: Evidence,
+    evidence: RuleInputs,
     groups: Sequence[Sequence[Attempt]],
     logprobs: Mapping[int, Tensor],
     reference: Mapping[int, Tensor],
     weight: float,
-) -> Evidence:
+) -> RuleInputs:
     """Rewards every trained token with -β·k1 too, k1 = log p - log ref (the token-level penalty of
     REINFORCE++, arXiv 2501.03262).
 
@@ -133,8 +133,8 @@ def _cut_at(attempt: Attempt) -> int | None:
     return max(range(len(attempt.sequences)), key=lambda number: int(attempt.sequences[number].steps.max()))
 
 
-def _prolonged(tokens: Tokens) -> Tokens:
-    return Tokens(
+def _prolonged(tokens: TokenSequence) -> TokenSequence:
+    return TokenSequence(
         ids=np.append(tokens.ids, tokens.ids[-1]),
         trained=np.append(tokens.trained, tokens.ids.size),
         logprobs=np.append(tokens.logprobs, np.float32(0.0)),

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepstream.config import Learner
+from stepstream.config import LearnerSettings
 from stepstream.learner.advantages.from_config import rule_of
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.chat_template import Speech
-from stepstream.learner.data.requirements import needs_of
-from stepstream.learner.data.sequences import Limits, Tokens
+from stepstream.learner.data.chat_template import ChatTemplate
+from stepstream.learner.data.requirements import requirements_of
+from stepstream.learner.data.sequences import Limits, TokenSequence
 from stepstream.learner.losses import Bucket
 from stepstream.learner.losses.from_config import objective_of
 from stepstream.learner.model.checkpoint import Snapshot
@@ -34,8 +34,8 @@ from stepstream.learner.model.reference import reference_of
 from stepstream.learner.training.hindsight import hindsight_rows, with_hindsight
 from stepstream.learner.training.preference import Likelihood, Preference, unweighed_rows, weighed
 from stepstream.learner.training.rows import Row, critic_targets, rows_of, tokens_of
-from stepstream.learner.training.rule_inputs import Evidence, evidence_of, penalised, probes_of
-from stepstream.learner.training.two_pass_loss import Foreseen, Minibatch, Step, looks_beyond, row_scales
+from stepstream.learner.training.rule_inputs import RuleInputs, penalised, probes_of, rule_inputs_of
+from stepstream.learner.training.two_pass_loss import FirstPass, Minibatch, UpdateStats, looks_beyond, row_scales
 from stepstream.learner.training.update_stats import (
     critic_figures,
     data_figures,
@@ -44,9 +44,9 @@ from stepstream.learner.training.update_stats import (
     step_figures,
 )
 
-Rows = Sequence[Tokens] | Mapping[int, Tokens]
+Rows = Sequence[TokenSequence] | Mapping[int, TokenSequence]
 """Training sequences by number."""
-Score = Callable[[Sequence[Tokens]], Tensor]
+Score = Callable[[Sequence[TokenSequence]], Tensor]
 """Says something of every trained token, row after row. Shape [trained tokens, …]."""
 
 _FINAL_RATE = 0.1
@@ -56,7 +56,7 @@ _FINAL_RATE = 0.1
 class Trainer:
     """The policy in training and how it learns."""
 
-    def __init__(self, folder: Path, how: Learner, root: Path | None = None) -> None:
+    def __init__(self, folder: Path, how: LearnerSettings, root: Path | None = None) -> None:
         """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
 
         Args:
@@ -72,8 +72,8 @@ class Trainer:
         self._objective = Likelihood() if self._preference else objective_of(how)
         self._aggregation = "sum" if self._preference else self._rule.aggregation
         self.policy = Policy(folder, how)
-        self._needs = needs_of(how)
-        self._speech = None if self._needs.sampled else Speech(folder)
+        self._needs = requirements_of(how)
+        self._speech = None if self._needs.sampled else ChatTemplate(folder)
         self._reference = reference_of(self.policy, root, how)
         self._anchor = self._reference if how.kl_place == "loss" and not self._preference else None
         self._critic: Critic | None = None
@@ -138,13 +138,13 @@ class Trainer:
         """What it holds, to be written."""
         return replace(self.policy.snapshot(), critic=self._critic.state() if self._critic else {})
 
-    def _evidence(self, groups: Sequence[Sequence[Attempt]]) -> Evidence:
+    def _evidence(self, groups: Sequence[Sequence[Attempt]]) -> RuleInputs:
         """What the rule needs to be told by the policy as it is now."""
         attempts = [attempt for group in groups for attempt in group]
-        evidence = Evidence([[attempt.credit for attempt in group] for group in groups])
+        evidence = RuleInputs([[attempt.credit for attempt in group] for group in groups])
         if self._rule.needs & {"values", "log_ratios"}:
             probes = probes_of(attempts)
-            evidence = evidence_of(groups, self._measured(probes, range(len(probes)), self._judged))
+            evidence = rule_inputs_of(groups, self._measured(probes, range(len(probes)), self._judged))
         if "hindsight" in self._rule.needs:
             longest = self.policy.model.config.max_position_embeddings
             owned = [hindsight_rows(attempt, longest) for attempt in attempts]
@@ -155,7 +155,7 @@ class Trainer:
             evidence = self._penalised(evidence, groups)
         return evidence
 
-    def _penalised(self, evidence: Evidence, groups: Sequence[Sequence[Attempt]]) -> Evidence:
+    def _penalised(self, evidence: RuleInputs, groups: Sequence[Sequence[Attempt]]) -> RuleInputs:
         """Pays for nearness to the reference, token by token."""
         assert self._reference is not None
         rows = [tokens for group in groups for attempt in group for tokens in attempt.sequences]
@@ -163,7 +163,7 @@ class Trainer:
         far = self._measured(rows, range(len(rows)), self._reference)
         return penalised(evidence, groups, own, far, self._how.kl_weight)
 
-    def _judged(self, rows: Sequence[Tokens]) -> Tensor:
+    def _judged(self, rows: Sequence[TokenSequence]) -> Tensor:
         """Log-probability of every trained token and, with a critic, the value before it. Shape [tokens, 1 or 2]."""
         scores = self.policy.scores(rows, states=self._critic is not None)
         columns = [scores.logprobs]
@@ -236,7 +236,7 @@ class Trainer:
 
     def _step(
         self, rows: Sequence[Row], part: Sequence[int], proximal: dict[int, Tensor], version: int, rate: float
-    ) -> Step:
+    ) -> UpdateStats:
         """One gradient step on the rows of the part."""
         scales = row_scales(rows, part, self._aggregation, self._how.loss_length)
         minibatch = Minibatch(self._objective, {index: rows[index] for index in part}, scales, version)
@@ -244,14 +244,14 @@ class Trainer:
         foreseen = None
         if looks_beyond(self._objective, rows, batches):
             foreseen = self._foreseen(minibatch, proximal)
-        mine: list[tuple[Step, Surprise | None]] = []
+        mine: list[tuple[UpdateStats, Surprise | None]] = []
         for number, present in self._ranks.rounds(len(batches)):
             indices = batches[number]
             chosen = [rows[index] for index in indices]
             tokens = tokens_of(chosen)
             scores = self.policy.scores(tokens, states=self._critic is not None)
             if foreseen:
-                loss, told = foreseen.loss(indices, scores.logprobs), Step()
+                loss, told = foreseen.loss(indices, scores.logprobs), UpdateStats()
             else:
                 before = torch.cat([proximal[i] for i in indices]) if indices[0] in proximal else None
                 reference = self._anchor(tokens) if self._anchor else None
@@ -262,14 +262,14 @@ class Trainer:
                 surprise = self._critic.surprise(scores.states, *critic_targets(chosen))
             mine.append((told, surprise))
         gathered = self._ranks.gathered(mine, len(batches))
-        step = foreseen.step if foreseen else Step.of_all([told for told, _ in gathered])
+        step = foreseen.step if foreseen else UpdateStats.of_all([told for told, _ in gathered])
         step.grad_norm = self.policy.step(rate)
         step.skipped = int(not math.isfinite(step.grad_norm))
         if self._critic:
             step.value_loss = self._critic.learn([surprise for _, surprise in gathered if surprise])
         return step
 
-    def _foreseen(self, minibatch: Minibatch, proximal: Mapping[int, Tensor]) -> Foreseen:
+    def _foreseen(self, minibatch: Minibatch, proximal: Mapping[int, Tensor]) -> FirstPass:
         """The gradient step on the rows of the minibatch, judged before it is made."""
         part = list(minibatch.rows)
         tokens = dict(zip(part, tokens_of(list(minibatch.rows.values())), strict=True))
@@ -289,7 +289,7 @@ class Trainer:
             yield [part[index] for index in local]
 
 
-def learning_rate(how: Learner, number: int) -> float:
+def learning_rate(how: LearnerSettings, number: int) -> float:
     """Rate of update `number` (from 1): rises linearly over the warm-up, then falls linearly to a tenth."""
     if number < how.warmup_updates:
         return how.learning_rate * number / how.warmup_updates

@@ -70,7 +70,7 @@ def loss_batch(
 
 
 @dataclass(slots=True)
-class Step:
+class UpdateStats:
     """One gradient step, or one forward pass of it."""
 
     loss: float = 0.0
@@ -120,7 +120,7 @@ class Step:
         )
 
     @classmethod
-    def of_all(cls, passes: Sequence["Step"]) -> Self:
+    def of_all(cls, passes: Sequence["UpdateStats"]) -> Self:
         """The step that some forward passes make together."""
         return cls(
             loss=sum(each.loss for each in passes),
@@ -134,7 +134,7 @@ class Step:
         )
 
 
-class Judge(Protocol):
+class LossFunction(Protocol):
     """What an objective is, seen from here."""
 
     @property
@@ -145,7 +145,7 @@ class Judge(Protocol):
         """J of each token."""
 
 
-def looks_beyond(objective: Judge, rows: Sequence[Row], batches: Sequence[Sequence[int]]) -> bool:
+def looks_beyond(objective: LossFunction, rows: Sequence[Row], batches: Sequence[Sequence[int]]) -> bool:
     """Whether the objective looks further than one forward pass goes.
 
     Args:
@@ -160,12 +160,12 @@ def looks_beyond(objective: Judge, rows: Sequence[Row], batches: Sequence[Sequen
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class FirstPass:
     """A gradient step that was judged as a whole."""
 
     weights: Mapping[int, Tensor]
     """Derivative of the loss by log θ of each trained token, by row."""
-    step: Step
+    step: UpdateStats
     """What to tell of it."""
 
     def loss(self, rows: Sequence[int], current: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class Foreseen:
 class Minibatch:
     """What one gradient step learns from."""
 
-    objective: Judge
+    objective: LossFunction
     """What is maximised."""
     rows: Mapping[int, Row]
     """By number."""
@@ -195,7 +195,7 @@ class Minibatch:
 
     def judged(
         self, numbers: Sequence[int], scores: Scores, proximal: Tensor | None, reference: Tensor | None
-    ) -> tuple[Tensor, Step]:
+    ) -> tuple[Tensor, UpdateStats]:
         """The loss of some of the rows, with gradient, and what to tell of them.
 
         Args:
@@ -210,12 +210,12 @@ class Minibatch:
         terms = self.objective.terms(batch)
         scales = torch.tensor([self.scales[number] for number in numbers])
         loss = -(scales.repeat_interleave(torch.tensor(trained_sizes(chosen))) * terms.objective).sum()
-        return loss, Step.of(loss.item(), terms, batch, scores.entropy)
+        return loss, UpdateStats.of(loss.item(), terms, batch, scores.entropy)
 
-    def foreseen(self, scores: Scores, proximal: Tensor | None, reference: Tensor | None) -> Foreseen:
+    def foreseen(self, scores: Scores, proximal: Tensor | None, reference: Tensor | None) -> FirstPass:
         """Judges all rows before the step is made; the arguments are those of `judged`, for all rows in their order."""
         leaf = scores.logprobs.clone().requires_grad_()
         loss, step = self.judged(list(self.rows), Scores(leaf, scores.entropy), proximal, reference)
         (slopes,) = torch.autograd.grad(loss, leaf)
         sizes = trained_sizes(list(self.rows.values()))
-        return Foreseen(dict(zip(self.rows, slopes.split(sizes), strict=True)), step)
+        return FirstPass(dict(zip(self.rows, slopes.split(sizes), strict=True)), step)

@@ -9,12 +9,12 @@ from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.sequences import UNVERSIONED
 from stepstream.learner.losses import LAGS, Bucket, by_lag, effective_share, kl_estimate, lag_shares
 from stepstream.learner.training.rows import Row
-from stepstream.learner.training.two_pass_loss import Step
+from stepstream.learner.training.two_pass_loss import UpdateStats
 
 _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
 
 
-def step_figures(steps: Sequence[Step]) -> dict[str, float]:
+def step_figures(steps: Sequence[UpdateStats]) -> dict[str, float]:
     """How the gradient steps of one update went."""
     weights = torch.cat([weight for step in steps for weight in step.weights])
     tokens = max(1, weights.numel())
@@ -33,7 +33,7 @@ def step_figures(steps: Sequence[Step]) -> dict[str, float]:
     }
 
 
-def critic_figures(rows: Sequence[Row], steps: Sequence[Step]) -> dict[str, float]:
+def critic_figures(rows: Sequence[Row], steps: Sequence[UpdateStats]) -> dict[str, float]:
     """How well the critic knew what the rows were worth, before the update; nothing without a critic."""
     if not any(row.targets.size for row in rows):
         return {}
@@ -47,7 +47,7 @@ def critic_figures(rows: Sequence[Row], steps: Sequence[Step]) -> dict[str, floa
     }
 
 
-def lag_figures(steps: Sequence[Step]) -> list[Bucket]:
+def lag_figures(steps: Sequence[UpdateStats]) -> list[Bucket]:
     """The same by staleness, of the tokens that have one: the marks are `clip_share` and `rejected_share`."""
     marks = torch.cat([marks for step in steps for marks in step.marks], 1)
     weights = torch.cat([weight for step in steps for weight in step.weights])

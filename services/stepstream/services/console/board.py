@@ -10,7 +10,7 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from stepstream.config import ClickHouse
+from stepstream.config import ClickHouseSettings
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.services.console.queries import MODELS, QUERIES
 
@@ -31,7 +31,7 @@ class Unavailable(Exception):
 class Board:
     """What is known now; thread-safe, blocks while the store answers."""
 
-    def __init__(self, settings: ClickHouse, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: ClickHouseSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
-from stepstream.config import Fleet
+from stepstream.config import FleetSettings
 from stepstream.services.fleet.environment import Environment, Message, user
 from stepstream.services.fleet.gateway_client import STEP_HEADER, GatewayClient, Lost, RecordedFault, Refused
 from stepstream.services.fleet.ledger import Attempt, Status
@@ -31,7 +31,7 @@ class Agent:
     def __init__(
         self,
         client: GatewayClient,
-        settings: Fleet,
+        settings: FleetSettings,
         environment: type[Environment],
         metrics: Metrics,
         stopping: asyncio.Event,

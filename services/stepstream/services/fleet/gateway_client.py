@@ -14,7 +14,7 @@ from httpx2 import ConnectError, ConnectTimeout
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient
 from openai.types.chat import ChatCompletion
 
-from stepstream.config import Fleet
+from stepstream.config import FleetSettings
 
 PAUSE_S = 0.25
 NOBODY_THERE = "upstream_unavailable"  # the gateway's word on the wire for: no worker answers
@@ -40,7 +40,7 @@ class RecordedFault(Lost):
 class GatewayClient:
     """Shared by all agents of a fleet. Create it inside the event loop, and close it."""
 
-    def __init__(self, settings: Fleet) -> None:
+    def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
         self._feedback_url = f"{settings.gateway_url}/v1/feedback"
         self._openai = AsyncOpenAI(

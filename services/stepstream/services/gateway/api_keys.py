@@ -25,7 +25,7 @@ _ASK = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `ste
 
 
 @dataclass(slots=True)
-class Presented:
+class Credentials:
     """The credentials of one call."""
 
     key_id: str = ""
@@ -35,16 +35,16 @@ class Presented:
     """The credential headers that are the upstream's: without the session, never with one of our keys."""
 
 
-def presented(headers: Iterable[tuple[bytes, bytes]]) -> Presented:
+def credentials_of(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:
     """The credentials in a call's headers (names in lower case)."""
-    found = Presented()
+    found = Credentials()
     for name, value in headers:
         if name in _HEADERS:
             _take(found, name, value)
     return found
 
 
-def allow(shown: Presented, record: ApiKey | None, scope: str) -> str:
+def allow(shown: Credentials, record: ApiKey | None, scope: str) -> str:
     """The tenant of a key of ours that may do what `scope` names.
 
     Raises:
@@ -75,7 +75,7 @@ def new_key() -> tuple[str, str, str]:
     return key_id, f"{PREFIX.decode()}{key_id}-{secret}", sha256(secret.encode()).hexdigest()
 
 
-def _take(found: Presented, name: bytes, value: bytes) -> None:
+def _take(found: Credentials, name: bytes, value: bytes) -> None:
     scheme, space, key = value.partition(b" ") if name == b"authorization" else (b"", b"", value)
     if name == b"authorization" and scheme.lower() != b"bearer":
         found.upstream.append((name, value))
@@ -99,7 +99,7 @@ class Keys:
         self._required = settings.gateway.require_key
         self._table = Table(settings, TOPIC, snapshot=settings.paths.data / "gateway" / "api-keys.json")
 
-    def tenant(self, shown: Presented, scope: str) -> str | None:
+    def tenant(self, shown: Credentials, scope: str) -> str | None:
         """The tenant of the key that a call shows; None: it shows none of ours, and needs none.
 
         Raises:
@@ -116,7 +116,7 @@ class Keys:
             raise KeysUnknown("API keys are not known yet, since Kafka has not been reached: try again")
         return allow(shown, record, scope)
 
-    def has(self, shown: Presented, scope: str) -> bool:
+    def has(self, shown: Credentials, scope: str) -> bool:
         """Whether a call that `tenant` has let in shows a key with a scope; without a key it has none."""
         record = self._table.get(shown.key_id) if shown.key_id else None
         return record is not None and scope in record["scopes"]

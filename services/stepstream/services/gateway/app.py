@@ -12,9 +12,9 @@ from stepstream.crypto.erasures import Erased
 from stepstream.crypto.key_ring import ERASURES
 from stepstream.delivery.spool import gateway_spool
 from stepstream.services.gateway import feedback
-from stepstream.services.gateway.api_keys import Keys, presented
-from stepstream.services.gateway.calls import Calls
-from stepstream.services.gateway.context.saved_responses import Histories, KeptPieces
+from stepstream.services.gateway.api_keys import Keys, credentials_of
+from stepstream.services.gateway.calls import CallHandler
+from stepstream.services.gateway.context.saved_responses import KeptPieces, SavedResponses
 from stepstream.services.gateway.context.step_indices import NextIndices
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
 from stepstream.services.gateway.http.asgi import (
@@ -59,7 +59,7 @@ class GatewayApp:
         self._publisher = publisher or Publisher(settings, self._producer, self.metrics)
         self._upstreams: Upstreams
         self._keys: Keys
-        self._calls: Calls
+        self._calls: CallHandler
         self._pass_through: PassThrough
         self._protocols = {protocol.path: protocol for protocol in PROTOCOLS}
         self._routes: dict[str, tuple[str, Handler]] = {
@@ -100,7 +100,7 @@ class GatewayApp:
         indices = NextIndices(folder)
         kept = KeptPieces(folder, gateway.history_bytes, gateway.history_days * 86_400)
         erasures = Table(self._settings, ERASURES)
-        self._calls = Calls(
+        self._calls = CallHandler(
             gateway,
             self._upstreams,
             self._publisher,
@@ -108,7 +108,7 @@ class GatewayApp:
             self.metrics,
             self._producer,
             indices,
-            Histories(kept, Erased(self._settings, erasures)),
+            SavedResponses(kept, Erased(self._settings, erasures)),
         )
         self._pass_through = PassThrough(self._upstreams, self._keys)
         otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_tenant)
@@ -125,7 +125,7 @@ class GatewayApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _otlp_tenant(self, scope: Scope) -> str | None:
-        return self._keys.tenant(presented(scope["headers"]), "otlp")
+        return self._keys.tenant(credentials_of(scope["headers"]), "otlp")
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         known = versioned(path)
@@ -137,7 +137,7 @@ class GatewayApp:
 
     async def _feedback(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            shown = presented(scope["headers"])
+            shown = credentials_of(scope["headers"])
             tenant = self._keys.tenant(shown, "feedback")
             identity = identify(scope["headers"], self._settings.gateway, tenant=tenant)
             items, several = feedback.parse(await read_body(receive))

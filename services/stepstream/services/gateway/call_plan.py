@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from stepstream.core import lenient_json
-from stepstream.services.gateway.api_keys import Presented
-from stepstream.services.gateway.context.cache import Contexts
-from stepstream.services.gateway.context.saved_responses import Histories
+from stepstream.services.gateway.api_keys import Credentials
+from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.identity import Identity
@@ -29,7 +29,7 @@ WARN_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
-class Plan:
+class CallPlan:
     """One call, ready to be sent."""
 
     call: Call
@@ -55,10 +55,12 @@ class Plan:
     """Who took part in what a translated call goes on from, and since when: microseconds since the Unix epoch."""
 
 
-class Planner:
+class CallPlanner:
     """Makes plans."""
 
-    def __init__(self, upstreams: Upstreams, contexts: Contexts, histories: Histories, metrics: Metrics) -> None:
+    def __init__(
+        self, upstreams: Upstreams, contexts: ContextCache, histories: SavedResponses, metrics: Metrics
+    ) -> None:
         self._upstreams = upstreams
         self._contexts = contexts
         self._histories = histories
@@ -71,9 +73,9 @@ class Planner:
         request: dict[str, Any],
         body: bytes,
         identity: Identity,
-        shown: Presented,
+        shown: Credentials,
         started_us: int,
-    ) -> Plan:
+    ) -> CallPlan:
         """The plan for one call, which takes its place in its trajectory now.
 
         Raises:
@@ -109,7 +111,7 @@ class Planner:
         prompt = prompt_of(conversation.messages, before if translation is None else None)
         scope = tenant, shown.key_id, identity.agent
         place = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope)
-        return Plan(
+        return CallPlan(
             call=Call(identity, conversation, prompt, place, new_event_id(), started_us),
             protocol=protocol,
             spoken=spoken,

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 from uuid_utils import uuid4
 
-from stepstream.config import Gateway
-from stepstream.services.gateway.api_keys import Keys, presented
-from stepstream.services.gateway.call_plan import Plan, Planner, parse_request
-from stepstream.services.gateway.context.cache import Contexts
-from stepstream.services.gateway.context.saved_responses import Histories
+from stepstream.config import GatewaySettings
+from stepstream.services.gateway.api_keys import Keys, credentials_of
+from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, parse_request
+from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import Indices
 from stepstream.services.gateway.errors import GatewayError, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.http.asgi import (
@@ -40,7 +40,7 @@ from stepstream.services.gateway.step_builder import Timing
 from stepstream.services.gateway.streams import (
     READING_FAULTS,
     Native,
-    Passage,
+    StreamRelay,
     Translated,
     error_message,
     json_object,
@@ -51,25 +51,25 @@ from stepstream.topics.ids import now_us
 log = logging.getLogger(__name__)
 
 
-class Calls:
+class CallHandler:
     """Handles model calls."""
 
     def __init__(
         self,
-        settings: Gateway,
+        settings: GatewaySettings,
         upstreams: Upstreams,
         publisher: Publisher,
         keys: Keys,
         metrics: Metrics,
         producer: str,
         indices: Indices,
-        histories: Histories,
+        histories: SavedResponses,
     ) -> None:
         self._settings = settings
         self._keys = keys
         self._metrics = metrics
-        contexts = Contexts(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
-        self._planner = Planner(upstreams, contexts, histories, metrics)
+        contexts = ContextCache(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
+        self._planner = CallPlanner(upstreams, contexts, histories, metrics)
         self._recorder = Recorder(contexts, histories, publisher, metrics, producer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
@@ -77,7 +77,7 @@ class Calls:
         started = time.perf_counter()
         started_us = now_us()
         try:
-            shown = presented(scope["headers"])
+            shown = credentials_of(scope["headers"])
             tenant = self._keys.tenant(shown, "calls")
             identity = identify(scope["headers"], self._settings, session or shown.session, tenant)
             body = await read_body(receive)
@@ -109,7 +109,7 @@ class Calls:
             hangup.stop()
             self._metrics.call_seconds.observe(time.perf_counter() - started)
 
-    async def _pass_on(self, plan: Plan, started: float, headers: Any, send: Send, hangup: Hangup) -> None:
+    async def _pass_on(self, plan: CallPlan, started: float, headers: Any, send: Send, hangup: Hangup) -> None:
         place = plan.call.place
         ours: Headers = [
             (b"x-stepstream-trajectory", place.trajectory.id.encode()),
@@ -137,9 +137,9 @@ class Calls:
         await respond(send, reply.status, out, (reply.headers or [JSON]) + ours)
 
     async def _stream(
-        self, plan: Plan, started: float, reply: Reply, ours: Headers, send: Send, hangup: Hangup
+        self, plan: CallPlan, started: float, reply: Reply, ours: Headers, send: Send, hangup: Hangup
     ) -> None:
-        passage: Passage = (
+        passage: StreamRelay = (
             Native(plan.protocol, plan.asked, started)
             if plan.translation is None
             else Translated(plan.protocol, plan.translation, started)
@@ -172,7 +172,7 @@ class Calls:
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:
+def _whole(plan: CallPlan, reply: Reply) -> tuple[Answer, bytes]:
     """The answer in a reply that is no stream, and the body for the caller."""
     body = json_object(reply.body)
     translation = plan.translation
@@ -198,7 +198,7 @@ def _whole(plan: Plan, reply: Reply) -> tuple[Answer, bytes]:
         )
 
 
-def _spelled(passage: Passage) -> Answer:
+def _spelled(passage: StreamRelay) -> Answer:
     """What a stream spelled; whatever it was, the call goes well and is recorded."""
     try:
         return passage.answer()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast, get_args
 from urllib.parse import unquote_to_bytes
 
-from stepstream.config import Gateway
+from stepstream.config import GatewaySettings
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.topics.events import Consent
 
@@ -65,7 +65,7 @@ _INDICES = {"step_index", "parent_step_index"}
 
 
 def identify(
-    headers: Iterable[tuple[bytes, bytes]], defaults: Gateway, session: str = "", tenant: str | None = None
+    headers: Iterable[tuple[bytes, bytes]], defaults: GatewaySettings, session: str = "", tenant: str | None = None
 ) -> Identity:
     """The identity that a call's headers (names in lower case) give it.
 

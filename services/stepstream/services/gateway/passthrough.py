@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from stepstream.services.gateway.api_keys import Keys, presented
+from stepstream.services.gateway.api_keys import Keys, credentials_of
 from stepstream.services.gateway.errors import GatewayError, NotFound
 from stepstream.services.gateway.http.asgi import (
     Disconnected,
@@ -37,7 +37,7 @@ class PassThrough:
         """One call; `path` begins with `/v1/`, and `raw_path` is the same, quoted as it came."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         try:
-            shown = presented(headers)
+            shown = credentials_of(headers)
             self._keys.tenant(shown, "calls")
             body = await read_body(receive)
             target = self._target(path, json_object(body), headers)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
-from stepstream.delivery.confirmed_producer import Confirmed, NotDelivered
+from stepstream.delivery.confirmed_producer import ConfirmedProducer, NotDelivered
 from stepstream.delivery.spool import gateway_spool
-from stepstream.delivery.spooled_producer import Delivery, Left
-from stepstream.delivery.types import Event, Room
+from stepstream.delivery.spooled_producer import SpooledProducer, UndeliveredEvents
+from stepstream.delivery.types import BacklogLimits, Event
 from stepstream.services.gateway.metrics import Metrics
 
-__all__ = ["Event", "Left", "NotDelivered", "Publisher"]
+__all__ = ["Event", "UndeliveredEvents", "NotDelivered", "Publisher"]
 
 MB = 1024 * 1024
 
@@ -21,18 +21,18 @@ class Publisher:
     def __init__(self, settings: Settings, source: str, metrics: Metrics) -> None:
         """Takes up what an earlier gateway left in the spool, and begins to deliver."""
         gateway = settings.gateway
-        self._delivery = Delivery(
+        self._delivery = SpooledProducer(
             settings.kafka,
             lambda keep_key: codec_of(settings, keep_key=keep_key),
             source,
             _Counting(metrics),
-            Room(
+            BacklogLimits(
                 gateway_spool(settings),
                 spool_bytes=gateway.spool_mb * MB,
                 memory_bytes=gateway.backlog_mb * MB,
             ),
         )
-        self._confirmed = Confirmed(settings.kafka, self._delivery, source)
+        self._confirmed = ConfirmedProducer(settings.kafka, self._delivery, source)
 
     def publish(self, event: Event) -> bool:
         """Spools one event and sees to it that it arrives; takes microseconds. False: it is lost, no room is left."""
@@ -54,7 +54,7 @@ class Publisher:
         """Spooled events that Kafka has not acknowledged yet."""
         return self._delivery.waiting()
 
-    def close(self, timeout_s: float) -> Left:
+    def close(self, timeout_s: float) -> UndeliveredEvents:
         """Delivers what it can within `timeout_s` seconds; what is left on disk goes out with the next gateway."""
         self._confirmed.close()
         return self._delivery.close(timeout_s)

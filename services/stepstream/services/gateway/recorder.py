@@ -9,21 +9,21 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepstream.services.gateway.call_plan import Plan
-from stepstream.services.gateway.context.cache import Contexts
-from stepstream.services.gateway.context.saved_responses import Histories
+from stepstream.services.gateway.call_plan import CallPlan
+from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Answer, History
 from stepstream.services.gateway.protocols.chat.protocol import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.step_builder import Timing, branch, record
+from stepstream.services.gateway.step_builder import Timing, branch, build_step
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Ended:
-    plan: Plan
+    plan: CallPlan
     answer: Answer
     timing: Timing
     recorded: asyncio.Future[None]
@@ -33,7 +33,7 @@ class Recorder:
     """Makes a step of each answer, and publishes it. For one event loop."""
 
     def __init__(
-        self, contexts: Contexts, histories: Histories, publisher: Publisher, metrics: Metrics, producer: str
+        self, contexts: ContextCache, histories: SavedResponses, publisher: Publisher, metrics: Metrics, producer: str
     ) -> None:
         """`producer`: program that writes the events, as `gateway/0.1.0`."""
         self._contexts = contexts
@@ -43,7 +43,7 @@ class Recorder:
         self._producer = producer
         self._ended: list[_Ended] = []
 
-    def record(self, plan: Plan, answer: Answer, timing: Timing) -> asyncio.Future[None]:
+    def record(self, plan: CallPlan, answer: Answer, timing: Timing) -> asyncio.Future[None]:
         """Records a call in the loop's next turn, whether or not anybody waits for what is returned to be done."""
         loop = asyncio.get_running_loop()
         if not self._ended:
@@ -64,7 +64,7 @@ class Recorder:
                 if not call.recorded.done():  # it is, where its caller has gone away in the meantime
                     call.recorded.set_result(None)
 
-    def _steps(self, plan: Plan, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
+    def _steps(self, plan: CallPlan, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
         for number, other in enumerate(answer.others, 1):
             other.response_id = ""  # the answer's own id names the first
             self._step(plan, number, other, timing, out)
@@ -75,13 +75,13 @@ class Recorder:
         self._step(plan, 0, answer, timing, out)
         self._metrics.ended(answer.error)
 
-    def _step(self, plan: Plan, number: int, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
+    def _step(self, plan: CallPlan, number: int, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
         """The event of an answer: the first, or an alternative with a number from 1."""
         place = plan.call.place
         try:
             call = branch(self._contexts, plan.call, number) if number else plan.call
             identity, place = call.identity, call.place
-            step = record(self._contexts, call, answer, timing, self._producer)
+            step = build_step(self._contexts, call, answer, timing, self._producer)
             if plan.kept and answer.error is None and answer.response_id:
                 said = raw_messages(plan.request, answer)[plan.instructions :]
                 history = History(said, place.trajectory.id, plan.persons)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from stepstream.config import Provider
+from stepstream.config import ProviderSettings
 from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.base import ProtocolName
 
@@ -110,11 +110,11 @@ _REMEMBERED = 10_000
 class Routes:
     """The declared providers by the names of the models that they serve."""
 
-    def __init__(self, providers: Sequence[Provider]) -> None:
+    def __init__(self, providers: Sequence[ProviderSettings]) -> None:
         self._providers = providers
-        self._found: dict[str, Provider | None] = {}
+        self._found: dict[str, ProviderSettings | None] = {}
 
-    def provider(self, model: str) -> Provider | None:
+    def provider(self, model: str) -> ProviderSettings | None:
         """The first provider with a pattern that the model's name fits; None: the inference workers."""
         try:
             return self._found[model]
@@ -125,7 +125,7 @@ class Routes:
             self._found[model] = found
         return found
 
-    def speaking(self, protocol: ProtocolName) -> Provider | None:
+    def speaking(self, protocol: ProtocolName) -> ProviderSettings | None:
         """The first provider that speaks a protocol, for calls that name no model."""
         return next((provider for provider in self._providers if protocol in provider.protocols), None)
 

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from stepstream.services.gateway.context import packed_tokens
-from stepstream.services.gateway.context.cache import Contexts
-from stepstream.services.gateway.context.tree import Place, Prompt
+from stepstream.services.gateway.context.cache import ContextCache
+from stepstream.services.gateway.context.tree import Prompt, StepPosition
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.protocols.base import Answer, Conversation
 from stepstream.topics.events import Message, PolicySpan, Step, new_policy_span
@@ -124,7 +124,7 @@ class Call:
     identity: Identity
     conversation: Conversation
     prompt: Prompt
-    place: Place
+    place: StepPosition
     event_id: str
     started_us: int
     """Microseconds since the Unix epoch."""
@@ -138,7 +138,7 @@ class Timing:
     first_token_ms: float | None = None
 
 
-def branch(contexts: Contexts, call: Call, number: int) -> Call:
+def branch(contexts: ContextCache, call: Call, number: int) -> Call:
     """The call as that which an alternative of its answer (`n` above 1) answers: a trajectory of its own.
 
     It goes on behind the step before the call, as any other attempt at the rest would, and has no group: nobody has
@@ -161,7 +161,7 @@ def branch(contexts: Contexts, call: Call, number: int) -> Call:
     return Call(identity, call.conversation, call.prompt, place, new_event_id(), call.started_us)
 
 
-def record(contexts: Contexts, call: Call, answer: Answer, timing: Timing, producer: str) -> Step:
+def build_step(contexts: ContextCache, call: Call, answer: Answer, timing: Timing, producer: str) -> Step:
     """The step to publish; later steps are compared with it from now on.
 
     Args:

@@ -17,7 +17,7 @@ READING_FAULTS = (TypeError, ValueError, AttributeError, LookupError)
 """What reading JSON of an unexpected shape raises."""
 
 
-class Passage(Protocol):
+class StreamRelay(Protocol):
     """A stream between upstream and caller."""
 
     first_token_ms: float | None

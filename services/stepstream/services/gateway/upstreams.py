@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from stepstream.config import Gateway
-from stepstream.config import Provider as Declared
-from stepstream.services.gateway.api_keys import Presented
+from stepstream.config import GatewaySettings
+from stepstream.config import ProviderSettings as Declared
+from stepstream.services.gateway.api_keys import Credentials
 from stepstream.services.gateway.errors import NoUpstream, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.http.client import FAULTS, HOP_BY_HOP, HttpClient, Origin, Reply, Unreachable
 from stepstream.services.gateway.http.connection import Silent
@@ -43,7 +43,7 @@ class Target(Protocol):
     plain_logprobs: bool
     """Whether it knows how to give logprobs as numbers alone."""
 
-    def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
+    def headers(self, incoming: Incoming, shown: Credentials, protocol: ProtocolName | None = None) -> Outgoing:
         """The headers of a call that it gets, with the credentials that it wants; `protocol`: that it is called in."""
         ...
 
@@ -65,14 +65,14 @@ class Workers:
     gives_tokens = True
     plain_logprobs = True
 
-    def __init__(self, settings: Gateway, client: HttpClient, metrics: Metrics) -> None:
+    def __init__(self, settings: GatewaySettings, client: HttpClient, metrics: Metrics) -> None:
         self.pool = Pool(settings.upstreams)
         self._client = client
         self._deadline_s = settings.upstream_deadline_s
         self._metrics = metrics
         self._origins = {upstream.url: Origin.of(upstream.url) for upstream in self.pool.upstreams}
 
-    def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
+    def headers(self, incoming: Incoming, shown: Credentials, protocol: ProtocolName | None = None) -> Outgoing:
         """Those that mean something to a worker."""
         return [*[header for header in incoming if header[0] in _TO_WORKERS], *shown.upstream, _JSON]
 
@@ -125,7 +125,7 @@ class Provider:
         self._client = client
         self._metrics = metrics
 
-    def headers(self, incoming: Incoming, shown: Presented, protocol: ProtocolName | None = None) -> Outgoing:
+    def headers(self, incoming: Incoming, shown: Credentials, protocol: ProtocolName | None = None) -> Outgoing:
         """All but those of the connection and ours; the declared key, else the caller's own."""
         kept = [
             header
@@ -180,7 +180,7 @@ def _bearer(key: bytes) -> tuple[bytes, bytes]:
 class Upstreams:
     """All of them, by the models that they serve. Create it inside the event loop, and close it."""
 
-    def __init__(self, settings: Gateway, metrics: Metrics) -> None:
+    def __init__(self, settings: GatewaySettings, metrics: Metrics) -> None:
         self._client = HttpClient(settings.upstream_silence_s)
         self.workers = Workers(settings, self._client, metrics)
         self.providers = {

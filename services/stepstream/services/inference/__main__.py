@@ -6,10 +6,10 @@ import socket
 import uvicorn
 import uvloop
 
-from stepstream.config import Inference, Settings
+from stepstream.config import InferenceSettings, Settings
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.inference.app import App
-from stepstream.services.inference.checkpoint_watcher import Follower
+from stepstream.services.inference.checkpoint_watcher import CheckpointWatcher
 from stepstream.services.inference.engine import Engine
 from stepstream.services.inference.tool_parsers import TOOL_PARSERS
 from stepstream.services.inference.worker import Worker
@@ -48,7 +48,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
     )
-    follower = Follower(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
+    follower = CheckpointWatcher(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
 
     def end(_: object) -> None:
         server.should_exit = True  # without its follower a worker would serve old weights for ever
@@ -67,7 +67,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         raise Fatal(f"cannot follow the checkpoints: {error}") from error
 
 
-def _engine(inference: Inference) -> Engine:
+def _engine(inference: InferenceSettings) -> Engine:
     if inference.engine == "vllm":
         from stepstream.services.inference.vllm_engine import VllmEngine
 

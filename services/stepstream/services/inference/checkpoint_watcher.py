@@ -29,7 +29,7 @@ class _State:
     newest: int | None = None
 
 
-class Follower:
+class CheckpointWatcher:
     """A thread that reads Kafka, so that a broker that is away never delays a request."""
 
     def __init__(self, settings: Settings, url: str, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:

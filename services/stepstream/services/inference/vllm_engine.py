@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 from safetensors import SafetensorError, safe_open
 
-from stepstream.config import Inference
+from stepstream.config import InferenceSettings
 from stepstream.services.inference.engine import (
     BadPromptError,
     CheckpointRefusedError,
@@ -42,7 +42,7 @@ _CPU_ENV = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 class VllmEngine(Engine):
     """Starts vLLM with the first checkpoint, and stops it with `close` or with this process."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: InferenceSettings) -> None:
         super().__init__()
         self._inference = inference
         self._version: int | None = None

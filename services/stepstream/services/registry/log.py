@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.services.registry import errors
 from stepstream.services.registry.reader import Reader
 from stepstream.services.registry.view import View
@@ -30,7 +30,7 @@ class SchemaLog(Protocol):
 class KafkaLog:
     """The log on Kafka."""
 
-    def __init__(self, kafka: Kafka, write_timeout_s: float) -> None:
+    def __init__(self, kafka: KafkaSettings, write_timeout_s: float) -> None:
         self._reader = Reader(kafka)
         self._writer = Writer(kafka, self._reader)
         self._timeout = write_timeout_s

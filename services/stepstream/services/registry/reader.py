@@ -18,7 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 from prometheus_client import Counter, Gauge
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.services.registry.records import TOPIC, RecordError, decode
 from stepstream.services.registry.view import Fold, View
 from stepstream.topics.client import admin_client, client_config
@@ -36,7 +36,7 @@ class Reader:
     `view` may be read from any thread: a view never changes, it is replaced.
     """
 
-    def __init__(self, kafka: Kafka) -> None:
+    def __init__(self, kafka: KafkaSettings) -> None:
         self.view: View = Fold().view()
         self._fold = Fold()
         self._kafka = kafka

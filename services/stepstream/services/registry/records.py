@@ -55,7 +55,7 @@ class IdKey:
 
 Key = SchemaKey | DeleteKey | ConfigKey | IdKey
 Value = SchemaValue | Level | int
-Record = tuple[Key, Value | None]
+RegistryRecord = tuple[Key, Value | None]
 """None is a tombstone."""
 
 
@@ -88,7 +88,7 @@ def encode(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
     return _dump(head), None if value is None else _dump(body)
 
 
-def decode(key: bytes | None, value: bytes | None) -> Record | None:
+def decode(key: bytes | None, value: bytes | None) -> RegistryRecord | None:
     """The record, or None for kinds that change nothing (NOOP, MODE and the like).
 
     Raises:

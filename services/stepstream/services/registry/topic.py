@@ -6,7 +6,7 @@ import time
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.core.process import Fatal
 from stepstream.services.registry.records import TOPIC
 from stepstream.topics.client import KafkaUnavailable, admin_client, wait_for_kafka
@@ -14,7 +14,7 @@ from stepstream.topics.client import KafkaUnavailable, admin_client, wait_for_ka
 log = logging.getLogger(__name__)
 
 
-def ensure(kafka: Kafka) -> None:
+def ensure(kafka: KafkaSettings) -> None:
     """Wait for the broker, create the topic where it is missing, and look that no schema can expire from it.
 
     Raises:

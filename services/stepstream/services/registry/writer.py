@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from prometheus_client import Counter
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.services.registry import errors
 from stepstream.services.registry.reader import Reader
 from stepstream.services.registry.records import TOPIC, encode
@@ -39,7 +39,7 @@ _FENCED_CODES = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVA
 class Writer:
     """Not thread-safe: its owner calls it for one request at a time."""
 
-    def __init__(self, kafka: Kafka, reader: Reader) -> None:
+    def __init__(self, kafka: KafkaSettings, reader: Reader) -> None:
         self._config = client_config(kafka) | {
             "transactional.id": f"stepstream-registry-{TOPIC}",
             # A writer that was killed in a transaction hides later records for at most this long.

@@ -10,7 +10,7 @@ from typing import Any
 from stepstream.services.registry import errors
 from stepstream.services.registry.avro_text import canonical, normalised
 from stepstream.services.registry.compatibility import Level, faults
-from stepstream.services.registry.records import ConfigKey, DeleteKey, IdKey, Record, SchemaKey, SchemaValue
+from stepstream.services.registry.records import ConfigKey, DeleteKey, IdKey, RegistryRecord, SchemaKey, SchemaValue
 from stepstream.services.registry.view import Version, View
 
 
@@ -19,7 +19,7 @@ class Write:
     """Records to append together, and what to answer once they are read back; no records: nothing to do."""
 
     answer: Any
-    records: Sequence[Record] = ()
+    records: Sequence[RegistryRecord] = ()
 
 
 def find(view: View, subject: str, schema: str, *, normalize: bool, deleted: bool = False) -> Version | None:
@@ -67,7 +67,7 @@ def delete_subject(view: View, subject: str, *, permanent: bool) -> Write:
         return Write(numbers, [(DeleteKey(subject), every[-1].version), (ConfigKey(subject), None)])
     if live:
         raise errors.subject_not_soft_deleted(subject)
-    gone: list[Record] = [(SchemaKey(subject, version.version), None) for version in every]
+    gone: list[RegistryRecord] = [(SchemaKey(subject, version.version), None) for version in every]
     return Write([version.version for version in every], [(IdKey(), view.last_id), *gone, (DeleteKey(subject), None)])
 
 
@@ -90,7 +90,7 @@ def delete_version(view: View, subject: str, number: int | None, *, permanent: b
 
 def set_level(view: View, subject: str | None, level: Level) -> Write:
     """The compatibility level of a subject, or of all."""
-    records: list[Record] = [] if view.level(subject) is level else [(ConfigKey(subject), level)]
+    records: list[RegistryRecord] = [] if view.level(subject) is level else [(ConfigKey(subject), level)]
     return Write({"compatibility": level}, records)
 
 

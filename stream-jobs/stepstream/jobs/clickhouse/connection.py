@@ -9,7 +9,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from stepstream.config import ClickHouse, variable
+from stepstream.config import ClickHouseSettings, variable
 
 log = logging.getLogger(__name__)
 # The client logs each failed call on its own; what failed is told by the exception.
@@ -25,7 +25,7 @@ class StoreUnavailableError(Exception):
     """ClickHouse cannot be used; the message says where, why and what to set."""
 
 
-def connect(settings: ClickHouse, *, database: str = "", timeout_s: float = 300.0) -> Client:
+def connect(settings: ClickHouseSettings, *, database: str = "", timeout_s: float = 300.0) -> Client:
     """A client of the ordinary kind; each is for one thread at a time.
 
     Args:
@@ -70,7 +70,7 @@ def connect(settings: ClickHouse, *, database: str = "", timeout_s: float = 300.
 
 
 def connect_when_ready(
-    settings: ClickHouse,
+    settings: ClickHouseSettings,
     *,
     database: str = "",
     stopped: Callable[[], bool] = lambda: False,

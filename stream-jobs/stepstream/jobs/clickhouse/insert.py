@@ -7,10 +7,10 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError, ProgrammingError
 from clickhouse_connect.driver.insert import InsertContext
 
-from stepstream.config import ClickHouse
+from stepstream.config import ClickHouseSettings
 from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
 from stepstream.jobs.clickhouse.rows import TABLES, Row
-from stepstream.jobs.runtime.retry import patiently
+from stepstream.jobs.runtime.retry import retry_while
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _AWAY = (ClickHouseError, StoreUnavailableError)
 class Inserter:
     """Writes to the tables of `rows.py`. Use from one thread."""
 
-    def __init__(self, settings: ClickHouse, abandoned: Callable[[], bool]) -> None:
+    def __init__(self, settings: ClickHouseSettings, abandoned: Callable[[], bool]) -> None:
         self._settings = settings
         self._abandoned = abandoned
         self._client: Client | None = None
@@ -37,7 +37,7 @@ class Inserter:
             Abandoned: asked to give up while waiting.
         """
         try:
-            patiently(lambda: self._try(table, rows), _AWAY, self._abandoned)
+            retry_while(lambda: self._try(table, rows), _AWAY, self._abandoned)
         except _Unfit:
             if len(rows) == 1:
                 return [0]
@@ -52,7 +52,7 @@ class Inserter:
         Raises:
             Abandoned: asked to give up while waiting for the store.
         """
-        patiently(lambda: self._try_to_delete(table, column, value), _AWAY, self._abandoned)
+        retry_while(lambda: self._try_to_delete(table, column, value), _AWAY, self._abandoned)
 
     def close(self) -> None:
         """Frees the connection."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from stepstream.jobs.governance.consent import Said, effective
+from stepstream.jobs.governance.consent import ConsentSource, effective
 from stepstream.jobs.governance.policy import EVERY_TENANT, PolicyError, PolicyFile
 from stepstream.jobs.redaction import Redactor, tenant_key
 from stepstream.topics.events import Consent
@@ -14,7 +14,7 @@ class CannotGovern(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class ActivePolicy:
     """One version of a tenant's policy, ready to be applied."""
 
     version: int
@@ -23,15 +23,15 @@ class Ruling:
     redactor: Redactor
 
 
-class Rulings:
+class ActivePolicies:
     """The rulings of all tenants; each is made once for a version. Use from one thread."""
 
-    def __init__(self, key: bytes, policies: Said, consents: Said) -> None:
+    def __init__(self, key: bytes, policies: ConsentSource, consents: ConsentSource) -> None:
         """`key` is what the tenants' pseudonym keys are derived from; the tables may change at any time."""
         self._key, self._policies, self._consents = key, policies, consents
-        self._made: dict[str, tuple[str, Ruling]] = {}
+        self._made: dict[str, tuple[str, ActivePolicy]] = {}
 
-    def of(self, tenant: str) -> Ruling:
+    def of(self, tenant: str) -> ActivePolicy:
         """How a tenant's records are governed.
 
         Raises:
@@ -44,7 +44,7 @@ class Rulings:
             made = self._made[tenant] = identity, self._make(tenant, record)
         return made[1]
 
-    def consent(self, ruling: Ruling, event: Any) -> Consent:
+    def consent(self, ruling: ActivePolicy, event: Any) -> Consent:
         """What may be done with a step or feedback."""
         return effective(
             event["consent"],
@@ -56,11 +56,11 @@ class Rulings:
             maximum=ruling.policy.consent.maximum,
         )
 
-    def _make(self, tenant: str, record: Any) -> Ruling:
+    def _make(self, tenant: str, record: Any) -> ActivePolicy:
         version = 0 if record is None else record["version"]
         try:
             policy = PolicyFile() if record is None else PolicyFile.parse(record["document"])
             redactor = Redactor(tenant_key(self._key, tenant), policy.redaction_options())
         except (PolicyError, ValueError) as error:
             raise CannotGovern(f"version {version} of the policy of {tenant} cannot be applied: {error}") from error
-        return Ruling(version, policy, redactor)
+        return ActivePolicy(version, policy, redactor)

@@ -15,7 +15,7 @@ LEVELS: tuple[Consent, ...] = ("none", "analyse", "train")
 ANY = "*"
 
 
-class Said(Protocol):
+class ConsentSource(Protocol):
     """The consents by key: a dict, or the followed table."""
 
     def get(self, key: str) -> Any:
@@ -34,7 +34,7 @@ def stricter(first: Consent, *others: Consent) -> Consent:
     return min((first, *others), key=LEVELS.index)
 
 
-def strictest(said: Said, tenant: str, user: str | None, agent: str | None) -> Consent | None:
+def strictest(said: ConsentSource, tenant: str, user: str | None, agent: str | None) -> Consent | None:
     """The strictest of all that was said about a tenant, one of its persons and one of its agents; None: nothing."""
     found = _matching(said, tenant, user, agent)
     first = next(found, None)
@@ -43,7 +43,7 @@ def strictest(said: Said, tenant: str, user: str | None, agent: str | None) -> C
 
 def effective(
     told: Consent,
-    said: Said,
+    said: ConsentSource,
     *,
     tenant: str,
     user: str | None,
@@ -65,7 +65,7 @@ def effective(
     return stricter(told, maximum, strictest(said, tenant, user, agent) or default)
 
 
-def _matching(said: Said, tenant: str, user: str | None, agent: str | None) -> Iterator[Consent]:
+def _matching(said: ConsentSource, tenant: str, user: str | None, agent: str | None) -> Iterator[Consent]:
     for person in {user, None}:
         for named in {agent, None}:
             record = said.get(consent_key(tenant, person, named))

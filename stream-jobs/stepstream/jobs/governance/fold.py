@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance import JOB
-from stepstream.jobs.governance.active_policy import Ruling
+from stepstream.jobs.governance.active_policy import ActivePolicy
 from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
 from stepstream.jobs.governance.state import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
@@ -21,14 +21,14 @@ from stepstream.topics.step_contexts import shared_step
 log = logging.getLogger(__name__)
 
 
-class Governors(Protocol):
+class PolicySource(Protocol):
     """Where a fold asks how to govern; `Rulings` is one."""
 
-    def of(self, tenant: str) -> Ruling:
+    def of(self, tenant: str) -> ActivePolicy:
         """How a tenant's records are governed."""
         ...
 
-    def consent(self, ruling: Ruling, event: Any) -> Consent:
+    def consent(self, ruling: ActivePolicy, event: Any) -> Consent:
         """What may be done with an event."""
         ...
 
@@ -42,7 +42,7 @@ class GovernFold:
 
     def __init__(
         self,
-        rulings: Governors,
+        rulings: PolicySource,
         *,
         dedup_days: int,
         max_future_s: float,
@@ -138,7 +138,7 @@ class GovernFold:
     def published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: results depend on the input alone."""
 
-    def _step(self, step: Step, ruling: Ruling, changes: Changes, out: Outputs) -> Step:
+    def _step(self, step: Step, ruling: ActivePolicy, changes: Changes, out: Outputs) -> Step:
         governed, clean = govern_step(JOB, step, self._prefix_clean(step, changes), ruling.redactor, ruling.version)
         out.emit("governed-steps", step["trajectory_id"], governed)
         if clean:
@@ -146,7 +146,7 @@ class GovernFold:
         return governed
 
     @staticmethod
-    def _feedback(feedback: Feedback, ruling: Ruling, out: Outputs) -> Feedback:
+    def _feedback(feedback: Feedback, ruling: ActivePolicy, out: Outputs) -> Feedback:
         governed = govern_feedback(JOB, feedback, ruling.redactor, ruling.version)
         out.emit("governed-feedback", feedback["trajectory_id"], governed)
         return governed

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 
 from stepstream.config import Settings
 from stepstream.crypto.erasures import Erased
-from stepstream.jobs.governance.active_policy import CannotGovern, Ruling, Rulings
+from stepstream.jobs.governance.active_policy import ActivePolicies, ActivePolicy, CannotGovern
 from stepstream.jobs.governance.consent import stricter, strictest
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
-from stepstream.jobs.governance.trajectory_policy import Standing
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
-from stepstream.jobs.runtime.retry import patiently
+from stepstream.jobs.runtime.retry import retry_while
 
 POLICIES, CONSENTS, ERASURES = "policies", "consents", "erasures"
 _BUILT_IN = QualityPolicy(), NearDuplicatePolicy()
 
 
-class TableRules(FollowedTables):
+class TablePolicies(FollowedTables):
     """Follows the three tables; close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
@@ -30,7 +30,7 @@ class TableRules(FollowedTables):
         self._fingerprint = 0
         self._watch(self._consents, self._erasures)
 
-    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> Standing:
+    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
         """What stands about a trajectory.
 
         Raises:
@@ -38,7 +38,7 @@ class TableRules(FollowedTables):
         """
         quality, near = self._policy(tenant)
         said = [strictest(self._consents, tenant, user, agent) for user in (None, *users)]
-        return Standing(
+        return TrajectoryPolicy(
             consent=stricter("train", *(consent for consent in said if consent is not None)),
             erased=any(self._erased(tenant, user, started_us) for user in users),
             keep_out=quality.keep_out,
@@ -65,17 +65,17 @@ class TableRules(FollowedTables):
         return known
 
 
-class PatientRulings:
+class RetryingPolicies:
     """Waits where a policy cannot be applied, until it is another one or the work is taken away."""
 
-    def __init__(self, rulings: Rulings, abandoned: Callable[[], bool]) -> None:
+    def __init__(self, rulings: ActivePolicies, abandoned: Callable[[], bool]) -> None:
         self._rulings, self._abandoned = rulings, abandoned
         self.consent = rulings.consent
 
-    def of(self, tenant: str) -> Ruling:
+    def of(self, tenant: str) -> ActivePolicy:
         """How a tenant's records are governed.
 
         Raises:
             Abandoned: asked to give up while waiting.
         """
-        return patiently(lambda: self._rulings.of(tenant), CannotGovern, self._abandoned)
+        return retry_while(lambda: self._rulings.of(tenant), CannotGovern, self._abandoned)

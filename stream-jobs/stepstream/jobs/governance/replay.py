@@ -17,12 +17,12 @@ from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.crypto.key_ring import codec_of
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.governance.active_policy import Rulings
-from stepstream.jobs.governance.fold import GovernFold, Governors
+from stepstream.jobs.governance.active_policy import ActivePolicies
+from stepstream.jobs.governance.fold import GovernFold, PolicySource
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.outputs import Outputs, Publisher
-from stepstream.jobs.runtime.record import Record, Refused
-from stepstream.jobs.runtime.retry import patiently
+from stepstream.jobs.runtime.record import InvalidRecord, Record
+from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.events import Governance
@@ -86,7 +86,7 @@ class Known:
 class Regovern:
     """One partition of a stretch of history. No Kafka; state is in memory."""
 
-    def __init__(self, governors: Governors, known: Known, tally: Tally, now_us: int, context_days: int) -> None:
+    def __init__(self, governors: PolicySource, known: Known, tally: Tally, now_us: int, context_days: int) -> None:
         """`context_days` is how far `govern` itself looks back for a step's context."""
         self._known, self._tally = known, tally
         self._fold = GovernFold(
@@ -121,7 +121,7 @@ class Regovern:
         try:
             self._fold.apply(record, event, self._changes, sink)
             refused = False
-        except Refused:
+        except InvalidRecord:
             refused = True
         if not count:
             return []
@@ -195,7 +195,7 @@ class CannotReplayError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplayBound:
     """A place of a topic: a time, or an offset in each partition; neither: its beginning or its end."""
 
     time_ms: int | None = None
@@ -209,8 +209,8 @@ Progress = Callable[[int, int], None]
 def replay(
     settings: Settings,
     topic: str,
-    begin: Place,
-    end: Place,
+    begin: ReplayBound,
+    end: ReplayBound,
     *,
     dry_run: bool,
     progress: Progress,
@@ -236,7 +236,7 @@ def replay(
                 raise CannotReplayError("policies and consents cannot be read: is Kafka there?")
         codec = held.enter_context(closing(codec_of(settings)))
         reader = held.enter_context(closing(LogReader(settings.kafka, "stepstream-replay", _never)))
-        rulings = Rulings(pseudonym_key(settings), *tables)
+        rulings = ActivePolicies(pseudonym_key(settings), *tables)
         ask = _Asker(codec)
         known = Known()
         for event in ask.events(reader, reader.since(INTO[topic], 0)):
@@ -279,7 +279,7 @@ class _Asker:
 
     def patiently(self, call: Callable[[], Any]) -> Any:
         """The result of a call that needs the registry."""
-        return patiently(call, RegistryUnavailable, _never)
+        return retry_while(call, RegistryUnavailable, _never)
 
     def event(self, topic: str, value: bytes | None) -> Any:
         """A record; None where it cannot be read."""
@@ -298,7 +298,7 @@ class _Asker:
 
 
 def _stretches(
-    reader: LogReader, topic: str, begin: Place, end: Place, lead_ms: int
+    reader: LogReader, topic: str, begin: ReplayBound, end: ReplayBound, lead_ms: int
 ) -> tuple[dict[tuple[str, int], tuple[int, int]], dict[int, int]]:
     """What to read, with `lead_ms` before the stretch for contexts, and its first offset by partition."""
     everything = reader.since(topic, 0)

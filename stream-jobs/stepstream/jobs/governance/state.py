@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.events import Step, new_feedback
 
@@ -80,7 +80,7 @@ class Persons:
             if kept is not None:
                 try:
                     named = out.opened(_SEALED_AS, kept)
-                except Refused:
+                except InvalidRecord:
                     continue
                 return False if is_erased(named) else named["user"]
         return None

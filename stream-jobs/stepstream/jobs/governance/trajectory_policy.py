@@ -11,7 +11,7 @@ from stepstream.topics.events import Consent
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TrajectoryPolicy:
     """The ordinary case is the default: everything allowed, nothing asked for."""
 
     consent: Consent = "train"
@@ -27,15 +27,15 @@ class Standing:
 
     def inputs(self) -> dict[str, Any]:
         """What differs from the ordinary case, for the digest of a label's inputs."""
-        ordinary = Standing()
+        ordinary = TrajectoryPolicy()
         names = ("consent", "keep_out", "languages", "signs")
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(ordinary, name)}
 
 
-class Rules(Protocol):
+class TrajectoryPolicies(Protocol):
     """Where a fold asks what stands. Safe to ask from the fold's thread at any time."""
 
-    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> Standing:
+    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
         """What stands about a trajectory that began at `started_us`."""
         ...
 
@@ -44,12 +44,12 @@ class Rules(Protocol):
         ...
 
 
-class NoRules:
+class NoPolicies:
     """Everything is allowed: nobody has said anything."""
 
-    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> Standing:
+    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
         """The ordinary case."""
-        return Standing()
+        return TrajectoryPolicy()
 
     def fingerprint(self) -> int:
         """As if the tables were empty."""

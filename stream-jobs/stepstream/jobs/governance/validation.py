@@ -1,11 +1,11 @@
-"""Whether a step or feedback keeps the protocol's promises. Pure; a breach raises `Refused` without the content."""
+"""Whether a step or feedback keeps the protocol's promises. Pure; a breach raises `InvalidRecord` without the content."""
 
 import math
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from stepstream.jobs.runtime.record import Refused
+from stepstream.jobs.runtime.record import InvalidRecord
 
 _POSITIVE_LOGPROB = 1e-4
 """Rounding may put the logprob of a certain token this far above 0."""
@@ -24,9 +24,9 @@ def check_envelope(record: Mapping[str, Any], key: bytes | None, now_us: int, ma
     """
     trajectory_id = record["trajectory_id"]
     if not trajectory_id or len(trajectory_id) > _LONGEST_ID:
-        raise Refused("invalid", f"trajectory_id must have 1 to {_LONGEST_ID} characters")
+        raise InvalidRecord("invalid", f"trajectory_id must have 1 to {_LONGEST_ID} characters")
     if key is None or key != trajectory_id.encode("utf-8", "surrogatepass"):
-        raise Refused("wrong_key", "the record's key is not its trajectory_id")
+        raise InvalidRecord("wrong_key", "the record's key is not its trajectory_id")
     _check_uuid("event_id", record["event_id"])
     _require(record["governed"] is None, "governed is set: only the govern job may do that")
     occurred = record["occurred_at_us"]
@@ -110,4 +110,4 @@ def _check_uuid(field: str, text: str) -> None:
 
 def _require(holds: bool, reason: str) -> None:
     if not holds:
-        raise Refused("invalid", reason)
+        raise InvalidRecord("invalid", reason)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import orjson
 
-from stepstream.config import Judge as JudgeSettings
+from stepstream.config import JudgeSettings as JudgeSettings
 from stepstream.config import SettingsError
 from stepstream.jobs.judging import next_state
 from stepstream.jobs.judging.calibration import DEFAULT_GATE, Gate, Labelled, Mode, measured

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import stricter
-from stepstream.jobs.governance.trajectory_policy import Rules
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.judging.next_state import judged_step, question
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
@@ -70,7 +70,7 @@ class JudgeFold:
         self,
         scores: Scores,
         codec: Decoder,
-        rules: Rules,
+        rules: TrajectoryPolicies,
         agents: list[str],
         tenants: list[str],
         lacks: Callable[[], str | None],

@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from stepstream.config import Judge
+from stepstream.config import JudgeSettings
 from stepstream.jobs.judging.next_state import request, score_of
-from stepstream.jobs.runtime.retry import OutOfPatience, Patience, nap
+from stepstream.jobs.runtime.retry import BoundedRetry, RetriesExhausted, nap
 from stepstream.jobs.verifiers.base import Unanswered
 
 _MOST_BYTES = 1 << 20
@@ -29,7 +29,7 @@ class JudgeAway(Exception):
 class JudgeApi:
     """Safe to use from several threads; they share the calls of a minute."""
 
-    def __init__(self, settings: Judge, abandoned: Callable[[], bool]) -> None:
+    def __init__(self, settings: JudgeSettings, abandoned: Callable[[], bool]) -> None:
         """`abandoned` tells whether to give up waiting; then `Abandoned` is raised."""
         self._settings, self._abandoned = settings, abandoned
         self.url = settings.url.rstrip("/") + "/chat/completions"
@@ -67,11 +67,11 @@ log = logging.getLogger(__name__)
 class JudgeClient:
     """Use from one thread."""
 
-    def __init__(self, settings: Judge, abandoned: Callable[[], bool]) -> None:
+    def __init__(self, settings: JudgeSettings, abandoned: Callable[[], bool]) -> None:
         """`abandoned` tells whether to give up waiting; then `Abandoned` is raised."""
         self._model = settings.model
         self._api = JudgeApi(settings, abandoned)
-        self._patience = Patience(settings.patience_s, abandoned)
+        self._patience = BoundedRetry(settings.patience_s, abandoned)
 
     def score(self, asked: str) -> float | None:
         """The judge's score of a question; None where it does not answer, or not with a score.
@@ -84,7 +84,7 @@ class JudgeClient:
         """
         try:
             return self._patience.ask(self._api.url, lambda: self._read(asked), JudgeAway)
-        except OutOfPatience as error:
+        except RetriesExhausted as error:
             if error.news:
                 log.error("the judge at %s does not answer (%s): steps are skipped until it does", self._api.url, error)
             return None

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from stepstream.jobs.curation.quality import kept_out, quality
 from stepstream.jobs.curation.signature import signature
-from stepstream.jobs.governance.trajectory_policy import Standing
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.labels.conversations import converse
 from stepstream.jobs.labels.demonstrations import demonstrated
-from stepstream.jobs.labels.sequences import join
+from stepstream.jobs.labels.sequences import join_sequences
 from stepstream.jobs.labels.tool_results import attach
-from stepstream.jobs.rewards.counted_feedback import Evidence
+from stepstream.jobs.rewards.counted_feedback import CountedFeedback
 from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.rewards.terms import components, returns_to_go, reward_of, success
 from stepstream.topics.events import (
@@ -33,13 +33,13 @@ _CONSENT: tuple[Consent, ...] = ("none", "analyse", "train")
 _FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")
 
 
-def label(
+def build_label(
     steps: Sequence[Step],
-    evidence: Evidence,
+    evidence: CountedFeedback,
     demonstrations: Sequence[Feedback],
     *,
     declared: Declared,
-    standing: Standing,
+    standing: TrajectoryPolicy,
     held: Sequence[str],
     released: bool,
     given_up: Collection[str],
@@ -77,7 +77,7 @@ def label(
     rewards = [reward_of(step_terms) for step_terms in terms]
     returns = returns_to_go(rewards, spec.gamma)
     outcome = success(spec, terms)
-    joined = join(steps)
+    joined = join_sequences(steps)
     calls = attach(steps)
     persons = list(dict.fromkeys(step["user"] for step in steps if step["user"]))
     shown = demonstrated(steps, demonstrations, persons)

@@ -7,17 +7,17 @@ were looked at by this version of the job.
 import logging
 from typing import Any, cast
 
-from stepstream.jobs.governance.trajectory_policy import NoRules, Rules
+from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicies
 from stepstream.jobs.labels import CURATION, VERSION
-from stepstream.jobs.labels.publish import Publishing
-from stepstream.jobs.labels.state import DAY_MS, FEEDBACK, STEPS, LabelStore, name_of
-from stepstream.jobs.labels.timeouts import Waits
-from stepstream.jobs.labels.trajectory_state import Head, source_of
+from stepstream.jobs.labels.publish import LabelPublisher
+from stepstream.jobs.labels.state import DAY_MS, FEEDBACK, STEPS, LabelState, name_of
+from stepstream.jobs.labels.timeouts import Timeouts
+from stepstream.jobs.labels.trajectory_state import TrajectoryState, source_of
 from stepstream.jobs.rewards.counted_feedback import too_late
-from stepstream.jobs.rewards.spec_lookup import Specifications
+from stepstream.jobs.rewards.spec_lookup import SpecLookup
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.record import Origin, Record, Refused
+from stepstream.jobs.runtime.record import InvalidRecord, Record, RecordOrigin
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed
@@ -35,24 +35,24 @@ class LabelFold:
     def __init__(
         self,
         state: PartitionState,
-        specs: Specifications,
+        specs: SpecLookup,
         codec: Decoder,
-        rules: Rules | None = None,
+        rules: TrajectoryPolicies | None = None,
         *,
         idle_timeout_s: float,
         end_grace_s: float,
         keep_days: int,
     ) -> None:
-        self._store = LabelStore(state, codec)
+        self._store = LabelState(state, codec)
         self._specs = specs
-        self._rules: Rules = rules or NoRules()
-        self._waits = Waits(self._store, specs, idle_timeout_s=idle_timeout_s, end_grace_s=end_grace_s)
-        self._publishing = Publishing(self._store, self._waits, self._rules)
+        self._rules: TrajectoryPolicies = rules or NoPolicies()
+        self._waits = Timeouts(self._store, specs, idle_timeout_s=idle_timeout_s, end_grace_s=end_grace_s)
+        self._publishing = LabelPublisher(self._store, self._waits, self._rules)
         self._keep_days, self._swept_day = keep_days, 0
         settled = state.get(_SETTLED)
         self._settled_rules = None if settled is None else int.from_bytes(settled)
         self._looking: tuple[int, list[bytes]] | None = None
-        self._touched: dict[bytes, tuple[Head, Record]] = {}
+        self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Notes an event with its trajectory."""
@@ -74,7 +74,7 @@ class LabelFold:
                 self._store.settled(name, changes)
                 waited = f"{len(head.feedback)} events of feedback and {len(head.holds)} holds"
                 told = f"no step came, or none is kept any more, of a trajectory with {waited}"
-                out.refuse(record, Refused("invalid", told), counts=False)
+                out.refuse(record, InvalidRecord("invalid", told), counts=False)
 
     def settle(self, changes: Changes, out: Outputs) -> None:
         """Publishes what became due: a first label, or a new revision where the inputs are others."""
@@ -86,7 +86,7 @@ class LabelFold:
             if head.closed:
                 try:
                     self._publishing.publish(name, head, changes, out)
-                except Refused as refused:
+                except InvalidRecord as refused:
                     refused.tenant = head.owner or ""
                     out.refuse(record, refused)
             self._waits.note(name, head, changes)
@@ -123,7 +123,9 @@ class LabelFold:
             head.revision, head.label_id = event["revision"], event["event_id"]
         self._store.put(name, head, changes)
 
-    def _add_step(self, name: bytes, head: Head, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
+    def _add_step(
+        self, name: bytes, head: TrajectoryState, step: Step, record: Record, changes: Changes, out: Outputs
+    ) -> None:
         index = step["step_index"]
         begins = head.owner is None
         noted, replaced = head.add_step(step, record.offset, record.timestamp_ms)
@@ -152,7 +154,7 @@ class LabelFold:
         self._store.put_step(name, step, record.value, changes)
 
     def _add_feedback(
-        self, name: bytes, head: Head, feedback: Feedback, record: Record, changes: Changes, out: Outputs
+        self, name: bytes, head: TrajectoryState, feedback: Feedback, record: Record, changes: Changes, out: Outputs
     ) -> None:
         if head.foreign(feedback["tenant"]):
             raise _foreign()
@@ -167,13 +169,13 @@ class LabelFold:
         elif known is not None and known["demonstrates"]:
             self._store.drop_demonstration(name, source, changes)
         if head.owner is None:
-            head.came_early(feedback, Origin.of(record))
+            head.came_early(feedback, RecordOrigin.of(record))
         elif head.closed:
             signal = {"name": feedback["name"], "arrived": record.timestamp_ms}
             if too_late(self._waits.declared(head).spec, signal, head.closed_ms):
                 out.count(metrics.LATE.labels(feedback["name"]))
 
-    def _disown(self, name: bytes, head: Head, first: Record, changes: Changes, out: Outputs) -> None:
+    def _disown(self, name: bytes, head: TrajectoryState, first: Record, changes: Changes, out: Outputs) -> None:
         """Refuses feedback of other tenants that came before the first step told whose the trajectory is."""
         whose = {source: entry["tenant"] for source, entry in head.feedback.items()}
         for source, place in head.disown().items():
@@ -181,7 +183,8 @@ class LabelFold:
             if place is not None:
                 offset, at_ms, size, digest = place
                 out.refuse(
-                    Origin(FEEDBACK, first.partition, offset, at_ms, first.key, size, digest), _foreign(whose[source])
+                    RecordOrigin(FEEDBACK, first.partition, offset, at_ms, first.key, size, digest),
+                    _foreign(whose[source]),
                 )
 
     def _look_again(self, changes: Changes, out: Outputs) -> None:
@@ -199,7 +202,7 @@ class LabelFold:
             before = head.revision
             try:
                 self._publishing.publish(name, head, changes, out)
-            except Refused as refused:
+            except InvalidRecord as refused:
                 log.error("no new revision of a trajectory whose consent or reward has changed: %s", refused)
             self._waits.note(name, head, changes)
             if head.revision != before or head.erased:
@@ -213,9 +216,9 @@ class LabelFold:
         return self._rules.fingerprint() << 64 | self._specs.fingerprint()
 
 
-def _foreign(tenant: str = "") -> Refused:
-    return Refused("invalid", "it names another tenant than the first step of this trajectory", tenant)
+def _foreign(tenant: str = "") -> InvalidRecord:
+    return InvalidRecord("invalid", "it names another tenant than the first step of this trajectory", tenant)
 
 
-def _conflict(index: int, tenant: str = "") -> Refused:
-    return Refused("invalid", f"another event is step {index} of this trajectory", tenant)
+def _conflict(index: int, tenant: str = "") -> InvalidRecord:
+    return InvalidRecord("invalid", f"another event is step {index} of this trajectory", tenant)

@@ -1,29 +1,29 @@
-"""Publishes what `label` makes of a trajectory: a revision wherever its inputs differ from the last one's."""
+"""Publishes what `build_label` makes of a trajectory: a revision wherever its inputs differ from the last one's."""
 
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.governance.trajectory_policy import Rules, Standing
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies, TrajectoryPolicy
 from stepstream.jobs.labels import JOB, LABELS
-from stepstream.jobs.labels.build_label import label, without_content
+from stepstream.jobs.labels.build_label import build_label, without_content
 from stepstream.jobs.labels.demonstrations import standing_demonstrations
-from stepstream.jobs.labels.state import LabelStore
-from stepstream.jobs.labels.timeouts import Waits
-from stepstream.jobs.labels.trajectory_state import Head
-from stepstream.jobs.rewards.counted_feedback import Evidence, gather
+from stepstream.jobs.labels.state import LabelState
+from stepstream.jobs.labels.timeouts import Timeouts
+from stepstream.jobs.labels.trajectory_state import TrajectoryState
+from stepstream.jobs.rewards.counted_feedback import CountedFeedback, count_feedback
 from stepstream.jobs.rewards.spec import Declared
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.events import Feedback, Step
 
 
-class Publishing:
+class LabelPublisher:
     """Of one partition."""
 
-    def __init__(self, store: LabelStore, waits: Waits, rules: Rules) -> None:
+    def __init__(self, store: LabelState, waits: Timeouts, rules: TrajectoryPolicies) -> None:
         self._store = store
         self._waits = waits
         self._rules = rules
 
-    def publish(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
+    def publish(self, name: bytes, head: TrajectoryState, changes: Changes, out: Outputs) -> None:
         """Publishes a revision where the inputs are others than those of the last one.
 
         While state is rebuilt, nothing: what followed from these inputs was published then, and `published` tells it.
@@ -55,29 +55,29 @@ class Publishing:
         self._emit(head, steps, given, digest, declared, evidence, standing, out)
         self._store.release_steps(name, head)
 
-    def _standing(self, head: Head) -> Standing:
+    def _standing(self, head: TrajectoryState) -> TrajectoryPolicy:
         _, tenant, agent, started_us, _ = head.first
         return self._rules.standing(tenant, agent, head.users, started_us)
 
-    def _given_up(self, head: Head, evidence: Evidence) -> list[str]:
+    def _given_up(self, head: TrajectoryState, evidence: CountedFeedback) -> list[str]:
         """Reward components that have not come and are waited for no longer."""
         lacking = evidence.lacking(self._waits.declared(head).spec, map(int, head.steps))
         return [component for component in lacking if component in head.given_up]
 
     def _emit(
         self,
-        head: Head,
+        head: TrajectoryState,
         steps: list[Step],
         demonstrations: list[Feedback],
         digest: str,
         declared: Declared,
-        evidence: Evidence,
-        standing: Standing,
+        evidence: CountedFeedback,
+        standing: TrajectoryPolicy,
         out: Outputs,
     ) -> None:
         revision = head.revision + 1
         given_up = self._given_up(head, evidence)
-        labelled = label(
+        labelled = build_label(
             steps,
             evidence,
             demonstrations,
@@ -106,7 +106,7 @@ class Publishing:
         out.emit(LABELS, labelled["group_id"] or head.trajectory_id, labelled)
         head.revision, head.label_id = revision, labelled["event_id"]
 
-    def _erase(self, name: bytes, head: Head, changes: Changes, out: Outputs) -> None:
+    def _erase(self, name: bytes, head: TrajectoryState, changes: Changes, out: Outputs) -> None:
         """Drops what is kept of a trajectory, and publishes its last revision: that it was."""
         steps = self._store.steps(name, head, changes)
         self._store.drop_content(name, head, changes)
@@ -114,5 +114,5 @@ class Publishing:
         digest = head.inputs_digest("", [], {"erased": True})
         if not head.revision or head.label_event_id(JOB, head.revision, digest) != head.label_id:
             declared = self._waits.declared(head)
-            evidence = gather(declared.spec, [], head.closed_ms)
-            self._emit(head, steps, [], digest, declared, evidence, Standing(consent="none"), out)
+            evidence = count_feedback(declared.spec, [], head.closed_ms)
+            self._emit(head, steps, [], digest, declared, evidence, TrajectoryPolicy(consent="none"), out)

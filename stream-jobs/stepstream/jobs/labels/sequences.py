@@ -21,7 +21,7 @@ from stepstream.topics.step_contexts import failed
 
 
 @dataclass
-class Joined:
+class JoinedSequences:
     """The sequences, and what became of each step."""
 
     sequences: list[TrainingSequence] = field(default_factory=list)
@@ -44,13 +44,13 @@ class _Context(NamedTuple):
     """The context that it continues, for a prefix that ends inside it."""
 
 
-def join(steps: Sequence[Step]) -> Joined:
+def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
     """Lays steps over training sequences.
 
     Args:
         steps: the trajectory's steps in order of their index; gaps are allowed.
     """
-    joined = Joined()
+    joined = JoinedSequences()
     contexts: dict[int, _Context] = {}
     for step in steps:
         named = step["prompt_shared_step"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.labels.trajectory_state import Head
+from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.topics.events import Feedback, Step
@@ -25,31 +25,31 @@ _CACHED_STEPS = 500
 _CACHED_HEADS = 2_000
 
 
-class LabelStore:
+class LabelState:
     """The trajectories of one partition; what is changed is written with `Changes`."""
 
     def __init__(self, state: PartitionState, codec: Decoder) -> None:
         self._state, self._codec = state, codec
-        self._heads: dict[bytes, Head] = {}
+        self._heads: dict[bytes, TrajectoryState] = {}
         self._steps: dict[bytes, Step] = {}
 
-    def head(self, name: bytes, trajectory_id: str, changes: Changes) -> Head:
+    def head(self, name: bytes, trajectory_id: str, changes: Changes) -> TrajectoryState:
         """The head of a trajectory, a new one where none is kept."""
         head = self._heads.get(name)
         if head is None:
-            head = self._heads[name] = self.kept(name, changes) or Head(trajectory_id)
+            head = self._heads[name] = self.kept(name, changes) or TrajectoryState(trajectory_id)
         return head
 
-    def kept(self, name: bytes, changes: Changes) -> Head | None:
+    def kept(self, name: bytes, changes: Changes) -> TrajectoryState | None:
         """The head of a trajectory that is kept; it is not held in memory for this."""
         packed = changes.get(_HEAD + name)
-        return self._heads.get(name) or (None if packed is None else Head.unpack(packed))
+        return self._heads.get(name) or (None if packed is None else TrajectoryState.unpack(packed))
 
     def names(self) -> list[bytes]:
         """Names of all trajectories that are kept."""
         return [name for name, _ in self._state.scan(_HEAD)]
 
-    def put(self, name: bytes, head: Head, changes: Changes) -> None:
+    def put(self, name: bytes, head: TrajectoryState, changes: Changes) -> None:
         """Keeps a head as it is now."""
         changes.put(_HEAD + name, head.pack())
 
@@ -58,7 +58,7 @@ class LabelStore:
         key = _step_key(name, index)
         return self._steps.get(key) or cast(Step, self._codec.decode(STEPS, changes.get(key)))
 
-    def steps(self, name: bytes, head: Head, changes: Changes) -> list[Step]:
+    def steps(self, name: bytes, head: TrajectoryState, changes: Changes) -> list[Step]:
         """The steps of a trajectory, in order."""
         return [self.step(name, index, changes) for index in sorted(map(int, head.steps))]
 
@@ -86,7 +86,7 @@ class LabelStore:
         decoded = (self._codec.decode(FEEDBACK, record) for record in records)
         return [cast(Feedback, feedback) for feedback in decoded if not is_erased(feedback)]
 
-    def drop_content(self, name: bytes, head: Head, changes: Changes) -> None:
+    def drop_content(self, name: bytes, head: TrajectoryState, changes: Changes) -> None:
         """Forgets the steps of a trajectory, and what was demonstrated."""
         for index in map(int, head.steps):
             key = _step_key(name, index)
@@ -96,7 +96,7 @@ class LabelStore:
             if entry["demonstrates"]:
                 self.drop_demonstration(name, source_id, changes)
 
-    def release_steps(self, name: bytes, head: Head) -> None:
+    def release_steps(self, name: bytes, head: TrajectoryState) -> None:
         """Holds the steps of a trajectory in memory no longer."""
         for index in map(int, head.steps):
             self._steps.pop(_step_key(name, index), None)
@@ -116,19 +116,19 @@ class LabelStore:
         """Notes that none is to be taken any more."""
         changes.delete(_WAITING + name)
 
-    def waiting(self) -> Iterator[tuple[bytes, Head]]:
+    def waiting(self) -> Iterator[tuple[bytes, TrajectoryState]]:
         """Trajectories about which a decision is to be taken, as written."""
         for name, _ in self._state.scan(_WAITING):
             head = self.waiting_for(name)
             if head is not None:
                 yield name, head
 
-    def waiting_for(self, name: bytes) -> Head | None:
+    def waiting_for(self, name: bytes) -> TrajectoryState | None:
         """The head of one of them, as written; None where nothing is to be decided."""
         packed = self._state.get(_HEAD + name)
         if packed is None or self._state.get(_WAITING + name) is None:
             return None
-        return Head.unpack(packed)
+        return TrajectoryState.unpack(packed)
 
     def expires(self, day: int, name: bytes, changes: Changes) -> None:
         """Notes the day from which the time to keep a trajectory counts."""

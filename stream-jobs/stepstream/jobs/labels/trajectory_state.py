@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import orjson
 
-from stepstream.jobs.runtime.record import Origin
+from stepstream.jobs.runtime.record import RecordOrigin
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed, TrajectoryEnd
 from stepstream.topics.ids import derived_id
 
@@ -73,7 +73,7 @@ NO_STEP = -1
 
 
 @dataclass
-class Head:
+class TrajectoryState:
     """The summary of one trajectory; its steps are kept beside it."""
 
     trajectory_id: str
@@ -121,9 +121,9 @@ class Head:
         return orjson.dumps(asdict(self))
 
     @staticmethod
-    def unpack(packed: bytes) -> "Head":
+    def unpack(packed: bytes) -> "TrajectoryState":
         """The reverse of `pack`."""
-        head = Head(**orjson.loads(packed))
+        head = TrajectoryState(**orjson.loads(packed))
         # States of earlier releases know neither the environment, nor of feedback when it came, who wrote it, and
         # whether it demonstrates a response.
         head.first += [""] * (bool(head.first) and len(head.first) < 5)
@@ -168,7 +168,7 @@ class Head:
         """Whether an event of a tenant is about somebody else's trajectory, which it must not reach."""
         return self.owner is not None and tenant != self.owner
 
-    def came_early(self, feedback: Feedback, origin: Origin) -> None:
+    def came_early(self, feedback: Feedback, origin: RecordOrigin) -> None:
         """Notes where feedback stands that was taken before the first step, in case it has to be refused."""
         place = [origin.offset, origin.timestamp_ms, origin.value_bytes, origin.value_sha256]
         self.early[origin_of(feedback)[0]] = place

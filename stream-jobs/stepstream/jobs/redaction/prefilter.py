@@ -16,7 +16,7 @@ of `FOREIGN`, which no hint knows; of the first hint."""
 _NOTHING = [_SOUND]
 
 
-class Rules:
+class PrefilteredRules:
     """Rules, each of which looks only at texts that have its hint."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:

@@ -11,7 +11,7 @@ from stepstream.jobs.redaction.catalogue import ID_RULES, inline_rules
 from stepstream.jobs.redaction.containers import containers
 from stepstream.jobs.redaction.detectors import tier_rules
 from stepstream.jobs.redaction.options import RedactionOptions
-from stepstream.jobs.redaction.prefilter import Rules
+from stepstream.jobs.redaction.prefilter import PrefilteredRules
 from stepstream.jobs.redaction.pseudonyms import PSEUDONYM, pseudonym
 from stepstream.jobs.redaction.rule import Find, Rule, by_pattern
 from stepstream.jobs.redaction.views import MAX_LAYERS, View, plain, undone_text, views_of
@@ -77,7 +77,7 @@ class Redactor:
             layer = deeper
         return self._suspects([*whole, *layer], self._rules) | self._suspects(quoted, self._quoted)
 
-    def _suspects(self, texts: Sequence[tuple[int, str]], rules: Rules) -> set[int]:
+    def _suspects(self, texts: Sequence[tuple[int, str]], rules: PrefilteredRules) -> set[int]:
         if not texts:
             return set()
         suspects = {place for place, text in texts if rules.alone_find(text)} if rules.alone else set()
@@ -180,7 +180,7 @@ class Redactor:
 
 
 @lru_cache(maxsize=64)
-def _rules_of(options: RedactionOptions, only: frozenset[str] | None) -> tuple[Rules, Rules]:
+def _rules_of(options: RedactionOptions, only: frozenset[str] | None) -> tuple[PrefilteredRules, PrefilteredRules]:
     """The rules for tenants with these options, and those of them that read quotation marks."""
     rules = inline_rules(options) if "inline" in options.tiers else ()
     if only is not None:
@@ -190,7 +190,7 @@ def _rules_of(options: RedactionOptions, only: frozenset[str] | None) -> tuple[R
             Rule(name, _CUSTOM_RANK, by_pattern(pattern), quotes=True, alone=True) for name, pattern in options.custom
         ]
         rules = (*rules, *custom, *tier_rules(options.tiers))
-    return Rules(rules), Rules([rule for rule in rules if rule.quotes])
+    return PrefilteredRules(rules), PrefilteredRules([rule for rule in rules if rule.quotes])
 
 
 def _fitted(find: Find, text: str, views: list[View], shields: list[tuple[int, int]]) -> Find | None:

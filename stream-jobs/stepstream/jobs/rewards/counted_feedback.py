@@ -19,7 +19,7 @@ is about one), `source`, `producer` (None: not kept yet when it came), `consent`
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class CountedFeedback:
     """What a reward is made from, beside the steps."""
 
     of: Mapping[str, Sequence[Signal]]
@@ -51,7 +51,7 @@ class Evidence:
         return names
 
 
-def gather(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int) -> Evidence:
+def count_feedback(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int) -> CountedFeedback:
     """What counts of all feedback about a trajectory.
 
     Args:
@@ -76,7 +76,7 @@ def gather(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int) -> Evid
     unproven.setdefault(spec.malformed_feedback, []).extend(s for s in told if not _proven(s))
     kept = (*of.values(), *wrong.values(), *unproven.values(), malformed)
     used = {signal["id"]: signal for signals in kept for signal in signals}
-    return Evidence(
+    return CountedFeedback(
         of=of,
         disputed=tuple(name for name, signals in wrong.items() if signals),
         unproven=tuple(name for name, signals in unproven.items() if signals),

@@ -10,7 +10,7 @@ from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_
 REWARD_SPECS = "reward-specs"
 
 
-class Specifications(Protocol):
+class SpecLookup(Protocol):
     """Where a fold asks what rules. Safe to ask from the fold's thread at any time."""
 
     def of(self, environment: str, agent: str) -> Declared:
@@ -22,7 +22,7 @@ class Specifications(Protocol):
         ...
 
 
-class OneSpecification:
+class FixedSpec:
     """One for everybody."""
 
     def __init__(self, spec: RewardSpec) -> None:
@@ -37,7 +37,7 @@ class OneSpecification:
         return 0
 
 
-class TableSpecifications(FollowedTables):
+class TableSpecs(FollowedTables):
     """Follows the topic; close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:

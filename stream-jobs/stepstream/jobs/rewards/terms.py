@@ -15,7 +15,7 @@ have followed, holds the last Φ itself, and one that adds up with another γ do
 from collections.abc import Iterable, Sequence
 
 from stepstream.jobs.rewards.builtin_components import measured, over_steps
-from stepstream.jobs.rewards.counted_feedback import Evidence, about_step, newest
+from stepstream.jobs.rewards.counted_feedback import CountedFeedback, about_step, newest
 from stepstream.jobs.rewards.guards import corrected
 from stepstream.jobs.rewards.spec import BUILTIN_SOURCES, Builtin, Component, RewardSpec
 from stepstream.topics.events import RewardComponent, Step, new_reward_component
@@ -24,7 +24,7 @@ Terms = list[list[RewardComponent]]
 """Terms of the reward, by step."""
 
 
-def components(spec: RewardSpec, steps: Sequence[Step], evidence: Evidence, *, complete: bool) -> Terms:
+def components(spec: RewardSpec, steps: Sequence[Step], evidence: CountedFeedback, *, complete: bool) -> Terms:
     """Every known term of the reward, by step, and what caps and guards correct; what has not come gives no term.
 
     Args:
@@ -99,7 +99,7 @@ def _measured(component: Component, name: Builtin, steps: Sequence[Step], told: 
     return [None if value is None else _Value(value, BUILTIN_SOURCES[name]) for value in values]
 
 
-def _given(component: Component, steps: Sequence[Step], evidence: Evidence) -> list[_Value | None]:
+def _given(component: Component, steps: Sequence[Step], evidence: CountedFeedback) -> list[_Value | None]:
     signals = evidence.of[component.name]
     if component.level == "trajectory":
         found = [*[None] * (len(steps) - 1), newest(signal for signal in signals if signal["step"] is None)]
@@ -121,7 +121,7 @@ def _shape(component: Component, values: Sequence[_Value | None], gamma: float, 
         terms[place].append(_term(component, difference, filled[1 + place], final))
 
 
-def _told_malformed(steps: Sequence[Step], evidence: Evidence) -> list[int]:
+def _told_malformed(steps: Sequence[Step], evidence: CountedFeedback) -> list[int]:
     """Malformed calls of which feedback told, by step; what is about the whole trajectory counts at its last step."""
     places = {step["step_index"]: place for place, step in enumerate(steps)}
     told = [0] * len(steps)

@@ -12,7 +12,7 @@ import time
 import faust
 from faust.types.auth import CredentialsT
 
-from stepstream.config import Kafka, Settings
+from stepstream.config import KafkaSettings, Settings
 from stepstream.jobs.runtime.processor import group, state_folder
 
 _EVERY_S = 10.0
@@ -76,7 +76,7 @@ def _instance(settings: Settings, name: str) -> str:
     return f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
 
-def credentials(kafka: Kafka) -> CredentialsT | None:
+def credentials(kafka: KafkaSettings) -> CredentialsT | None:
     """How Faust authenticates; None for an open cluster."""
     context = None
     if kafka.security_protocol.endswith("SSL"):

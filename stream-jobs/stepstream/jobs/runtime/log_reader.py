@@ -7,9 +7,9 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.jobs.runtime.record import Record
-from stepstream.jobs.runtime.retry import Abandoned, patiently
+from stepstream.jobs.runtime.retry import Cancelled, retry_while
 from stepstream.topics.client import client_config
 
 _POLL_S = 0.05
@@ -25,8 +25,8 @@ T = TypeVar("T")
 class LogReader:
     """A consumer outside the group's assignment. Use from one thread."""
 
-    def __init__(self, kafka: Kafka, group: str, abandoned: Callable[[], bool]) -> None:
-        """A broker that is away is waited for until `abandoned` is true; then `Abandoned` is raised."""
+    def __init__(self, kafka: KafkaSettings, group: str, abandoned: Callable[[], bool]) -> None:
+        """A broker that is away is waited for until `abandoned` is true; then `Cancelled` is raised."""
         self._abandoned = abandoned
         self._partitions: dict[str, int] = {}
         self._consumer = Consumer(
@@ -102,7 +102,7 @@ class LogReader:
             while ends:
                 messages = self._consumer.consume(_BATCH, _POLL_S)
                 if self._abandoned():
-                    raise Abandoned
+                    raise Cancelled
                 batch, done = [], set()
                 for message in messages:
                     tp, offset = _place(message)
@@ -125,7 +125,7 @@ class LogReader:
             self._consumer.unassign()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return patiently(call, KafkaException, self._abandoned)
+        return retry_while(call, KafkaException, self._abandoned)
 
 
 def _place(message: Message) -> tuple[tuple[str, int], int]:

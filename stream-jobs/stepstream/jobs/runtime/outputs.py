@@ -13,8 +13,8 @@ import prometheus_client
 
 from stepstream.config import Settings
 from stepstream.jobs.runtime import metrics
-from stepstream.jobs.runtime.record import Origin, Record, Refused
-from stepstream.jobs.runtime.retry import Abandoned
+from stepstream.jobs.runtime.record import InvalidRecord, Record, RecordOrigin
+from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Codec, CodecError, Unencodable
 from stepstream.topics.events import new_dead_letter
@@ -65,9 +65,9 @@ class Outputs:
         try:
             value: bytes = self._patiently(lambda: self._codec.encode(topic, record))
         except Unencodable as error:
-            raise Refused("invalid", f"result does not fit {topic}: {type(error.__cause__).__name__}") from error
+            raise InvalidRecord("invalid", f"result does not fit {topic}: {type(error.__cause__).__name__}") from error
         if len(value) + len(key) + _OVERHEAD_BYTES > TOPICS[topic].max_message_bytes:
-            raise Refused("oversized", f"result of {len(value)} bytes is larger than {topic} takes")
+            raise InvalidRecord("oversized", f"result of {len(value)} bytes is larger than {topic} takes")
         self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
 
     def sealed(self, topic: str, record: Any) -> bytes:
@@ -84,9 +84,9 @@ class Outputs:
         try:
             return self._patiently(lambda: self._codec.decode(topic, value))
         except CodecError as error:
-            raise Refused(error.kind, str(error)) from error
+            raise InvalidRecord(error.kind, str(error)) from error
 
-    def refuse(self, record: Record | Origin, refused: Refused, *, counts: bool = True) -> None:
+    def refuse(self, record: Record | RecordOrigin, refused: InvalidRecord, *, counts: bool = True) -> None:
         """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted.
 
         Args:
@@ -94,7 +94,7 @@ class Outputs:
             refused: why.
             counts: whether it bears on the job's share of dead letters; not what anybody can send by a guess.
         """
-        origin = record if isinstance(record, Origin) else Origin.of(record)
+        origin = record if isinstance(record, RecordOrigin) else RecordOrigin.of(record)
         self.refused[refused.tenant] += counts
         self.count(metrics.DEAD_LETTERS.labels(origin.topic, refused.error))
         letter = new_dead_letter(
@@ -166,4 +166,4 @@ class Publisher:
 
     def _wait(self) -> None:
         if not self._producer.poll(_POLL_S) and self._abandoned():
-            raise Abandoned
+            raise Cancelled

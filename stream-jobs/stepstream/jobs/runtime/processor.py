@@ -20,9 +20,9 @@ from stepstream.jobs.runtime.dead_letter_limit import DeadLetterShare
 from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.outputs import Outputs, Publisher, pack, unpack
-from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.recovery import Recovery
-from stepstream.jobs.runtime.retry import patiently
+from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.state import Changes
 from stepstream.topics.codec import CodecError, RegistryUnavailable
 
@@ -124,7 +124,7 @@ class FoldProcessor:
                 event = self._decode(record)
                 tenant = event.get("tenant") or ""
                 fold.apply(record, event, changes, out)
-            except Refused as refused:
+            except InvalidRecord as refused:
                 tenant = refused.tenant = refused.tenant or tenant
                 out.refuse(record, refused)
             out.came[tenant] += 1
@@ -133,18 +133,18 @@ class FoldProcessor:
     def _decode(self, record: Record) -> dict[str, Any]:
         limit = self._job.max_event_bytes
         if limit is not None and record.value is not None and len(record.value) > limit:
-            raise Refused("oversized", f"{len(record.value)} bytes, more than {limit}")
+            raise InvalidRecord("oversized", f"{len(record.value)} bytes, more than {limit}")
         try:
             event: dict[str, Any] = self._wait_for_registry(lambda: self._codec.decode(record.topic, record.value))
         except CodecError as error:
-            raise Refused(error.kind, str(error)) from error
+            raise InvalidRecord(error.kind, str(error)) from error
         return event
 
     def _outputs(self) -> Outputs:
         return Outputs(self._id, self._codec, self._wait_for_registry)
 
     def _wait_for_registry(self, call: Callable[[], Any]) -> Any:
-        return patiently(call, RegistryUnavailable, self._abandoned)
+        return retry_while(call, RegistryUnavailable, self._abandoned)
 
     def _contiguous(self, partition: Partition, records: list[Record]) -> list[Record]:
         """The records that follow on the partition's position: without folded ones, with missing ones read."""

@@ -19,7 +19,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecordOrigin:
     """Where a record stands and which one it is, without what it says: what its dead letter tells."""
 
     topic: str
@@ -32,15 +32,15 @@ class Origin:
     """Lower-case hexadecimal; None: it has no value."""
 
     @staticmethod
-    def of(record: Record) -> "Origin":
+    def of(record: Record) -> "RecordOrigin":
         """That of a record at hand."""
         value = record.value
         digest = None if value is None else hashlib.sha256(value).hexdigest()
         place = record.topic, record.partition, record.offset, record.timestamp_ms
-        return Origin(*place, record.key, len(value or b""), digest)
+        return RecordOrigin(*place, record.key, len(value or b""), digest)
 
 
-class Refused(Exception):
+class InvalidRecord(Exception):
     """A record that cannot be used; becomes a dead letter. `reason` never holds the record's content."""
 
     def __init__(self, error: str, reason: str, tenant: str = "") -> None:

@@ -16,7 +16,7 @@ from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.fold import FoldJob, Partition
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes, PartitionState
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Recovery:
             for record in batch:
                 try:
                     event = self._decode(record)
-                except Refused:
+                except InvalidRecord:
                     continue  # nothing of ours
                 number = self._reader.partition_of(self._job.inputs[0], event["trajectory_id"])
                 if number in partitions:

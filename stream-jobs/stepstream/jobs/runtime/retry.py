@@ -18,11 +18,11 @@ _NAP_S = 0.1
 T = TypeVar("T")
 
 
-class Abandoned(Exception):
+class Cancelled(Exception):
     """The partition was taken away or the process is stopping: drop the batch, it will be delivered again."""
 
 
-def patiently(
+def retry_while(
     call: Callable[[], T], away: type[Exception] | tuple[type[Exception], ...], abandoned: Callable[[], bool]
 ) -> T:
     """The result of `call`, which is tried again with growing pauses for as long as it raises `away`.
@@ -38,7 +38,7 @@ def patiently(
             if wait_s == _FIRST_WAIT_S:
                 log.warning("waiting: %s", error)
             if abandoned():
-                raise Abandoned from error
+                raise Cancelled from error
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -52,11 +52,11 @@ def nap(seconds: float, abandoned: Callable[[], bool]) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if abandoned():
-            raise Abandoned
+            raise Cancelled
         time.sleep(min(left, _NAP_S))
 
 
-class OutOfPatience(Exception):
+class RetriesExhausted(Exception):
     """What was asked does not answer; the message says why."""
 
     def __init__(self, error: Exception, news: bool) -> None:
@@ -65,7 +65,7 @@ class OutOfPatience(Exception):
         """Whether it still answered the time before."""
 
 
-class Patience:
+class BoundedRetry:
     """Asks again what does not answer, for a bounded time; once that has passed, once a question until it answers.
 
     So what cannot be asked is skipped by whoever asks, and the log goes on. Safe to use from several threads.
@@ -92,7 +92,7 @@ class Patience:
                 if time.monotonic() + wait_s > until:
                     news = name not in self._away
                     self._away.add(name)
-                    raise OutOfPatience(error, news) from error
+                    raise RetriesExhausted(error, news) from error
                 nap(wait_s, self._abandoned)
                 wait_s = min(2 * wait_s, _LONGEST_BOUNDED_WAIT_S)
             else:
@@ -108,7 +108,7 @@ class Decoder(Protocol):
         ...
 
 
-class PatientCodec:
+class RetryingCodec:
     """Decodes what a job keeps, waiting for a registry or keys that are away."""
 
     def __init__(self, codec: Codec, abandoned: Callable[[], bool]) -> None:
@@ -120,4 +120,4 @@ class PatientCodec:
         Raises:
             Abandoned: asked to give up while waiting.
         """
-        return patiently(lambda: self._codec.decode(topic, value), RegistryUnavailable, self._abandoned)
+        return retry_while(lambda: self._codec.decode(topic, value), RegistryUnavailable, self._abandoned)

@@ -20,7 +20,7 @@ from stepstream.core.process import Fatal, Stop, serve_metrics
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.faust_app import build_app, quiet_libraries
 from stepstream.jobs.runtime.record import Record
-from stepstream.jobs.runtime.retry import Abandoned
+from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.topics.client import wait_for_kafka
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class JobWorker:
         """Runs a step of the processor in its thread; False if it was given up or failed for good."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
-        except Abandoned:
+        except Cancelled:
             return False
         except Exception as error:
             if self._fault is None:

@@ -1,16 +1,16 @@
 """Tells when what is rewarded rises while a guard falls: the sign of a reward that is gamed. Pure.
 
-A cohort's periods (a policy version in one hour), in order, are cut into windows of at least `Alarms.window` groups;
+A cohort's periods (a policy version in one hour), in order, are cut into windows of at least `AlarmsSettings.window` groups;
 the newest window counts once a later period has begun. Each window is compared with those 1, 2, 4, 8, … before it, so
 that a slow drift shows as well as a jump. An alarm is raised for a guard where, between two windows, both
 
 - a rewarded series (a component that is paid, or the whole reward) rose, and
 - the guard (a guard or shadow component, in the direction that is worse, or success) fell,
 
-each by at least `Alarms.smallest_effect` standard deviations and with a one-sided p-value below a threshold. It stands
-until either has lost half of its change, or until the window that it was compared with is `Alarms.history` windows old.
+each by at least `AlarmsSettings.smallest_effect` standard deviations and with a one-sided p-value below a threshold. It stands
+until either has lost half of its change, or until the window that it was compared with is `AlarmsSettings.history` windows old.
 
-The threshold makes the chance that an unchanged cohort *ever* raises an alarm at most `Alarms.level`, however long it
+The threshold makes the chance that an unchanged cohort *ever* raises an alarm at most `AlarmsSettings.level`, however long it
 is watched: of that level, the k-th window gets 1 / (k (k + 1)) (which sums to 1), each of its L comparisons an L-th,
 and each of the M series an M-th. A pair of series needs no more: a wrong alarm needs at least one of two tests to be
 wrong (an intersection–union test, Berger 1982).
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stepstream.config import Alarms
+from stepstream.config import AlarmsSettings
 from stepstream.jobs.rewards.spec import CORRECTION
 from stepstream.jobs.statistics.moments import Moments, effect, p_rise
 
@@ -103,7 +103,7 @@ def windows(periods: Mapping[Period, Sums], size: int) -> list[Window]:
     return found
 
 
-def standing(periods: Mapping[Period, Sums], rule: Alarms) -> list[Finding]:
+def standing(periods: Mapping[Period, Sums], rule: AlarmsSettings) -> list[Finding]:
     """The alarms that stand after the newest complete window, by the name of what fell."""
     found = windows(periods, rule.window)
     held: dict[Series, tuple[int, Finding]] = {}
@@ -119,7 +119,7 @@ def standing(periods: Mapping[Period, Sums], rule: Alarms) -> list[Finding]:
     return [finding for _, (_, finding) in sorted(held.items())]
 
 
-def _raised(found: Sequence[Window], at: int, rule: Alarms) -> list[tuple[int, Finding]]:
+def _raised(found: Sequence[Window], at: int, rule: AlarmsSettings) -> list[tuple[int, Finding]]:
     """What may be raised at one window, with the place of the window that it is compared with; the surest first."""
     after = found[at]
     bases = [at - back for back in _BACK if back <= min(at, rule.history)]
@@ -142,21 +142,21 @@ def _raised(found: Sequence[Window], at: int, rule: Alarms) -> list[tuple[int, F
     return [(base, finding) for _, base, finding in raised]
 
 
-def _worse(before: Window, after: Window, rule: Alarms) -> Iterator[tuple[float, Series]]:
+def _worse(before: Window, after: Window, rule: AlarmsSettings) -> Iterator[tuple[float, Series]]:
     """The guards with the p-value that they fell."""
     for series in after.sums:
         if series.guard:
             yield _p_value(before, after, series, -series.direction, rule), series
 
 
-def _higher(before: Window, after: Window, rule: Alarms) -> Iterator[tuple[float, Series]]:
+def _higher(before: Window, after: Window, rule: AlarmsSettings) -> Iterator[tuple[float, Series]]:
     """What is paid, with the p-value that it came to pay more."""
     for series in after.sums:
         if series.paid:
             yield _p_value(before, after, series, series.direction, rule), series
 
 
-def _p_value(before: Window, after: Window, series: Series, sign: int, rule: Alarms) -> float:
+def _p_value(before: Window, after: Window, series: Series, sign: int, rule: AlarmsSettings) -> float:
     """p-value that a mean rose (`sign` 1) or fell (-1); 1 where by less than is worth an alarm."""
     one, two = before.sums.get(series, Moments()), after.sums[series]
     if not one.trajectories or not two.trajectories or sign * effect(one, two) < rule.smallest_effect:

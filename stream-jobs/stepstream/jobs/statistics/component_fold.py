@@ -15,7 +15,7 @@ from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.statistics.alarms import Series
-from stepstream.jobs.statistics.component_sums import Place, place_of, told, values_of
+from stepstream.jobs.statistics.component_sums import CohortKey, place_of, told, values_of
 from stepstream.jobs.statistics.moments import Moments
 from stepstream.topics.events import LabeledTrajectory, new_component_stats
 from stepstream.topics.ids import derived_id
@@ -34,7 +34,7 @@ class _Period:
     """A period that a batch touched, as of the last record that did."""
 
     identity: str
-    place: Place
+    place: CohortKey
     sums: Sums
     record: Record
     occurred_at_us: int
@@ -56,7 +56,7 @@ class ComponentFold:
         at_us = labelled["occurred_at_us"]
         if before is not None:
             earlier = {Series(*series): value for series, value in before[2]}
-            self._count(self._period(Place(*before[0]), record, at_us, changes), before[1], earlier, -1, changes)
+            self._count(self._period(CohortKey(*before[0]), record, at_us, changes), before[1], earlier, -1, changes)
         self._count(self._period(place, record, at_us, changes), group, values, 1, changes)
         return [list(place), group, [[list(series), value] for series, value in values.items()]]
 
@@ -80,7 +80,7 @@ class ComponentFold:
         self._groups.clear()
         self._periods.clear()
 
-    def _period(self, place: Place, record: Record, at_us: int, changes: Changes) -> _Period:
+    def _period(self, place: CohortKey, record: Record, at_us: int, changes: Changes) -> _Period:
         identity = json.dumps([*place, record.partition])
         key = _PERIOD + _digest(identity)
         period = self._periods.get(key)

@@ -15,7 +15,7 @@ UNIT = 1_000_000
 _HOUR_US = 3600 * 1_000_000
 
 
-class Place(NamedTuple):
+class CohortKey(NamedTuple):
     """Cohort and period: what a ComponentStats record is about, but for its partition."""
 
     environment: str
@@ -27,9 +27,9 @@ class Place(NamedTuple):
     hour: int
 
 
-def place_of(labelled: LabeledTrajectory) -> Place:
+def place_of(labelled: LabeledTrajectory) -> CohortKey:
     """Where a trajectory is counted."""
-    return Place(
+    return CohortKey(
         labelled["environment"],
         labelled["agent"],
         labelled["model"],

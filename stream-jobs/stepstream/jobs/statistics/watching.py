@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stepstream.config import Alarms
+from stepstream.config import AlarmsSettings
 from stepstream.jobs.statistics.alarms import Finding, Period, Series, Sums, Window, merge, standing, windows
 from stepstream.jobs.statistics.component_sums import heard
 from stepstream.topics.events import Alarm, ComponentStats, new_alarm
@@ -36,7 +36,7 @@ class Cohort(NamedTuple):
 class Watcher:
     """All cohorts. Not thread-safe."""
 
-    def __init__(self, rule: Alarms, job: str) -> None:
+    def __init__(self, rule: AlarmsSettings, job: str) -> None:
         """`job` is its name and version, as `watch@1`."""
         self._rule, self._job = rule, job
         self._parts: defaultdict[Cohort, dict[Period, dict[int, tuple[int, Sums]]]] = defaultdict(dict)

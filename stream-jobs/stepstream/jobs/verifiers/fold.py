@@ -14,11 +14,11 @@ import orjson
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import stricter
-from stepstream.jobs.governance.trajectory_policy import Rules
-from stepstream.jobs.labels.trajectory_state import Head
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
+from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.record import Record, Refused
+from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.verifiers.base import Case, Verdict
@@ -53,7 +53,7 @@ class _Work:
     """One case to be judged, and what its feedback says beside the verdict."""
 
     record: Record
-    head: Head
+    head: TrajectoryState
     first: Step
     consent: Consent
     users: Mapping[int, str]
@@ -76,14 +76,14 @@ class VerifyFold:
         verifications: Sequence[Verification],
         judges: Judges,
         codec: Decoder,
-        rules: Rules,
+        rules: TrajectoryPolicies,
         *,
         keep_days: int,
     ) -> None:
         self._state, self._codec, self._rules = state, codec, rules
         self._verifications, self._judges = verifications, judges
         self._keep_days, self._swept_day = keep_days, 0
-        self._touched: dict[bytes, tuple[Head, Record]] = {}
+        self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
         """Notes a step, or that a trajectory is over."""
@@ -138,7 +138,7 @@ class VerifyFold:
     def published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: what was verified is known from the steps."""
 
-    def _work(self, name: bytes, head: Head, record: Record, changes: Changes, out: Outputs) -> list[_Work]:
+    def _work(self, name: bytes, head: TrajectoryState, record: Record, changes: Changes, out: Outputs) -> list[_Work]:
         """What is to be judged of a closed trajectory, and was not judged as it now is."""
         # By source events: governing history anew is no reason to judge it anew.
         seen = sorted((index, entry[1]) for index, entry in head.steps.items())
@@ -176,16 +176,16 @@ class VerifyFold:
             shadow = any(verdict.shadow for verdict in result.verdicts)
             out.count(metrics.VERIFIED.labels(name, "shadow" if shadow else result.became))
             if result.became == "unusable":
-                out.refuse(one.record, Refused("invalid", f"verification '{name}': {result.reason}"))
+                out.refuse(one.record, InvalidRecord("invalid", f"verification '{name}': {result.reason}"))
             for verdict in result.verdicts:
                 out.emit(FEEDBACK, one.head.trajectory_id, _feedback(one, verdict))
 
-    def _head(self, name: bytes, trajectory_id: str, changes: Changes) -> Head:
+    def _head(self, name: bytes, trajectory_id: str, changes: Changes) -> TrajectoryState:
         touched = self._touched.get(name)
         if touched is not None:
             return touched[0]
         packed = changes.get(_HEAD + name)
-        return Head(trajectory_id) if packed is None else Head.unpack(packed)
+        return TrajectoryState(trajectory_id) if packed is None else TrajectoryState.unpack(packed)
 
 
 def _feedback(work: _Work, verdict: Verdict) -> Feedback:

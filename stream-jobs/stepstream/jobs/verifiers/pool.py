@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from stepstream.jobs.runtime.retry import Abandoned, OutOfPatience, Patience
+from stepstream.jobs.runtime.retry import BoundedRetry, Cancelled, RetriesExhausted
 from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
 from stepstream.jobs.verifiers.specification import Verification
 
@@ -30,7 +30,7 @@ class Bench:
     def __init__(self, parallel: int, patience_s: float, abandoned: Callable[[], bool]) -> None:
         """At most `parallel` cases at once; `abandoned` tells whether to give up waiting."""
         self._abandoned = abandoned
-        self._patience = Patience(patience_s, abandoned)
+        self._patience = BoundedRetry(patience_s, abandoned)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="verifier")
 
     def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[Judged]:
@@ -57,7 +57,7 @@ class Bench:
         name = verification.declared.name
         try:
             return Judged("verified", self._patience.ask(name, lambda: self._tried(verification, case), Unavailable))
-        except OutOfPatience as error:
+        except RetriesExhausted as error:
             if error.news:
                 log.error("verification '%s' cannot work, its cases are skipped until it can: %s", name, error)
             return Judged("unavailable", reason=str(error))
@@ -66,7 +66,7 @@ class Bench:
             return Judged("unanswered", reason=str(error))
         except Unusable as error:
             return Judged("unusable", reason=str(error))
-        except Abandoned:
+        except Cancelled:
             raise
         except Exception as error:  # a plug-in's defect must not stop the others
             log.exception("verification '%s' has a defect; the case is skipped", name)
@@ -74,5 +74,5 @@ class Bench:
 
     def _tried(self, verification: Verification, case: Case) -> Sequence[Verdict]:
         if self._abandoned():
-            raise Abandoned
+            raise Cancelled
         return verification.verifier.verify(case)

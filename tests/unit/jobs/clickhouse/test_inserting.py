@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.exceptions import DataError, OperationalError
 
-from stepstream.config import ClickHouse
+from stepstream.config import ClickHouseSettings
 from stepstream.jobs.clickhouse import insert
 from stepstream.jobs.clickhouse.insert import Inserter
-from stepstream.jobs.runtime.retry import Abandoned
+from stepstream.jobs.runtime.retry import Cancelled
 
 
 class FakeStore:
@@ -36,7 +36,7 @@ class FakeStore:
 def inserter(monkeypatch: pytest.MonkeyPatch, store: FakeStore, *, abandoned: bool = False) -> Inserter:
     monkeypatch.setattr(insert, "connect", lambda *_, **__: store)
     monkeypatch.setattr("stepstream.jobs.runtime.retry.time.sleep", lambda _: None)
-    return Inserter(ClickHouse(), lambda: abandoned)
+    return Inserter(ClickHouseSettings(), lambda: abandoned)
 
 
 def test_bad_rows_are_found_among_good_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,5 +55,5 @@ def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_waiting_ends_when_the_work_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Any] = [1]
-    with pytest.raises(Abandoned):
+    with pytest.raises(Cancelled):
         inserter(monkeypatch, FakeStore(away=100), abandoned=True).insert("steps", rows)

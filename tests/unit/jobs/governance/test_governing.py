@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.governance import JOB
-from stepstream.jobs.governance.active_policy import CannotGovern, Rulings
+from stepstream.jobs.governance.active_policy import ActivePolicies, CannotGovern
 from stepstream.jobs.governance.fold import GovernFold
 from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
 from stepstream.jobs.governance.state import Persons
@@ -22,7 +22,7 @@ from stepstream.topics.events import Consent, new_consent_change, new_message, n
 from stepstream.topics.ids import derived_id
 
 REDACTOR = Redactor(b"key")
-RULINGS = Rulings(b"key", {}, {})
+RULINGS = ActivePolicies(b"key", {}, {})
 MAIL = "ada@example.org"
 TOKENS = ("response_token_ids", "response_logprobs", "loss_mask", "policy_spans")
 
@@ -271,7 +271,7 @@ def test_an_event_counts_once_within_the_window() -> None:
 
 def test_the_strictest_consent_counts_and_a_change_counts_at_once() -> None:
     said: dict[str, Any] = {}
-    run = fold_run(rulings=Rulings(b"key", {}, said))
+    run = fold_run(rulings=ActivePolicies(b"key", {}, said))
 
     def consent_of(name: str, **fields: Any) -> str | None:
         outputs = run.feed([run.record("steps", make_steps(name, 1, user="ada", **fields)[0])])
@@ -290,7 +290,7 @@ def test_the_strictest_consent_counts_and_a_change_counts_at_once() -> None:
 
 def test_a_policy_is_applied_from_its_version_on() -> None:
     policies: dict[str, Any] = {}
-    run = fold_run(rulings=Rulings(b"key", policies, {}))
+    run = fold_run(rulings=ActivePolicies(b"key", policies, {}))
     mail = new_message(role="user", content=MAIL)
 
     def governed(name: str) -> Any:
@@ -321,7 +321,7 @@ def test_pseudonyms_of_two_tenants_cannot_be_compared() -> None:
 
 @pytest.mark.parametrize("document", ["[redaction]\ntiers = ['psychic']", "not TOML", "[future]\nentry = 1"])
 def test_a_policy_that_cannot_be_applied_stops_its_tenant_alone(document: str) -> None:
-    rulings = Rulings(b"key", policy(document, tenant="t", version=2), {})
+    rulings = ActivePolicies(b"key", policy(document, tenant="t", version=2), {})
     with pytest.raises(CannotGovern, match="version 2 of the policy of t cannot be applied"):
         rulings.of("t")
     assert rulings.of("default").version == 0

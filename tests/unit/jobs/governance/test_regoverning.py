@@ -7,10 +7,10 @@ from fold_harness import FoldRun, MemoryState
 from stream_records import make_feedback, make_steps
 
 from stepstream.jobs.governance import JOB
-from stepstream.jobs.governance.active_policy import Rulings
+from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold
 from stepstream.jobs.governance.govern_step import govern_feedback
-from stepstream.jobs.governance.replay import Known, Place, Regovern, Tally, _stretches, stretches_between, total
+from stepstream.jobs.governance.replay import Known, Regovern, ReplayBound, Tally, _stretches, stretches_between, total
 from stepstream.jobs.redaction import Redactor
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.topics.events import Policy, Step, new_consent_change, new_message, new_policy
@@ -30,7 +30,7 @@ class World:
     def __init__(self) -> None:
         self.policies: dict[str, Any] = {}
         self.consents: dict[str, Any] = {}
-        self.rulings = Rulings(b"key", self.policies, self.consents)
+        self.rulings = ActivePolicies(b"key", self.policies, self.consents)
         self.govern = FoldRun(JOB, None, MemoryState())  # type: ignore[arg-type]
         fold = GovernFold(self.rulings, dedup_days=7, max_future_s=300.0, now_us=lambda: NOW_US)
         self.govern.fold = fold
@@ -154,18 +154,18 @@ class Timed:
 @pytest.mark.parametrize(
     ("begin", "end", "read", "first"),
     [
-        (Place(), Place(), (10, 90), 10),
-        (Place(offset=40), Place(offset=60), (10, 60), 40),
-        (Place(offset=5), Place(offset=500), (10, 90), 10),
-        (Place(offset=500), Place(), (10, 90), 90),
-        (Place(time_ms=40), Place(time_ms=60), (20, 60), 40),
-        (Place(time_ms=40), Place(offset=60), (20, 60), 40),
-        (Place(offset=40), Place(time_ms=60), (10, 60), 40),
-        (Place(time_ms=60), Place(time_ms=30), (40, 40), 60),
+        (ReplayBound(), ReplayBound(), (10, 90), 10),
+        (ReplayBound(offset=40), ReplayBound(offset=60), (10, 60), 40),
+        (ReplayBound(offset=5), ReplayBound(offset=500), (10, 90), 10),
+        (ReplayBound(offset=500), ReplayBound(), (10, 90), 90),
+        (ReplayBound(time_ms=40), ReplayBound(time_ms=60), (20, 60), 40),
+        (ReplayBound(time_ms=40), ReplayBound(offset=60), (20, 60), 40),
+        (ReplayBound(offset=40), ReplayBound(time_ms=60), (10, 60), 40),
+        (ReplayBound(time_ms=60), ReplayBound(time_ms=30), (40, 40), 60),
     ],
 )
 def test_a_stretch_is_between_times_or_offsets_and_what_comes_before_is_read_too(
-    begin: Place, end: Place, read: tuple[int, int], first: int
+    begin: ReplayBound, end: ReplayBound, read: tuple[int, int], first: int
 ) -> None:
     lead_ms = 20
     found = _stretches(cast(LogReader, Timed()), "steps", begin, end, lead_ms)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stream_records import T0_US, make_feedback, make_steps
 
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
-from stepstream.jobs.runtime.record import Refused
+from stepstream.jobs.runtime.record import InvalidRecord
 from stepstream.topics.events import new_message, new_policy_span, new_tool_call
 
 SPAN: dict[str, Any] = {"model": "demo", "version": 3}
@@ -59,7 +59,7 @@ def test_sound_events_pass() -> None:
     ],
 )
 def test_a_broken_step_is_refused(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason) as refused:
+    with pytest.raises(InvalidRecord, match=reason) as refused:
         check_step(make_steps("t")[0] | fields)
     assert refused.value.error == "invalid"
 
@@ -77,7 +77,7 @@ def test_a_broken_step_is_refused(fields: dict[str, Any], reason: str) -> None:
     ],
 )
 def test_broken_feedback_is_refused(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(InvalidRecord, match=reason):
         check_feedback(make_feedback("t") | fields)
 
 
@@ -95,7 +95,7 @@ def test_broken_feedback_is_refused(fields: dict[str, Any], reason: str) -> None
     ],
 )
 def test_a_broken_envelope_is_refused(fields: dict[str, Any], key: bytes | None, error: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidRecord) as refused:
         check_envelope(make_steps("t")[0] | fields, key, T0_US + 1_000_000, 300_000_000)
     assert refused.value.error == error
 
@@ -103,6 +103,6 @@ def test_a_broken_envelope_is_refused(fields: dict[str, Any], key: bytes | None,
 @given(st.text(max_size=50))
 def test_a_reason_never_holds_the_content(secret: str) -> None:
     step = make_steps("t", event_id=f"secret-{secret}")[0]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidRecord) as refused:
         check_envelope(step, b"t", T0_US + 1_000_000, 0)
     assert "secret-" not in refused.value.reason

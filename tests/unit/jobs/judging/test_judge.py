@@ -8,13 +8,13 @@ from fold_harness import FoldRun, MemoryChanges, MemoryState
 from scripted_judge import reply, served
 from stream_records import as_governed, make_steps
 
-from stepstream.config import Judge
-from stepstream.jobs.governance.trajectory_policy import NoRules, Standing
+from stepstream.config import JudgeSettings
+from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
 from stepstream.jobs.judging.fold import JOB, JudgeFold
 from stepstream.jobs.judging.llm import JudgeClient
 from stepstream.jobs.judging.next_state import RUBRIC, judged_step, question, score_of
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.retry import Abandoned
+from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.jobs.verifiers.base import Unanswered
 from stepstream.topics.events import Step, new_message
 
@@ -41,9 +41,9 @@ class Scripted:
         return self.scores.pop(0) if self.scores else 0.5
 
 
-class Refused(NoRules):
-    def standing(self, *_: Any) -> Standing:
-        return Standing(consent="none")
+class Refused(NoPolicies):
+    def standing(self, *_: Any) -> TrajectoryPolicy:
+        return TrajectoryPolicy(consent="none")
 
 
 def judge_run(
@@ -55,7 +55,7 @@ def judge_run(
 ) -> FoldRun:
     run = FoldRun(JOB, None, state or MemoryState())  # type: ignore[arg-type]
     wanted: dict[str, list[str]] = {"agents": [], "tenants": []} | only
-    run.fold = JudgeFold(judge, run.codec, rules or NoRules(), lacks=lambda: lacks, **wanted)
+    run.fold = JudgeFold(judge, run.codec, rules or NoPolicies(), lacks=lambda: lacks, **wanted)
     return run
 
 
@@ -197,7 +197,7 @@ def test_what_is_no_score_is_none(answer: bytes) -> None:
 
 def client(url: str, abandoned: bool = False, **fields: Any) -> JudgeClient:
     values = {"url": url, "model": "m", "api_key": "k", "per_minute": 1e6, "patience_s": 5.0} | fields
-    return JudgeClient(Judge(**values), lambda: abandoned)
+    return JudgeClient(JudgeSettings(**values), lambda: abandoned)
 
 
 def test_the_judge_is_asked_with_the_rubric_at_temperature_0() -> None:
@@ -225,5 +225,5 @@ def test_a_judge_that_is_away_is_passed_over_after_a_while_and_found_again() -> 
 
 
 def test_who_waits_for_the_judge_can_be_stopped() -> None:
-    with pytest.raises(Abandoned):
+    with pytest.raises(Cancelled):
         client("http://127.0.0.1:9", abandoned=True).score("{}")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_steps
 
-from stepstream.jobs.labels.sequences import join
+from stepstream.jobs.labels.sequences import join_sequences
 from stepstream.topics.events import Step, new_policy_span
 from stepstream.topics.ids import token_digest
 from stepstream.topics.step_contexts import shared_step
@@ -23,7 +23,7 @@ def whole(steps: list[Step]) -> list[int]:
 
 def test_an_append_only_context_is_one_sequence() -> None:
     steps = governed(make_steps("t", 4))
-    joined = join(steps)
+    joined = join_sequences(steps)
     [sequence] = joined.sequences
     assert sequence["token_ids"] == whole(steps)
     assert [(s["step_index"], s["start"], s["end"]) for s in sequence["spans"]] == [
@@ -41,7 +41,7 @@ def test_an_edited_context_begins_a_new_sequence_with_the_shared_prefix() -> Non
     steps = governed(make_steps("t", 3))
     context = whole(steps[:2])
     steps[2] |= {"prompt_shared_tokens": 7, "prompt_shared_digest": token_digest(context[:7])}
-    joined = join(steps)
+    joined = join_sequences(steps)
     assert [sequence["token_ids"] for sequence in joined.sequences] == [
         context,
         context[:7] + steps[2]["prompt_token_ids"] + steps[2]["response_token_ids"],
@@ -57,14 +57,14 @@ def test_a_whole_prompt_that_continues_the_context_extends_the_sequence() -> Non
         "prompt_shared_tokens": 0,
         "prompt_shared_digest": None,
     }
-    [sequence] = join([first, second]).sequences
+    [sequence] = join_sequences([first, second]).sequences
     assert sequence["token_ids"] == second["prompt_token_ids"] + second["response_token_ids"]
 
 
 def test_a_prefix_that_does_not_match_falls_back_to_text() -> None:
     steps = governed(make_steps("t", 3))
     steps[1]["prompt_shared_digest"] = token_digest([1, 2, 3])
-    joined = join(steps)
+    joined = join_sequences(steps)
     assert joined.faults == ["prefix:mismatch", "prefix:missing"]
     assert joined.text == [False, True, True]
     [sequence] = joined.sequences
@@ -74,12 +74,12 @@ def test_a_prefix_that_does_not_match_falls_back_to_text() -> None:
 def test_a_prefix_longer_than_the_context_falls_back_to_text() -> None:
     steps = governed(make_steps("t", 2))
     steps[1]["prompt_shared_tokens"] = 99
-    assert join(steps).faults == ["prefix:mismatch"]
+    assert join_sequences(steps).faults == ["prefix:mismatch"]
 
 
 def test_a_missing_step_breaks_the_chain() -> None:
     steps = governed(make_steps("t", 3))
-    joined = join([steps[0], steps[2]])
+    joined = join_sequences([steps[0], steps[2]])
     assert joined.faults == ["prefix:missing"]
     assert joined.trainable == [True, False]
 
@@ -91,7 +91,7 @@ def test_the_loss_mask_and_versions_split_spans() -> None:
         new_policy_span(start=0, end=4, model="m", version=1),
         new_policy_span(start=4, end=6, model="m", version=2),
     ]
-    [sequence] = join([step]).sequences
+    [sequence] = join_sequences([step]).sequences
     assert [(s["start"] - 5, s["end"] - 5, s["version"]) for s in sequence["spans"]] == [
         (0, 2, 1),
         (3, 4, 1),
@@ -103,17 +103,17 @@ def test_the_loss_mask_and_versions_split_spans() -> None:
 def test_what_must_not_be_trained_on_is_context_only() -> None:
     steps = governed(make_steps("t", 2))
     steps[0]["governed"]["trainable"] = False  # type: ignore[index]
-    [sequence] = join(steps).sequences
+    [sequence] = join_sequences(steps).sequences
     assert sequence["token_ids"] == whole(steps)
     assert [span["step_index"] for span in sequence["spans"]] == [1]
     steps[1]["consent"] = "analyse"
-    assert join(steps).sequences == []
+    assert join_sequences(steps).sequences == []
 
 
 def test_steps_below_token_fidelity_have_no_tokens() -> None:
     steps = governed(make_steps("t", 2))
     steps[0] |= {"fidelity": "text", "response_token_ids": [], "response_logprobs": [], "policy_spans": []}
-    joined = join(steps)
+    joined = join_sequences(steps)
     assert joined.sequences == []
     assert joined.faults == ["fidelity:text", "prefix:missing"]
 
@@ -153,7 +153,7 @@ def test_every_span_follows_exactly_the_prompt_that_the_policy_saw(
     steps, prompts = made
     lost = data.draw(st.sets(st.integers(0, len(steps) - 1)))
     kept = [step for step in steps if step["step_index"] not in lost]
-    joined = join(kept)
+    joined = join_sequences(kept)
     trained: list[int] = []
     for sequence in joined.sequences:
         at = 0
@@ -182,7 +182,7 @@ def test_a_branch_begins_with_the_shared_tokens_and_trains_only_on_its_own_respo
         "prompt_shared_tokens": len(context),
         "prompt_shared_digest": token_digest(context),
     }
-    joined = join([*trunk, branch])
+    joined = join_sequences([*trunk, branch])
     assert [sequence["token_ids"] for sequence in joined.sequences] == [whole(trunk), context + whole([other])]
     assert [[s["step_index"] for s in sequence["spans"]] for sequence in joined.sequences] == [[0, 1], [2]]
     assert [shared_step(step) for step in (*trunk, branch)] == [None, 0, 0]
@@ -191,7 +191,7 @@ def test_a_branch_begins_with_the_shared_tokens_and_trains_only_on_its_own_respo
 def test_a_branch_from_a_step_that_is_missing_or_later_has_no_tokens() -> None:
     first, second = governed(make_steps("t", 2))
     for named in (5, 1, -1):
-        assert join([first, second | {"prompt_shared_step": named}]).faults == ["prefix:missing"]
+        assert join_sequences([first, second | {"prompt_shared_step": named}]).faults == ["prefix:missing"]
 
 
 @st.composite
@@ -230,7 +230,7 @@ def test_in_any_tree_each_response_stands_once_behind_its_true_prompt(
     """The law for branches, compaction, edits and several roots; and lost steps never give a wrong token."""
     steps, prompts = made
     lost = data.draw(st.sets(st.integers(0, len(steps) - 1)) if data.draw(st.booleans()) else st.just(set()))
-    joined = join([step for step in steps if step["step_index"] not in lost])
+    joined = join_sequences([step for step in steps if step["step_index"] not in lost])
     trained: list[int] = []
     for sequence in joined.sequences:
         last = sequence["spans"][-1]["step_index"]
@@ -254,6 +254,6 @@ def test_a_long_context_is_hashed_once() -> None:
         steps = governed(make_steps("t", count, prompt_tokens=50, response_tokens=50))
         began = time.process_time()
         for _ in range(500 // count):
-            join(steps)
+            join_sequences(steps)
         sizes[count] = time.process_time() - began
     assert sizes[500] < 5 * sizes[50]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from label_runs import FEEDBACK, NOW_MS, STEPS, Run, governed, whole
 from stream_records import T0_US, make_ending, make_feedback, make_steps
 
-from stepstream.jobs.governance.trajectory_policy import Standing
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.labels import fold as label_fold
-from stepstream.jobs.labels.trajectory_state import Head
+from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.topics.events import Curation, new_curation, new_message
 from stepstream.topics.ids import derived_id
 
@@ -165,12 +165,12 @@ def test_a_label_names_everybody_whom_its_steps_name() -> None:
 def test_a_label_from_before_all_its_persons_were_named_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other content under the same id would be folded to nothing."""
     run, events = Run(), [*shared("t", "ann", "bob", "ann"), *whole("u", user="ann")]
-    digest = Head.inputs_digest
+    digest = TrajectoryState.inputs_digest
     with monkeypatch.context() as then:
         told_less = lambda head, spec, signals, rules: digest(  # noqa: E731
             head, spec, signals, {kind: value for kind, value in rules.items() if kind != "shared"}
         )
-        then.setattr(Head, "inputs_digest", told_less)
+        then.setattr(TrajectoryState, "inputs_digest", told_less)
         assert {label["revision"] for label in run.labels(*events)} == {1}
     run.restart()
     run.rules.change()
@@ -245,7 +245,7 @@ def test_quality_is_flagged_and_kept_out_only_where_the_policy_says() -> None:
     run = Run()
     [label] = run.labels(*whole("t", finish_reason="length"))
     assert (label["flags"], label["trainable"]) == (["quality:truncated"], True)
-    run.rules.said = Standing(keep_out=("truncated",))
+    run.rules.said = TrajectoryPolicy(keep_out=("truncated",))
     [label] = run.labels(*whole("u", finish_reason="length"))
     assert (label["flags"], label["trainable"]) == (["quality:truncated", "held:quality:truncated"], False)
     [label] = run.labels(decided("u", "release"))
@@ -255,7 +255,7 @@ def test_quality_is_flagged_and_kept_out_only_where_the_policy_says() -> None:
 def test_a_signature_is_made_only_where_it_is_asked_for() -> None:
     run = Run()
     [plain] = run.labels(*whole("t"))
-    run.rules.said = Standing(signs=True)
+    run.rules.said = TrajectoryPolicy(signs=True)
     [one] = run.labels(*whole("u"))
     [two] = run.labels(*whole("v"))
     assert plain["signature"] == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from label_runs import FEEDBACK, STEPS, Run, governed, whole
 from stream_records import make_ending, make_feedback, make_steps
 
-from stepstream.jobs.governance.trajectory_policy import Standing
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.labels.demonstrations import demonstrated
 from stepstream.topics.events import Feedback, new_message
 
@@ -115,7 +115,7 @@ def test_what_is_kept_out_of_training_shows_nothing() -> None:
     run.rules.change(ann="train")
     [label] = run.later()
     assert shown(label) == [None, None, SAID]
-    run.rules.said = Standing(keep_out=("truncated",))
+    run.rules.said = TrajectoryPolicy(keep_out=("truncated",))
     [label] = run.labels(*((STEPS, e) for _, e in whole("u", finish_reason="length")[:3]), *told_of("u"))
     assert (label["trainable"], shown(label)) == (False, [None] * 3)
 

@@ -11,7 +11,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.jobs.labels import JOB, fold, publish
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.spec_lookup import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import FixedSpec
 from stepstream.topics.events import new_message
 
 LABELS, CLOSURES = "labeled-trajectories", "closures"
@@ -23,7 +23,7 @@ def label_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
     state = state or MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     values: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30} | limits
-    run.fold = LabelFold(state, OneSpecification(RewardSpec()), run.codec, **values)  # type: ignore[arg-type]
+    run.fold = LabelFold(state, FixedSpec(RewardSpec()), run.codec, **values)  # type: ignore[arg-type]
     return run
 
 

@@ -9,7 +9,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.spec_lookup import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import FixedSpec
 
 STEPS, FEEDBACK, LABELS, LETTERS = "governed-steps", "governed-feedback", "labeled-trajectories", "dead-letters"
 NOW_MS = 1_760_000_100_000
@@ -22,7 +22,7 @@ def label_run() -> FoldRun:
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     run.fold = LabelFold(
         state,  # type: ignore[arg-type]
-        OneSpecification(RewardSpec()),
+        FixedSpec(RewardSpec()),
         run.codec,
         idle_timeout_s=600.0,
         end_grace_s=30.0,

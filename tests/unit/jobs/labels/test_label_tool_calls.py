@@ -9,7 +9,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
 from stepstream.jobs.rewards.spec import Component, RewardSpec
-from stepstream.jobs.rewards.spec_lookup import OneSpecification
+from stepstream.jobs.rewards.spec_lookup import FixedSpec
 from stepstream.topics.events import new_message, new_tool_call
 
 STEPS, FEEDBACK = "governed-steps", "governed-feedback"
@@ -40,7 +40,7 @@ def run() -> FoldRun:
     state = MemoryState()
     made = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     limits: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30}
-    made.fold = LabelFold(state, OneSpecification(SPEC), made.codec, **limits)  # type: ignore[arg-type]
+    made.fold = LabelFold(state, FixedSpec(SPEC), made.codec, **limits)  # type: ignore[arg-type]
     return made
 
 

@@ -18,12 +18,12 @@ from stepstream.jobs.redaction.catalogue import inline_rules
 from stepstream.jobs.redaction.contacts import _IPV4, _IPV6, _KEYED, _MAC, _SAID
 from stepstream.jobs.redaction.national import IDS
 from stepstream.jobs.redaction.numbers import _CARD, _IBAN, _PHONE, _PHONE_TOLD
-from stepstream.jobs.redaction.prefilter import Rules
+from stepstream.jobs.redaction.prefilter import PrefilteredRules
 from stepstream.jobs.redaction.re2_patterns import FOREIGN, encoded, relaxed
 
 OPTIONS = RedactionOptions(names=True, on=frozenset({"mac"}))
 RULES = inline_rules(OPTIONS)
-HINTED = Rules(RULES)
+HINTED = PrefilteredRules(RULES)
 REDACTOR = Redactor(b"key", OPTIONS)
 PATTERNS = [
     *(re.compile(pattern) for _, pattern in _TOKENS),
@@ -108,7 +108,7 @@ def test_an_automaton_that_reports_nothing_at_all_hides_nothing(monkeypatch: pyt
 
     monkeypatch.setattr(prefilter, "all_of", lambda patterns: OutOfMemory())
     text = "card 4111 1111 1111 1111, é mail ada@example.org"
-    assert {rule.name for _, _, rule in Rules(RULES).find(text)} == {"card", "email"}
+    assert {rule.name for _, _, rule in PrefilteredRules(RULES).find(text)} == {"card", "email"}
 
 
 def test_a_pattern_that_asks_where_a_text_begins_is_asked_of_each_text() -> None:

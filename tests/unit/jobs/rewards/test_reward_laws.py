@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_records import make_steps
 
-from stepstream.jobs.rewards.counted_feedback import gather
+from stepstream.jobs.rewards.counted_feedback import count_feedback
 from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.terms import Terms, components, differences, returns_to_go, reward_of
 from stepstream.topics.events import new_message, new_tool_call
@@ -38,7 +38,7 @@ def laid(
         steps[place]["response"] = new_message(role="assistant", tool_calls=[call])
     signals = [given_signal(name, value, index) for name, of in values.items() for index, value in enumerate(of)]
     signals.append(given_signal("outcome", outcome, None))
-    return components(spec, steps, gather(spec, signals, 0), complete=True)
+    return components(spec, steps, count_feedback(spec, signals, 0), complete=True)
 
 
 def rewards_of(terms: Terms, *, shaping: bool = True) -> list[float]:
@@ -98,10 +98,10 @@ def test_a_potential_that_is_not_known_is_that_of_the_step_before() -> None:
     spec = shaped(1.0)
     steps = make_steps("t", 3)
     signals = [given_signal("phi", 0.5, 1)]
-    terms = components(spec, steps, gather(spec, signals, 0), complete=True)
+    terms = components(spec, steps, count_feedback(spec, signals, 0), complete=True)
     assert [term["value"] for step in terms for term in step] == [0.5, 0.0, -0.5]
     assert [term["feedback_event_id"] for step in terms for term in step] == [None, "phi/1", None]
-    assert components(spec, steps, gather(spec, [], 0), complete=True) == [[], [], []]
+    assert components(spec, steps, count_feedback(spec, [], 0), complete=True) == [[], [], []]
 
 
 @st.composite

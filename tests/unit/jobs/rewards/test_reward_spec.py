@@ -9,7 +9,7 @@ from stream_records import make_steps
 
 from stepstream.config import SettingsError
 from stepstream.jobs.rewards.builtin_components import malformed, malformed_calls, measured
-from stepstream.jobs.rewards.counted_feedback import gather, too_late
+from stepstream.jobs.rewards.counted_feedback import count_feedback, too_late
 from stepstream.jobs.rewards.spec import (
     BUILTIN_SOURCES,
     Component,
@@ -155,37 +155,37 @@ def test_feedback_counts_until_its_component_is_final() -> None:
     spec = parse_spec(PART + "final_after_s = 10\n[[component]]\nname = 'b'\nfeedback = 'b'\n")
     early = [signal("a", 0.0, "1", arrived=1_000), signal("b", 0.0, "2", arrived=1_000)]
     late = [signal("a", 1.0, "3", arrived=20_000, at=9), signal("b", 1.0, "4", arrived=20_000, at=9)]
-    evidence = gather(spec, [*early, *late], 5_000)
+    evidence = count_feedback(spec, [*early, *late], 5_000)
     assert [[one["id"] for one in evidence.of[name]] for name in "ab"] == [["1"], ["2", "4"]]
     assert [too_late(spec, one, 5_000) for one in (*early, *late)] == [False, False, True, False]
     # So does taking it back.
     back = signal("a", None, "5", retracts="1", arrived=20_000)
-    assert [one["id"] for one in gather(spec, [*early, back], 5_000).of["a"]] == ["1"]
-    assert gather(spec, [*early, {**back, "arrived": 15_000}], 5_000).of["a"] == []
+    assert [one["id"] for one in count_feedback(spec, [*early, back], 5_000).of["a"]] == ["1"]
+    assert count_feedback(spec, [*early, {**back, "arrived": 15_000}], 5_000).of["a"] == []
     terms = components(spec, make_steps("t", 1), evidence, complete=True)[0]
     assert {term["name"]: term["final"] for term in terms} == {"a": True, "b": False}
-    [term] = components(spec, make_steps("t", 1), gather(spec, early[:1], 5_000), complete=True)[0]
+    [term] = components(spec, make_steps("t", 1), count_feedback(spec, early[:1], 5_000), complete=True)[0]
     assert term["final"] is False
 
 
 def test_feedback_of_another_source_than_the_declared_one_does_not_count() -> None:
     spec = parse_spec(PART + "source = 'test'\n")
-    evidence = gather(spec, [signal("a", 1.0, "1"), signal("a", 0.0, "2", source="test")], 0)
+    evidence = count_feedback(spec, [signal("a", 1.0, "1"), signal("a", 0.0, "2", source="test")], 0)
     assert ([one["id"] for one in evidence.of["a"]], evidence.disputed) == (["2"], ("a",))
 
 
 def test_a_step_component_is_lacking_until_every_step_has_it() -> None:
     spec = parse_spec(STEP + "required = true\nwait_s = 5\n")
     one, two = signal("a", 1.0, "1", step=0), signal("a", 1.0, "2", step=1)
-    assert gather(spec, [one], 0).lacking(spec, range(2)) == ["a"]
-    assert gather(spec, [one, two], 0).lacking(spec, range(2)) == []
+    assert count_feedback(spec, [one], 0).lacking(spec, range(2)) == ["a"]
+    assert count_feedback(spec, [one, two], 0).lacking(spec, range(2)) == []
 
 
 def test_feedback_tells_of_a_malformed_call_that_the_record_does_not_show() -> None:
     spec = parse_spec("reward_bounds = [-1.0, 1.0]\ncap_malformed = true\n")
     won = signal("outcome", 1.0, "1")
     [terms] = components(
-        spec, make_steps("t", 1), gather(spec, [won, signal("malformed_call", 1.0, "2")], 0), complete=True
+        spec, make_steps("t", 1), count_feedback(spec, [won, signal("malformed_call", 1.0, "2")], 0), complete=True
     )
     assert [(term["name"], term["value"], term["kind"]) for term in terms] == [
         ("outcome", 1.0, "term"),

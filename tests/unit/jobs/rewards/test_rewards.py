@@ -10,7 +10,7 @@ from stream_records import make_steps
 
 from stepstream.config import SettingsError
 from stepstream.jobs.rewards import terms
-from stepstream.jobs.rewards.counted_feedback import gather, newest
+from stepstream.jobs.rewards.counted_feedback import count_feedback, newest
 from stepstream.jobs.rewards.spec import RewardSpec, load_spec
 from stepstream.jobs.rewards.terms import Terms, returns_to_go, reward_of, success
 from stepstream.topics.events import Step, new_message, new_tool_call
@@ -58,7 +58,7 @@ def signal(name: str, value: float, *, step: int | None = None, at: int = 0, num
 
 
 def components(declared: RewardSpec, steps: list[Step], signals: list[dict[str, Any]]) -> Terms:
-    return terms.components(declared, steps, gather(declared, signals, 0), complete=True)
+    return terms.components(declared, steps, count_feedback(declared, signals, 0), complete=True)
 
 
 def spec(tmp_path: Path, text: str) -> RewardSpec:

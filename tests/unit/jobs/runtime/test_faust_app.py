@@ -7,7 +7,7 @@ import sys
 import faust
 import pytest
 
-from stepstream.config import Kafka
+from stepstream.config import KafkaSettings
 from stepstream.jobs.runtime.faust_app import credentials
 
 PURE = (
@@ -24,12 +24,12 @@ PURE = (
 
 
 def test_an_open_cluster_needs_no_credentials() -> None:
-    assert credentials(Kafka()) is None
+    assert credentials(KafkaSettings()) is None
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_sasl_is_passed_on(protocol: str) -> None:
-    given = credentials(Kafka(security_protocol=protocol, sasl_username="u", sasl_password="p"))
+    given = credentials(KafkaSettings(security_protocol=protocol, sasl_username="u", sasl_password="p"))
     assert isinstance(given, faust.SASLCredentials)
     assert (given.username, given.password) == ("u", "p")
     assert given.mechanism is not None
@@ -38,7 +38,7 @@ def test_sasl_is_passed_on(protocol: str) -> None:
 
 
 def test_tls_alone_checks_the_brokers_certificate() -> None:
-    given = credentials(Kafka(security_protocol="SSL"))
+    given = credentials(KafkaSettings(security_protocol="SSL"))
     assert isinstance(given, faust.SSLCredentials)
     assert given.context.verify_mode is ssl.CERT_REQUIRED
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_records import as_governed, make_ending, make_feedback, make_steps
 
-from stepstream.config import Jobs, Settings
+from stepstream.config import JobsSettings, Settings
 from stepstream.jobs import label
 from stepstream.jobs.label import Label
 from stepstream.jobs.runtime import processor
@@ -100,7 +100,7 @@ class Worker:
         self.processor = self.start()
 
     def start(self) -> FoldProcessor:
-        configured = Settings(jobs=Jobs(state=self.folder))
+        configured = Settings(jobs=JobsSettings(state=self.folder))
         processor = FoldProcessor(configured, Label(configured), lambda: False)
         processor.open([0])
         return processor

@@ -8,7 +8,7 @@ from group_moments import moments
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepstream.config import Alarms
+from stepstream.config import AlarmsSettings
 from stepstream.jobs.statistics.alarms import REWARD, SUCCESS, Period, Series, Sums, merge, standing, windows
 from stepstream.jobs.statistics.moments import Moments
 
@@ -18,7 +18,7 @@ BONUS = Series("term", "bonus", 0.5, 1)
 MALFORMED = Series("shadow", "malformed", 0.0, -1)
 EVERY = (REWARDED, SUCCEEDED, BONUS, MALFORMED)
 GROUPS, SIZE = 16, 8
-RULE = Alarms(window=GROUPS)
+RULE = AlarmsSettings(window=GROUPS)
 
 
 def period(rng: random.Random, shares: dict[Series, float], groups: int = GROUPS) -> dict[Series, Moments]:
@@ -41,7 +41,7 @@ def history(seed: int, *shares: tuple[float, ...], groups: int = GROUPS) -> dict
 HONEST, GAMED, BETTER = (0.4, 0.5, 0.1, 0.1), (0.8, 0.02, 0.9, 0.9), (0.9, 0.9, 0.1, 0.02)
 
 
-def fallen(periods: dict[Period, Sums], rule: Alarms = RULE) -> list[tuple[str, str]]:
+def fallen(periods: dict[Period, Sums], rule: AlarmsSettings = RULE) -> list[tuple[str, str]]:
     return [(finding.falling.name, finding.rising.name) for finding in standing(periods, rule)]
 
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_records import T0_US, trajectory
 
-from stepstream.config import Alarms
+from stepstream.config import AlarmsSettings
 from stepstream.jobs.statistics.component_fold import TOPIC
 from stepstream.jobs.statistics.fold import JOB as MEASURE
 from stepstream.jobs.statistics.fold import MeasureFold
 from stepstream.jobs.statistics.watching import Watcher
 from stepstream.topics.events import Alarm, new_labeled_step, new_reward_component
 
-RULE = Alarms(window=8)
+RULE = AlarmsSettings(window=8)
 JOB = "watch@1"
 
 

@@ -14,10 +14,10 @@ from stepstream.services.gateway.context.tree import (
     Indices,
     Link,
     Node,
-    Place,
     Prompt,
     Scope,
     Shared,
+    StepPosition,
     Trajectory,
     link,
 )
@@ -32,7 +32,7 @@ _LARGEST_SHARE = 4
 _STEP, _LINK = 500, 150
 
 
-class Contexts:
+class ContextCache:
     """The most recently used trajectories, up to a limit; one that was forgotten stores its next prompt whole."""
 
     def __init__(self, limit: int, limit_bytes: int, new_id: Callable[[], str], indices: Indices) -> None:
@@ -65,7 +65,7 @@ class Contexts:
 
     def place(
         self, tenant: str, trajectory_id: str, step_index: int | None, prompt: Prompt, scope: Scope = ()
-    ) -> Place:
+    ) -> StepPosition:
         """Where a call that begins now belongs.
 
         Args:
@@ -95,9 +95,9 @@ class Contexts:
             if trajectory.kept is None:
                 trajectory.kept = self._indices.of(tenant, trajectory_id)
             trajectory.kept.note(trajectory.next_index)
-        return Place(trajectory, index, continues)
+        return StepPosition(trajectory, index, continues)
 
-    def branch(self, place: Place, number: int) -> Place:
+    def branch(self, place: StepPosition, number: int) -> StepPosition:
         """Where an alternative of a call's answer belongs: it begins a trajectory whose name tells of which call.
 
         Args:
@@ -111,15 +111,15 @@ class Contexts:
             kept = self._indices.of(before.tenant, trajectory_id)
             kept.note(1)
             trajectory = self._add(Trajectory(before.tenant, trajectory_id, 1, kept, scope=before.scope))
-        return Place(trajectory, 0)
+        return StepPosition(trajectory, 0)
 
     @staticmethod
-    def fail(place: Place) -> None:
+    def fail(place: StepPosition) -> None:
         """Notes that a call got no answer: it may be made again, and then belongs to the same place."""
         if place.continues is not None:
             place.continues.continued = False
 
-    def shared(self, place: Place, prompt: Prompt, packed: bytes) -> Shared:
+    def shared(self, place: StepPosition, prompt: Prompt, packed: bytes) -> Shared:
         """What the step of the trajectory with the longest beginning in common holds; `packed`: the prompt's tokens."""
         node, messages, repeated = self._longest(place, prompt)
         if node is None:
@@ -129,7 +129,7 @@ class Contexts:
 
     def remember(
         self,
-        place: Place,
+        place: StepPosition,
         prompt: Prompt,
         response: Message,
         packed: bytes,
@@ -202,7 +202,7 @@ class Contexts:
         return None
 
     @staticmethod
-    def _longest(place: Place, prompt: Prompt) -> tuple[Node | None, int, int]:
+    def _longest(place: StepPosition, prompt: Prompt) -> tuple[Node | None, int, int]:
         before = prompt.before
         asked_before = before.messages if before is not None else 0
         known = place.trajectory.links

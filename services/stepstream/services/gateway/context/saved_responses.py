@@ -162,7 +162,7 @@ Erased = Callable[[str, str, int], bool]
 """Whether a tenant's person was erased after a time, in microseconds since the Unix epoch."""
 
 
-class Histories:
+class SavedResponses:
     """The newest of them, where they outlive the gateway; those of people who were erased are gone."""
 
     def __init__(self, kept: KeptPieces, erased: Erased = lambda tenant, user, at_us: False) -> None:

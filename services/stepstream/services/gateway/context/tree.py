@@ -147,7 +147,7 @@ class Prompt:
 
 
 @dataclass(slots=True)
-class Place:
+class StepPosition:
     """Where a call belongs."""
 
     trajectory: Trajectory

@@ -1,6 +1,6 @@
 """From traces to the log's records: which step each call is, with which tools, below which trajectory.
 
-Pure but for what it remembers (`Places`): no clock, no I/O. A record's id is derived from trace, span and kind, so a
+Pure but for what it remembers (`SpanIndex`): no clock, no I/O. A record's id is derived from trace, span and kind, so a
 span that is sent twice folds to one event.
 """
 
@@ -12,7 +12,7 @@ from stepstream.services.gateway.otlp.calls import Call, call_of, hash_of, offer
 from stepstream.services.gateway.otlp.evaluations import Told, feedback_of, whose
 from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
 from stepstream.services.gateway.otlp.messages import encoded, shared
-from stepstream.services.gateway.otlp.span_index import Places, Trajectory
+from stepstream.services.gateway.otlp.span_index import SpanIndex, Trajectory
 from stepstream.services.gateway.otlp.spans import AGENT, TOOL, Span
 from stepstream.services.gateway.otlp.tool_spans import attach
 from stepstream.services.gateway.otlp.trace import Run, Trace, name_of, runs_of
@@ -36,7 +36,7 @@ EMPTY = new_step(
 """What every step is copied from; its lists stay empty."""
 
 
-class Record(NamedTuple):
+class AssembledRecord(NamedTuple):
     """One record to publish."""
 
     topic: str
@@ -48,12 +48,12 @@ class Record(NamedTuple):
 class Assembler:
     """Makes records of traces, one trace at a time."""
 
-    def __init__(self, producer: str, places: Places) -> None:
+    def __init__(self, producer: str, places: SpanIndex) -> None:
         """`producer` is the program that writes the events, as `gateway-otlp/0.1.0`."""
         self._producer = producer
         self._places = places
 
-    def records(self, trace: Trace, defaults: Defaults) -> list[Record]:
+    def records(self, trace: Trace, defaults: Defaults) -> list[AssembledRecord]:
         """The steps and the feedback that a trace tells of.
 
         Args:
@@ -80,7 +80,7 @@ class Assembler:
                 step = self._step(trace, run, span, name, agent, parent, identities.of(span), defaults)
                 steps[span.span_id] = step
                 context = {"traceparent": f"00-{span.trace_id}-{span.span_id}-01"}
-                found.append(Record("steps", step["trajectory_id"], step, context))
+                found.append(AssembledRecord("steps", step["trajectory_id"], step, context))
         tools: dict[str, tuple[Step, str]] = {}
         if len(trace.spans) > len(calls):
             tools = attach(trace, runs, steps)
@@ -89,7 +89,7 @@ class Assembler:
         self._remember(trace, told)
         for feedback in feedback_of(trace, told, self._places, defaults, JOB):
             feedback["producer"] = self._producer
-            found.append(Record("feedback", feedback["trajectory_id"], feedback))
+            found.append(AssembledRecord("feedback", feedback["trajectory_id"], feedback))
         return found
 
     def _name(self, trace: Trace, run: Run, base: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from stepstream.services.gateway.otlp.attributes import Attributes, number, text, whole
 from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.identity import Defaults, consent_of, identity_of, user_of
-from stepstream.services.gateway.otlp.span_index import About, Places, Whose
+from stepstream.services.gateway.otlp.span_index import About, SpanIndex, Whose
 from stepstream.services.gateway.otlp.spans import CALL, TOOL, Log, Resource, Span
 from stepstream.services.gateway.otlp.trace import Run, Trace
 from stepstream.topics.events import Feedback, Step, new_feedback
@@ -48,7 +48,7 @@ class Told:
         return None
 
 
-def feedback_of(trace: Trace, told: Told, places: Places, defaults: Defaults, job: str) -> Iterator[Feedback]:
+def feedback_of(trace: Trace, told: Told, places: SpanIndex, defaults: Defaults, job: str) -> Iterator[Feedback]:
     """The evaluations of a trace, without their `producer`; those of which nothing tells what they are about are left
     out.
 

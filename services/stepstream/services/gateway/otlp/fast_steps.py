@@ -3,13 +3,13 @@
 from functools import lru_cache
 from typing import cast
 
-from stepstream.delivery.types import Encoded
+from stepstream.delivery.types import EncodedEvent
 from stepstream.services.gateway.otlp.assembly import EMPTY, JOB
 from stepstream.services.gateway.otlp.attributes import Attributes, text
 from stepstream.services.gateway.otlp.fast_path import Gathered, text_of
 from stepstream.services.gateway.otlp.identity import Defaults, identity_of
 from stepstream.services.gateway.otlp.messages import STEP, shared
-from stepstream.services.gateway.otlp.span_index import About, Places, Whose
+from stepstream.services.gateway.otlp.span_index import About, SpanIndex, Whose
 from stepstream.services.gateway.otlp.trace import name_of
 from stepstream.topics.avro_writer import HALF, SIZES, around, zigzag
 from stepstream.topics.events import Consent
@@ -42,9 +42,9 @@ _OPEN, _TERMINATED = zigzag(_ENDS.index("open")), zigzag(_ENDS.index("terminated
 
 
 class PlainSteps:
-    """Remembers in the same `Places` as the assembler beside it."""
+    """Remembers in the same `SpanIndex` as the assembler beside it."""
 
-    def __init__(self, producer: str, places: Places) -> None:
+    def __init__(self, producer: str, places: SpanIndex) -> None:
         """`producer` is the program that writes the events, as `gateway-otlp/0.1.0`."""
         self._places = places
         self._between = lru_cache(1000)(self._write_between)
@@ -52,7 +52,7 @@ class PlainSteps:
         self._resource: tuple[Attributes | None, Defaults | None, tuple[str | None, ...] | None] = None, None, None
         """The one that was asked for last, and what came of it."""
 
-    def records(self, trace: Gathered, defaults: Defaults) -> list[Encoded] | None:
+    def records(self, trace: Gathered, defaults: Defaults) -> list[EncodedEvent] | None:
         """The steps of a settled trace; None where it is one for `assembly`, and then nothing has changed.
 
         That is where its resource names somebody, and where it goes on from steps that were offered tools.
@@ -73,7 +73,7 @@ class PlainSteps:
         places.note(trace_id, "", About(trace_id, whose=whose))
         if trace.agent is not None:
             places.note(trace_id, trace.agent.span_id, About(trace_id, whose=whose))
-        found: list[Encoded] = []
+        found: list[EncodedEvent] = []
         last = calls[-1]
         for call in calls:
             span_id, prompt = call.span_id, call.prompt
@@ -131,7 +131,7 @@ class PlainSteps:
                 )
             )
             context = {"traceparent": f"00-{trace_id}-{span_id}-01"}
-            found.append(Encoded("steps", trace_id, event_id, at, body, context))
+            found.append(EncodedEvent("steps", trace_id, event_id, at, body, context))
         if trace.agent is not None:
             trajectory.said = ()  # hardly anything follows
         return found

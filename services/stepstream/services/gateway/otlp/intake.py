@@ -10,9 +10,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from stepstream.delivery.types import Encoded
+from stepstream.delivery.types import EncodedEvent
 from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.otlp.assembly import Assembler, Record
+from stepstream.services.gateway.otlp.assembly import AssembledRecord, Assembler
 from stepstream.services.gateway.otlp.attributes import decoded, value
 from stepstream.services.gateway.otlp.calls import EVALUATION
 from stepstream.services.gateway.otlp.fast_path import Gathered
@@ -67,7 +67,7 @@ _ASTRAY = (
 class Taken:
     """What a request comes to."""
 
-    records: list[Record | Encoded] = field(default_factory=list)
+    records: list[AssembledRecord | EncodedEvent] = field(default_factory=list)
     rejected: int = 0
     why: str = ""
 
@@ -145,7 +145,9 @@ class Intake:
             taken.records += self._parts("logs", split_logs(request, kept), defaults, now_us)
         return taken
 
-    def _parts(self, signal: Signal, parts: dict[str, bytes], defaults: Defaults, now_us: int) -> Iterable[Record]:
+    def _parts(
+        self, signal: Signal, parts: dict[str, bytes], defaults: Defaults, now_us: int
+    ) -> Iterable[AssembledRecord]:
         for trace_id, payload in parts.items():
             record = new_trace_export(
                 event_id=new_event_id(),
@@ -157,7 +159,7 @@ class Intake:
                 signal=signal,
                 payload=payload,
             )
-            yield Record(TOPIC, trace_id, record)
+            yield AssembledRecord(TOPIC, trace_id, record)
 
 
 def _gather(group: Any, traces: dict[str, Gathered], taken: Taken) -> None:

@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from stepstream.config import Settings
 from stepstream.delivery.confirmed_producer import NotDelivered
-from stepstream.services.gateway.otlp.assembly import Record
+from stepstream.services.gateway.otlp.assembly import AssembledRecord
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
@@ -41,7 +41,7 @@ PAUSE_S = 1.0
 REMEMBERED = 1_000
 
 
-Publish = Callable[[list[Record]], list[str]]
+Publish = Callable[[list[AssembledRecord]], list[str]]
 """Blocks until Kafka has the records, and raises `NotDelivered` if it has not in time; why it will never take some."""
 
 
@@ -61,7 +61,7 @@ class OpenTraces:
     """One member of the group that tells open traces, in a thread of its own. Close it."""
 
     def __init__(
-        self, settings: Settings, codec: Codec, tell: Callable[[Trace, Defaults], list[Record]], agent: str
+        self, settings: Settings, codec: Codec, tell: Callable[[Trace, Defaults], list[AssembledRecord]], agent: str
     ) -> None:
         """`tell` makes the records of a settled trace; `agent` names agents that do not say."""
         self._settings = settings
@@ -218,7 +218,7 @@ class OpenTraces:
             error=error,
             reason=reason,
         )
-        self._publish([Record(LETTERS, key.decode(errors="replace"), letter)])
+        self._publish([AssembledRecord(LETTERS, key.decode(errors="replace"), letter)])
 
     def _commit(self, consumer: Consumer) -> None:
         """Commits each partition up to the first part of a trace that is not told."""

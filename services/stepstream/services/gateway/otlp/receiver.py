@@ -13,16 +13,16 @@ from prometheus_client import CollectorRegistry
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import codec_of
 from stepstream.delivery.confirmed_producer import NotDelivered
-from stepstream.delivery.types import Encoded
+from stepstream.delivery.types import EncodedEvent
 from stepstream.services.gateway.errors import GatewayError
 from stepstream.services.gateway.http.asgi import Disconnected, Receive, Scope, Send, read_body, respond
 from stepstream.services.gateway.otlp import wire
-from stepstream.services.gateway.otlp.assembly import Assembler, Record
+from stepstream.services.gateway.otlp.assembly import AssembledRecord, Assembler
 from stepstream.services.gateway.otlp.fast_steps import PlainSteps
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.intake import TOPIC, Intake, Taken
 from stepstream.services.gateway.otlp.open_traces import OpenTraces
-from stepstream.services.gateway.otlp.span_index import Places
+from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.trace import Trace
 from stepstream.services.gateway.otlp.wire import Signal
 from stepstream.topics.ids import now_us
@@ -87,7 +87,7 @@ class OtlpReceiver:
         self._counts = Counts(registry)
         self._tenant_of = tenant_of
         producer = f"otlp-{producer}"
-        places = Places(settings.otlp.trajectories)
+        places = SpanIndex(settings.otlp.trajectories)
         self._assembler = Assembler(producer, places)
         self._lock = threading.Lock()  # the assembler remembers; open traces are told in another thread
         self._codec = codec_of(settings)
@@ -100,7 +100,7 @@ class OtlpReceiver:
         loop = asyncio.get_running_loop()
         patience = self._settings.otlp.acknowledge_s
 
-        def publish(records: list[Record]) -> list[str]:
+        def publish(records: list[AssembledRecord]) -> list[str]:
             refused = asyncio.run_coroutine_threadsafe(self._deliver(records, patience), loop).result()
             self._counts.rejected.labels("traces").inc(len(refused))
             return refused
@@ -150,11 +150,11 @@ class OtlpReceiver:
         gateway = self._settings.gateway
         return Defaults(self._tenant_of(scope) or gateway.tenant, gateway.consent, gateway.agent)
 
-    def _records(self, trace: Trace, defaults: Defaults) -> list[Record]:
+    def _records(self, trace: Trace, defaults: Defaults) -> list[AssembledRecord]:
         with self._lock:
             return self._assembler.records(trace, defaults)
 
-    async def _deliver(self, records: Sequence[Record | Encoded], timeout_s: float) -> list[str]:
+    async def _deliver(self, records: Sequence[AssembledRecord | EncodedEvent], timeout_s: float) -> list[str]:
         """Why Kafka will never take some of the records (as one that is too large); it has all the others.
 
         Raises:

@@ -27,7 +27,7 @@ class Whose(NamedTuple):
     consent: Consent
 
 
-Place = tuple[str, int, Whose]
+SpanPosition = tuple[str, int, Whose]
 """Trajectory and index of a step, and whose it is."""
 
 
@@ -41,15 +41,15 @@ class About(NamedTuple):
     """None: nobody was named."""
 
 
-class Places:
+class SpanIndex:
     """The most recently used trajectories and spans, up to a limit each."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
-        self._spans: OrderedDict[tuple[str, str], Place] = OrderedDict()
+        self._spans: OrderedDict[tuple[str, str], SpanPosition] = OrderedDict()
         self._others: OrderedDict[tuple[str, str], About] = OrderedDict()
-        self._responses: OrderedDict[tuple[str, str], Place] = OrderedDict()
+        self._responses: OrderedDict[tuple[str, str], SpanPosition] = OrderedDict()
 
     def trajectory(self, tenant: str, trajectory_id: str) -> Trajectory | None:
         """A trajectory that is known; None for a new or a forgotten one."""
@@ -65,7 +65,7 @@ class Places:
             self._trajectories.popitem(last=False)
         return made
 
-    def put(self, trace_id: str, span_id: str, place: Place, response_id: str) -> None:
+    def put(self, trace_id: str, span_id: str, place: SpanPosition, response_id: str) -> None:
         """Remembers which step a span became, and the provider's id of its response."""
         self._spans[trace_id, span_id] = place
         if len(self._spans) > 4 * self._limit:
@@ -81,7 +81,7 @@ class Places:
         if len(self._others) > 4 * self._limit:
             self._others.popitem(last=False)
 
-    def of_span(self, trace_id: str, span_id: str) -> Place | None:
+    def of_span(self, trace_id: str, span_id: str) -> SpanPosition | None:
         """The step that a span became."""
         return self._spans.get((trace_id, span_id))
 
@@ -94,5 +94,5 @@ class Places:
         return _about(self._responses.get((tenant, response_id)))
 
 
-def _about(place: Place | None) -> About | None:
+def _about(place: SpanPosition | None) -> About | None:
     return About(place[0], place[1], whose=place[2]) if place is not None else None

@@ -58,11 +58,11 @@ class Anthropic:
 
     def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
         """The body of an error."""
-        return orjson.dumps(error(message, kind))
+        return orjson.dumps(error_event(message, kind))
 
     def error_event(self, message: str, kind: str) -> bytes:
         """The event that ends a broken stream."""
-        return event(error(message, kind))
+        return event(error_event(message, kind))
 
     def translation(self, request: dict[str, Any], history: History | None) -> AnthropicTranslation:
         """The call as a chat completion; `history` is of no use: each request holds the whole conversation."""
