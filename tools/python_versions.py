@@ -122,11 +122,14 @@ def main() -> None:
     """Test each version that the command line names, by default every one of the lock."""
     parser = argparse.ArgumentParser(description="Run the unit tests under other versions of Python.")
     parser.add_argument("versions", nargs="*", default=sorted(locked()), metavar="VERSION", help="such as 3.13")
-    for minor in parser.parse_args().versions:
+    parser.add_argument("--processes", default="3", help="files tested at once")
+    options = parser.parse_args()
+    for minor in options.versions:
         python = prepare(minor)
         print(f"== unit tests under Python {minor}", flush=True)
         ignored = [f"--ignore=tests/unit/{folder}" for folder in NEED_TORCH]
-        run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *ignored, "tests/unit")
+        parallel = ("--numprocesses", options.processes, "--dist", "loadfile")
+        run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *parallel, *ignored, "tests/unit")
 
 
 if __name__ == "__main__":
