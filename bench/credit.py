@@ -84,12 +84,12 @@ def learn(key: Mapping[str, Any], cap: int | None = None) -> Run:
             attempts = []
             for _ in range(missing):
                 groups, one = groups + 1, next(stream)
-                names = [f"{groups}/{number}" for number in range(policy.how.group_size)]
+                names = [f"{groups}/{number}" for number in range(policy.config.group_size)]
                 attempts += [Conversation(one, f"g{groups}", name, seed, renderer) for name in names]
             play(batch, attempts)
             policy.read(attempts)
             samples += len(attempts)
-        for _ in range(policy.how.updates_per_checkpoint):
+        for _ in range(policy.config.updates_per_checkpoint):
             policy.update()
         batch.swap(policy.publish(), policy.version)
         if samples // EVERY > curve[-1][0] // EVERY:

@@ -191,15 +191,15 @@ def median(rounds: list[Round], figure: str) -> float:
     return float(statistics.median(getattr(one, figure) for one in rounds))
 
 
-def measure(servers: list[Server], folder: Path, rounds: int, **how: float | bool) -> dict[str, list[Round]]:
+def measure(servers: list[Server], folder: Path, rounds: int, **options: float | bool) -> dict[str, list[Round]]:
     """Rounds that alternate between the servers."""
     results: dict[str, list[Round]] = {server.name: [] for server in servers}
     for number in range(rounds):
         for server in servers:
-            one = calls(server, folder, **how)  # type: ignore[arg-type]
+            one = calls(server, folder, **options)  # type: ignore[arg-type]
             results[server.name].append(one)
             print(
-                f"  round {number + 1} {how}: {server.name} {one.rate:,.0f}/s, {one.per_core:,.0f} a CPU-second, "
+                f"  round {number + 1} {options}: {server.name} {one.rate:,.0f}/s, {one.per_core:,.0f} a CPU-second, "
                 f"p50 {one.p50:.2f} ms, p99 {one.p99:.2f} ms",
                 file=sys.stderr,
             )

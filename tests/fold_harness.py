@@ -100,8 +100,8 @@ class FoldRun:
             try:
                 self.fold.apply(record, self.codec.decode(record.topic, record.value), changes, out)
             except InvalidRecord as refused:
-                out.refuse(record, refused)
-        self.fold.settle(changes, out)
+                out.dead_letter(record, refused)
+        self.fold.end_batch(changes, out)
         self.state.write(changes)
         return [(o.topic, o.key, self.codec.decode(o.topic, o.value)) for o in out.events]
 

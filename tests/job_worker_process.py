@@ -47,7 +47,7 @@ class Scribe:
 def main(settings: Settings, stop: Stop) -> None:
     name, file, *topics = sys.argv[1:]
 
-    def make(_settings: Settings, _abandoned: Callable[[], bool]) -> Scribe:
+    def make(_settings: Settings, _cancelled: Callable[[], bool]) -> Scribe:
         return Scribe(Path(file))
 
     run_job(settings, stop, name, topics, make)

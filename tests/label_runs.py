@@ -76,7 +76,7 @@ class Run(FoldRun):
         out.silent = True
         for record in records:
             self.fold.apply(record, self.codec.decode(record.topic, record.value), changes, out)
-        self.fold.settle(changes, out)
+        self.fold.end_batch(changes, out)
         self.state.write(changes)
 
 

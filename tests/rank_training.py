@@ -19,10 +19,10 @@ KINDS: dict[str, dict[str, Any]] = {
 def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int, ...]) -> list[dict[str, float]]:
     """Trains from one folder into another, of the lineage of `root`; the figures of each update."""
     # So little a forward pass that the last round of each step leaves ranks without one.
-    how = LearnerSettings.model_validate(
+    config = LearnerSettings.model_validate(
         {"warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]}
     )
-    trainer = Trainer(folder, how, root)
+    trainer = Trainer(folder, config, root)
     figures = [
         trainer.update(n, [[attempt(record) for record in group_of(f"{n}/{g}", 5)] for g in range(3)], version=1)
         for n in updates

@@ -50,10 +50,10 @@ def areal() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
         ends = torch.tensor([0, *data.lengths]).cumsum(0)
         return {"loss_mask": torch.ones_like(data.current, dtype=torch.bool), "cu_seqlens": ends}
 
-    def ppo(data: Ragged, coupled: bool = False, **how: Any) -> dict[str, Any]:
+    def ppo(data: Ragged, coupled: bool = False, **config: Any) -> dict[str, Any]:
         batch = data.batch
         proximal = batch.behaviour if coupled else batch.proximal
-        fields = {"eps_clip": 0.2, "eps_clip_higher": 0.28, **packed(data), **how}
+        fields = {"eps_clip": 0.2, "eps_clip_higher": 0.28, **packed(data), **config}
         loss, _ = ppo_actor_loss_fn(batch.current, proximal, batch.behaviour, batch.advantage, **fields)
         return figures(loss, data.current)
 

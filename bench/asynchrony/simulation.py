@@ -221,7 +221,7 @@ class Loop:
             "read": self._stages.read_s * self._unread,
         }
         self._unread = 0
-        whole = len(policy.figures) >= policy.how.updates_per_checkpoint
+        whole = len(policy.figures) >= policy.config.updates_per_checkpoint
         self._train(work, self._publish if whole else self._learn)
 
     def _publish(self) -> None:

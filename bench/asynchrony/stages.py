@@ -103,7 +103,7 @@ def measure_model(settings: Settings, base: Path) -> dict[str, float]:
         group = [Conversation(task, f"g{number}", name, 0, renderer) for name in names]
         play(batch, group)
         reads.append(least(lambda group=group: policy.read(group), 1) / len(group))  # type: ignore[misc]
-        if policy.buffer.has(policy.how.groups_per_update):
+        if policy.buffer.has(policy.config.groups_per_update):
             updates.append(least(policy.update, 1) / policy.figures[-1]["tokens"])
     many = _beginners(renderer, 2 * ROWS)
     step_s = least(lambda: play(batch, many), 1) / sum(len(conversation.responses) for conversation in many)

@@ -25,8 +25,8 @@ class Policy:
     """What the learner process keeps between updates, without Kafka: trainer, buffer, version."""
 
     def __init__(self, settings: Settings, base: Path) -> None:
-        self.how = settings.learner
-        self.trainer = Trainer(base, self.how)
+        self.config = settings.learner
+        self.trainer = Trainer(base, self.config)
         self.limits = self.trainer.limits(MODEL)
         self.version = 0
         self.updates = 0
@@ -34,16 +34,16 @@ class Policy:
         """Of the updates since the last version."""
         self._place = 0
         self.buffer = ReplayBuffer(
-            group_size=self.how.group_size,
+            group_size=self.config.group_size,
             wait_s=1e9,
-            staleness_bound=self.how.staleness_bound,
+            staleness_bound=self.config.staleness_bound,
             root=0,
             version=0,
             positions={0: 0},
-            reuse=self.how.reuse,
-            choice=sampler_of(self.how),
-            lesson=learning_signal_of(self.how),
-            needs=requirements_of(self.how),
+            reuse=self.config.reuse,
+            choice=sampler_of(self.config),
+            lesson=learning_signal_of(self.config),
+            needs=requirements_of(self.config),
         )
 
     def read(self, conversations: Iterable[Conversation], now_s: float = 0.0) -> list[Attempt]:
@@ -57,11 +57,11 @@ class Policy:
 
     def missing_groups(self) -> int:
         """Groups that the next version still lacks."""
-        return self.how.groups_per_update * self.how.updates_per_checkpoint - self.buffer.ready()
+        return self.config.groups_per_update * self.config.updates_per_checkpoint - self.buffer.ready()
 
     def update(self) -> bool:
         """One update, if there are groups for it."""
-        groups = self.buffer.take(self.how.groups_per_update, self.updates + 1)
+        groups = self.buffer.take(self.config.groups_per_update, self.updates + 1)
         if groups is None:
             return False
         self.updates += 1

@@ -36,7 +36,7 @@ def main(folder: Path, device: str, threads: str, microbatch: str, more: str) ->
     settings = json.loads(more)
     if settings.pop("share_nothing", False):
         packing._LEAST_SHARED = 2**30
-    how = LearnerSettings.model_validate(
+    config = LearnerSettings.model_validate(
         {
             "device": device,
             "threads": int(threads),
@@ -47,7 +47,7 @@ def main(folder: Path, device: str, threads: str, microbatch: str, more: str) ->
             **settings,
         }
     )
-    trainer, turns, number = Trainer(folder, how), Turns(device), 0
+    trainer, turns, number = Trainer(folder, config), Turns(device), 0
     groups = groups_of(ragged.read(folder))
     while turns.wait():
         number += 1

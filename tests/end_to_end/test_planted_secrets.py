@@ -115,7 +115,7 @@ def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUp
     settings = stack.settings
     stack.start_process("fleet")  # so that there is something to learn, and checkpoints with provenance
     trajectories = plant(settings, upstream, values)
-    refused = refuse(settings, spoken(values), disguised(values))
+    refused = dead_letter(settings, spoken(values), disguised(values))
     until(lambda: checkpoints(settings) >= 2, "a version that was trained")
     stack.stop_process("fleet")
     until(lambda: seen_everywhere(settings, LABELS, trajectories), "labels")
@@ -230,7 +230,7 @@ def seen_everywhere(settings: Settings, topic: str, trajectories: list[str]) -> 
     return all(trajectory.encode() in text for trajectory in trajectories)
 
 
-def refuse(settings: Settings, text: str, hidden: str) -> list[str]:
+def dead_letter(settings: Settings, text: str, hidden: str) -> list[str]:
     """Two records that `govern` refuses, by a broken promise and by their form; returns their trajectories."""
     broken, formless = uuid.uuid4().hex, uuid.uuid4().hex
     step = new_step(

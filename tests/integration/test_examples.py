@@ -23,9 +23,9 @@ BUILD_S = 900
 pytest_plugins = ["node_project"]
 
 
-def called(command: tuple[str, ...], folder: Path, **how: Any) -> str:
+def called(command: tuple[str, ...], folder: Path, **config: Any) -> str:
     """What a command prints; its errors are the test's failure."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False, **how)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False, **config)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -70,8 +70,8 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
     stack_factory: Callable[..., Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = tiny_model(tmp_path / "base")
-    how = {"groups_per_update": AT_ONCE, "updates_per_checkpoint": 1, "minibatches": 1, "warmup_updates": 0}
-    learner = {"objective": "dpo", "group_size": 2, "learning_rate": 3e-3, "staleness_bound": 0, **how}
+    config = {"groups_per_update": AT_ONCE, "updates_per_checkpoint": 1, "minibatches": 1, "warmup_updates": 0}
+    learner = {"objective": "dpo", "group_size": 2, "learning_rate": 3e-3, "staleness_bound": 0, **config}
     processes = ["broker", "registry", "govern", "label", "learner"]
     stack = stack_factory(processes, stack={"base_model": str(base)}, learner=learner)
     settings, model = stack.settings, stack.settings.learner.model
@@ -108,11 +108,11 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
     labels = {label["trajectory_id"]: label for label in found}.values()
     for objective, share in (("sft", (PAIRS + 2) / (2 * PAIRS + 2)), ("kto", None)):
         trainer = Trainer(
-            base, LearnerSettings.model_validate({"objective": objective, "learning_rate": 3e-3, **how}), base
+            base, LearnerSettings.model_validate({"objective": objective, "learning_rate": 3e-3, **config}), base
         )
         limits = trainer.limits(model)
         attempts = [[attempt_of(label, (0, place), limits)] for place, label in enumerate(labels)]
-        assert not any(attempt.barred for [attempt] in attempts)
+        assert not any(attempt.untrainable for [attempt] in attempts)
         seen = [trainer.update(number, attempts, 0) for number in (1, 2, 3)]
         assert seen[2]["loss"] < seen[0]["loss"]
         assert share is None or seen[0]["preferred_share"] == pytest.approx(share)

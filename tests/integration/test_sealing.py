@@ -26,8 +26,8 @@ def codecs(registry_settings: Settings) -> Iterator[Callable[..., Codec]]:
     """Makes codecs as several processes have them."""
     made: list[Codec] = []
 
-    def make(**how: Any) -> Codec:
-        made.append(codec_of(registry_settings, **how))
+    def make(**config: Any) -> Codec:
+        made.append(codec_of(registry_settings, **config))
         return made[-1]
 
     yield make

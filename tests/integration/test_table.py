@@ -70,8 +70,8 @@ def test_it_knows_what_was_there_before_and_what_comes(
 def test_what_is_refused_leaves_what_was_there(registry_settings: Settings, writer: Writer, tenant: str) -> None:
     writer.put(tenant, "train")
     writer.put(tenant, "none")
-    refuse = {"none": "not this one"}
-    with Table(registry_settings, "consents", refused=lambda record: refuse.get(record["consent"])) as table:
+    dead_letter = {"none": "not this one"}
+    with Table(registry_settings, "consents", refused=lambda record: dead_letter.get(record["consent"])) as table:
         assert table.wait_current(20)
         assert table.get(tenant)["consent"] == "train"
         writer.put(tenant, "analyse")

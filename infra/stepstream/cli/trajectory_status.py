@@ -73,10 +73,12 @@ def standing_of(facts: Facts, label: LabelSettings, learner: LearnerSettings) ->
     if newest:
         reason = newest[-1]["reason"]
         return TrajectoryStatus("dropped", reason, _because(newest[-1]), REMEDIES.get(reason, ""))
-    barred = bar_of(facts.label, learner, shown=any(row["demonstrates"] for row in facts.feedback))
-    if barred:
+    untrainable = bar_of(facts.label, learner, shown=any(row["demonstrates"] for row in facts.feedback))
+    if untrainable:
         flags = ", ".join(facts.label["flags"]) or "none"
-        return TrajectoryStatus("not_trainable", barred, f"{REASONS[barred]} (flags: {flags})", REMEDIES[barred])
+        return TrajectoryStatus(
+            "not_trainable", untrainable, f"{REASONS[untrainable]} (flags: {flags})", REMEDIES[untrainable]
+        )
     return _waiting(facts, learner)
 
 

@@ -19,12 +19,12 @@ def prepare(settings: Settings) -> Path:
     from stepstream.services.fleet.demonstrations import demonstrations
     from stepstream.services.fleet.environment import load_environment
 
-    how = WarmStart(threads=settings.learner.threads)
-    recipe = f"{settings.fleet.environment} noise={NOISE} {how}"
+    config = WarmStart(threads=settings.learner.threads)
+    recipe = f"{settings.fleet.environment} noise={NOISE} {config}"
     folder = settings.paths.data / "models" / f"base-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     if not folder.exists():
         log.info("warm-starting a base model in %s", folder)
         environment = load_environment(settings.fleet.environment)
         with suppress(FileExistsError):  # the same recipe, by another process at the same time
-            warm_start(folder, demonstrations(environment, how.seed, NOISE), how)
+            warm_start(folder, demonstrations(environment, config.seed, NOISE), config)
     return folder

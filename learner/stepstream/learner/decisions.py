@@ -91,10 +91,10 @@ class Decider:
                 key = group_key(decision["tenant"], decision["group_id"])
                 yield AbandonedGroup(key, decision["trajectory_id"], decision["revision"], freshest)
 
-    def _about(self, attempt: Attempt, version: int, outcome: str, how: str) -> TrainingDecision:
+    def _about(self, attempt: Attempt, version: int, outcome: str, config: str) -> TrainingDecision:
         partition, offset = attempt.place
         return new(
-            event_id=derived_id(JOB, self.model, self.root, partition, offset, outcome, how),
+            event_id=derived_id(JOB, self.model, self.root, partition, offset, outcome, config),
             occurred_at_us=now_us(),
             trajectory_id=attempt.trajectory_id,
             revision=attempt.revision,

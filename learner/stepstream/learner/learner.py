@@ -98,8 +98,8 @@ class _Lineage:
         stop: Stop,
     ) -> None:
         self._settings, self._codec, self._producer, self._stop = settings, codec, producer, stop
-        self._how = settings.learner
-        newest = versions.newest(self._how.model)
+        self._config = settings.learner
+        newest = versions.newest(self._config.model)
         assert newest is not None
         self._base: Checkpoint = newest
         self._folder = folder_of(self._base["uri"])
@@ -108,48 +108,48 @@ class _Lineage:
         start, root = offsets_of(self._base), line[-1]["version"]
         self._uses = uses_of(line, start)
         self._check_log(self._uses)
-        decider = Decider(self._how.model, root)
-        needs = requirements_of(self._how)
+        decider = Decider(self._config.model, root)
+        needs = requirements_of(self._config)
         # What was given up by a learner of an older version is stale by now, whatever comes, if that matters.
-        oldest = min(self._how.staleness_bound, len(line) - 1) if needs.fresh else -1
+        oldest = min(self._config.staleness_bound, len(line) - 1) if needs.fresh else -1
         since = line[oldest]["occurred_at_us"]
         given_up = decider.given_up(read_decisions(settings.kafka, codec, since, stop))
         self._journal = Reporter(decider, outbox)
-        self._trainer = trainer_for(self._folder, self._how, reference_folder(line[-1], self._how))
+        self._trainer = trainer_for(self._folder, self._config, reference_folder(line[-1], self._config))
         self._inputs: list[UpdateInput] = []
         self._figures: list[dict[str, float]] = []
         self._buffer = ReplayBuffer(
-            group_size=self._how.group_size,
-            wait_s=self._how.group_wait_s,
-            staleness_bound=self._how.staleness_bound,
+            group_size=self._config.group_size,
+            wait_s=self._config.group_wait_s,
+            staleness_bound=self._config.staleness_bound,
             root=root,
             version=self._base["version"],
             positions=start,
             trained=(place for place, uses in self._uses.items() for _ in uses),
             given_up=given_up,
-            reuse=self._how.reuse,
-            choice=sampler_of(self._how),
-            lesson=learning_signal_of(self._how),
+            reuse=self._config.reuse,
+            choice=sampler_of(self._config),
+            lesson=learning_signal_of(self._config),
             needs=needs,
         )
         metrics.VERSION.set(self._base["version"])
         log.info(
             "training %s@%d, root %d, update %d",
-            self._how.model, self._base["version"], root, self._base["updates"],
+            self._config.model, self._base["version"], root, self._base["updates"],
         )  # fmt: skip
 
     def train(self) -> None:
         """Runs until asked to stop or until a newer lineage has begun."""
-        limits = self._trainer.limits(self._how.model)
+        limits = self._trainer.limits(self._config.model)
         with closing(Reader(self._settings.kafka, self._codec, limits, offsets_of(self._base))) as reader:
             while not self._stop:
                 if self._take_in(reader):
                     return
                 with self._journal.time("fold"):
-                    groups = self._buffer.take(self._how.groups_per_update, self._next_update())
+                    groups = self._buffer.take(self._config.groups_per_update, self._next_update())
                 if groups is not None:
                     self._update(groups)
-                    if len(self._inputs) >= self._how.updates_per_checkpoint:
+                    if len(self._inputs) >= self._config.updates_per_checkpoint:
                         self._publish()
 
     def _next_update(self) -> int:
@@ -158,7 +158,7 @@ class _Lineage:
     def _take_in(self, reader: Reader) -> bool:
         """Folds what has been read, waiting a little if nothing was; True if a new root has been published."""
         arrivals = reader.next(0.0)
-        if not arrivals and not self._buffer.has(self._how.groups_per_update, self._next_update()):
+        if not arrivals and not self._buffer.has(self._config.groups_per_update, self._next_update()):
             arrivals = self._wait(reader)
         with self._journal.time("fold"):
             while arrivals:
@@ -196,7 +196,7 @@ class _Lineage:
 
     def _is_new_root(self, checkpoint: Checkpoint) -> bool:
         """Whether to leave this lineage for a newer one."""
-        if checkpoint["model"] != self._how.model or checkpoint["version"] <= self._base["version"]:
+        if checkpoint["model"] != self._config.model or checkpoint["version"] <= self._base["version"]:
             return False
         name = f"{checkpoint['model']}@{checkpoint['version']}"
         if checkpoint["parent_version"] is None:
@@ -222,7 +222,7 @@ class _Lineage:
     def _publish(self) -> None:
         with self._journal.time("publish"):
             # What was decided and refused is durable before offsets pass the records.
-            self._journal.settle()
+            self._journal.flush()
             settle(self._producer, self._stop)
             self._base = publish_version(
                 self._settings,

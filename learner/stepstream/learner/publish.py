@@ -54,15 +54,15 @@ def code_version() -> str:
     return f"{released}+g{commit}" + (".dirty" if changed else "")
 
 
-def configuration_of(how: LearnerSettings) -> str:
+def configuration_of(config: LearnerSettings) -> str:
     """The learner's settings and what else decides the last bits, as JSON.
 
     Also how many ranks trained; on CPUs that decides nothing.
     """
     return orjson.dumps(
         {
-            "learner": how.model_dump(mode="json", exclude={"checkpoints"}),
-            "arithmetic": arithmetic(how.device),
+            "learner": config.model_dump(mode="json", exclude={"checkpoints"}),
+            "arithmetic": arithmetic(config.device),
             "ranks": current_ranks().size,
         },
         option=orjson.OPT_SORT_KEYS,

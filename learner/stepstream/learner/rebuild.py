@@ -122,8 +122,8 @@ def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebu
 
 def _redo(checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path, read: Read) -> None:
     """Does the version's updates again, from the parent's folder into `target`."""
-    how = _here(recorded(checkpoint["configuration"])[0])
-    trainer = Trainer(parent, how, reference_folder(root, how))
+    config = _here(recorded(checkpoint["configuration"])[0])
+    trainer = Trainer(parent, config, reference_folder(root, config))
     limits = trainer.limits(checkpoint["model"])
     records = read(trained_places([checkpoint], {}))
     for update in checkpoint["inputs"]:
@@ -160,9 +160,11 @@ def _attempt(records: dict[LogPosition, Any], place: LogPosition, limits: Limits
     return attempt_of(records[place], place, limits)
 
 
-def _here(how: LearnerSettings) -> LearnerSettings:
+def _here(config: LearnerSettings) -> LearnerSettings:
     """The settings, with a device that this machine has."""
-    return how if how.device == "cpu" or torch.cuda.is_available() else how.model_copy(update={"device": "cpu"})
+    return (
+        config if config.device == "cpu" or torch.cuda.is_available() else config.model_copy(update={"device": "cpu"})
+    )
 
 
 def _is_sound(checkpoint: Checkpoint) -> bool:
@@ -174,8 +176,8 @@ def _is_sound(checkpoint: Checkpoint) -> bool:
 
 
 def _result(checkpoint: Checkpoint, sha256: str, apart: float | None) -> Rebuilt:
-    how, then = recorded(checkpoint["configuration"])
-    now = arithmetic(_here(how).device)
+    config, then = recorded(checkpoint["configuration"])
+    now = arithmetic(_here(config).device)
     return Rebuilt(
         model=checkpoint["model"],
         version=checkpoint["version"],

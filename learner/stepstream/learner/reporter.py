@@ -57,7 +57,7 @@ class BackgroundSender:
         if batch:
             self._queue.put(batch)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Blocks until everything that was put is durable.
 
         Raises:
@@ -191,13 +191,13 @@ class Reporter:
             for use in uses
         )
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Blocks until everything that was told is durable.
 
         Raises:
             Fatal: asked to stop before it was.
         """
-        self._outbox.settle()
+        self._outbox.flush()
 
 
 def _show(version: int, groups: Groups, figures: dict[str, float], lags: Sequence[Bucket]) -> None:

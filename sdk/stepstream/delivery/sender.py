@@ -190,18 +190,18 @@ class KafkaSender:
         self._fatal = False
         self._warned_at = -WARN_EVERY_S
 
-    def encoded(self, event: Event) -> SpoolRecord | None:
+    def encode(self, event: Event) -> SpoolRecord | None:
         """An event as it waits; None: it is refused."""
         topic, key, record, headers = event
         event_id = record["event_id"]
         try:
             body = self._codec.body(topic, record)
         except (CodecError, RegistryUnavailable) as error:
-            self.refuse(topic, event_id, str(error))
+            self.dead_letter(topic, event_id, str(error))
             return None
         return SpoolRecord(topic, key, event_id, record["occurred_at_us"], headers, self.headers.schemas[topic], body)
 
-    def hand_over(self, record: SpoolRecord, sent: InFlightEvent) -> bool:
+    def send(self, record: SpoolRecord, sent: InFlightEvent) -> bool:
         """Gives one event to the client; False: not now. Never blocks, never raises."""
         envelope = {"event_id": record.event_id, "occurred_at_us": record.occurred_at_us}
         try:
@@ -217,7 +217,7 @@ class KafkaSender:
             key = record.key.encode(errors="replace")
             self._failure(sent, error.args[0], record.topic, key, record.event_id, record.body)
         except Exception as error:  # whatever is wrong with it, the caller's work goes on
-            self.refuse(record.topic, record.event_id, str(error))
+            self.dead_letter(record.topic, record.event_id, str(error))
             sent.state = DONE
         return True
 
@@ -232,7 +232,7 @@ class KafkaSender:
         except RegistryUnavailable:
             raise
         except Exception as error:  # whatever is wrong with it, the others' way goes on
-            self.refuse(record.topic, record.event_id, str(error))
+            self.dead_letter(record.topic, record.event_id, str(error))
             return None
 
     def renew(self) -> None:
@@ -242,7 +242,7 @@ class KafkaSender:
             self.producer = self._connect()
             self._fatal = False
 
-    def refuse(self, topic: str, event_id: str, why: str) -> None:
+    def dead_letter(self, topic: str, event_id: str, why: str) -> None:
         """Counts an event that can never be published, and says so."""
         self._watch.refused(1)
         log.error("event %s for %s cannot be published: %s", event_id, topic, why)
@@ -275,7 +275,7 @@ class KafkaSender:
         """Gives up an event that Kafka will never take, and keeps any other for another try."""
         if error.code() in _PERMANENT:
             sent.state = DONE
-            self.refuse(topic, event_id, f"Kafka refuses it: {error.str()}")
+            self.dead_letter(topic, event_id, f"Kafka refuses it: {error.str()}")
             if topic != LETTERS:
                 self.letters.append(_letter(self._source, error, topic, key, event_id, value))
             return

@@ -223,7 +223,7 @@ class Spool:
         """Whether the record is still on disk."""
         return place.segment in self._segments
 
-    def delivered(self, place: SpoolPosition) -> None:
+    def mark_delivered(self, place: SpoolPosition) -> None:
         """Notes that this record and all before it have arrived. A note that cannot be written costs repetitions."""
         while (oldest := next(iter(self._segments), place.segment)) < place.segment:
             self._remove(self._segments[oldest])

@@ -88,7 +88,7 @@ class SpooledProducer:
 
     def send_all(self, events: Sequence[Event]) -> int:
         """As `send`, for less: each step of the work is done for all before the next. Returns how many are not lost."""
-        encoded = [record for event in events if (record := self._carrier.encoded(event)) is not None]
+        encoded = [record for event in events if (record := self._carrier.encode(event)) is not None]
         with self._lock:
             lost = [record for record in encoded if not self._take(record)]
         return len(events) - len(lost)
@@ -149,7 +149,7 @@ class SpooledProducer:
         try:
             place = self._backlog.keep(waiting, read=direct)
         except Exception as error:  # a key or header that is no text: the caller's work goes on
-            self._carrier.refuse(waiting.topic, waiting.event_id, str(error))
+            self._carrier.dead_letter(waiting.topic, waiting.event_id, str(error))
             return True
         if direct:
             if self._produce(waiting, place):
@@ -170,7 +170,7 @@ class SpooledProducer:
         elif record.topic == KEYS:  # it has gone first, see `_send_keys`
             self._sent_keys.discard(record.event_id)
             sent.state = DONE
-        elif not self._carrier.hand_over(record, sent):
+        elif not self._carrier.send(record, sent):
             return False
         self._window.add(sent)
         return True
@@ -179,7 +179,7 @@ class SpooledProducer:
         """Takes what has been acknowledged out of the window."""
         place = self._window.settle()
         if place is not None and self._backlog.spool is not None:
-            self._backlog.spool.delivered(place)
+            self._backlog.spool.mark_delivered(place)
         if self._carrier.failed and self._window.is_answered():
             self._go_back()
 
@@ -278,7 +278,7 @@ class SpooledProducer:
                 again, ours = InFlightEvent(record.key, None, None, 0), self._carrier.ours(record)
                 if ours is None:
                     again.state = DONE
-                if ours is None or self._carrier.hand_over(ours, again):
+                if ours is None or self._carrier.send(ours, again):
                     self._keys[event_id] = record, again
         if self._keys:
             with contextlib.suppress(DeliveryFailed):

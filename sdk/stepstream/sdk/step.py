@@ -187,12 +187,12 @@ class Step:
             self._first_token_ms = (time.perf_counter() - self._started) * 1000
 
     @quiet
-    def end(self, how: TrajectoryEnd = "terminated") -> None:
+    def end(self, config: TrajectoryEnd = "terminated") -> None:
         """Says that this step ends its trajectory: `terminated` by the task, or `truncated` by a limit."""
         if self._block is None:
-            self.trajectory.end(how)
+            self.trajectory.end(config)
         else:
-            self._end = how
+            self._end = config
 
     @property
     def answered(self) -> bool:

@@ -184,13 +184,13 @@ class Trajectory:
         )
 
     @quiet
-    def end(self, how: TrajectoryEnd = "terminated", *, error: str | None = None) -> None:
+    def end(self, config: TrajectoryEnd = "terminated", *, error: str | None = None) -> None:
         """Says that it is over, `terminated` by the task or `truncated` by a limit; leaving the block does too."""
         if self.ended or not self.recorded:
             return
         self.ended = True
         last = self._last if self._last >= 0 and not self._through_gateway else None
-        self._say("end", category=error, source="environment", end=how, last_step_index=last)
+        self._say("end", category=error, source="environment", end=config, last_step_index=last)
 
     def headers(self) -> dict[str, str]:
         """For model calls through the gateway, which then records and counts the steps; the SDK adds tools and rewards.

@@ -77,13 +77,13 @@ def main(settings: Settings, stop: Stop) -> None:
         held.callback(LateKeys(settings).close)
         rulings = ActivePolicies(pseudonym_key(settings), policies, consents)
 
-        def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
+        def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
             def ready() -> None:
                 for table in tables:
-                    retry_while(lambda table=table: _known(table), _NotKnown, abandoned)  # type: ignore[misc]
+                    retry_while(lambda table=table: _known(table), _NotKnown, cancelled)  # type: ignore[misc]
 
-            job = Govern(settings, RetryingPolicies(rulings, abandoned), Erased(settings, erasures), ready)
-            return FoldProcessor(settings, job, abandoned)
+            job = Govern(settings, RetryingPolicies(rulings, cancelled), Erased(settings, erasures), ready)
+            return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Govern.inputs, make)
 

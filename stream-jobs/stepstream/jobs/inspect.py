@@ -86,15 +86,15 @@ def main(settings: Settings, stop: Stop) -> None:
             if not policies.wait_current(_TABLE_WAIT_S):
                 raise _NotKnown("policies are not known yet, so nothing is searched: is Kafka away?")
 
-        def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-            patient = RetryingPolicies(rulings, abandoned)
+        def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
+            patient = RetryingPolicies(rulings, cancelled)
 
             def policy(tenant: str) -> tuple[int, Inspection]:
                 ruling = patient.of(tenant)
                 return ruling.version, ruling.policy.inspect
 
-            job = Inspect(policy, recogniser, lambda: retry_while(known, _NotKnown, abandoned))
-            return FoldProcessor(settings, job, abandoned)
+            job = Inspect(policy, recogniser, lambda: retry_while(known, _NotKnown, cancelled))
+            return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Inspect.inputs, make)
 

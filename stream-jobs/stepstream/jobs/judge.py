@@ -75,10 +75,10 @@ def main(settings: Settings, stop: Stop) -> None:
             def lacks() -> str | None:
                 return refusal(calibrations.get(judge), DEFAULT_GATE)
 
-            def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-                scores = JudgeClient(settings.judge, abandoned)
-                job = Judge(settings, scores, RetryingCodec(codec, abandoned), rules, lacks)
-                return FoldProcessor(settings, job, abandoned)
+            def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
+                scores = JudgeClient(settings.judge, cancelled)
+                job = Judge(settings, scores, RetryingCodec(codec, cancelled), rules, lacks)
+                return FoldProcessor(settings, job, cancelled)
 
             run_job(settings, stop, NAME, Judge.inputs, make, batch=_BATCH)
     finally:

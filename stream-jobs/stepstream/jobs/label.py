@@ -41,7 +41,7 @@ class Label:
         settings: Settings,
         rules: TrajectoryPolicies | None = None,
         specs: SpecLookup | None = None,
-        abandoned: Callable[[], bool] = lambda: False,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         """A job.
 
@@ -54,7 +54,7 @@ class Label:
         self._settings = settings.label
         self._specs = specs or FixedSpec(load_spec(settings.label.reward_spec))
         self._codec = codec_of(settings)
-        self._rules, self._abandoned = rules, abandoned
+        self._rules, self._cancelled = rules, cancelled
 
     def close(self) -> None:
         """Frees the connections."""
@@ -65,7 +65,7 @@ class Label:
         return LabelFold(
             state,
             self._specs,
-            RetryingCodec(self._codec, self._abandoned),
+            RetryingCodec(self._codec, self._cancelled),
             self._rules,
             idle_timeout_s=self._settings.idle_timeout_s,
             end_grace_s=self._settings.end_grace_s,
@@ -83,9 +83,9 @@ def main(settings: Settings, stop: Stop) -> None:
         if not (rules.wait(lambda: bool(stop)) and specs.wait(lambda: bool(stop))):
             return
 
-        def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-            job = held.enter_context(closing(Label(settings, rules, specs, abandoned)))
-            return FoldProcessor(settings, job, abandoned)
+        def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
+            job = held.enter_context(closing(Label(settings, rules, specs, cancelled)))
+            return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Label.inputs, make)
 

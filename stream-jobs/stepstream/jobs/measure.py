@@ -35,8 +35,8 @@ def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop."""
     job = Measure()
 
-    def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-        return FoldProcessor(settings, job, abandoned)
+    def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
+        return FoldProcessor(settings, job, cancelled)
 
     run_job(settings, stop, NAME, job.inputs, make)
 

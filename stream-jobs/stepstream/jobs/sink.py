@@ -41,11 +41,11 @@ T = TypeVar("T")
 class StoreProcessor:
     """Decodes batches, inserts their rows table by table, publishes dead letters."""
 
-    def __init__(self, settings: Settings, abandoned: Callable[[], bool]) -> None:
-        self._abandoned = abandoned
+    def __init__(self, settings: Settings, cancelled: Callable[[], bool]) -> None:
+        self._cancelled = cancelled
         self._codec = codec_of(settings)
-        self._inserter = Inserter(settings.clickhouse, abandoned)
-        self._publisher = Publisher(settings, self._codec, f"{NAME}/{VERSION}", abandoned)
+        self._inserter = Inserter(settings.clickhouse, cancelled)
+        self._publisher = Publisher(settings, self._codec, f"{NAME}/{VERSION}", cancelled)
         self._share = DeadLetterShare(settings.jobs.dead_letter_share)
 
     def open(self, partitions: Iterable[int]) -> None:
@@ -107,17 +107,17 @@ class StoreProcessor:
             log.error("dead letter at partition %d offset %d is unusable: %s", record.partition, record.offset, refused)
             out.count(metrics.DEAD_LETTERS.labels(record.topic, refused.error))
         else:
-            out.refuse(record, refused)
+            out.dead_letter(record, refused)
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return retry_while(call, RegistryUnavailable, self._abandoned)
+        return retry_while(call, RegistryUnavailable, self._cancelled)
 
 
 def main(settings: Settings, stop: Stop) -> None:
     """Runs the job until asked to stop."""
 
-    def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-        return StoreProcessor(settings, abandoned)
+    def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
+        return StoreProcessor(settings, cancelled)
 
     run_job(settings, stop, NAME, TOPICS, make, batch=settings.store.batch_rows, within_s=settings.store.batch_s)
 

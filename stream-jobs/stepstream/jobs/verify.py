@@ -86,14 +86,14 @@ def main(settings: Settings, stop: Stop) -> None:
         if not (calibrations.wait_until_current(lambda: bool(stop)) and rules.wait(lambda: bool(stop))):
             return
 
-        def make(settings: Settings, abandoned: Callable[[], bool]) -> Processor:
-            surroundings = Surroundings(settings, file.parent, calibrations, abandoned)
-            bench = Bench(settings.verify.parallel, settings.verify.patience_s, abandoned)
+        def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
+            surroundings = Surroundings(settings, file.parent, calibrations, cancelled)
+            bench = Bench(settings.verify.parallel, settings.verify.patience_s, cancelled)
             held.callback(bench.close)
             job = Verify(
-                load(file, surroundings), bench, RetryingCodec(codec, abandoned), rules, settings.verify.keep_days
+                load(file, surroundings), bench, RetryingCodec(codec, cancelled), rules, settings.verify.keep_days
             )
-            return FoldProcessor(settings, job, abandoned)
+            return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Verify.inputs, make, batch=_BATCH)
 

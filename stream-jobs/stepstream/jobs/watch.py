@@ -32,7 +32,7 @@ _POLL_S = 0.25
 _EVERY_S = 1.0
 
 _DECIDED = Counter("stepstream_alarms", "Alarms that were raised or cleared, by what fell.", ["kind", "state"])
-_STANDING = Gauge("stepstream_alarms_standing", "Alarms that stand.")
+_STANDING = Gauge("stepstream_alarms_active", "Alarms that stand.")
 
 
 def main(settings: Settings, stop: Stop) -> None:

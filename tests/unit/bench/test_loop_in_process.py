@@ -45,18 +45,18 @@ def walk(renderer: Renderer, group: str, number: int, wrong: bool) -> Conversati
 def test_attempts_become_groups_that_every_rule_credits(base: Path) -> None:
     renderer = Renderer(ChatTokenizer(base), Trail)
     settings = settings_of("trail", "dr_grpo", 0)
-    how = settings.learner.model_copy(update={"group_size": 2, "groups_per_update": 1, "updates_per_checkpoint": 1})
-    policy = Policy(settings.model_copy(update={"learner": how}), base)
+    config = settings.learner.model_copy(update={"group_size": 2, "groups_per_update": 1, "updates_per_checkpoint": 1})
+    policy = Policy(settings.model_copy(update={"learner": config}), base)
     assert policy.missing_groups() == 1
     attempts = policy.read([walk(renderer, "g", 0, wrong=False), walk(renderer, "g", 1, wrong=True)])
-    assert [attempt.barred for attempt in attempts] == ["", ""]
+    assert [attempt.untrainable for attempt in attempts] == ["", ""]
     assert [attempt.reward for attempt in attempts] == [1.0, 0.0]
     good, bad = (attempt.credit for attempt in attempts)
     assert len(good.steps) == len(bad.steps) == 12
     assert [step.observation for step in good.steps] == [step.observation for step in bad.steps]
     assert policy.missing_groups() == 0
     for rule in RULES:
-        credit = rule_of(how.model_copy(update={"advantage": rule}))([[judged(good), judged(bad)]]).groups[0]
+        credit = rule_of(config.model_copy(update={"advantage": rule}))([[judged(good), judged(bad)]]).groups[0]
         assert credit[0].steps[-1] > credit[1].steps[-1], rule
     assert all(settings_of("trail", rule, 0).learner.advantage == rule for rule in RULES)
     assert policy.update()

@@ -41,21 +41,21 @@ def test_every_reason_to_drop_is_told_in_words(reason: str) -> None:
 def test_the_label_alone_may_say_why(fields: dict[str, Any], reason: str) -> None:
     record = label(**fields)
     assert bar_of(record, LearnerSettings()) == reason
-    assert attempt_of(record, (0, 0), LIMITS).barred == reason
+    assert attempt_of(record, (0, 0), LIMITS).untrainable == reason
 
 
 @pytest.mark.parametrize(("objective", "reasons"), [("dpo", ["", "no_group", ""]), ("sft", ["", "", ""])])
 def test_what_bars_it_is_the_objective_s_to_say(objective: Any, reasons: list[str]) -> None:
-    how = LearnerSettings(objective=objective)
+    config = LearnerSettings(objective=objective)
     records = [label(fidelity="text"), label(fidelity="text", group_id=None)]
-    assert [bar_of(record, how) for record in records] == reasons[:2]
-    assert bar_of(records[1], how, shown=True) == reasons[2]
-    found = standing_of(Facts(steps={"count": 1}, label=label(fidelity="text", model="gpt")), Settings().label, how)
+    assert [bar_of(record, config) for record in records] == reasons[:2]
+    assert bar_of(records[1], config, shown=True) == reasons[2]
+    found = standing_of(Facts(steps={"count": 1}, label=label(fidelity="text", model="gpt")), Settings().label, config)
     assert found.state == "waiting"
     assert (
         "takes the group as it is"
         in standing_of(
-            Facts(steps={"count": 1}, label=label(), group={"labelled": 1, "open": 0}), Settings().label, how
+            Facts(steps={"count": 1}, label=label(), group={"labelled": 1, "open": 0}), Settings().label, config
         ).would_change_it
     )
 

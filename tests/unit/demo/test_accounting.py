@@ -47,11 +47,11 @@ def test_a_new_revision_is_not_a_duplicate() -> None:
 
 
 def test_an_abandoned_trajectory_needs_no_label_yet_and_may_have_one_step_more() -> None:
-    abandoned = [Sent("a", 3, ended=False, unsure=True)]
-    assert settle(abandoned, {"a": (3, 3)}, []).lost == 0
-    assert settle(abandoned, {"a": (4, 4)}, []) == Account(3, 4, 1, 0, 0, 0)
-    assert settle(abandoned, {"a": (2, 2)}, []).lost == 1
-    assert settle(abandoned, {"a": (5, 5)}, []).duplicated == 1
+    cancelled = [Sent("a", 3, ended=False, unsure=True)]
+    assert settle(cancelled, {"a": (3, 3)}, []).lost == 0
+    assert settle(cancelled, {"a": (4, 4)}, []) == Account(3, 4, 1, 0, 0, 0)
+    assert settle(cancelled, {"a": (2, 2)}, []).lost == 1
+    assert settle(cancelled, {"a": (5, 5)}, []).duplicated == 1
 
 
 @given(st.lists(st.sampled_from(LABELS), max_size=6), st.randoms())

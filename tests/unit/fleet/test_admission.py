@@ -128,8 +128,8 @@ LEARN_FROM_EQUALS = {"reinforce_pp", "ppo_gae", "step_ppo", "vtrace"}
 
 def settings_of(**learner: Any) -> Settings:
     fleet = {"group_size": 2, "max_ahead": 0}
-    how = {"groups_per_update": 4, "updates_per_checkpoint": 1, **learner}
-    return Settings.model_validate({"fleet": fleet, "learner": how})
+    config = {"groups_per_update": 4, "updates_per_checkpoint": 1, **learner}
+    return Settings.model_validate({"fleet": fleet, "learner": config})
 
 
 def admitted_after_equals(settings: Settings) -> int:

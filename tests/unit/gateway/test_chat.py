@@ -159,7 +159,9 @@ def test_whatever_is_streamed_goes_on_and_is_an_answer(protocol: ModelProtocol, 
     request = {"model": "m", "input": "x", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     translation = protocol.translation(request, None)
     asked = Asked(logprobs=False, token_ids=False)
-    passage: StreamRelay = Native(protocol, asked, 0.0) if translation is None else Translated(protocol, translation, 0.0)
+    passage: StreamRelay = (
+        Native(protocol, asked, 0.0) if translation is None else Translated(protocol, translation, 0.0)
+    )
     for chunk in chunks:
         passage.feed(b"data: %b\n\n" % orjson.dumps(chunk))
     passage.end()

@@ -183,23 +183,23 @@ def test_the_events_of_a_call() -> None:
 
 
 @pytest.mark.parametrize("how", ["the gateway says so", "the upstream says so", "no end", "nothing came"])
-def test_a_stream_that_breaks(how: str) -> None:
+def test_a_stream_that_breaks(config: str) -> None:
     call = translation()
-    out = b"" if how == "nothing came" else call.feed(chunk({"content": "He"}))
-    if how == "the upstream says so":
+    out = b"" if config == "nothing came" else call.feed(chunk({"content": "He"}))
+    if config == "the upstream says so":
         out += call.feed({"error": {"message": "gone", "type": "server_error"}})
         out += call.feed(chunk({"content": "llo"}))
-    out += call.end("gone" if how in ("the gateway says so", "nothing came") else None)
+    out += call.end("gone" if config in ("the gateway says so", "nothing came") else None)
     events = events_of(out)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     error, failed = events[-2:]
     assert failed["response"]["error"]["message"] == error["message"]
     assert error["message"] == (
-        "the upstream ended the stream before its answer was complete" if how == "no end" else "gone"
+        "the upstream ended the stream before its answer was complete" if config == "no end" else "gone"
     )
     Response.model_validate(failed["response"], strict=True)
     output = failed["response"]["output"]
-    assert [item["status"] for item in output] == ([] if how == "nothing came" else ["incomplete"])
+    assert [item["status"] for item in output] == ([] if config == "nothing came" else ["incomplete"])
 
 
 def test_refusal_and_logprobs() -> None:

@@ -37,24 +37,24 @@ def test_trained_tokens_carry_their_logprob_and_version() -> None:
 )
 def test_what_may_not_be_trained_on_says_why(fields: dict[str, Any], reason: str) -> None:
     result = attempt(labelled("g", 0, 1.0, **fields))
-    assert result.barred == reason
+    assert result.untrainable == reason
     assert result.sequences == ()
 
 
 def test_an_attempt_without_a_group_is_taken_where_each_is_judged_by_itself() -> None:
     taken = attempt_of(labelled("g", 0, 1.0, group_id=None), (0, 0), replace(LIMITS, alone=True))
-    assert (taken.barred, taken.group_id) == ("", "")
+    assert (taken.untrainable, taken.group_id) == ("", "")
     assert taken.sequences
 
 
 def test_a_span_of_another_model_bars_the_whole() -> None:
     record = labelled("g", 0, 1.0)
     record["sequences"][0]["spans"][1]["model"] = "other"
-    assert attempt(record).barred == "other_model"
+    assert attempt(record).untrainable == "other_model"
 
 
 def test_a_sequence_that_the_model_cannot_hold() -> None:
-    assert attempt_of(labelled("g", 0, 1.0), (0, 0), Limits("demo", 99, 5)).barred == "too_long"
+    assert attempt_of(labelled("g", 0, 1.0), (0, 0), Limits("demo", 99, 5)).untrainable == "too_long"
 
 
 @pytest.mark.parametrize(

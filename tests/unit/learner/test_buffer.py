@@ -154,8 +154,8 @@ def lone(number: int, reward: float = 1.0, **fields: Any) -> Attempt:
 
 
 def alone_buffer(name: str, **changes: Any) -> ReplayBuffer:
-    how = LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
-    return buffer(lesson=learning_signal_of(how), **changes)
+    config = LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
+    return buffer(lesson=learning_signal_of(config), **changes)
 
 
 @pytest.mark.parametrize("name", sorted(JUDGE_ALONE))

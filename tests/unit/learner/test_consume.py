@@ -48,7 +48,7 @@ def test_a_record_that_is_refused_is_told_of_to_its_group() -> None:
         assert (arrival.refusal["error"], arrival.refusal["offset"]) == ("invalid", 5)
         told = arrival.attempt
         assert told is not None
-        assert (told.barred, told.trajectory_id, told.revision, told.group_id) == (why, "g/1", 3, "g")
+        assert (told.untrainable, told.trajectory_id, told.revision, told.group_id) == (why, "g/1", 3, "g")
         assert (told.place, told.tenant, told.sequences) == ((2, 5), "shop", ())
 
 

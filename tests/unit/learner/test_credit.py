@@ -134,20 +134,20 @@ def test_settings_reach_their_rule() -> None:
         "credit_history": 3,
         "credit_stratum": "steps",
     }
-    how = {
+    config = {
         name: LearnerSettings.model_validate({"advantage": name, "credit_blend": 0.1, **given, **LOSS_OF.get(name, {})})
         for name in NAMES
     }
-    assert rule_of(how["gigpo"]) == GiGpo(step_weight=0.7, discount=0.5)
-    assert rule_of(how["hgpo"]) == Hgpo(discount=0.5, history=3)
-    assert rule_of(how["step_gae"]) == GroupStepGae(discount=0.5, trace=0.6)
-    assert rule_of(how["shadow"]) == Shadow(discount=0.5, trace=0.6)
-    assert rule_of(how["ppo_gae"]) == PpoGae(discount=1.0, trace=0.6)
-    assert rule_of(how["step_ppo"]) == StepGae(discount=0.5, trace=0.6)
-    assert rule_of(how["vtrace"]) == VTrace(discount=0.5)
-    assert rule_of(how["hcapo"]) == Hcapo(weight=0.7, discount=0.5)
-    assert rule_of(how["stratified"]) == Stratified(blend=0.1, by="steps")
-    assert rule_of(how["reinforce_pp_baseline"]) == ReinforcePlusPlus(baseline=True)
+    assert rule_of(config["gigpo"]) == GiGpo(step_weight=0.7, discount=0.5)
+    assert rule_of(config["hgpo"]) == Hgpo(discount=0.5, history=3)
+    assert rule_of(config["step_gae"]) == GroupStepGae(discount=0.5, trace=0.6)
+    assert rule_of(config["shadow"]) == Shadow(discount=0.5, trace=0.6)
+    assert rule_of(config["ppo_gae"]) == PpoGae(discount=1.0, trace=0.6)
+    assert rule_of(config["step_ppo"]) == StepGae(discount=0.5, trace=0.6)
+    assert rule_of(config["vtrace"]) == VTrace(discount=0.5)
+    assert rule_of(config["hcapo"]) == Hcapo(weight=0.7, discount=0.5)
+    assert rule_of(config["stratified"]) == Stratified(blend=0.1, by="steps")
+    assert rule_of(config["reinforce_pp_baseline"]) == ReinforcePlusPlus(baseline=True)
 
 
 def advantages_of(rule: Rule, *made: events.LabeledTrajectory) -> list[list[float]]:

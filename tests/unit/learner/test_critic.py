@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def how(**fields: Any) -> LearnerSettings:
+def config(**fields: Any) -> LearnerSettings:
     return LearnerSettings.model_validate({"warmup_updates": 0, **fields})
 
 
@@ -55,7 +55,7 @@ def by_hand(model: Any, critic: Critic, one: Attempt) -> tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize("end", ["truncated", "terminated"])
 def test_what_rules_are_told_is_what_the_model_says_token_by_token(folder: Path, end: str) -> None:
-    trainer, model = Trainer(folder, how(advantage="ppo_gae")), load_model(folder)
+    trainer, model = Trainer(folder, config(advantage="ppo_gae")), load_model(folder)
     critic = opinionated(trainer)
     given = groups(end=end)
     evidence = trainer._evidence(given)
@@ -77,7 +77,7 @@ def test_what_rules_are_told_is_what_the_model_says_token_by_token(folder: Path,
 
 
 def test_figures_are_those_of_the_critic_before_the_update(folder: Path) -> None:
-    trainer = Trainer(folder, how(advantage="step_ppo", minibatches=1, credit_trace=1.0, credit_discount=1.0))
+    trainer = Trainer(folder, config(advantage="step_ppo", minibatches=1, credit_trace=1.0, credit_discount=1.0))
     assert trainer.limits("demo").sums == Sums(frozenset({1.0}), bootstraps=True)
     critic, model = opinionated(trainer), load_model(folder)
     given = groups()
@@ -90,12 +90,12 @@ def test_figures_are_those_of_the_critic_before_the_update(folder: Path) -> None
     figures = trainer.update(1, given, version=0)
     assert figures["value_loss"] == pytest.approx(np.square(values - targets).mean() / 2, rel=1e-3)
     assert figures["explained_variance"] == pytest.approx(1 - (targets - values).var() / targets.var(), rel=1e-3)
-    assert "value_loss" not in Trainer(folder, how()).update(1, given, version=0)
+    assert "value_loss" not in Trainer(folder, config()).update(1, given, version=0)
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.2])
 def test_the_gradient_is_the_losss(clip: float, tmp_path: Path) -> None:
-    critic = Critic(6, how(critic_clip=clip), tmp_path)
+    critic = Critic(6, config(critic_clip=clip), tmp_path)
     draw = torch.Generator().manual_seed(1)
     states, targets = torch.randn(40, 6, generator=draw), torch.randn(40, generator=draw)
     targets[::5] = torch.nan
@@ -116,7 +116,7 @@ def test_the_gradient_is_the_losss(clip: float, tmp_path: Path) -> None:
 
 
 def test_nothing_asked_and_nothing_finite_change_nothing(tmp_path: Path) -> None:
-    critic = Critic(3, how(), tmp_path)
+    critic = Critic(3, config(), tmp_path)
     nothing = critic.surprise(torch.ones(2, 3), torch.full((2,), torch.nan), torch.zeros(2))
     assert critic.learn([nothing]) == 0.0
     critic.learn([critic.surprise(torch.full((1, 3), torch.nan), torch.ones(1), torch.zeros(1))])
@@ -124,7 +124,7 @@ def test_nothing_asked_and_nothing_finite_change_nothing(tmp_path: Path) -> None
 
 
 def test_it_learns_what_tasks_are_worth(folder: Path) -> None:
-    trainer = Trainer(folder, how(advantage="step_ppo", learning_rate=1e-6))
+    trainer = Trainer(folder, config(advantage="step_ppo", learning_rate=1e-6))
     records = [labelled("g", number, float(number % 2)) for number in range(8)]
     for record in records:
         record["sequences"][0]["token_ids"][:4] = [5, 6, 7, 8 + int(record["reward"])]  # two tasks: hopeless and easy
@@ -141,14 +141,14 @@ def test_it_learns_what_tasks_are_worth(folder: Path) -> None:
 def test_the_policy_gets_no_gradient_from_it(folder: Path) -> None:
     changed = []
     for rate in (1e-6, 10.0):
-        trainer = Trainer(folder, how(advantage="ppo_gae", minibatches=1, critic_rate=rate))
+        trainer = Trainer(folder, config(advantage="ppo_gae", minibatches=1, critic_rate=rate))
         trainer.update(1, groups(), version=0)
         changed.append(torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]))
     assert torch.equal(*changed)
 
 
 def test_it_goes_along_with_its_version_and_only_with_that(folder: Path, tmp_path: Path) -> None:
-    settings = how(advantage="step_ppo", lora_rank=2)
+    settings = config(advantage="step_ppo", lora_rank=2)
     straight = Trainer(folder, settings)
     straight.update(1, groups(1), version=0)
     write_version(straight.snapshot(), folder, tmp_path / "1")
@@ -161,7 +161,7 @@ def test_it_goes_along_with_its_version_and_only_with_that(folder: Path, tmp_pat
         assert sha256_of(tmp_path / "again" / file) == sha256_of(tmp_path / "2" / file)
     assert CRITIC in [file["path"] for file in described]
     # A learner without a critic leaves it behind, as a new root does; one with a critic then begins anew.
-    write_version(Trainer(tmp_path / "2", how()).snapshot(), tmp_path / "2", tmp_path / "3")
+    write_version(Trainer(tmp_path / "2", config()).snapshot(), tmp_path / "2", tmp_path / "3")
     write_root(tmp_path / "2", tmp_path / "root")
     assert not (tmp_path / "3" / CRITIC).exists()
     assert not (tmp_path / "root" / CRITIC).exists()
@@ -174,14 +174,14 @@ def test_one_for_another_width_is_not_taken_over(folder: Path, tmp_path: Path) -
     from safetensors.torch import save_file
 
     save_file({"weight": torch.ones(3)}, tmp_path / CRITIC)
-    assert not Critic(4, how(), tmp_path).state()["weight"].any()
-    assert Critic(3, how(), tmp_path).state()["weight"].all()
+    assert not Critic(4, config(), tmp_path).state()["weight"].any()
+    assert Critic(3, config(), tmp_path).state()["weight"].all()
 
 
 def test_targets_go_with_the_rows(folder: Path) -> None:
     from stepstream.learner.training.rows import rows_of
 
-    trainer = Trainer(folder, how(advantage="vtrace", loss_weight="none"))
+    trainer = Trainer(folder, config(advantage="vtrace", loss_weight="none"))
     opinionated(trainer)
     given = groups()
     evidence = trainer._evidence(given)

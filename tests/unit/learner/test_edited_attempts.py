@@ -59,10 +59,10 @@ def edited() -> list[list[Attempt]]:
 
 
 def update(folder: Path, given: list[list[Attempt]], microbatch_tokens: int, **choice: Any) -> dict[str, float]:
-    how = LearnerSettings(
+    config = LearnerSettings(
         warmup_updates=0, learning_rate=0.01, minibatches=2, microbatch_tokens=microbatch_tokens, **choice
     )
-    found = Trainer(folder, how, root=folder).update(1, given, version=1)
+    found = Trainer(folder, config, root=folder).update(1, given, version=1)
     return {name: found[name] for name in TOLD}
 
 

@@ -27,8 +27,8 @@ CASES = [
 ]
 
 
-def trained(folder: Path, target: Path, how: LearnerSettings, *updates: int) -> Trainer:
-    trainer = Trainer(folder, how)
+def trained(folder: Path, target: Path, config: LearnerSettings, *updates: int) -> Trainer:
+    trainer = Trainer(folder, config)
     for number in updates:
         figures = trainer.update(number, [[attempt(each) for each in group_of(f"g{number}", 4)]], version=0)
         assert 0.0 < figures["grad_norm"] < float("inf")
@@ -50,10 +50,10 @@ def same(left: Path, right: Path) -> bool:
 def test_a_model_goes_in_is_trained_and_comes_out(family: str, dtype: torch.dtype, rank: int, tmp_path: Path) -> None:
     with model_folder(str(tiny_of(family, tmp_path / "given", dtype))) as folder:
         write_root(folder, tmp_path / "0")
-    how = LearnerSettings(warmup_updates=0, learning_rate=1e-3, lora_rank=rank)
-    trained(tmp_path / "0", tmp_path / "1", how, 1)
-    resumed = trained(tmp_path / "1", tmp_path / "2", how, 2)
-    trained(tmp_path / "0", tmp_path / "straight", how, 1, 2)
+    config = LearnerSettings(warmup_updates=0, learning_rate=1e-3, lora_rank=rank)
+    trained(tmp_path / "0", tmp_path / "1", config, 1)
+    resumed = trained(tmp_path / "1", tmp_path / "2", config, 2)
+    trained(tmp_path / "0", tmp_path / "straight", config, 1, 2)
     assert same(tmp_path / "2", tmp_path / "straight")
 
     published = load_file(tmp_path / "2/model.safetensors")

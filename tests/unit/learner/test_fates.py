@@ -115,8 +115,8 @@ def test_whoever_a_cap_kept_out_until_it_was_stale_is_told_so() -> None:
     ("advantage", "ready"), [("dr_grpo", 0), ("reinforce_pp", 1), ("reinforce_pp_baseline", 0), ("gigpo", 0)]
 )
 def test_whether_equal_rewards_teach_anything_is_the_rule_s_to_say(advantage: str, ready: int) -> None:
-    how = LearnerSettings.model_validate({"advantage": advantage})
-    here = fold(buffer(lesson=learning_signal_of(how)), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
+    config = LearnerSettings.model_validate({"advantage": advantage})
+    here = fold(buffer(lesson=learning_signal_of(config)), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
     assert here.ready() == ready
     assert {reason for _, _, reason in told(here)} == (set() if ready else {"no_variance"})
 

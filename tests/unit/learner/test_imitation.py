@@ -73,15 +73,15 @@ def test_what_cannot_be_used_bars_what_has_nothing_else_to_imitate(text: str, pr
     failed, succeeded = (shown(labelled("g", 0, reward), 1, text) for reward in (0.0, 1.0))
     for record in (failed, succeeded):
         record["steps"][1]["prompt_tokens"] = prompt
-    assert (seen(failed).barred, seen(failed).sequences) == (reason, ())
-    assert (seen(succeeded).barred, len(seen(succeeded).sequences)) == ("", 1)
-    assert seen(shown(failed, 0, "!")).barred == ""
+    assert (seen(failed).untrainable, seen(failed).sequences) == (reason, ())
+    assert (seen(succeeded).untrainable, len(seen(succeeded).sequences)) == ("", 1)
+    assert seen(shown(failed, 0, "!")).untrainable == ""
 
 
 def test_one_that_the_model_cannot_hold() -> None:
     record = shown(labelled("g", 0, 0.0), 0, "!" * 60)
-    assert attempt(record, limits=replace(SPEECH, max_length=64)).barred == "too_long"
-    assert attempt(record, limits=replace(SPEECH, max_length=65)).barred == ""
+    assert attempt(record, limits=replace(SPEECH, max_length=64)).untrainable == "too_long"
+    assert attempt(record, limits=replace(SPEECH, max_length=65)).untrainable == ""
 
 
 # --- training

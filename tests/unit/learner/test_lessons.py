@@ -42,6 +42,6 @@ def test_who_rewards_tokens_may_pay_for_nearness_to_the_root(name: str) -> None:
 
 @pytest.mark.parametrize(("objective", "compares"), [("dpo", True), ("kto", False), ("sft", False)])
 def test_preferences_compare_and_judgements_do_not(objective: str, compares: bool) -> None:
-    how = LearnerSettings.model_validate({"objective": objective})
-    assert needs_group(how) is compares
-    assert equal_rewards_teach(how) is not compares
+    config = LearnerSettings.model_validate({"objective": objective})
+    assert needs_group(config) is compares
+    assert equal_rewards_teach(config) is not compares

@@ -44,7 +44,7 @@ def test_the_default_is_the_decoupled_truncated_objective() -> None:
 
 
 def test_settings_arrive() -> None:
-    how = LearnerSettings(
+    config = LearnerSettings(
         loss_ratio="step",
         loss_weight="icepop",
         weight_low=0.7,
@@ -54,7 +54,7 @@ def test_settings_arrive() -> None:
         opsm_bound=0.1,
         entropy_bonus=0.5,
     )
-    assert objective_of(how) == Objective(
+    assert objective_of(config) == Objective(
         ratio="step",
         weight=Banded(0.7, 2.0),
         clip=Ppo(0.2, 0.28, 3.0),

@@ -23,7 +23,7 @@ OBJECTIVES = ("policy_gradient", "dpo", "kto", "sft")
 BY_TEXT = ("dpo", "kto", "sft")
 
 
-def how(objective: str, **fields: Any) -> LearnerSettings:
+def config(objective: str, **fields: Any) -> LearnerSettings:
     return LearnerSettings.model_validate({"objective": objective, "warmup_updates": 0, "minibatches": 1, **fields})
 
 
@@ -42,7 +42,7 @@ def limits(objective: str, **changes: Any) -> Limits:
     values: dict[str, Any] = {
         "vocabulary": 128,
         "needs": REQUIREMENTS[objective],
-        "alone": objective != "policy_gradient" and not needs_group(how(objective)),
+        "alone": objective != "policy_gradient" and not needs_group(config(objective)),
         "speech": lambda text: [*text.encode("ascii"), 2] if text != "?" else [],
         "transcript": spoken,
     }
@@ -51,7 +51,7 @@ def limits(objective: str, **changes: Any) -> Limits:
 
 def test_every_objective_has_its_needs() -> None:
     assert set(REQUIREMENTS) == set(get_args(LearnerSettings.model_fields["objective"].annotation)) == set(OBJECTIVES)
-    assert [name for name in OBJECTIVES if requirements_of(how(name)).sampled] == ["policy_gradient"]
+    assert [name for name in OBJECTIVES if requirements_of(config(name)).sampled] == ["policy_gradient"]
     assert all(needs.fresh == needs.sampled for needs in REQUIREMENTS.values())
 
 
@@ -84,7 +84,7 @@ def text(**fields: Any) -> Any:
     ],
 )
 def test_each_objective_bars_what_it_cannot_learn_from(record: Any, bars: tuple[str, ...]) -> None:
-    assert tuple(attempt(record, limits=limits(name)).barred for name in OBJECTIVES) == bars
+    assert tuple(attempt(record, limits=limits(name)).untrainable for name in OBJECTIVES) == bars
     assert {bar for bar in bars if bar} <= REASONS.keys() & REMEDIES.keys()
 
 
@@ -99,7 +99,7 @@ def test_text_becomes_tokens_that_no_policy_sampled() -> None:
 
 
 def test_a_token_that_the_model_has_not_is_not_trained_on() -> None:
-    assert attempt(text(), limits=limits("dpo", vocabulary=64)).barred == "conversation_form"
+    assert attempt(text(), limits=limits("dpo", vocabulary=64)).untrainable == "conversation_form"
 
 
 # --- demonstrations
@@ -126,20 +126,20 @@ def test_a_demonstration_is_imitated_in_place_of_the_answer_or_preferred_to_it(r
 
 def test_a_demonstration_and_the_answer_in_its_place_are_a_pair() -> None:
     attempts = [attempt(each, limits=limits("dpo")) for each in (corrected("!!"), labelled("g", 0, 0.0))]
-    assert learning_signal_of(how("dpo"))(attempts) == ""  # although both failed
-    [[better, worse]] = Preference(how("dpo")).compared([attempts])
+    assert learning_signal_of(config("dpo"))(attempts) == ""  # although both failed
+    [[better, worse]] = Preference(config("dpo")).compared([attempts])
     assert better.reward > worse.reward
     assert [bytes(each.sequences[0].ids.tolist()) for each in (better, worse)] == [b"whataband!!\x02", b"whatabandc"]
     assert [each.sequences[0].trained.tolist() for each in (better, worse)] == [[9, 10, 11], [9]]
     alone = attempt(corrected("!!", group=None), limits=limits("dpo"))
-    assert (alone.barred, learning_signal_of(how("dpo"))([alone])) == ("", "")
-    assert attempt(corrected("?", group=None), limits=limits("dpo")).barred == "demonstration_form"
-    assert attempt(corrected("?"), limits=limits("dpo")).barred == ""  # its group may still make a pair of it
+    assert (alone.untrainable, learning_signal_of(config("dpo"))([alone])) == ("", "")
+    assert attempt(corrected("?", group=None), limits=limits("dpo")).untrainable == "demonstration_form"
+    assert attempt(corrected("?"), limits=limits("dpo")).untrainable == ""  # its group may still make a pair of it
 
 
 def test_whole_attempts_are_compared_beside_demonstrations_where_their_rewards_differ() -> None:
     records = [corrected("!!"), written("u", "qa", 1.0, group="g")]
-    whole, pair = Preference(how("dpo")).compared([[attempt(record, limits=limits("dpo")) for record in records]])
+    whole, pair = Preference(config("dpo")).compared([[attempt(record, limits=limits("dpo")) for record in records]])
     assert [answer.reward for answer in whole] == [0.0, 1.0]
     assert len(pair) == 2
 
@@ -154,7 +154,7 @@ def pair_log(name: str, count: int = 2) -> list[Attempt]:
 @pytest.mark.parametrize("name", BY_TEXT)
 def test_a_group_that_waited_in_vain_is_taken_as_it_is(name: str) -> None:
     here = fold(
-        buffer(lesson=learning_signal_of(how(name)), needs=REQUIREMENTS[name], version=50, root=40), pair_log(name)
+        buffer(lesson=learning_signal_of(config(name)), needs=REQUIREMENTS[name], version=50, root=40), pair_log(name)
     )
     assert here.take(1) is None
     here.give_up(10.0)
@@ -163,7 +163,7 @@ def test_a_group_that_waited_in_vain_is_taken_as_it_is(name: str) -> None:
 
 
 def test_what_waited_in_vain_and_makes_no_pair_is_given_up() -> None:
-    here = fold(buffer(lesson=learning_signal_of(how("dpo")), needs=REQUIREMENTS["dpo"]), pair_log("dpo", 1))
+    here = fold(buffer(lesson=learning_signal_of(config("dpo")), needs=REQUIREMENTS["dpo"]), pair_log("dpo", 1))
     here.give_up(10.0)
     assert [fate.reason for fate in here.fates()] == ["group_incomplete"]
 
@@ -173,7 +173,7 @@ def test_only_ratios_need_what_is_fresh_and_of_the_lineage(name: str) -> None:
     records = [labelled("g", n, float(n == 0), versions=(3, 3)) for n in range(SIZE)]
     reasons = []
     for version, root in ((9, 0), (5, 4)):
-        here = buffer(lesson=learning_signal_of(how(name)), needs=REQUIREMENTS[name], version=version, root=root)
+        here = buffer(lesson=learning_signal_of(config(name)), needs=REQUIREMENTS[name], version=version, root=root)
         reasons.append({fate.reason for fate in fold(here, log_of(*records)).fates()})
     assert reasons == ([{"stale"}, {"other_lineage"}] if REQUIREMENTS[name].fresh else [set(), set()])
 
@@ -192,11 +192,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", BY_TEXT)
 def test_it_trains_on_what_others_wrote(folder: Path, name: str) -> None:
-    trainer = Trainer(folder, how(name, learning_rate=3e-3), folder)
+    trainer = Trainer(folder, config(name, learning_rate=3e-3), folder)
     own, said = trainer.limits("demo"), (("so it is", 1.0), ("no", 0.0))
     records = [[written(f"{g}/{n}", (f"{g}?", said[n][0]), said[n][1], group=f"{g}") for n in (0, 1)] for g in range(3)]
     groups = [[attempt(record, limits=own) for record in group] for group in records]
-    assert {each.barred for group in groups for each in group} == {""}
+    assert {each.untrainable for group in groups for each in group} == {""}
     figures = [trainer.update(number, groups, version=7) for number in range(1, 9)]
     assert figures[-1]["loss"] < figures[0]["loss"] - 1e-2
     assert figures[-1]["preferred_share"] == (0.5 if name == "sft" else 1.0)

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def how(**fields: Any) -> LearnerSettings:
+def config(**fields: Any) -> LearnerSettings:
     return LearnerSettings.model_validate({"warmup_updates": 0, "learning_rate": 1e-3, **fields})
 
 
@@ -35,7 +35,7 @@ def groups(count: int = 3) -> list[list[Attempt]]:
 
 
 def trainer(folder: Path, **fields: Any) -> Trainer:
-    return Trainer(folder, how(**fields), folder)
+    return Trainer(folder, config(**fields), folder)
 
 
 @pytest.mark.parametrize("objective", ["dpo", "kto", "sft"])
@@ -91,7 +91,7 @@ def test_pairs_are_of_one_group_and_differ_enough() -> None:
 def test_weights_are_the_loss_s_own_gradient() -> None:
     """One pair: β·σ(-β·margin), up for the better and down for the worse."""
     here = answers([-10.0, -15.0], [1.0, 0.0], [0, 0])
-    loss = loss_of(how(objective="dpo"))(here)
+    loss = loss_of(config(objective="dpo"))(here)
     (gradient,) = torch.autograd.grad(loss, here.current)
     expected = 0.1 * torch.sigmoid(torch.tensor(-0.1 * 5.0, dtype=torch.float64)).item()
     assert gradient.tolist() == pytest.approx([-expected, expected])
@@ -101,12 +101,12 @@ def test_weights_are_the_loss_s_own_gradient() -> None:
 
 def test_imitation_counts_the_tokens_of_what_succeeded_only() -> None:
     here = answers([-8.0, -100.0], [1.0, 0.0], [0, 0])
-    assert loss_of(how(objective="sft"))(here).item() == pytest.approx(8.0 / 4)
+    assert loss_of(config(objective="sft"))(here).item() == pytest.approx(8.0 / 4)
 
 
 def test_only_the_policy_s_own_answers_tell_how_far_it_is_from_the_root() -> None:
     here = answers([2.0, -1.0], [1.0, 0.0], [0, 1])
-    loss, judged = loss_of(how(objective="kto")), torch.tensor([True, False])
+    loss, judged = loss_of(config(objective="kto")), torch.tensor([True, False])
     zero = torch.zeros(2, dtype=torch.float64)
     for own, expected in ((judged, 2.0), (torch.tensor([False, False]), 0.0), (~judged, -1.0)):
         found = loss(replace(here, sampled=own))
@@ -115,7 +115,7 @@ def test_only_the_policy_s_own_answers_tell_how_far_it_is_from_the_root() -> Non
 
 
 def test_minibatches_keep_groups_whole() -> None:
-    parts = Preference(how(objective="dpo", minibatches=2)).parts(groups(5), 1)
+    parts = Preference(config(objective="dpo", minibatches=2)).parts(groups(5), 1)
     assert sorted(number for part in parts for number in part) == [0, 1, 2, 3, 4]
     assert [len(part) for part in parts] == [3, 2]
 
@@ -133,7 +133,7 @@ def test_minibatches_keep_groups_whole() -> None:
 )
 def test_what_a_group_must_have(fields: dict[str, Any], rewards: tuple[float, ...], reason: str) -> None:
     attempts = [attempt(labelled("g", n, reward)) for n, reward in enumerate(rewards)]
-    assert learning_signal_of(how(**fields))(attempts) == reason
+    assert learning_signal_of(config(**fields))(attempts) == reason
 
 
 # --- distance from the reference
@@ -186,21 +186,21 @@ def test_what_a_token_is_paid_is_its_own_distance() -> None:
 
 def test_a_rule_that_rewards_no_tokens_pays_for_no_nearness() -> None:
     with pytest.raises(ValidationError, match="kl_place=loss"):
-        how(advantage="dr_grpo", kl_place="reward")
+        config(advantage="dr_grpo", kl_place="reward")
 
 
 def test_with_adapters_the_reference_is_the_model_below_them(folder: Path) -> None:
-    made = Trainer(folder, how(kl_weight=0.1, lora_rank=2, minibatches=1))
+    made = Trainer(folder, config(kl_weight=0.1, lora_rank=2, minibatches=1))
     assert made.update(1, groups(), 0)["reference_kl"] == pytest.approx(0.0, abs=1e-9)
     assert made.update(2, groups(), 0)["reference_kl"] > 0
 
 
 def test_a_reference_must_be_given(folder: Path) -> None:
     with pytest.raises(ValueError, match="root"):
-        Trainer(folder, how(objective="kto"))
+        Trainer(folder, config(objective="kto"))
 
 
 @pytest.mark.parametrize("objective", ["dpo", "kto", "sft"])
 def test_a_penalty_beside_preferences_is_refused(objective: str) -> None:
     with pytest.raises(ValidationError, match="kl_weight=0"):
-        how(objective=objective, kl_weight=0.1)
+        config(objective=objective, kl_weight=0.1)

@@ -24,18 +24,18 @@ PAID = {"kl_weight": 0.1, "kl_place": "reward", "advantage": "reinforce_pp"}
 class World:
     """A log in memory and three versions that were trained from it: 0 (root), 1 and 2."""
 
-    def __init__(self, data: Path, how: LearnerSettings = HOW, **fields: Any) -> None:
-        self.how = how
+    def __init__(self, data: Path, config: LearnerSettings = HOW, **fields: Any) -> None:
+        self.config = config
         self.log: dict[LogPosition, Any] = {}
         for number in range(8):
             for record in group_of(f"g{number}", 3, **fields):
-                if how.objective == "sft":
+                if config.objective == "sft":
                     shown(record, number % 2, f"ans({number})")
                 self.log[number % 2, len(self.log)] = record
         self.versions = Versions()
         root = tiny_model(data / "given")
         self._publish(data, 0, None, write_root(root, data / "0"), [])
-        trainer = Trainer(data / "0", how, data / "0")
+        trainer = Trainer(data / "0", config, data / "0")
         for version in (1, 2):
             inputs = [self._train(trainer, 2 * version - 1), self._train(trainer, 2 * version)]
             files = write_version(trainer.snapshot(), data / str(version - 1), data / str(version))
@@ -67,7 +67,7 @@ class World:
                 weights_sha256=weights_sha256(files),
                 files=files,
                 inputs=inputs,
-                configuration=configuration_of(self.how),
+                configuration=configuration_of(self.config),
                 code_version=code_version(),
             )
         )
@@ -203,13 +203,13 @@ def test_an_ancestor_that_comes_out_different_stops_it(world: World) -> None:
 
 
 def test_the_configuration_is_that_of_then(world: World) -> None:
-    how, then = recorded(configuration_of(HOW))
-    assert how == HOW.model_copy(update={"checkpoints": ""})
+    config, then = recorded(configuration_of(HOW))
+    assert config == HOW.model_copy(update={"checkpoints": ""})
     assert then == arithmetic()
     older = orjson.loads(configuration_of(HOW))
     older["learner"]["no_longer_a_setting"] = 1
     older["arithmetic"]["torch"] = "1.0"
-    assert recorded(orjson.dumps(older).decode())[0] == how
+    assert recorded(orjson.dumps(older).decode())[0] == config
     checkpoint = world.versions.get("demo", 1)
     checkpoint["configuration"] = orjson.dumps(older).decode()
     (difference,) = world.rebuild(1).differences

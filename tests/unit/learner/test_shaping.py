@@ -62,8 +62,8 @@ def advantages(rule: Rule, attempts: list[Trajectory]) -> list[float]:
 
 @pytest.mark.parametrize("advantage", ADVANTAGES)
 def test_every_rule_has_its_discounts(advantage: str) -> None:
-    how: dict[str, Any] = {"advantage": advantage, "credit_discount": 0.9, "loss_weight": "none"}
-    told = sums_of(LearnerSettings(**how))
+    config: dict[str, Any] = {"advantage": advantage, "credit_discount": 0.9, "loss_weight": "none"}
+    told = sums_of(LearnerSettings(**config))
     expected = {1.0} if advantage in WHOLE | {"ppo_gae"} else {0.9, 1.0} if advantage in {"gigpo", "hcapo"} else {0.9}
     assert told.discounts == expected
     assert told.bootstraps == (advantage in CRITICS | {"step_gae", "shadow"})
@@ -80,8 +80,8 @@ def test_an_objective_without_advantages_adds_up_whole_rewards_or_nothing() -> N
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 def test_what_fits_changes_no_advantage_and_what_does_not_changes_some(advantage: str, discount: float) -> None:
     """Where V̂ and baselines are the group's own, -Φ(s) is in both and nothing is left of it."""
-    how = LearnerSettings(advantage=advantage, credit_discount=discount)
-    rule, sums = rule_of(how), sums_of(how)
+    config = LearnerSettings(advantage=advantage, credit_discount=discount)
+    rule, sums = rule_of(config), sums_of(config)
     for gamma in (1.0, 0.9, 0.5):
         fits = not misshaped(shaped([0.0, 1.0], [0.5, 0.5], gamma), sums)
         assert fits == (sums.discounts == {gamma})
@@ -93,16 +93,16 @@ def test_what_fits_changes_no_advantage_and_what_does_not_changes_some(advantage
 def test_a_label_that_does_not_fit_is_barred_and_the_others_are_not() -> None:
     record = shaped([0.0, 1.0], [0.5, 0.5], 0.95)
     limits = replace(LIMITS, sums=Sums(frozenset({1.0})))
-    assert attempt_of(record, (0, 0), limits).barred == "shaping_discount"
-    assert attempt_of(record, (0, 0), LIMITS).barred == ""
-    assert attempt_of({**record, "gamma": 1.0}, (0, 0), limits).barred == ""
-    assert attempt_of({**record, "gamma": None}, (0, 0), limits).barred == ""  # from before labels told it
+    assert attempt_of(record, (0, 0), limits).untrainable == "shaping_discount"
+    assert attempt_of(record, (0, 0), LIMITS).untrainable == ""
+    assert attempt_of({**record, "gamma": 1.0}, (0, 0), limits).untrainable == ""
+    assert attempt_of({**record, "gamma": None}, (0, 0), limits).untrainable == ""  # from before labels told it
     for kind, weight in (("shadow", 0.0), ("shaping", 0.0), ("raw", 1.0)):
         record["steps"][1]["components"][0] |= {"kind": kind, "weight": weight}
         record["steps"][0]["components"] = []
-        assert attempt_of(record, (0, 0), limits).barred == ""
+        assert attempt_of(record, (0, 0), limits).untrainable == ""
     # What would bar it anyway says so.
-    assert attempt_of({**record, "split": "eval"}, (0, 0), limits).barred == "split"
+    assert attempt_of({**record, "split": "eval"}, (0, 0), limits).untrainable == "split"
 
 
 @given(

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def how(**fields: Any) -> LearnerSettings:
+def config(**fields: Any) -> LearnerSettings:
     return LearnerSettings.model_validate({"warmup_updates": 0, **fields})
 
 
@@ -43,7 +43,7 @@ def on_policy(trainer: Trainer, group: list[Any]) -> list[Attempt]:
 
 @pytest.mark.parametrize("advantage", get_args(LearnerSettings.model_fields["advantage"].annotation))
 def test_what_succeeded_becomes_likelier_and_what_failed_less(folder: Path, advantage: str) -> None:
-    trainer = Trainer(folder, how(advantage=advantage, **LOSS_OF.get(advantage, {})))
+    trainer = Trainer(folder, config(advantage=advantage, **LOSS_OF.get(advantage, {})))
     records = [labelled("g", n, float(n < 2)) for n in range(4)]
     for record in records:
         record["sequences"][0]["token_ids"][:4] = [5, 6, 7, 8]  # one task: they begin in the same state
@@ -59,7 +59,7 @@ def test_what_succeeded_becomes_likelier_and_what_failed_less(folder: Path, adva
 def test_the_same_update_gives_the_same_bits(folder: Path, tmp_path: Path) -> None:
     hashes = set()
     for run in range(2):
-        trainer = Trainer(folder, how())
+        trainer = Trainer(folder, config())
         for number in (1, 2):
             trainer.update(number, groups(3, seed=number), version=0)
         write_version(trainer.snapshot(), folder, tmp_path / str(run))
@@ -70,12 +70,12 @@ def test_the_same_update_gives_the_same_bits(folder: Path, tmp_path: Path) -> No
 
 
 def test_continuing_from_files_is_continuing(folder: Path, tmp_path: Path) -> None:
-    straight = Trainer(folder, how())
+    straight = Trainer(folder, config())
     straight.update(1, groups(3, seed=1), version=0)
     write_version(straight.snapshot(), folder, tmp_path / "1")
     straight.update(2, groups(3, seed=2), version=1)
     write_version(straight.snapshot(), folder, tmp_path / "2")
-    resumed = Trainer(tmp_path / "1", how())
+    resumed = Trainer(tmp_path / "1", config())
     resumed.update(2, groups(3, seed=2), version=1)
     write_version(resumed.snapshot(), tmp_path / "1", tmp_path / "again")
     for file in ("model.safetensors", "optimizer.safetensors"):
@@ -85,24 +85,24 @@ def test_continuing_from_files_is_continuing(folder: Path, tmp_path: Path) -> No
 def test_one_minibatch_equals_the_sum_of_its_microbatches(folder: Path) -> None:
     weights = []
     for most in (1, 100_000):
-        trainer = Trainer(folder, how(minibatches=1, microbatch_tokens=most))
+        trainer = Trainer(folder, config(minibatches=1, microbatch_tokens=most))
         trainer.update(1, groups(2), version=0)
         weights.append(torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]))
     torch.testing.assert_close(weights[0], weights[1], atol=2e-5, rtol=0)
 
 
 def test_minibatches_hold_whole_groups_where_they_can(folder: Path) -> None:
-    trainer = Trainer(folder, how(minibatches=2))
+    trainer = Trainer(folder, config(minibatches=2))
     for number in range(8):
         parts = trainer._minibatches(groups(4), number)
         assert sorted(row for part in parts for row in part) == list(range(16))
         assert all(len(part) == 8 and len({row // 4 for row in part}) == 2 for part in parts)
-    cut = Trainer(folder, how(minibatches=3))._minibatches(groups(1), 1)
+    cut = Trainer(folder, config(minibatches=3))._minibatches(groups(1), 1)
     assert sorted(map(len, cut)) == [1, 1, 2]
 
 
 def test_later_minibatches_are_clipped_against_the_update_s_start(folder: Path) -> None:
-    trainer = Trainer(folder, how(minibatches=4, learning_rate=0.05, clip_low=0.01, clip_high=0.01))
+    trainer = Trainer(folder, config(minibatches=4, learning_rate=0.05, clip_low=0.01, clip_high=0.01))
     group = on_policy(trainer, [labelled("g", n, float(n < 8)) for n in range(16)])
     figures = trainer.update(1, [group], version=0)
     assert figures["clip_share"] > 0.1
@@ -110,7 +110,7 @@ def test_later_minibatches_are_clipped_against_the_update_s_start(folder: Path) 
 
 
 def test_a_gradient_that_is_not_finite_is_not_stepped_on(folder: Path) -> None:
-    trainer = Trainer(folder, how(minibatches=1))
+    trainer = Trainer(folder, config(minibatches=1))
     before = [weight.detach().clone() for weight in trainer.model.parameters()]
     with torch.no_grad():
         next(trainer.model.parameters()).view(-1)[0] = float("nan")
@@ -132,7 +132,7 @@ class Kept:
 def test_recomputed_activations_are_the_same_bits(folder: Path) -> None:
     gradients = []
     for recompute in (False, True):
-        trainer = Trainer(folder, how(minibatches=1, activation_checkpointing=recompute))
+        trainer = Trainer(folder, config(minibatches=1, activation_checkpointing=recompute))
         kept = Kept()
         with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
             trainer.update(1, groups(2), version=0)
@@ -144,7 +144,7 @@ def test_recomputed_activations_are_the_same_bits(folder: Path) -> None:
 def test_bfloat16_learns_as_float32_does(folder: Path) -> None:
     changes = []
     for precision in ("float32", "bfloat16"):
-        trainer = Trainer(folder, how(minibatches=1, precision=precision))
+        trainer = Trainer(folder, config(minibatches=1, precision=precision))
         before = torch.cat([w.detach().flatten() for w in trainer.model.parameters()])
         figures = trainer.update(1, groups(4), version=0)
         assert all(w.dtype == torch.float32 for w in trainer.model.parameters())
@@ -164,7 +164,7 @@ def test_layers_are_compiled_where_asked(folder: Path, monkeypatch: pytest.Monke
         real(module, backend="aot_eager", **options)  # as inductor, without its C++ compiler's minutes
 
     monkeypatch.setattr(torch.nn.Module, "compile", traced)
-    trainers = [Trainer(folder, how(minibatches=1, compile=choice)) for choice in (False, True)]
+    trainers = [Trainer(folder, config(minibatches=1, compile=choice)) for choice in (False, True)]
     assert compiled == ["LlamaDecoderLayer"] * 2
     figures = [trainer.update(1, groups(2), version=0) for trainer in trainers]
     assert figures[1]["grad_norm"] == pytest.approx(figures[0]["grad_norm"], rel=1e-4)
@@ -173,7 +173,7 @@ def test_layers_are_compiled_where_asked(folder: Path, monkeypatch: pytest.Monke
 def test_staleness_is_counted_by_token(folder: Path) -> None:
     group = [attempt(record) for record in group_of("g", 2, versions=(1, 4))]
     tokens = [int(v) for a in group for v in a.sequences[0].versions]
-    figures = Trainer(folder, how()).update(1, [group], version=5)
+    figures = Trainer(folder, config()).update(1, [group], version=5)
     assert figures["staleness_max"] == 4.0
     assert figures["staleness_mean"] == pytest.approx(5 - sum(tokens) / len(tokens))
     assert figures["tokens"] == len(tokens)
@@ -190,7 +190,7 @@ def test_learning_rate_rises_then_falls() -> None:
 def test_models_whose_logits_are_not_understood_are_refused(tmp_path: Path) -> None:
     """This one's configuration asks for a cap, of which its code knows nothing."""
     folder = tiny_model(tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"final_logit_softcapping": 0.01}))
+    model_config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(model_config | {"final_logit_softcapping": 0.01}))
     with pytest.raises(CannotTrain, match="LlamaForCausalLM does more to its logits than to scale and cap them"):
-        Trainer(folder, how())
+        Trainer(folder, config())

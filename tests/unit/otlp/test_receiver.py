@@ -250,9 +250,9 @@ async def test_an_api_key_decides_the_tenant() -> None:
     await post(receiver(kafka, tenant_of=lambda scope: "acme"), request.path, request.headers, request.body)
     assert {record.record["tenant"] for record in kafka.records} == {"acme"}
 
-    def refuse(scope: Any) -> str:
+    def dead_letter(scope: Any) -> str:
         raise Forbidden("not for otlp")
 
-    reply = await post(receiver(kafka, tenant_of=refuse), request.path, request.headers, request.body)
+    reply = await post(receiver(kafka, tenant_of=dead_letter), request.path, request.headers, request.body)
     assert reply.status == 403
     assert len(kafka.records) == 3

@@ -291,8 +291,8 @@ def test_generators_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("how", ["setting", "code"])
-def test_switched_off_it_does_nothing(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if how == "setting":
+def test_switched_off_it_does_nothing(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if config == "setting":
         monkeypatch.setenv("STEPSTREAM_SDK_ENABLED", "false")
         sdk.configure()
     else:

@@ -47,7 +47,7 @@ def test_records_come_back_whole_and_in_order(tmp_path: Path) -> None:
     assert queue.unread == 300
     found = drain(queue)
     assert [entry for entry, _ in found] == records
-    queue.delivered(found[-1][1])
+    queue.mark_delivered(found[-1][1])
     queue.close()
     assert [path.name for path in queue.folder.iterdir()] == ["lock"]
 
@@ -55,7 +55,7 @@ def test_records_come_back_whole_and_in_order(tmp_path: Path) -> None:
 def test_a_crash_repeats_only_what_was_not_delivered(tmp_path: Path) -> None:
     queue, _ = opened(tmp_path)
     places = [queue.append(record(n, size=3000), read=True) for n in range(100)]
-    queue.delivered(places[59])
+    queue.mark_delivered(places[59])
     _die(queue)
     after, _ = opened(tmp_path)
     assert after.unread == 40
@@ -138,7 +138,7 @@ def test_any_interleaving_keeps_order_and_loses_nothing(
             del unread[: len(found)]
         elif move == "deliver" and taken:
             half = len(taken) // 2
-            queue.delivered(taken[half][1])
+            queue.mark_delivered(taken[half][1])
             del taken[: half + 1]
         elif move == "rewind" and taken:
             half = len(taken) // 2
@@ -226,7 +226,7 @@ def test_a_second_writer_has_a_folder_of_its_own_and_the_next_one_sends_both(tmp
     second.append(record(1))
     places = [second.append(record(n)) for n in (2, 3)]
     drain(second)
-    second.delivered(places[0])
+    second.mark_delivered(places[0])
     _die(second)
     third, _ = opened(tmp_path)  # takes the second's folder; the first is alive and keeps its own
     assert third.folder == second.folder

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_judge import reply, served
 
-from stepstream.config import Judge as JudgeSettings
-from stepstream.config import Settings, SettingsError
+from stepstream.config import JudgeSettings, Settings, SettingsError
 from stepstream.jobs.judging.agreement import cohen, krippendorff, wilson
 from stepstream.jobs.judging.calibrate import OfNextState, OfVerifier, calibrate, read_set
 from stepstream.jobs.judging.calibration import Gate, Labelled, measured, refusal

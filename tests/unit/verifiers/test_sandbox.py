@@ -235,9 +235,9 @@ def test_nothing_is_run_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPa
     order += "runpy.run_module('stepstream.jobs.verifiers.sandbox.launcher', run_name='__main__')"
     real = subprocess.Popen
 
-    def crippled(how: str) -> None:
+    def crippled(config: str) -> None:
         def start(command: list[str], **fields: Any) -> Any:
-            changed = [sys.executable, "-I", "-c", order.format(how), command[-1]]
+            changed = [sys.executable, "-I", "-c", order.format(config), command[-1]]
             return real(changed, **fields)
 
         monkeypatch.setattr(subprocess, "Popen", start)

@@ -146,7 +146,7 @@ def test_while_state_is_rebuilt_nobody_is_asked() -> None:
     records = [run.record("governed-steps", step) for step in talk()] + [run.record("governed-feedback", ending())]
     for record in records:
         run.fold.apply(record, run.codec.decode(record.topic, record.value), changes, out)
-    run.fold.settle(changes, out)
+    run.fold.end_batch(changes, out)
     run.state.write(changes)
     assert fed(run, talk(), ending()) == []
     assert verifier.cases == []

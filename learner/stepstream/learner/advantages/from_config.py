@@ -33,13 +33,13 @@ POLICY = "policy"
 Maker = Callable[[LearnerSettings], HindsightCritic]
 
 
-def critic_of(how: LearnerSettings) -> HindsightCritic:
+def critic_of(config: LearnerSettings) -> HindsightCritic:
     """The critic that `learner.credit_hindsight` names; `recorded` where the policy's own scores come with the steps.
 
     Raises:
         SettingsError: no package, or more than one, has it.
     """
-    name = how.credit_hindsight
+    name = config.credit_hindsight
     if name == POLICY:
         return recorded
     points = list(entry_points(group=GROUP, name=name))
@@ -50,33 +50,33 @@ def critic_of(how: LearnerSettings) -> HindsightCritic:
         packages = ", ".join(sorted(point.value for point in points))
         raise SettingsError(f"several packages have a critic '{name}' (learner.credit_hindsight): {packages}")
     make: Maker = points[0].load()
-    return make(how)
+    return make(config)
 
 
 _RULES: dict[str, Callable[[LearnerSettings], Rule]] = {
-    "rloo": lambda how: Rloo(),
-    "grpo": lambda how: Grpo(),
-    "dr_grpo": lambda how: DrGrpo(),
-    "reinforce_pp": lambda how: ReinforcePlusPlus(),
-    "reinforce_pp_baseline": lambda how: ReinforcePlusPlus(baseline=True),
-    "step_gae": lambda how: GroupStepGae(how.credit_discount, how.credit_trace),
-    "gigpo": lambda how: GiGpo(how.credit_step_weight, how.credit_discount),
-    "hgpo": lambda how: Hgpo(how.credit_discount, how.credit_history),
-    "stratified": lambda how: Stratified(how.credit_blend, how.credit_stratum),
-    "salt": lambda how: Salt(),
-    "tree_grpo": lambda how: TreeGrpo(),
-    "shadow": lambda how: Shadow(how.credit_discount, how.credit_trace),
-    "ppo_gae": lambda how: PpoGae(trace=how.credit_trace),
-    "step_ppo": lambda how: StepGae(how.credit_discount, how.credit_trace),
-    "vtrace": lambda how: VTrace(how.credit_discount),
-    "hcapo": lambda how: Hcapo(how.credit_step_weight, how.credit_discount, critic=critic_of(how)),
+    "rloo": lambda config: Rloo(),
+    "grpo": lambda config: Grpo(),
+    "dr_grpo": lambda config: DrGrpo(),
+    "reinforce_pp": lambda config: ReinforcePlusPlus(),
+    "reinforce_pp_baseline": lambda config: ReinforcePlusPlus(baseline=True),
+    "step_gae": lambda config: GroupStepGae(config.credit_discount, config.credit_trace),
+    "gigpo": lambda config: GiGpo(config.credit_step_weight, config.credit_discount),
+    "hgpo": lambda config: Hgpo(config.credit_discount, config.credit_history),
+    "stratified": lambda config: Stratified(config.credit_blend, config.credit_stratum),
+    "salt": lambda config: Salt(),
+    "tree_grpo": lambda config: TreeGrpo(),
+    "shadow": lambda config: Shadow(config.credit_discount, config.credit_trace),
+    "ppo_gae": lambda config: PpoGae(trace=config.credit_trace),
+    "step_ppo": lambda config: StepGae(config.credit_discount, config.credit_trace),
+    "vtrace": lambda config: VTrace(config.credit_discount),
+    "hcapo": lambda config: Hcapo(config.credit_step_weight, config.credit_discount, critic=critic_of(config)),
 }
 
 
-def rule_of(how: LearnerSettings) -> Rule:
+def rule_of(config: LearnerSettings) -> Rule:
     """The rule that `learner.advantage` names, with its settings.
 
     Raises:
         SettingsError: a critic that is not installed.
     """
-    return _RULES[how.advantage](how)
+    return _RULES[config.advantage](config)

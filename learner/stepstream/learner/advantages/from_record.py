@@ -15,9 +15,9 @@ from stepstream.learner.advantages import (
 from stepstream.learner.advantages.from_config import POLICY, rule_of
 
 
-def described(how: LearnerSettings) -> Rule:
+def described(config: LearnerSettings) -> Rule:
     """The same rule to be asked about itself: without the critic of its settings, which may not be installed here."""
-    return rule_of(how.model_copy(update={"credit_hindsight": POLICY}))
+    return rule_of(config.model_copy(update={"credit_hindsight": POLICY}))
 
 
 def positions(record: Mapping[str, Any]) -> dict[int, int]:

@@ -104,7 +104,7 @@ class Attempt:
     version_min: int | None
     """Oldest policy version among its trained tokens; None: no policy is known to have sampled them. Where nothing may
     be trained on, as its record says, or 0."""
-    barred: str = ""
+    untrainable: str = ""
     """Why it may not be trained on; empty where it may. It still tells its group that it has arrived."""
     credit: Trajectory = field(default_factory=lambda: Trajectory((), 0.0))
     """What the advantage rules see of it; empty where it may not be trained on."""
@@ -117,11 +117,11 @@ class Attempt:
     @property
     def provisional(self) -> bool:
         """Whether its outcome, or a component that its reward requires, is still to come with a later revision."""
-        return self.barred == _NO_OUTCOME
+        return self.untrainable == _NO_OUTCOME
 
     def staleness(self, version: int) -> int | None:
         """Of its oldest trained token, in versions, for a learner that trains from `version`; None: it has none."""
-        return None if self.barred or self.version_min is None else version - self.version_min
+        return None if self.untrainable or self.version_min is None else version - self.version_min
 
 
 def attempt_of(record: Mapping[str, Any], place: LogPosition, limits: Limits) -> Attempt:
@@ -132,18 +132,18 @@ def attempt_of(record: Mapping[str, Any], place: LogPosition, limits: Limits) ->
     """
     if not all(abs(paid) <= _MOST_REWARD for paid in (record["reward"], *(step["reward"] for step in record["steps"]))):
         raise Invalid(f"reward is no number, or beyond {_MOST_REWARD:g}")
-    barred = _barred(record, limits) or _unsuited(record, limits)
-    sequences = () if barred else _sequences(record, limits)
-    if not barred and not sequences:
-        barred = "no_trained_tokens" if is_sampled(record) else "conversation_form"
+    untrainable = _barred(record, limits) or _unsuited(record, limits)
+    sequences = () if untrainable else _sequences(record, limits)
+    if not untrainable and not sequences:
+        untrainable = "no_trained_tokens" if is_sampled(record) else "conversation_form"
     elif any(tokens.ids.size > limits.max_length for tokens in sequences):
-        barred, sequences = "too_long", ()
+        untrainable, sequences = "too_long", ()
     demonstrations: tuple[TokenSequence, ...] = ()
     oldest = min((int(tokens.versions.min()) for tokens in sequences), default=record["version_min"] or 0)
-    if limits.speech is not None and limits.needs.demonstrations != "unused" and not barred:
+    if limits.speech is not None and limits.needs.demonstrations != "unused" and not untrainable:
         sequences, demonstrations, fault = shown_in(record, sequences, limits)
         if fault and not demonstrations and not teaches_without(record, sequences, limits):
-            barred, sequences = fault, ()
+            untrainable, sequences = fault, ()
     return Attempt(
         place=place,
         trajectory_id=record["trajectory_id"],
@@ -152,8 +152,8 @@ def attempt_of(record: Mapping[str, Any], place: LogPosition, limits: Limits) ->
         reward=record["reward"],
         sequences=sequences,
         version_min=None if oldest == UNVERSIONED else oldest,
-        barred=barred,
-        credit=Trajectory((), record["reward"]) if barred else trajectory_of(held(record, limits.sums)),
+        untrainable=untrainable,
+        credit=Trajectory((), record["reward"]) if untrainable else trajectory_of(held(record, limits.sums)),
         tenant=record["tenant"],
         signature=np.asarray(record["signature"], dtype=np.int64) if record["signature"] else None,
         demonstrations=demonstrations,
@@ -170,7 +170,7 @@ def refused(record: Mapping[str, Any], place: LogPosition, limits: Limits) -> At
         reward=0.0,
         sequences=(),
         version_min=record["version_min"],
-        barred=_barred(record, limits) or "invalid",
+        untrainable=_barred(record, limits) or "invalid",
         tenant=record["tenant"],
     )
 

@@ -13,15 +13,15 @@ LearningSignal = Callable[[Sequence[Attempt]], str]
 """Why attempts of one group (one or more) teach nothing, as one of `fates.REASONS`; empty where they do."""
 
 
-def learning_signal_of(how: LearnerSettings) -> LearningSignal:
+def learning_signal_of(config: LearnerSettings) -> LearningSignal:
     """What a group must have so that the learner's objective gives some of its tokens a gradient."""
-    if how.objective == "dpo":
-        return lambda attempts: to_compare(attempts, how.preference_margin)
-    if how.objective == "kto":
+    if config.objective == "dpo":
+        return lambda attempts: to_compare(attempts, config.preference_margin)
+    if config.objective == "kto":
         return lambda attempts: ""
-    if how.objective == "sft":
+    if config.objective == "sft":
         return to_imitate
-    rule = rule_of(how)
+    rule = rule_of(config)
 
     def lesson(attempts: Sequence[Attempt]) -> str:
         reason = rule.nothing_to_learn([attempt.credit for attempt in attempts])
@@ -30,21 +30,21 @@ def learning_signal_of(how: LearnerSettings) -> LearningSignal:
     return lesson
 
 
-def equal_rewards_teach(how: LearnerSettings) -> bool:
+def equal_rewards_teach(config: LearnerSettings) -> bool:
     """Whether a group whose attempts were all paid the same may teach anything."""
-    return not _nothing_in(how, attempts=2)
+    return not _nothing_in(config, attempts=2)
 
 
-def needs_group(how: LearnerSettings) -> bool:
+def needs_group(config: LearnerSettings) -> bool:
     """Whether an attempt teaches nothing without others of its group."""
-    return _nothing_in(how, attempts=1)
+    return _nothing_in(config, attempts=1)
 
 
-def _nothing_in(how: LearnerSettings, attempts: int) -> bool:
+def _nothing_in(config: LearnerSettings, attempts: int) -> bool:
     """Whether attempts that were paid the same teach nothing, for certain."""
-    if how.objective != "policy_gradient":
-        return requirements_of(how).compares
-    return bool(described(how).nothing_to_learn([Trajectory((), 0.0)] * attempts))
+    if config.objective != "policy_gradient":
+        return requirements_of(config).compares
+    return bool(described(config).nothing_to_learn([Trajectory((), 0.0)] * attempts))
 
 
 def to_imitate(attempts: Sequence[Attempt]) -> str:

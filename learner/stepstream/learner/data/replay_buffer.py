@@ -98,8 +98,8 @@ class ReplayBuffer:
         if past is not None and past.reopened_by(attempt):
             del self._past[key]
             past = None
-        if attempt.barred in _NOT_OURS:
-            self._drop(attempt, attempt.barred)
+        if attempt.untrainable in _NOT_OURS:
+            self._drop(attempt, attempt.untrainable)
         elif past is not None:
             self._late(attempt, past, now_s)
         else:
@@ -291,8 +291,8 @@ class ReplayBuffer:
         return sorted(usable, key=lambda attempt: attempt.place)
 
     def _bar(self, attempt: Attempt) -> str:
-        if attempt.barred or not self._needs.fresh:
-            return attempt.barred
+        if attempt.untrainable or not self._needs.fresh:
+            return attempt.untrainable
         if attempt.version_min is not None and attempt.version_min < self._root:
             return "other_lineage"
         return "stale" if self._is_stale(attempt) else ""

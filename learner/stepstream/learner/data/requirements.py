@@ -49,6 +49,6 @@ REQUIREMENTS: Mapping[str, Requirements] = {
 STRICTEST = REQUIREMENTS["policy_gradient"]
 
 
-def requirements_of(how: LearnerSettings) -> Requirements:
+def requirements_of(config: LearnerSettings) -> Requirements:
     """What the learner's objective needs."""
-    return REQUIREMENTS[how.objective]
+    return REQUIREMENTS[config.objective]

@@ -34,12 +34,12 @@ class Sums:
     """Whether it values what would have followed where an attempt was cut."""
 
 
-def sums_of(how: LearnerSettings) -> Sums:
+def sums_of(config: LearnerSettings) -> Sums:
     """Of what the settings choose: pairs compare whole rewards, other preferences none."""
-    needs = requirements_of(how)
+    needs = requirements_of(config)
     if not needs.sampled:
         return Sums(frozenset({1.0})) if needs.compares else Sums()
-    rule = described(how)
+    rule = described(config)
     return Sums(rule.discounts, rule.bootstraps)
 
 

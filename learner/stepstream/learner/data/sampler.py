@@ -110,15 +110,15 @@ class GroupSampler:
         return alike >= self.near_duplicate_cap
 
 
-def sampler_of(how: LearnerSettings) -> GroupSampler:
+def sampler_of(config: LearnerSettings) -> GroupSampler:
     """The choice with the learner's settings."""
     return GroupSampler(
-        sampling=how.sampling,
-        temperature=how.sampling_temperature,
-        seed=how.seed,
-        tenant_share=how.tenant_share,
-        near_duplicate_cap=how.near_duplicate_cap,
-        similarity=how.near_duplicate_similarity,
+        sampling=config.sampling,
+        temperature=config.sampling_temperature,
+        seed=config.seed,
+        tenant_share=config.tenant_share,
+        near_duplicate_cap=config.near_duplicate_cap,
+        similarity=config.near_duplicate_similarity,
     )
 
 

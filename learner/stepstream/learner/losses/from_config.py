@@ -7,29 +7,29 @@ from stepstream.learner.losses.objective import Objective
 from stepstream.learner.losses.weights import Banded, BinaryDivergence, SecondMoment, Truncated, Unweighted, Weight
 
 
-def objective_of(how: LearnerSettings) -> Objective:
+def objective_of(config: LearnerSettings) -> Objective:
     """The objective with the learner's settings."""
     weights: dict[str, Weight] = {
-        "tis": Truncated(how.importance_cap),
-        "icepop": Banded(how.weight_low, how.weight_high),
-        "kpop": BinaryDivergence(how.kpop_bound),
-        "m2po": SecondMoment(how.m2po_budget),
+        "tis": Truncated(config.importance_cap),
+        "icepop": Banded(config.weight_low, config.weight_high),
+        "kpop": BinaryDivergence(config.kpop_bound),
+        "m2po": SecondMoment(config.m2po_budget),
         "none": Unweighted(),
     }
     clips: dict[str, Clip] = {
-        "ppo": Ppo(how.clip_low, how.clip_high, how.dual_clip),
-        "cispo": Cispo(how.cispo_cap),
-        "sapo": Sapo(how.sapo_positive, how.sapo_negative),
-        "m2po": SecondMomentRange(how.m2po_budget, how.clip_low, how.clip_high),
+        "ppo": Ppo(config.clip_low, config.clip_high, config.dual_clip),
+        "cispo": Cispo(config.cispo_cap),
+        "sapo": Sapo(config.sapo_positive, config.sapo_negative),
+        "m2po": SecondMomentRange(config.m2po_budget, config.clip_low, config.clip_high),
     }
-    masks: dict[str, Mask] = {"opsm": OffPolicySequences(how.opsm_bound), "veto": Veto(how.veto_floor)}
+    masks: dict[str, Mask] = {"opsm": OffPolicySequences(config.opsm_bound), "veto": Veto(config.veto_floor)}
     return Objective(
-        ratio=how.loss_ratio,
-        proximal=how.loss_proximal,
-        weight=weights[how.loss_weight],
-        weight_level=how.loss_weight_level,
-        clip=clips[how.loss_clip],
-        masks=tuple(masks[name] for name in how.loss_masks),
-        kl=how.kl_weight if how.kl_place == "loss" else 0.0,
-        entropy=how.entropy_bonus,
+        ratio=config.loss_ratio,
+        proximal=config.loss_proximal,
+        weight=weights[config.loss_weight],
+        weight_level=config.loss_weight_level,
+        clip=clips[config.loss_clip],
+        masks=tuple(masks[name] for name in config.loss_masks),
+        kl=config.kl_weight if config.kl_place == "loss" else 0.0,
+        entropy=config.entropy_bonus,
     )

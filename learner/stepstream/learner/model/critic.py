@@ -39,7 +39,7 @@ class Surprise:
 class Critic:
     """The value head and its AdamW state."""
 
-    def __init__(self, size: int, how: LearnerSettings, folder: Path) -> None:
+    def __init__(self, size: int, config: LearnerSettings, folder: Path) -> None:
         """Continues from a version's folder; says 0 everywhere where that has no critic, or one of another width.
 
         Args:
@@ -47,9 +47,9 @@ class Critic:
             how: settings.
             folder: of the version to train from.
         """
-        self._clip = how.critic_clip
+        self._clip = config.critic_clip
         self._weight = torch.zeros(size)
-        self._optimizer = torch.optim.AdamW([self._weight], lr=how.critic_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW([self._weight], lr=config.critic_rate, betas=(0.9, 0.95), weight_decay=0.0)
         file = folder / CRITIC
         state = load_file(file) if file.exists() else {}
         if state and state["weight"].numel() == size:

@@ -24,22 +24,22 @@ _PREFIX, _NAME = "base_model.model.", "default"
 _A, _B = f".lora_A.{_NAME}.weight", f".lora_B.{_NAME}.weight"
 
 
-def base_folder(folder: Path, how: LearnerSettings) -> Path:
+def base_folder(folder: Path, config: LearnerSettings) -> Path:
     """The model that a learner which continues from `folder` gives its adapters to.
 
     Where the folder's adapters are of another shape than the settings ask for, that is the merged model, and adapters
     begin anew.
     """
-    return folder / BASE if continues(folder, how) else folder
+    return folder / BASE if continues(folder, config) else folder
 
 
-def continues(folder: Path, how: LearnerSettings) -> bool:
+def continues(folder: Path, config: LearnerSettings) -> bool:
     """Whether the folder has adapters of the shape that the settings ask for."""
     file = folder / ADAPTER / CONFIG
-    return how.lora_rank > 0 and file.is_file() and _shape(json.loads(file.read_bytes())) == _shape(_wanted(how))
+    return config.lora_rank > 0 and file.is_file() and _shape(json.loads(file.read_bytes())) == _shape(_wanted(config))
 
 
-def add_adapters(model: Any, how: LearnerSettings) -> dict[str, Any]:
+def add_adapters(model: Any, config: LearnerSettings) -> dict[str, Any]:
     """Gives the model adapters that change nothing yet, and freezes everything else.
 
     Returns:
@@ -52,15 +52,15 @@ def add_adapters(model: Any, how: LearnerSettings) -> dict[str, Any]:
     from transformers.pytorch_utils import Conv1D
 
     transposed = any(isinstance(module, Conv1D) for module in model.modules())
-    config = _wanted(how) | {"fan_in_fan_out": transposed, "base_model_name_or_path": BASE}
+    adapter_config = _wanted(config) | {"fan_in_fan_out": transposed, "base_model_name_or_path": BASE}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(how.seed)
+        torch.manual_seed(config.seed)
         try:
             inject_adapter_in_model(
                 LoraConfig(
-                    r=how.lora_rank,
-                    lora_alpha=how.lora_alpha,  # type: ignore[arg-type]  # any number will do
-                    target_modules=config["target_modules"],
+                    r=config.lora_rank,
+                    lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # any number will do
+                    target_modules=adapter_config["target_modules"],
                     fan_in_fan_out=transposed,
                 ),
                 model,
@@ -68,7 +68,7 @@ def add_adapters(model: Any, how: LearnerSettings) -> dict[str, Any]:
             )
         except ValueError as error:
             raise CannotTrain(f"learner.lora_targets: {error}") from None
-    return config
+    return adapter_config
 
 
 def load_adapters(model: Any, folder: Path) -> None:
@@ -116,13 +116,13 @@ def without_adapters(model: Any) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def _wanted(how: LearnerSettings) -> dict[str, Any]:
+def _wanted(config: LearnerSettings) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "r": how.lora_rank,
-        "lora_alpha": how.lora_alpha,
-        "target_modules": sorted(how.lora_targets) or "all-linear",
+        "r": config.lora_rank,
+        "lora_alpha": config.lora_alpha,
+        "target_modules": sorted(config.lora_targets) or "all-linear",
     }
 
 

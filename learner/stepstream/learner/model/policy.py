@@ -60,37 +60,37 @@ _MASTER = "master"
 class Policy:
     """A Hugging Face causal language model in float32 and its AdamW state, shared among the ranks."""
 
-    def __init__(self, folder: Path, how: LearnerSettings) -> None:
+    def __init__(self, folder: Path, config: LearnerSettings) -> None:
         """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
 
         Raises:
             CannotTrain: the learner does not know how to train such a model.
         """
-        self._device = torch.device(how.device)
+        self._device = torch.device(config.device)
         # On a GPU nobody claims the last bits, which would cost more there.
         torch.use_deterministic_algorithms(self._device.type == "cpu")
         # Nothing here reads memory before writing it; filling it with NaN first costs 5 % of an update.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        torch.set_num_threads(how.threads)
+        torch.set_num_threads(config.threads)
         keep_memory()
-        self._most_norm = how.max_grad_norm
-        self._sums = sums_of(how)
-        self._alone, self._needs = not needs_group(how), requirements_of(how)
+        self._most_norm = config.max_grad_norm
+        self._sums = sums_of(config)
+        self._alone, self._needs = not needs_group(config), requirements_of(config)
         self._ranks = current_ranks()
-        self._base = lora.base_folder(folder, how)
+        self._base = lora.base_folder(folder, config)
         self._dtype = stored_dtype(folder)
         self.model: Any = load_model(self._base).to(self._device)
-        self._adapter = lora.add_adapters(self.model, how) if how.lora_rank else None
-        if lora.continues(folder, how):
+        self._adapter = lora.add_adapters(self.model, config) if config.lora_rank else None
+        if lora.continues(folder, config):
             lora.load_adapters(self.model, folder)
         state = load_optimizer(folder)
         self._load_masters(state)
-        self._scored = _Scored(self.model, how)
+        self._scored = _Scored(self.model, config)
         blocks = _blocks(self.model)
-        if how.activation_checkpointing:
+        if config.activation_checkpointing:
             for block in blocks:
                 block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        if how.compile:
+        if config.compile:
             for block in blocks:
                 block.compile(dynamic=True)
         if self._ranks.size > 1:
@@ -99,7 +99,7 @@ class Policy:
         self.weights = {name: weight for name, weight in self._all.items() if weight.requires_grad}
         """What is trained, by name."""
         self._optimizer = torch.optim.AdamW(
-            self.weights.values(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+            self.weights.values(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
         self._load_moments(state)
         # One sum of gradients takes less memory than a tree of them.
@@ -219,10 +219,10 @@ class Policy:
 class _Scored(nn.Module):
     """A model whose forward pass gives log-probabilities: weights that are sharded come together around it."""
 
-    def __init__(self, model: Any, how: LearnerSettings) -> None:
+    def __init__(self, model: Any, config: LearnerSettings) -> None:
         super().__init__()
         self.model = model
-        self._lower = how.precision == "bfloat16"
+        self._lower = config.precision == "bfloat16"
         with self._precision():
             self.way = forward_pass_for(model)
 

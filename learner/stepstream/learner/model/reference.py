@@ -19,25 +19,25 @@ Reference = Callable[[Sequence[TokenSequence]], Tensor]
 """log ref of every trained token, row after row, without gradient. Shape [trained tokens]."""
 
 
-def needs_reference(how: LearnerSettings) -> bool:
+def needs_reference(config: LearnerSettings) -> bool:
     """Whether the learner's settings ask for one."""
-    return how.kl_weight > 0 or requirements_of(how).reference
+    return config.kl_weight > 0 or requirements_of(config).reference
 
 
-def reference_folder(root: Checkpoint, how: LearnerSettings) -> Path | None:
+def reference_folder(root: Checkpoint, config: LearnerSettings) -> Path | None:
     """The folder of a lineage's root, checked, where a copy of its weights is needed; else None.
 
     Raises:
         CheckpointFault: its files are gone or damaged.
     """
-    if not needs_reference(how) or how.lora_rank:
+    if not needs_reference(config) or config.lora_rank:
         return None
     folder = folder_of(root["uri"])
     verify(folder, root["files"])
     return folder
 
 
-def reference_of(policy: Policy, root: Path | None, how: LearnerSettings) -> Reference | None:
+def reference_of(policy: Policy, root: Path | None, config: LearnerSettings) -> Reference | None:
     """The reference, where the settings need one.
 
     With adapters it is the policy without them, which costs no memory; else a copy of the root's weights, whole on
@@ -52,21 +52,21 @@ def reference_of(policy: Policy, root: Path | None, how: LearnerSettings) -> Ref
         ValueError: it is needed and `root` is None.
         CannotTrain: the root is a model that the learner does not know how to use.
     """
-    if not needs_reference(how):
+    if not needs_reference(config):
         return None
-    if how.lora_rank:
+    if config.lora_rank:
         return policy.reference_logprobs
     if root is None:
         raise ValueError("the settings need a reference policy: give the folder of the lineage's root")
-    return _Frozen(root, how)
+    return _Frozen(root, config)
 
 
 class _Frozen:
     """A model that is never stepped."""
 
-    def __init__(self, folder: Path, how: LearnerSettings) -> None:
-        self._model = load_model(folder).to(torch.device(how.device)).requires_grad_(False)
-        self._lower = how.precision == "bfloat16"
+    def __init__(self, folder: Path, config: LearnerSettings) -> None:
+        self._model = load_model(folder).to(torch.device(config.device)).requires_grad_(False)
+        self._lower = config.precision == "bfloat16"
         with self._precision():
             self._way = forward_pass_for(self._model)
 

@@ -38,7 +38,7 @@ class WarmStart:
     threads: int = 1
 
 
-def warm_start(folder: Path, conversations: Iterator[list[Message]], how: WarmStart) -> float:
+def warm_start(folder: Path, conversations: Iterator[list[Message]], config: WarmStart) -> float:
     """Train a fresh tiny model on `conversations` and write it to `folder` at once or not at all.
 
     Returns:
@@ -49,10 +49,10 @@ def warm_start(folder: Path, conversations: Iterator[list[Message]], how: WarmSt
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists already; remove it to warm-start again")
-    torch.set_num_threads(how.threads)
+    torch.set_num_threads(config.threads)
     tokenizer = build_tokenizer(MAX_LENGTH)
-    model = build_model(tokenizer, how.seed)
-    loss = _train(model, _Rendering(tokenizer), conversations, how)
+    model = build_model(tokenizer, config.seed)
+    loss = _train(model, _Rendering(tokenizer), conversations, config)
     _write(folder, model, tokenizer)
     return loss
 
@@ -89,16 +89,16 @@ class _Rendering:
 
 
 def _train(
-    model: LlamaForCausalLM, rendering: _Rendering, conversations: Iterator[list[Message]], how: WarmStart
+    model: LlamaForCausalLM, rendering: _Rendering, conversations: Iterator[list[Message]], config: WarmStart
 ) -> float:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=how.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
-    rise = max(1, how.steps // 10)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    rise = max(1, config.steps // 10)
     model.train()
     loss = torch.zeros(())
-    for step in range(how.steps):
+    for step in range(config.steps):
         for group in optimizer.param_groups:
-            group["lr"] = how.learning_rate * min((step + 1) / rise, 1 - 0.9 * step / how.steps)
-        inputs, targets = _batch([rendering.tokens(next(conversations)) for _ in range(how.batch)])
+            group["lr"] = config.learning_rate * min((step + 1) / rise, 1 - 0.9 * step / config.steps)
+        inputs, targets = _batch([rendering.tokens(next(conversations)) for _ in range(config.batch)])
         logits = model(inputs).logits
         loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=_IGNORED)
         optimizer.zero_grad()

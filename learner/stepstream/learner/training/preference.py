@@ -103,44 +103,44 @@ def pairs(answers: Answers, margin: float) -> tuple[Tensor, Tensor]:
     return chosen[:, 0], chosen[:, 1]
 
 
-def loss_of(how: LearnerSettings) -> Loss:
+def loss_of(config: LearnerSettings) -> Loss:
     """The loss that `learner.objective` names, as a mean: over pairs (dpo), answers (kto) or tokens (sft)."""
 
     def pairwise(answers: Answers) -> Tensor:
-        better, worse = pairs(answers, how.preference_margin)
+        better, worse = pairs(answers, config.preference_margin)
         if not better.numel():
             return answers.current.sum() * 0.0
         now, ref = answers.current, answers.reference
-        return dpo(now[better], now[worse], ref[better], ref[worse], how.preference_beta).mean()
+        return dpo(now[better], now[worse], ref[better], ref[worse], config.preference_beta).mean()
 
     def single(answers: Answers) -> Tensor:
         # Of answers that are the policy's own, or nearly so, the mean of log θ/ref estimates KL(θ‖ref). Others tell
         # nothing of it: without any of its own the reference point is 0.
         own = answers.sampled.to(answers.current.dtype)
         kl = ((answers.current - answers.reference) * own).sum() / own.sum().clamp(min=1)
-        weights = (how.preference_good, how.preference_bad)
-        return kto(answers.current, answers.reference, answers.good, kl, how.preference_beta, *weights).mean()
+        weights = (config.preference_good, config.preference_bad)
+        return kto(answers.current, answers.reference, answers.good, kl, config.preference_beta, *weights).mean()
 
     def imitation(answers: Answers) -> Tensor:
         tokens = (answers.tokens * answers.good).sum().clamp(min=1)
         return -(answers.current * answers.good).sum() / tokens
 
-    return {"dpo": pairwise, "kto": single, "sft": imitation}[how.objective]
+    return {"dpo": pairwise, "kto": single, "sft": imitation}[config.objective]
 
 
 class Preference:
     """Turns groups into rows and weights for one preference loss."""
 
-    def __init__(self, how: LearnerSettings) -> None:
-        self._how, self._loss = how, loss_of(how)
+    def __init__(self, config: LearnerSettings) -> None:
+        self._config, self._loss = config, loss_of(config)
 
     def compared(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Answer]]:
         """The answers of some groups, those together that are compared with each other (kto, sft: judged at once)."""
-        if self._how.objective != "dpo":
+        if self._config.objective != "dpo":
             return [[answer for attempt in group for answer in answers_of(attempt)] for group in groups]
         found: list[list[Answer]] = []
         for group in groups:
-            if not differing_rewards(group, self._how.preference_margin):
+            if not differing_rewards(group, self._config.preference_margin):
                 found.append([Answer(each.sequences, each.reward, each.credit.succeeded) for each in group])
             found += [pair for attempt in group for pair in corrections_of(attempt)]
         return found
@@ -149,8 +149,8 @@ class Preference:
         """Places in `groups` of what each gradient step of update `number` learns from: what is compared stays
         together."""
         order = list(range(len(groups)))
-        random.Random(self._how.seed * 1_000_003 + number).shuffle(order)
-        return [order[index :: self._how.minibatches] for index in range(min(self._how.minibatches, len(groups)))]
+        random.Random(self._config.seed * 1_000_003 + number).shuffle(order)
+        return [order[index :: self._config.minibatches] for index in range(min(self._config.minibatches, len(groups)))]
 
     def judge(
         self,
@@ -191,11 +191,11 @@ class Preference:
 
     def _in_order(self, answers: Answers) -> dict[str, float]:
         gain = (answers.current - answers.reference).detach()
-        if self._how.objective == "sft":
+        if self._config.objective == "sft":
             return {"preferred_share": _mean(answers.good)}
-        if self._how.objective == "kto":
+        if self._config.objective == "kto":
             return {"preferred_share": _mean((gain > gain.mean()) == answers.good)}
-        better, worse = pairs(answers, self._how.preference_margin)
+        better, worse = pairs(answers, self._config.preference_margin)
         margins = gain[better] - gain[worse]
         return {"preferred_share": _mean(margins > 0), "preferred_margin": _mean(margins)}
 

@@ -15,9 +15,9 @@ _END = ("end", ())
 class LedTrainer(Trainer):
     """Rank 0's trainer: passes on what it is asked before it does it."""
 
-    def __init__(self, folder: Path, how: LearnerSettings, root: Path | None = None) -> None:
-        broadcast(("begin", (folder, how, root)))
-        super().__init__(folder, how, root)
+    def __init__(self, folder: Path, config: LearnerSettings, root: Path | None = None) -> None:
+        broadcast(("begin", (folder, config, root)))
+        super().__init__(folder, config, root)
 
     def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
         """As `Trainer.update`, with all ranks."""
@@ -30,13 +30,13 @@ class LedTrainer(Trainer):
         return super().snapshot()
 
 
-def trainer_for(folder: Path, how: LearnerSettings, root: Path | None = None) -> Trainer:
+def trainer_for(folder: Path, config: LearnerSettings, root: Path | None = None) -> Trainer:
     """In rank 0: a trainer whose work all ranks share; its arguments are `Trainer`'s.
 
     Raises:
         CannotTrain: the learner does not know how to train such a model.
     """
-    return LedTrainer(folder, how, root) if current_ranks().size > 1 else Trainer(folder, how, root)
+    return LedTrainer(folder, config, root) if current_ranks().size > 1 else Trainer(folder, config, root)
 
 
 def follow() -> None:

@@ -56,7 +56,7 @@ _FINAL_RATE = 0.1
 class Trainer:
     """The policy in training and how it learns."""
 
-    def __init__(self, folder: Path, how: LearnerSettings, root: Path | None = None) -> None:
+    def __init__(self, folder: Path, config: LearnerSettings, root: Path | None = None) -> None:
         """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
 
         Args:
@@ -67,18 +67,18 @@ class Trainer:
         Raises:
             CannotTrain: the learner does not know how to train such a model.
         """
-        self._how, self._rule = how, rule_of(how)
-        self._preference = None if how.objective == "policy_gradient" else Preference(how)
-        self._objective = Likelihood() if self._preference else objective_of(how)
+        self._config, self._rule = config, rule_of(config)
+        self._preference = None if config.objective == "policy_gradient" else Preference(config)
+        self._objective = Likelihood() if self._preference else objective_of(config)
         self._aggregation = "sum" if self._preference else self._rule.aggregation
-        self.policy = Policy(folder, how)
-        self._needs = requirements_of(how)
+        self.policy = Policy(folder, config)
+        self._needs = requirements_of(config)
         self._speech = None if self._needs.sampled else ChatTemplate(folder)
-        self._reference = reference_of(self.policy, root, how)
-        self._anchor = self._reference if how.kl_place == "loss" and not self._preference else None
+        self._reference = reference_of(self.policy, root, config)
+        self._anchor = self._reference if config.kl_place == "loss" and not self._preference else None
         self._critic: Critic | None = None
         if "values" in self._rule.needs and not self._preference:
-            self._critic = Critic(self.policy.state_size, how, folder)
+            self._critic = Critic(self.policy.state_size, config, folder)
         self.lags: list[Bucket] = []
         """Figures of the last update by staleness."""
         self._ranks = current_ranks()
@@ -115,7 +115,7 @@ class Trainer:
             likelier the better became than the worse, in nats); where responses are imitated, `demonstrated_share` (of
             the imitated tokens, those that the policy did not sample).
         """
-        rate = learning_rate(self._how, number)
+        rate = learning_rate(self._config, number)
         if self._preference is not None:
             return self._prefer(self._preference, number, groups, version, rate)
         evidence = self._evidence(groups)
@@ -161,7 +161,7 @@ class Trainer:
         rows = [tokens for group in groups for attempt in group for tokens in attempt.sequences]
         own = evidence.logprobs or self._measured(rows, range(len(rows)), self.policy.logprobs)
         far = self._measured(rows, range(len(rows)), self._reference)
-        return penalised(evidence, groups, own, far, self._how.kl_weight)
+        return penalised(evidence, groups, own, far, self._config.kl_weight)
 
     def _judged(self, rows: Sequence[TokenSequence]) -> Tensor:
         """Log-probability of every trained token and, with a critic, the value before it. Shape [tokens, 1 or 2]."""
@@ -183,12 +183,12 @@ class Trainer:
                 if attempt.sequences:
                     owners.append(owner)
                     owned.append([next(rows) for _ in attempt.sequences])
-        draw = random.Random(self._how.seed * 1_000_003 + number)
+        draw = random.Random(self._config.seed * 1_000_003 + number)
         turns, order = list(range(len(groups))), list(range(len(owners)))
         draw.shuffle(turns)
         draw.shuffle(order)
         order.sort(key=lambda place: turns[owners[place]])
-        parts = min(self._how.minibatches, len(order))
+        parts = min(self._config.minibatches, len(order))
         ends = [len(order) * part // parts for part in range(parts + 1)]
         return [[row for place in order[start:end] for row in owned[place]] for start, end in pairwise(ends)]
 
@@ -238,7 +238,7 @@ class Trainer:
         self, rows: Sequence[Row], part: Sequence[int], proximal: dict[int, Tensor], version: int, rate: float
     ) -> UpdateStats:
         """One gradient step on the rows of the part."""
-        scales = row_scales(rows, part, self._aggregation, self._how.loss_length)
+        scales = row_scales(rows, part, self._aggregation, self._config.loss_length)
         minibatch = Minibatch(self._objective, {index: rows[index] for index in part}, scales, version)
         batches = list(self._split(tokens_of(rows), part))
         foreseen = None
@@ -285,15 +285,15 @@ class Trainer:
 
     def _split(self, rows: Rows, part: Sequence[int]) -> Iterator[list[int]]:
         """Rows of the part that share a forward pass."""
-        for local in self.policy.batches([rows[index] for index in part], self._how.microbatch_tokens):
+        for local in self.policy.batches([rows[index] for index in part], self._config.microbatch_tokens):
             yield [part[index] for index in local]
 
 
-def learning_rate(how: LearnerSettings, number: int) -> float:
+def learning_rate(config: LearnerSettings, number: int) -> float:
     """Rate of update `number` (from 1): rises linearly over the warm-up, then falls linearly to a tenth."""
-    if number < how.warmup_updates:
-        return how.learning_rate * number / how.warmup_updates
-    if not how.decay_updates:
-        return how.learning_rate
-    done = min(1.0, (number - how.warmup_updates) / how.decay_updates)
-    return how.learning_rate * (1 - (1 - _FINAL_RATE) * done)
+    if number < config.warmup_updates:
+        return config.learning_rate * number / config.warmup_updates
+    if not config.decay_updates:
+        return config.learning_rate
+    done = min(1.0, (number - config.warmup_updates) / config.decay_updates)
+    return config.learning_rate * (1 - (1 - _FINAL_RATE) * done)

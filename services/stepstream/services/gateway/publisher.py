@@ -10,7 +10,7 @@ from stepstream.delivery.spooled_producer import SpooledProducer, UndeliveredEve
 from stepstream.delivery.types import BacklogLimits, Event
 from stepstream.services.gateway.metrics import Metrics
 
-__all__ = ["Event", "UndeliveredEvents", "NotDelivered", "Publisher"]
+__all__ = ["Event", "NotDelivered", "Publisher", "UndeliveredEvents"]
 
 MB = 1024 * 1024
 

@@ -27,7 +27,7 @@ from stepstream.topics.client import client_config
 log = logging.getLogger(__name__)
 
 DECIDED_AGAIN = Counter(
-    "stepstream_registry_decided_again", "Writes decided again, mostly because another instance wrote first."
+    "stepstream_registry_write_retries", "Writes decided again, mostly because another instance wrote first."
 )
 
 REFRESH_S = 1.0

@@ -22,9 +22,9 @@ _AWAY = (ClickHouseError, StoreUnavailableError)
 class Inserter:
     """Writes to the tables of `rows.py`. Use from one thread."""
 
-    def __init__(self, settings: ClickHouseSettings, abandoned: Callable[[], bool]) -> None:
+    def __init__(self, settings: ClickHouseSettings, cancelled: Callable[[], bool]) -> None:
         self._settings = settings
-        self._abandoned = abandoned
+        self._cancelled = cancelled
         self._client: Client | None = None
         self._contexts: dict[str, InsertContext] = {}
 
@@ -37,7 +37,7 @@ class Inserter:
             Abandoned: asked to give up while waiting.
         """
         try:
-            retry_while(lambda: self._try(table, rows), _AWAY, self._abandoned)
+            retry_while(lambda: self._try(table, rows), _AWAY, self._cancelled)
         except _Unfit:
             if len(rows) == 1:
                 return [0]
@@ -52,7 +52,7 @@ class Inserter:
         Raises:
             Abandoned: asked to give up while waiting for the store.
         """
-        retry_while(lambda: self._try_to_delete(table, column, value), _AWAY, self._abandoned)
+        retry_while(lambda: self._try_to_delete(table, column, value), _AWAY, self._cancelled)
 
     def close(self) -> None:
         """Frees the connection."""

@@ -120,7 +120,7 @@ class GovernFold:
         changes.put(seen, b"")
         self._newest_day = max(self._newest_day, event["occurred_at_us"] // DAY_US)
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Nothing: each event stands for itself."""
 
     def due(self, now_ms: int) -> bool:
@@ -135,7 +135,7 @@ class GovernFold:
         if self._persons is not None:
             changes.delete_range(PERSON, PERSON + day(self._newest_day - self._persons.days))
 
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: results depend on the input alone."""
 
     def _step(self, step: Step, ruling: ActivePolicy, changes: Changes, out: Outputs) -> Step:

@@ -96,7 +96,7 @@ class InspectFold:
             )
             out.emit("curation", trajectory, hold)
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Nothing: each step stands for itself."""
 
     def due(self, now_ms: int) -> bool:
@@ -106,7 +106,7 @@ class InspectFold:
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Nothing."""
 
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: results depend on the input alone."""
 
 

@@ -68,8 +68,8 @@ class TablePolicies(FollowedTables):
 class RetryingPolicies:
     """Waits where a policy cannot be applied, until it is another one or the work is taken away."""
 
-    def __init__(self, rulings: ActivePolicies, abandoned: Callable[[], bool]) -> None:
-        self._rulings, self._abandoned = rulings, abandoned
+    def __init__(self, rulings: ActivePolicies, cancelled: Callable[[], bool]) -> None:
+        self._rulings, self._cancelled = rulings, cancelled
         self.consent = rulings.consent
 
     def of(self, tenant: str) -> ActivePolicy:
@@ -78,4 +78,4 @@ class RetryingPolicies:
         Raises:
             Abandoned: asked to give up while waiting.
         """
-        return retry_while(lambda: self._rulings.of(tenant), CannotGovern, self._abandoned)
+        return retry_while(lambda: self._rulings.of(tenant), CannotGovern, self._cancelled)

@@ -97,7 +97,7 @@ class JudgeFold:
             if not out.silent:
                 self._judge(step, index, changes, out)
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Nothing: each step stands for itself."""
 
     def due(self, now_ms: int) -> bool:
@@ -111,7 +111,7 @@ class JudgeFold:
         for kind in (_STEP, _ASKED):
             changes.delete_range(kind, kind + oldest)
 
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: what was asked is known from the steps."""
 
     def _wanted(self, step: Step) -> bool:

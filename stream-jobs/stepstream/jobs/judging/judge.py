@@ -134,4 +134,4 @@ def make(options: Mapping[str, Any], surroundings: Surroundings) -> Judge:
         rubric = file.read_text(encoding="utf-8")
     except OSError as error:
         raise BadOptions(f"rubric: {file} cannot be read: {error.strerror}") from None
-    return Judge(chosen, model, rubric, JudgeApi(settings, surroundings.abandoned), surroundings.calibrations)
+    return Judge(chosen, model, rubric, JudgeApi(settings, surroundings.cancelled), surroundings.calibrations)

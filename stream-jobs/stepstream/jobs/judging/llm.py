@@ -29,9 +29,9 @@ class JudgeAway(Exception):
 class JudgeApi:
     """Safe to use from several threads; they share the calls of a minute."""
 
-    def __init__(self, settings: JudgeSettings, abandoned: Callable[[], bool]) -> None:
-        """`abandoned` tells whether to give up waiting; then `Abandoned` is raised."""
-        self._settings, self._abandoned = settings, abandoned
+    def __init__(self, settings: JudgeSettings, cancelled: Callable[[], bool]) -> None:
+        """`cancelled` tells whether to give up waiting; then `Cancelled` is raised."""
+        self._settings, self._cancelled = settings, cancelled
         self.url = settings.url.rstrip("/") + "/chat/completions"
         self._lock = threading.Lock()
         self._next = 0.0
@@ -46,7 +46,7 @@ class JudgeApi:
         with self._lock:
             turn = max(self._next, time.monotonic())
             self._next = turn + 60.0 / self._settings.per_minute
-        nap(turn - time.monotonic(), self._abandoned)
+        nap(turn - time.monotonic(), self._cancelled)
         headers = {"content-type": "application/json"}
         if key := self._settings.api_key.get_secret_value():
             headers["authorization"] = f"Bearer {key}"
@@ -67,11 +67,11 @@ log = logging.getLogger(__name__)
 class JudgeClient:
     """Use from one thread."""
 
-    def __init__(self, settings: JudgeSettings, abandoned: Callable[[], bool]) -> None:
-        """`abandoned` tells whether to give up waiting; then `Abandoned` is raised."""
+    def __init__(self, settings: JudgeSettings, cancelled: Callable[[], bool]) -> None:
+        """`cancelled` tells whether to give up waiting; then `Cancelled` is raised."""
         self._model = settings.model
-        self._api = JudgeApi(settings, abandoned)
-        self._patience = BoundedRetry(settings.patience_s, abandoned)
+        self._api = JudgeApi(settings, cancelled)
+        self._patience = BoundedRetry(settings.patience_s, cancelled)
 
     def score(self, asked: str) -> float | None:
         """The judge's score of a question; None where it does not answer, or not with a score.

@@ -74,9 +74,9 @@ class LabelFold:
                 self._store.settled(name, changes)
                 waited = f"{len(head.feedback)} events of feedback and {len(head.holds)} holds"
                 told = f"no step came, or none is kept any more, of a trajectory with {waited}"
-                out.refuse(record, InvalidRecord("invalid", told), counts=False)
+                out.dead_letter(record, InvalidRecord("invalid", told), counts=False)
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Publishes what became due: a first label, or a new revision where the inputs are others."""
         for name, (head, record) in self._touched.items():
             if head.closed and head.kept_day < 0:
@@ -88,7 +88,7 @@ class LabelFold:
                     self._publishing.publish(name, head, changes, out)
                 except InvalidRecord as refused:
                     refused.tenant = head.owner or ""
-                    out.refuse(record, refused)
+                    out.dead_letter(record, refused)
             self._waits.note(name, head, changes)
             self._store.put(name, head, changes)
         self._touched.clear()
@@ -115,7 +115,7 @@ class LabelFold:
         self._look_again(changes, out)
         self._waits.decide(now_ms, out)
 
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Learns of a label that was published while this state was elsewhere."""
         name = name_of(event["trajectory_id"])
         head = self._store.head(name, event["trajectory_id"], changes)
@@ -149,7 +149,7 @@ class LabelFold:
             else:
                 value = self._store.stored_step(name, index, changes)
                 before = Record(STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, value)
-                out.refuse(before, _conflict(index, step["tenant"]))
+                out.dead_letter(before, _conflict(index, step["tenant"]))
         assert record.value is not None
         self._store.put_step(name, step, record.value, changes)
 
@@ -182,7 +182,7 @@ class LabelFold:
             self._store.drop_demonstration(name, source, changes)
             if place is not None:
                 offset, at_ms, size, digest = place
-                out.refuse(
+                out.dead_letter(
                     RecordOrigin(FEEDBACK, first.partition, offset, at_ms, first.key, size, digest),
                     _foreign(whose[source]),
                 )

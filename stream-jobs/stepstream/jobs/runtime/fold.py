@@ -14,7 +14,7 @@ class Fold(Protocol):
         """Folds one event. Raises `Refused` where it cannot be used; anything else that it raises is a bug."""
         ...
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Ends a batch: emits what follows from all of it."""
         ...
 
@@ -26,7 +26,7 @@ class Fold(Protocol):
         """Takes decisions in time: as of `now_ms`, before which every record is folded."""
         ...
 
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Learns, while state is rebuilt, of an event that was published before."""
         ...
 

@@ -17,9 +17,9 @@ class FollowedTables(Closing):
         self._tables = [Table(settings, topic, refused=refused) for topic in topics]
         self._changed = True
 
-    def wait(self, abandoned: Callable[[], bool]) -> bool:
+    def wait(self, cancelled: Callable[[], bool]) -> bool:
         """Blocks until all that is in the tables is known; False: asked to give up before."""
-        return all(table.wait_until_current(abandoned) for table in self._tables)
+        return all(table.wait_until_current(cancelled) for table in self._tables)
 
     def close(self) -> None:
         """Stops following."""

@@ -25,9 +25,9 @@ T = TypeVar("T")
 class LogReader:
     """A consumer outside the group's assignment. Use from one thread."""
 
-    def __init__(self, kafka: KafkaSettings, group: str, abandoned: Callable[[], bool]) -> None:
-        """A broker that is away is waited for until `abandoned` is true; then `Cancelled` is raised."""
-        self._abandoned = abandoned
+    def __init__(self, kafka: KafkaSettings, group: str, cancelled: Callable[[], bool]) -> None:
+        """A broker that is away is waited for until `cancelled` is true; then `Cancelled` is raised."""
+        self._cancelled = cancelled
         self._partitions: dict[str, int] = {}
         self._consumer = Consumer(
             client_config(kafka)
@@ -101,7 +101,7 @@ class LogReader:
         try:
             while ends:
                 messages = self._consumer.consume(_BATCH, _POLL_S)
-                if self._abandoned():
+                if self._cancelled():
                     raise Cancelled
                 batch, done = [], set()
                 for message in messages:
@@ -125,7 +125,7 @@ class LogReader:
             self._consumer.unassign()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return retry_while(call, KafkaException, self._abandoned)
+        return retry_while(call, KafkaException, self._cancelled)
 
 
 def _place(message: Message) -> tuple[tuple[str, int], int]:

@@ -86,7 +86,7 @@ class Outputs:
         except CodecError as error:
             raise InvalidRecord(error.kind, str(error)) from error
 
-    def refuse(self, record: Record | RecordOrigin, refused: InvalidRecord, *, counts: bool = True) -> None:
+    def dead_letter(self, record: Record | RecordOrigin, refused: InvalidRecord, *, counts: bool = True) -> None:
         """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted.
 
         Args:
@@ -139,8 +139,8 @@ _POLL_S = 0.5
 class Publisher:
     """One producer of a job. Use from one thread."""
 
-    def __init__(self, settings: Settings, codec: Codec, source: str, abandoned: Callable[[], bool]) -> None:
-        self._abandoned = abandoned
+    def __init__(self, settings: Settings, codec: Codec, source: str, cancelled: Callable[[], bool]) -> None:
+        self._cancelled = cancelled
         self._producer = EventProducer(settings.kafka, codec, source, linger_ms=0.0)
 
     def publish(self, outputs: Sequence[Output]) -> None:
@@ -165,5 +165,5 @@ class Publisher:
             metrics.RECORDS_OUT.labels(topic).inc(records)
 
     def _wait(self) -> None:
-        if not self._producer.poll(_POLL_S) and self._abandoned():
+        if not self._producer.poll(_POLL_S) and self._cancelled():
             raise Cancelled

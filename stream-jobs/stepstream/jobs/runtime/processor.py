@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 class FoldProcessor:
     """Works off batches of a fold job. All methods run in one thread."""
 
-    def __init__(self, settings: Settings, job: FoldJob, abandoned: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, job: FoldJob, cancelled: Callable[[], bool]) -> None:
         self._job = job
         self._id = f"{job.name}@{job.version}"
-        self._abandoned = abandoned
+        self._cancelled = cancelled
         self._codec = codec_of(settings)
-        self._publisher = Publisher(settings, self._codec, f"{job.name}/{job.version}", abandoned)
-        self._reader = LogReader(settings.kafka, group(job.name), abandoned)
+        self._publisher = Publisher(settings, self._codec, f"{job.name}/{job.version}", cancelled)
+        self._reader = LogReader(settings.kafka, group(job.name), cancelled)
         folder = state_folder(settings) / job.name
         self._recovery = Recovery(job, folder, self._reader, self._decode, self._fold, self._outputs)
         self._share = DeadLetterShare(settings.jobs.dead_letter_share)
@@ -126,9 +126,9 @@ class FoldProcessor:
                 fold.apply(record, event, changes, out)
             except InvalidRecord as refused:
                 tenant = refused.tenant = refused.tenant or tenant
-                out.refuse(record, refused)
+                out.dead_letter(record, refused)
             out.came[tenant] += 1
-        fold.settle(changes, out)
+        fold.end_batch(changes, out)
 
     def _decode(self, record: Record) -> dict[str, Any]:
         limit = self._job.max_event_bytes
@@ -144,7 +144,7 @@ class FoldProcessor:
         return Outputs(self._id, self._codec, self._wait_for_registry)
 
     def _wait_for_registry(self, call: Callable[[], Any]) -> Any:
-        return retry_while(call, RegistryUnavailable, self._abandoned)
+        return retry_while(call, RegistryUnavailable, self._cancelled)
 
     def _contiguous(self, partition: Partition, records: list[Record]) -> list[Record]:
         """The records that follow on the partition's position: without folded ones, with missing ones read."""

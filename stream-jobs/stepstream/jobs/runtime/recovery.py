@@ -102,7 +102,7 @@ class Recovery:
                     continue  # nothing of ours
                 number = self._reader.partition_of(self._job.inputs[0], event["trajectory_id"])
                 if number in partitions:
-                    partitions[number].fold.published(event, changes[number])
+                    partitions[number].fold.restore_published(event, changes[number])
             for number, partition in partitions.items():
                 partition.state.write(changes[number], {}, partition.state.written_ms)
 

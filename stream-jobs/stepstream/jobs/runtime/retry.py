@@ -23,12 +23,12 @@ class Cancelled(Exception):
 
 
 def retry_while(
-    call: Callable[[], T], away: type[Exception] | tuple[type[Exception], ...], abandoned: Callable[[], bool]
+    call: Callable[[], T], away: type[Exception] | tuple[type[Exception], ...], cancelled: Callable[[], bool]
 ) -> T:
     """The result of `call`, which is tried again with growing pauses for as long as it raises `away`.
 
     Raises:
-        Abandoned: `abandoned` became true while waiting.
+        Abandoned: `cancelled` became true while waiting.
     """
     wait_s = _FIRST_WAIT_S
     while True:
@@ -37,21 +37,21 @@ def retry_while(
         except away as error:
             if wait_s == _FIRST_WAIT_S:
                 log.warning("waiting: %s", error)
-            if abandoned():
+            if cancelled():
                 raise Cancelled from error
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
-def nap(seconds: float, abandoned: Callable[[], bool]) -> None:
+def nap(seconds: float, cancelled: Callable[[], bool]) -> None:
     """Waits.
 
     Raises:
-        Abandoned: `abandoned` became true meanwhile.
+        Abandoned: `cancelled` became true meanwhile.
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        if abandoned():
+        if cancelled():
             raise Cancelled
         time.sleep(min(left, _NAP_S))
 
@@ -71,9 +71,9 @@ class BoundedRetry:
     So what cannot be asked is skipped by whoever asks, and the log goes on. Safe to use from several threads.
     """
 
-    def __init__(self, seconds: float, abandoned: Callable[[], bool]) -> None:
-        """`abandoned` tells whether to give up waiting."""
-        self._seconds, self._abandoned = seconds, abandoned
+    def __init__(self, seconds: float, cancelled: Callable[[], bool]) -> None:
+        """`cancelled` tells whether to give up waiting."""
+        self._seconds, self._cancelled = seconds, cancelled
         self._away: set[str] = set()
 
     def ask(self, name: str, call: Callable[[], T], away: type[Exception]) -> T:
@@ -93,7 +93,7 @@ class BoundedRetry:
                     news = name not in self._away
                     self._away.add(name)
                     raise RetriesExhausted(error, news) from error
-                nap(wait_s, self._abandoned)
+                nap(wait_s, self._cancelled)
                 wait_s = min(2 * wait_s, _LONGEST_BOUNDED_WAIT_S)
             else:
                 self._away.discard(name)
@@ -111,8 +111,8 @@ class Decoder(Protocol):
 class RetryingCodec:
     """Decodes what a job keeps, waiting for a registry or keys that are away."""
 
-    def __init__(self, codec: Codec, abandoned: Callable[[], bool]) -> None:
-        self._codec, self._abandoned = codec, abandoned
+    def __init__(self, codec: Codec, cancelled: Callable[[], bool]) -> None:
+        self._codec, self._cancelled = codec, cancelled
 
     def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
         """As `Codec.decode`.
@@ -120,4 +120,4 @@ class RetryingCodec:
         Raises:
             Abandoned: asked to give up while waiting.
         """
-        return retry_while(lambda: self._codec.decode(topic, value), RegistryUnavailable, self._abandoned)
+        return retry_while(lambda: self._codec.decode(topic, value), RegistryUnavailable, self._cancelled)

@@ -60,7 +60,7 @@ class ComponentFold:
         self._count(self._period(place, record, at_us, changes), group, values, 1, changes)
         return [list(place), group, [[list(series), value] for series, value in values.items()]]
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Writes what a batch changed, and publishes one snapshot of each cohort and period touched."""
         for key, members in self._groups.items():
             _write(changes, key, {series: sums for series, sums in members.items() if sums[0]})

@@ -72,12 +72,12 @@ class MeasureFold:
             "trajectory", labelled["trajectory_id"], whole, whole_sums, record, labelled, labelled["trajectory_id"]
         )
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Publishes one snapshot of each trajectory, cohort and period touched."""
         for snapshot in self._snapshots.values():
             out.emit(STATS, snapshot["key"], snapshot)
         self._snapshots.clear()
-        self._components.settle(changes, out)
+        self._components.end_batch(changes, out)
 
     def due(self, now_ms: int) -> bool:
         """Never: nothing here depends on time."""
@@ -86,7 +86,7 @@ class MeasureFold:
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
         """Nothing."""
 
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: snapshots are absolute."""
 
     def _add(self, cohort: Cohort, sums: Sums, record: Record, labelled: LabeledTrajectory, changes: Changes) -> None:

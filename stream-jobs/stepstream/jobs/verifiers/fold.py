@@ -106,7 +106,7 @@ class VerifyFold:
             return  # feedback tells nothing here but that a trajectory has ended
         self._touched[name] = head, record
 
-    def settle(self, changes: Changes, out: Outputs) -> None:
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
         """Has what is closed judged, and publishes the verdicts."""
         work = []
         for name, (head, record) in self._touched.items():
@@ -135,7 +135,7 @@ class VerifyFold:
             for key in (_EXPIRY + entry, _HEAD + name, _DONE + name, *(_step_key(name, int(index)) for index in steps)):
                 changes.delete(key)
 
-    def published(self, event: dict[str, Any], changes: Changes) -> None:
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
         """Nothing: what was verified is known from the steps."""
 
     def _work(self, name: bytes, head: TrajectoryState, record: Record, changes: Changes, out: Outputs) -> list[_Work]:
@@ -176,7 +176,7 @@ class VerifyFold:
             shadow = any(verdict.shadow for verdict in result.verdicts)
             out.count(metrics.VERIFIED.labels(name, "shadow" if shadow else result.became))
             if result.became == "unusable":
-                out.refuse(one.record, InvalidRecord("invalid", f"verification '{name}': {result.reason}"))
+                out.dead_letter(one.record, InvalidRecord("invalid", f"verification '{name}': {result.reason}"))
             for verdict in result.verdicts:
                 out.emit(FEEDBACK, one.head.trajectory_id, _feedback(one, verdict))
 

@@ -37,8 +37,8 @@ class Surroundings:
     folder: Path = Path()
     """That of the verification file; paths are relative to it."""
     calibrations: Calibrations = field(default_factory=dict[str, Any])
-    abandoned: Callable[[], bool] = lambda: False
-    """Whether to give up waiting; then `Abandoned` is raised."""
+    cancelled: Callable[[], bool] = lambda: False
+    """Whether to give up waiting; then `Cancelled` is raised."""
 
 
 class Maker(Protocol):

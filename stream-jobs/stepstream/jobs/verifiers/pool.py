@@ -27,10 +27,10 @@ class Judged:
 class Bench:
     """Threads that judge. `judge` is for one thread; close it."""
 
-    def __init__(self, parallel: int, patience_s: float, abandoned: Callable[[], bool]) -> None:
-        """At most `parallel` cases at once; `abandoned` tells whether to give up waiting."""
-        self._abandoned = abandoned
-        self._patience = BoundedRetry(patience_s, abandoned)
+    def __init__(self, parallel: int, patience_s: float, cancelled: Callable[[], bool]) -> None:
+        """At most `parallel` cases at once; `cancelled` tells whether to give up waiting."""
+        self._cancelled = cancelled
+        self._patience = BoundedRetry(patience_s, cancelled)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="verifier")
 
     def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[Judged]:
@@ -73,6 +73,6 @@ class Bench:
             return Judged("crashed", reason=type(error).__name__)
 
     def _tried(self, verification: Verification, case: Case) -> Sequence[Verdict]:
-        if self._abandoned():
+        if self._cancelled():
             raise Cancelled
         return verification.verifier.verify(case)

@@ -33,10 +33,10 @@ class FakeStore:
         pass
 
 
-def inserter(monkeypatch: pytest.MonkeyPatch, store: FakeStore, *, abandoned: bool = False) -> Inserter:
+def inserter(monkeypatch: pytest.MonkeyPatch, store: FakeStore, *, cancelled: bool = False) -> Inserter:
     monkeypatch.setattr(insert, "connect", lambda *_, **__: store)
     monkeypatch.setattr("stepstream.jobs.runtime.retry.time.sleep", lambda _: None)
-    return Inserter(ClickHouseSettings(), lambda: abandoned)
+    return Inserter(ClickHouseSettings(), lambda: cancelled)
 
 
 def test_bad_rows_are_found_among_good_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,4 +56,4 @@ def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_waiting_ends_when_the_work_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Any] = [1]
     with pytest.raises(Cancelled):
-        inserter(monkeypatch, FakeStore(away=100), abandoned=True).insert("steps", rows)
+        inserter(monkeypatch, FakeStore(away=100), cancelled=True).insert("steps", rows)

@@ -195,9 +195,9 @@ def test_what_is_no_score_is_none(answer: bytes) -> None:
         score_of(answer)
 
 
-def client(url: str, abandoned: bool = False, **fields: Any) -> JudgeClient:
+def client(url: str, cancelled: bool = False, **fields: Any) -> JudgeClient:
     values = {"url": url, "model": "m", "api_key": "k", "per_minute": 1e6, "patience_s": 5.0} | fields
-    return JudgeClient(JudgeSettings(**values), lambda: abandoned)
+    return JudgeClient(JudgeSettings(**values), lambda: cancelled)
 
 
 def test_the_judge_is_asked_with_the_rubric_at_temperature_0() -> None:
@@ -226,4 +226,4 @@ def test_a_judge_that_is_away_is_passed_over_after_a_while_and_found_again() -> 
 
 def test_who_waits_for_the_judge_can_be_stopped() -> None:
     with pytest.raises(Cancelled):
-        client("http://127.0.0.1:9", abandoned=True).score("{}")
+        client("http://127.0.0.1:9", cancelled=True).score("{}")

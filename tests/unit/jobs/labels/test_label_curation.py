@@ -120,7 +120,7 @@ def test_a_rebuilt_state_publishes_what_consent_changed_while_it_was_away() -> N
     rebuilt = Run(run.rules)
     rebuilt.rules.change(ann="none")
     changes = MemoryChanges(rebuilt.state)
-    rebuilt.fold.published(label, changes)
+    rebuilt.fold.restore_published(label, changes)
     rebuilt.state.write(changes)
     rebuilt.silently([rebuilt.record(topic, event) for topic, event in events])
     [second] = rebuilt.later()
@@ -197,7 +197,7 @@ def test_a_trajectory_whose_key_is_destroyed_is_labelled_without_content() -> No
     # As a state that is rebuilt after the erasure: the last revision is known, and not told again.
     rebuilt = Run()
     changes = MemoryChanges(rebuilt.state)
-    rebuilt.fold.published(label, changes)
+    rebuilt.fold.restore_published(label, changes)
     rebuilt.state.write(changes)
     assert rebuilt.labels(*erased) == []
 

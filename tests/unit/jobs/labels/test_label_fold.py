@@ -196,7 +196,7 @@ def test_a_label_that_was_published_elsewhere_is_not_published_again() -> None:
     [(_, _, label)] = run.feed([*steps, ending])
     rebuilt = label_run()
     changes = MemoryChanges(rebuilt.state)
-    rebuilt.fold.published(label, changes)
+    rebuilt.fold.restore_published(label, changes)
     rebuilt.state.write(changes)
     assert rebuilt.feed([ending, *steps]) == []
     [(_, _, second)] = rebuilt.feed([told(rebuilt, make_feedback("t", 0.0, number=1))])

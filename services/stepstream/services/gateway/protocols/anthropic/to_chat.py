@@ -118,19 +118,19 @@ def _blocks(content: Any, where: str) -> list[dict[str, Any]]:
 
 def _part(block: dict[str, Any], where: str) -> Chat:
     kind, source = block.get("type"), block.get("source")
-    how = source.get("type") if isinstance(source, dict) else None
+    source_type = source.get("type") if isinstance(source, dict) else None
     if kind == "text":
         return {"type": "text", "text": text(block.get("text"))}
-    if isinstance(source, dict) and kind == "image" and how == "url":
+    if isinstance(source, dict) and kind == "image" and source_type == "url":
         return {"type": "image_url", "image_url": {"url": text(source.get("url"))}}
-    if isinstance(source, dict) and kind == "image" and how == "base64":
+    if isinstance(source, dict) and kind == "image" and source_type == "base64":
         return {"type": "image_url", "image_url": {"url": _data_url(source)}}
-    if isinstance(source, dict) and kind == "document" and how == "text":
+    if isinstance(source, dict) and kind == "document" and source_type == "text":
         return {"type": "text", "text": text(source.get("data"))}
-    if isinstance(source, dict) and kind == "document" and how == "base64":
+    if isinstance(source, dict) and kind == "document" and source_type == "base64":
         name = text(block.get("title")) or "document.pdf"
         return {"type": "file", "file": {"filename": name, "file_data": _data_url(source)}}
-    raise _cannot(f"{where}: a block of type '{kind}'" + (f" with a source of type '{how}'" if how else ""))
+    raise _cannot(f"{where}: a block of type '{kind}'" + (f" with a source of type '{source_type}'" if source_type else ""))
 
 
 def _data_url(source: dict[str, Any]) -> str:
