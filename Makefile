@@ -3,24 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 AGENTS := .venv-agents
 BIN := $(VENV)/bin
-# More than two cores: of two files at once, a third of the time was waiting for processes to start and to end.
+# One more than two cores: with two files at once, a third of the time passed in waits for processes to start and end.
 TEST_PROCESSES ?= 3
-# Compiled once, or each of the stack's processes would compile half of it at every start where Python is told to write no
-# bytecode. Not for the checks: they run from here, where Python may write it, and import a small part of what there is.
+# Compile packages once: with PYTHONDONTWRITEBYTECODE each process of the stack would compile half of them at every start.
+# The checks skip this: they import a small part of the packages, and Python may write bytecode for them.
 BYTECODE := --compile-bytecode
-test tests test-proxy lint types: BYTECODE :=
+test tests test-quick test-python test-proxy lint prose types: BYTECODE :=
+# The needs that `make test` and `make demo` print before anything is installed.
+test tests: NEEDS := test
+demo: NEEDS := demo
 # The lock files are complete: nothing outside them is resolved.
 UV = $(BIN)/uv pip install --quiet --no-deps $(BYTECODE)
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
-# The tests build examples with tools that would take these for their own.
+# The tests build examples with tools that read this variable too.
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test tests test-proxy lint format types install locks clean distclean
+.PHONY: help demo up test tests test-quick test-python test-proxy lint prose format types install locks clean distclean \
+	needs
 
 help: ## Show what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: install ## Run the whole loop on the embedded stack until the policy is clearly better
 	@$(BIN)/stepstream demo
@@ -28,13 +32,21 @@ demo: install ## Run the whole loop on the embedded stack until the policy is cl
 up: install ## Run the same services over the same data, until Ctrl-C
 	@$(BIN)/stepstream up
 
-test: $(VENV)/.dev $(AGENTS)/.done lint types tests ## Run every check and every test
+test: $(VENV)/.dev $(AGENTS)/.done lint types tests ## Run every check and every test, before you submit
 
 tests: $(VENV)/.dev $(AGENTS)/.done
 	@echo "== tests, $(TEST_PROCESSES) files at once"
 	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# What shows that any agent can be pointed at Stepstream: agents and languages that are not ours, outages, old schemas.
+# Unit and contract tests that end within 3 minutes: no vLLM engine, no whole training runs.
+test-quick: $(VENV)/.dev lint ## Run lint, unit and contract tests, while you work
+	@echo "== unit and contract tests, $(TEST_PROCESSES) files at once"
+	@$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile -m "not slow and not vllm" tests/unit tests/contract
+
+test-python: $(VENV)/.dev ## Run the unit tests under Python 3.12 and 3.13 too (2 GB for each)
+	@$(BIN)/python tools/python_versions.py --processes $(TEST_PROCESSES)
+
+# Third-party agents, other languages, outages and old schemas.
 PROXY_TESTS := \
 	tests/end_to_end/test_real_agents.py \
 	tests/end_to_end/test_first_event.py \
@@ -49,7 +61,7 @@ PROXY_TESTS := \
 	tests/faults/test_otlp_killed.py \
 	tests/unit/otlp
 
-test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Of the tests, those of the ways in: real agents, languages, outages, schemas
+test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTelemetry and the examples only
 	@$(BIN)/pytest $(PROXY_TESTS)
 
 lint: $(VENV)/.dev ## Check style, layering and generated files
@@ -59,11 +71,16 @@ lint: $(VENV)/.dev ## Check style, layering and generated files
 	@echo "== layering"
 	@$(BIN)/lint-imports --no-cache
 
+prose: $(VENV)/.dev ## Check the words of code and docs
+	@echo "== prose"
+	@$(BIN)/python tools/check_prose.py
+
 types: $(VENV)/.dev ## Check types
 	@echo "== types"
 	@$(BIN)/mypy
 	@$(BIN)/mypy bench
-	@# Tests reach into modules for what these re-export, and call libraries that tell no types.
+	@$(BIN)/mypy tools
+	@# Tests use names that modules re-export, and call untyped libraries.
 	@$(BIN)/mypy tests --implicit-reexport --allow-untyped-calls --no-warn-return-any
 
 format: $(VENV)/.dev ## Format the code and regenerate what is generated from the schemas
@@ -86,9 +103,13 @@ clean: ## Remove all local data: topics, tables, checkpoints, logs, reports
 	rm -rf var
 
 distclean: clean ## Remove the virtual environment and build products too
-	rm -rf $(VENV) $(AGENTS) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(AGENTS) .venv-py* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(VENV)/.uv: requirements/uv.txt
+# Before every installation, also with --jobs: all others wait for .uv.
+needs:
+	@$(if $(NEEDS),$(PYTHON) tools/check_machine.py $(NEEDS) || ,):
+
+$(VENV)/.uv: requirements/uv.txt | needs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Stepstream needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
 	@echo "== virtual environment in $(VENV)"
@@ -108,7 +129,7 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
 	@touch $@
 
 $(AGENTS)/.done: requirements/agents.txt $(VENV)/.uv
-	@echo "== other people's agents and instrumentations, for the tests, in $(AGENTS)"
+	@echo "== third-party agents and instrumentations, for the tests, in $(AGENTS)"
 	@test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
 	@$(UV) --python $(AGENTS)/bin/python --require-hashes -r requirements/agents.txt
 	@touch $@

@@ -1,4 +1,4 @@
-"""The layout that makes one package out of several roots stays whole."""
+"""Check the layout: namespace roots, light imports, file sizes, lock files."""
 
 import subprocess
 import sys

@@ -1,0 +1,143 @@
+"""Read data that the version before the package layout wrote: log, state folders, spool and checkpoint."""
+
+import base64
+import io
+import json
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from fold_harness import LocalCodec
+from label_runs import SaidRules
+from labelled_records import attempt, group_of
+
+from stepstream.config import LearnerSettings
+from stepstream.delivery.spool import Spool
+from stepstream.jobs.governance import JOB as GOVERN
+from stepstream.jobs.governance.active_policy import ActivePolicies
+from stepstream.jobs.governance.fold import GovernFold
+from stepstream.jobs.labels import JOB as LABEL
+from stepstream.jobs.labels.fold import LabelFold
+from stepstream.jobs.rewards.spec import RewardSpec
+from stepstream.jobs.rewards.spec_lookup import FixedSpec
+from stepstream.jobs.runtime.fold import Fold
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import Record
+from stepstream.jobs.runtime.state import PartitionState
+from stepstream.schemas import schema
+from stepstream.topics.catalogue import TOPICS
+
+ARCHIVE = Path(__file__).parents[1] / "data/previous_version/data.tar.gz"
+LOG_IDENTITY = "log-1"
+WRITTEN_AT_MS = 1_760_000_100_000
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A fresh copy of the data."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def read_log(written: Path) -> list[tuple[str, str, Any]]:
+    """The log's (topic, key, record), read with the schema that wrote it and today's."""
+    log = json.loads((written / "log.json").read_text())
+    records = []
+    for entry in log["records"]:
+        topic = entry["topic"]
+        writer = fastavro.parse_schema(log["schemas"][topic])
+        reader = fastavro.parse_schema(schema(TOPICS[topic].schema))
+        value = io.BytesIO(base64.b64decode(entry["value"]))
+        records.append((topic, entry["key"], fastavro.schemaless_reader(value, writer, reader)))
+    return records
+
+
+def fold(job: str, fold: Fold, state: PartitionState, events: Sequence[tuple[str, str, Any]]) -> list[tuple[str, Any]]:
+    """Fold events behind the state's position; return (topic, record) of each output."""
+    codec, changes = LocalCodec(), state.begin()
+    out = Outputs(job, codec, lambda call: call())  # type: ignore[arg-type]
+    offsets = dict(state.position)
+    for topic, key, event in events:
+        offset = offsets.get(topic, 0)
+        offsets[topic] = offset + 1
+        record = Record(topic, 0, offset, WRITTEN_AT_MS, key.encode(), codec.encode(topic, event))
+        fold.apply(record, codec.decode(topic, record.value), changes, out)
+    fold.end_batch(changes, out)
+    state.write(changes, offsets, WRITTEN_AT_MS)
+    return [(event.topic, codec.decode(event.topic, event.value)) for event in out.events]
+
+
+def test_a_trajectory_that_the_previous_version_began_gets_the_same_label(written: Path) -> None:
+    log = read_log(written)
+    governed = [entry for entry in log if entry[0].startswith("governed-")]
+    (expected,) = [event for topic, _, event in log if topic == "labeled-trajectories"]
+    state = PartitionState(written / "label-state")
+    assert (state.identity, state.position) == (LOG_IDENTITY, {"governed-steps": 2})
+    label = LabelFold(
+        state,
+        FixedSpec(RewardSpec()),
+        LocalCodec(),  # type: ignore[arg-type]
+        SaidRules(),  # type: ignore[arg-type]
+        idle_timeout_s=600.0,
+        end_grace_s=30.0,
+        keep_days=30,
+    )
+    assert fold(LABEL, label, state, governed[2:]) == [("labeled-trajectories", expected)]
+    state.close()
+
+
+def test_records_that_the_previous_version_governed_are_duplicates(written: Path) -> None:
+    sources = [entry for entry in read_log(written) if entry[0] in ("steps", "feedback")]
+    assert len(sources) == 4
+    state = PartitionState(written / "govern-state")
+    assert (state.identity, state.position) == (LOG_IDENTITY, {"steps": 3, "feedback": 1})
+    occurred_us = max(event["occurred_at_us"] for _, _, event in sources)
+    govern = GovernFold(
+        ActivePolicies(b"key", {}, {}), dedup_days=7, max_future_s=300.0, now_us=lambda: occurred_us + 1
+    )
+    assert fold(GOVERN, govern, state, sources) == []
+    state.close()
+
+
+def test_records_governed_anew_are_those_of_the_previous_version(written: Path, tmp_path: Path) -> None:
+    log = read_log(written)
+    sources = [entry for entry in log if entry[0] in ("steps", "feedback")]
+    expected = [(topic, event) for topic, _, event in log if topic.startswith("governed-")]
+    state = PartitionState(tmp_path / "empty-state")
+    state.reset(LOG_IDENTITY)
+    occurred_us = max(event["occurred_at_us"] for _, _, event in sources)
+    govern = GovernFold(
+        ActivePolicies(b"key", {}, {}), dedup_days=7, max_future_s=300.0, now_us=lambda: occurred_us + 1
+    )
+    assert fold(GOVERN, govern, state, sources) == expected
+    state.close()
+
+
+def test_events_in_a_spool_of_the_previous_version_are_sent(written: Path) -> None:
+    steps = [event for topic, _, event in read_log(written) if topic == "steps"]
+    lost: list[int] = []
+    spool = Spool(written / "spool", 1 << 20, lost.append)
+    entries = [entry for entry, _ in spool.read(1 << 20)]
+    assert [entry.event_id for entry in entries] == [step["event_id"] for step in steps]
+    assert [entry.headers for entry in entries] == [{"n": str(number)} for number in range(3)]
+    for entry, step in zip(entries, steps, strict=True):
+        writer = fastavro.parse_schema(json.loads(entry.schema))
+        assert fastavro.schemaless_reader(io.BytesIO(entry.body), writer, None) == step
+    assert lost == []
+    spool.close()
+
+
+def test_a_checkpoint_of_the_previous_version_is_verified_and_trained_on(written: Path) -> None:
+    from stepstream.learner.model.checkpoint import verify  # imports torch, which takes seconds
+    from stepstream.learner.training.trainer import Trainer
+
+    files = json.loads((written / "checkpoints.json").read_text())
+    for version in ("0", "1"):
+        verify(written / "checkpoints" / version, files[version])
+    trainer = Trainer(written / "checkpoints/1", LearnerSettings(warmup_updates=0))
+    stats = trainer.update(2, [[attempt(record) for record in group_of("g2", 4, seed=2)]], version=0)
+    assert stats["gradient_norm"] > 0
