@@ -1,5 +1,5 @@
-"""What runs a job: records in, outputs and state out, each record once in effect.
+"""Run a stream job: read records, fold them into state, publish the results, each record once in effect.
 
-`runner.py` has Faust read and commit; `folding.py` puts a batch through a fold (`fold_job.py`) with its state
-(`state.py`) and what it gives (`outputs.py`, `publisher.py`); `recovery.py` rebuilds state from the log.
+`runner.py` lets Faust read and commit; `processor.py` passes each batch through the job's fold (`fold.py`), its state
+(`state.py`) and its outputs (`outputs.py`); `recovery.py` rebuilds state from the input topics.
 """

@@ -1,4 +1,4 @@
-"""Stops a job loudly when too much of what it reads cannot be used, and not for what one tenant alone sends."""
+"""Stop a job when too many of its records are dead letters, unless a single tenant sends them."""
 
 import logging
 from collections import Counter, deque
@@ -9,69 +9,73 @@ from stepstream.core.process import Fatal
 log = logging.getLogger(__name__)
 
 WINDOW = 1_000
-REMEMBERED = 10 * WINDOW
-"""Records among which it is looked for what others sent: a flood may fill the window alone."""
-ENOUGH = 10
-"""Records of others from which on they show that the job itself is sound."""
+HISTORY = 10 * WINDOW
+"""Records that are searched for those of other tenants: one tenant may fill the whole window."""
+MIN_FROM_OTHERS = 10
+"""Fewest records of other tenants that can prove the job itself sound."""
 
 
-class DeadLetterShare:
-    """The share of dead letters among the last 1,000 records, and who sent them.
+class DeadLetterLimit:
+    """Limits the share of dead letters among the last 1,000 records.
 
-    Where all but one tenant's records can be used, that tenant's input is to blame: it becomes dead letters, the log
-    says so, and the others' goes on. Where nobody else's is there, or it cannot be used either, the job stops.
+    If one tenant alone exceeds the limit, its records become dead letters, the log reports it, and the job continues.
+    If other tenants' records fail too, or there are too few of them, the job stops.
     """
 
     def __init__(self, limit: float) -> None:
-        """`limit` is the largest share tolerated; 1 tolerates everything."""
+        """`limit` is the largest allowed share, from 0 to 1; 1 allows everything."""
         self._limit = limit
-        self._recent: deque[bool] = deque(maxlen=WINDOW)
-        self._dead = 0
-        self._senders: deque[tuple[str, bool]] = deque(maxlen=REMEMBERED)
-        self._silent_for = 0
+        self._window: deque[bool] = deque(maxlen=WINDOW)
+        self._dead_in_window = 0
+        self._history: deque[tuple[str, bool]] = deque(maxlen=HISTORY)
+        self._records_until_next_log = 0
 
-    def note(self, used: Mapping[str, int], refused: Mapping[str, int]) -> None:
-        """Counts a batch.
+    def add(self, valid: Mapping[str, int], dead_lettered: Mapping[str, int]) -> None:
+        """Count a batch.
 
         Args:
-            used: records that could be used, by tenant; those that name none under the empty name.
-            refused: those that became dead letters, likewise; of what cannot be read, the tenant is not known.
+            valid: valid records by tenant; the empty name counts records without a tenant.
+            dead_lettered: dead letters by tenant; the empty name counts also records that cannot be decoded.
 
         Raises:
-            Fatal: the window is full, the share is above the limit, and it is not one tenant's doing.
+            Fatal: the window is full, its share exceeds the limit, and more than one tenant is responsible.
         """
-        for counts, dead in ((used, False), (refused, True)):
-            for tenant, times in counts.items():
-                for _ in range(times):
-                    if len(self._recent) == WINDOW:
-                        self._dead -= self._recent[0]
-                    self._recent.append(dead)
-                    self._dead += dead
-                    self._senders.append((tenant, dead))
-                    self._silent_for -= 1
-        if len(self._recent) < WINDOW or self._dead <= self._limit * WINDOW:
+        for counts, is_dead in ((valid, False), (dead_lettered, True)):
+            for tenant, count in counts.items():
+                for _ in range(count):
+                    self._add_record(tenant, is_dead)
+        if len(self._window) < WINDOW or self._dead_in_window <= self._limit * WINDOW:
             return
-        worst = self._only_culprit()
-        if worst is None:
+        tenant = self._responsible_tenant()
+        if tenant is None:
             raise Fatal(
-                f"{self._dead} of the last {WINDOW} records were dead letters, more than jobs.dead_letter_share = "
-                f"{self._limit:g} allows: look at the dead-letters topic, mend the producer, or raise "
+                f"{self._dead_in_window} of the last {WINDOW} records were dead letters; jobs.dead_letter_share = "
+                f"{self._limit:g} allows fewer: read the dead-letters topic, fix the producer, or raise "
                 "STEPSTREAM_JOBS_DEAD_LETTER_SHARE"
             )
-        if self._silent_for <= 0:
-            self._silent_for = WINDOW
+        if self._records_until_next_log <= 0:
+            self._records_until_next_log = WINDOW
             log.error(
-                "%d of the last %d records were dead letters, nearly all of %s; others' can be used and go on: look at "
-                "the dead-letters topic and mend that producer",
-                self._dead,
+                "%d of the last %d records were dead letters, nearly all from %s; other tenants continue: read the "
+                "dead-letters topic and fix that producer",
+                self._dead_in_window,
                 WINDOW,
-                f"tenant {worst!r}" if worst else "what names no tenant or cannot be read",
+                f"tenant {tenant!r}" if tenant else "records that name no tenant or cannot be decoded",
             )
 
-    def _only_culprit(self) -> str | None:
-        """The tenant without whose records the share would be within the limit; None: it is not one's doing."""
-        dead = Counter(tenant for tenant, refused in self._senders if refused)
+    def _add_record(self, tenant: str, is_dead: bool) -> None:
+        if len(self._window) == WINDOW:
+            self._dead_in_window -= self._window[0]
+        self._window.append(is_dead)
+        self._dead_in_window += is_dead
+        self._history.append((tenant, is_dead))
+        self._records_until_next_log -= 1
+
+    def _responsible_tenant(self) -> str | None:
+        """Return the tenant without whom the share would be within the limit; None: there is no single one."""
+        dead = Counter(tenant for tenant, is_dead in self._history if is_dead)
         worst = max(dead, key=lambda tenant: (dead[tenant], tenant))
-        named = Counter(tenant for tenant, _ in self._senders if tenant not in ("", worst))
-        sound = named.total() >= ENOUGH and sum(dead[tenant] for tenant in named) <= self._limit * named.total()
-        return worst if sound else None
+        others = Counter(tenant for tenant, _ in self._history if tenant not in ("", worst))
+        dead_of_others = sum(dead[tenant] for tenant in others)
+        is_sound = others.total() >= MIN_FROM_OTHERS and dead_of_others <= self._limit * others.total()
+        return worst if is_sound else None

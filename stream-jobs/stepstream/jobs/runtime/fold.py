@@ -1,4 +1,4 @@
-"""What a stateful job is made of: a fold for each partition of its inputs."""
+"""Declare the parts of a stateful job: the job, its fold, and a partition that a worker holds."""
 
 from typing import Any, ClassVar, Protocol
 
@@ -8,45 +8,49 @@ from stepstream.jobs.runtime.state import Changes, PartitionState
 
 
 class Fold(Protocol):
-    """What a job does with the records of one partition. No Kafka and no clock: both are passed in."""
+    """The logic of a job for one partition. It uses neither Kafka nor a clock: both are passed in."""
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Folds one event. Raises `Refused` where it cannot be used; anything else that it raises is a bug."""
+        """Fold one event.
+
+        Raises:
+            InvalidRecord: the event cannot be used; it becomes a dead letter. Any other exception is a bug.
+        """
         ...
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Ends a batch: emits what follows from all of it."""
+        """Emit the results that depend on the whole batch."""
         ...
 
     def due(self, now_ms: int) -> bool:
-        """Whether `tick` has something to do at this time."""
+        """Return True if `tick` has something to do at `now_ms`."""
         ...
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Takes decisions in time: as of `now_ms`, before which every record is folded."""
+        """Take the decisions that depend on time. Every record before `now_ms` is folded."""
         ...
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
-        """Learns, while state is rebuilt, of an event that was published before."""
+        """Take in an event that this job published earlier; called while state is rebuilt."""
         ...
 
 
 class FoldJob(Protocol):
-    """A job made of folds."""
+    """A job that runs one fold for each partition of its inputs."""
 
     name: ClassVar[str]
     version: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
-    remembers: ClassVar[str | None]
-    """Output topic that `Fold.published` wants to see when state is rebuilt; None: it does not need to."""
+    restored_topic: ClassVar[str | None]
+    """Output topic whose events go to `Fold.restore_published` while state is rebuilt; None: none."""
 
     @property
     def max_event_bytes(self) -> int | None:
-        """Largest record that is decoded at all; None: any that Kafka takes."""
+        """Largest record that is decoded, in bytes; None: no limit beyond Kafka's."""
         ...
 
     def fold(self, state: PartitionState) -> Fold:
-        """The fold of one partition, over its store."""
+        """Build the fold of one partition over its state."""
         ...
 
 
@@ -57,7 +61,7 @@ class Partition:
         self.number = number
         self.state = state
         self.fold = fold
-        self.joined: set[str] = set()
-        """Inputs of which a record was delivered since the partition was assigned."""
-        self.horizon: tuple[int, dict[str, int]] | None = None
-        """A time at which something was to be decided, and where the inputs ended then."""
+        self.delivered_topics: set[str] = set()
+        """Inputs of which Faust has delivered a record since the partition was assigned."""
+        self.pending_tick: tuple[int, dict[str, int]] | None = None
+        """Time of a tick that is due, in milliseconds, and the end offsets of the inputs at that time."""

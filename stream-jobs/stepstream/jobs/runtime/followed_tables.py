@@ -1,48 +1,52 @@
-"""Compacted topics that a job needs whole before it may begin, and which tell it when to look again."""
+"""Follow compacted topics that a job reads completely before it starts, and note when they change."""
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from stepstream.config import Settings
-from stepstream.topics.closing import Closing
-from stepstream.topics.table import Refused, Table
+from stepstream.topics.table import RejectionOf, Table
 
 
-class FollowedTables(Closing):
-    """Tables that are followed together; close them, or use this as a context manager."""
+class FollowedTables(AbstractContextManager["FollowedTables"]):
+    """Tables that are followed together. Close them, or use this as a context manager."""
 
-    def __init__(self, settings: Settings, *topics: str, refused: Refused | None = None) -> None:
-        """Begins to follow; ask only after `wait`. `refused` as in `Table`."""
-        self._tables = [Table(settings, topic, refused=refused) for topic in topics]
+    def __init__(self, settings: Settings, *topics: str, rejection_of: RejectionOf | None = None) -> None:
+        """Start to follow; read only after `wait`. `rejection_of` as in `Table`."""
+        self._tables = [Table(settings, topic, rejection_of=rejection_of) for topic in topics]
         self._changed = True
 
     def wait(self, cancelled: Callable[[], bool]) -> bool:
-        """Blocks until all that is in the tables is known; False: asked to give up before."""
+        """Block until every table is complete. Return False if `cancelled` becomes true first."""
         return all(table.wait_until_current(cancelled) for table in self._tables)
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Stops following."""
+        """Stop following."""
         for table in self._tables:
             table.close()
 
-    def _watch(self, *tables: Table) -> None:
-        """From now on `_news` tells of changes of these."""
+    def _note_changes_of(self, *tables: Table) -> None:
+        """From now on, note each change of these tables for `_take_change`."""
         for table in tables:
-            table.on_change(self._note)
+            table.on_change(self._note_change)
 
-    def _news(self) -> bool:
-        """Whether the tables have to be read again; what changes from here on is told the next time."""
+    def _note_change(self, key: str, record: Any) -> None:
+        self._changed = True
+
+    def _take_change(self) -> bool:
+        """Return True if a table has changed since the last call; True for the first call."""
         if not self._changed:
             return False
+        # Cleared before the caller reads: a change during the reading counts for the next call.
         self._changed = False
         return True
 
-    def _note(self, key: str, record: Any) -> None:
-        self._changed = True
 
-
-def fingerprint_of(known: Sequence[Any]) -> int:
-    """Names what is known, below 2^64, where nothing known is 0; the same in every process for the same order."""
-    digest = hashlib.blake2b(repr(list(known)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest) if known else 0
+def fingerprint_of(entries: Sequence[Any]) -> int:
+    """Return a hash below 2^64 that is the same in every process for the same order; 0 for no entries."""
+    digest = hashlib.blake2b(repr(list(entries)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) if entries else 0

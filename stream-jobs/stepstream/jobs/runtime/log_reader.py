@@ -1,4 +1,4 @@
-"""Reads given stretches of the log beside Faust: to rebuild state, and to fill gaps in what Faust delivers."""
+"""Read offset ranges of the log beside Faust: to rebuild state, and to fill gaps in the delivery of Faust."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +16,17 @@ _POLL_S = 0.05
 _CALL_S = 10.0
 _BATCH = 2000
 
-Stretches = Mapping[tuple[str, int], tuple[int, int]]
-"""Offsets [begin, end) to read, by (topic, partition)."""
+OffsetRanges = Mapping[tuple[str, int], tuple[int, int]]
+"""Offsets [begin, end), by (topic, partition)."""
 
 T = TypeVar("T")
 
 
 class LogReader:
-    """A consumer outside the group's assignment. Use from one thread."""
+    """A consumer outside the group's assignment. Every method waits for the brokers. Use from one thread."""
 
     def __init__(self, kafka: KafkaSettings, group: str, cancelled: Callable[[], bool]) -> None:
-        """A broker that is away is waited for until `cancelled` is true; then `Cancelled` is raised."""
+        """While the brokers are unavailable, methods retry until `cancelled` is true; then they raise `Cancelled`."""
         self._cancelled = cancelled
         self._partitions: dict[str, int] = {}
         self._consumer = Consumer(
@@ -43,61 +43,61 @@ class LogReader:
         self._admin = AdminClient(client_config(kafka))
 
     def close(self) -> None:
-        """Frees the connection."""
+        """Close the connection."""
         self._consumer.close()
 
     def identity(self, topics: Sequence[str]) -> str:
-        """A digest of the topics' ids: another one means another log behind the same names."""
+        """Return a digest of the topics' ids; it changes if a topic is deleted and created again."""
 
-        def ask() -> list[str]:
+        def describe() -> list[str]:
             described = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_CALL_S)
             return sorted(f"{name}={future.result().topic_id}" for name, future in described.items())
 
-        return hashlib.sha256("\n".join(self._patiently(ask)).encode()).hexdigest()[:32]
+        return hashlib.sha256("\n".join(self._retry(describe)).encode()).hexdigest()[:32]
 
     def committed(self, topics: Sequence[str], partition: int) -> dict[str, int]:
-        """The group's committed offsets of one partition, by topic; topics without one are left out."""
+        """Return the group's committed offsets of one partition, by topic; omit topics without one."""
         wanted = [TopicPartition(topic, partition) for topic in topics]
-        found = self._patiently(lambda: self._consumer.committed(wanted, timeout=_CALL_S))
-        return {entry.topic: entry.offset for entry in found if entry.offset >= 0}
+        committed = self._retry(lambda: self._consumer.committed(wanted, timeout=_CALL_S))
+        return {entry.topic: entry.offset for entry in committed if entry.offset >= 0}
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and the one after the last."""
-        low, high = self._patiently(
+        """Return the first offset of a partition and the offset after its last record."""
+        low, high = self._retry(
             lambda: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_CALL_S)
         )
         return low, high
 
     def partition_of(self, topic: str, key: str) -> int:
-        """The partition of a key, as every producer of ours and Kafka's own choose it."""
-        from aiokafka.partitioner import murmur2  # all of aiokafka comes with it: the learner reads without
+        """Return the partition of a key by Kafka's default partitioner (murmur2), which every producer here uses."""
+        from aiokafka.partitioner import murmur2  # imports all of aiokafka, which the learner does not need
 
         if topic not in self._partitions:
-            metadata = self._patiently(lambda: self._consumer.list_topics(topic, timeout=_CALL_S))
+            metadata = self._retry(lambda: self._consumer.list_topics(topic, timeout=_CALL_S))
             self._partitions[topic] = len(metadata.topics[topic].partitions)
         hashed: int = murmur2(key.encode())
         return (hashed & 0x7FFFFFFF) % self._partitions[topic]
 
     def since(self, topic: str, timestamp_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
-        """The stretches of a topic from a time (0: the beginning) to now, for `read`."""
-        metadata = self._patiently(lambda: self._consumer.list_topics(topic, timeout=_CALL_S))
-        stretches = {}
+        """Return the offsets of a topic from a time (0: its beginning) to its end as of now."""
+        metadata = self._retry(lambda: self._consumer.list_topics(topic, timeout=_CALL_S))
+        ranges = {}
         for partition in metadata.topics[topic].partitions:
             low, high = self.bounds(topic, partition)
             if timestamp_ms > 0:
-                asked = [TopicPartition(topic, partition, timestamp_ms)]
-                [found] = self._patiently(lambda asked=asked: self._consumer.offsets_for_times(asked, timeout=_CALL_S))  # type: ignore[misc]
-                low = max(low, found.offset) if found.offset >= 0 else high
-            stretches[topic, partition] = low, high
-        return stretches
+                times = [TopicPartition(topic, partition, timestamp_ms)]
+                [first] = self._retry(lambda times=times: self._consumer.offsets_for_times(times, timeout=_CALL_S))  # type: ignore[misc]
+                low = max(low, first.offset) if first.offset >= 0 else high
+            ranges[topic, partition] = low, high
+        return ranges
 
-    def read(self, stretches: Stretches) -> Iterator[list[Record]]:
-        """The records of the stretches in batches, in order inside each partition.
+    def read(self, ranges: OffsetRanges) -> Iterator[list[Record]]:
+        """Yield the records of offset ranges in batches, in order inside each partition.
 
-        Offsets whose record is gone (retention, compaction) or is none (transaction markers) are passed over.
+        Skips offsets whose record is deleted (retention, compaction) and transaction markers.
         """
-        ends = {tp: end for tp, (begin, end) in stretches.items() if begin < end}
-        self._consumer.assign([TopicPartition(*tp, stretches[tp][0]) for tp in ends])
+        ends = {tp: end for tp, (begin, end) in ranges.items() if begin < end}
+        self._consumer.assign([TopicPartition(*tp, ranges[tp][0]) for tp in ends])
         try:
             while ends:
                 messages = self._consumer.consume(_BATCH, _POLL_S)
@@ -105,7 +105,7 @@ class LogReader:
                     raise Cancelled
                 batch, done = [], set()
                 for message in messages:
-                    tp, offset = _place(message)
+                    tp, offset = _position(message)
                     fault = message.error()
                     if fault is None:
                         if offset < ends.get(tp, 0):
@@ -124,10 +124,10 @@ class LogReader:
         finally:
             self._consumer.unassign()
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _retry(self, call: Callable[[], T]) -> T:
         return retry_while(call, KafkaException, self._cancelled)
 
 
-def _place(message: Message) -> tuple[tuple[str, int], int]:
+def _position(message: Message) -> tuple[tuple[str, int], int]:
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     return (topic or "", -1 if partition is None else partition), -1 if offset is None else offset

@@ -1,7 +1,4 @@
-"""What a batch of records gives: events to publish, and dead letters for what could not be used.
-
-Publishes the outputs of a batch and returns when the brokers have acknowledged all of them.
-"""
+"""Collect the results of a batch (events, dead letters, counts) and publish them durably."""
 
 import pickle
 from collections import Counter
@@ -25,12 +22,13 @@ DEAD_LETTERS = "dead-letters"
 _KEY_BYTES = 9_000
 _REASON_CHARACTERS = 500
 _OVERHEAD_BYTES = 2_048
-"""What a record's key, headers and framing may add to its value."""
+"""Bound on the bytes that a record's key, headers and framing add to its value."""
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One encoded event on its way out."""
+    """One encoded event to publish."""
 
     topic: str
     key: str
@@ -40,63 +38,63 @@ class Output:
 
 
 class Outputs:
-    """Collects what one batch gives, in order."""
+    """The results of one batch, in order."""
 
-    def __init__(self, job: str, codec: Codec, patiently: Callable[[Callable[[], Any]], Any]) -> None:
-        """`job` is its name and version, as `govern@1`; `patiently` repeats a call while the registry is away."""
+    def __init__(self, job: str, codec: Codec, retry: Callable[[Callable[[], Any]], Any]) -> None:
+        """`job` is name and version, as `govern@1`. `retry` repeats a call while the registry is unavailable."""
         self._job = job
         self._codec = codec
-        self._patiently = patiently
+        self._retry = retry
         self.events: list[Output] = []
-        self.came: Counter[str] = Counter()
-        """Records that were taken, by tenant; those that name none under the empty name."""
-        self.refused: Counter[str] = Counter()
-        """Dead letters, by tenant likewise."""
-        self.silent = False
-        """Nothing of it will be published: state is being rebuilt."""
-        self._counted: list[tuple[prometheus_client.Counter, int]] = []
+        self.received: Counter[str] = Counter()
+        """Records of the batch by tenant; the empty name counts those without a tenant."""
+        self.dead_lettered: Counter[str] = Counter()
+        """Dead letters by tenant, likewise."""
+        self.replaying = False
+        """True while state is rebuilt: nothing is published."""
+        self._counts: list[tuple[prometheus_client.Counter, int]] = []
 
     def emit(self, topic: str, key: str, record: Any) -> None:
-        """Queues an event of a catalogue topic.
+        """Queue an event of a catalogue topic.
 
         Raises:
-            Refused: it does not fit its schema or is larger than its topic takes.
+            InvalidRecord: the event does not fit its schema or exceeds its topic's size limit.
         """
         try:
-            value: bytes = self._patiently(lambda: self._codec.encode(topic, record))
+            value: bytes = self._retry(lambda: self._codec.encode(topic, record))
         except Unencodable as error:
             raise InvalidRecord("invalid", f"result does not fit {topic}: {type(error.__cause__).__name__}") from error
         if len(value) + len(key) + _OVERHEAD_BYTES > TOPICS[topic].max_message_bytes:
-            raise InvalidRecord("oversized", f"result of {len(value)} bytes is larger than {topic} takes")
+            raise InvalidRecord("oversized", f"result of {len(value)} bytes exceeds the limit of {topic}")
         self.events.append(Output(topic, key, value, record["event_id"], record["occurred_at_us"]))
 
-    def sealed(self, topic: str, record: Any) -> bytes:
-        """A record as it would be on a topic, to be kept in state: sealed where it names a person."""
-        value: bytes = self._patiently(lambda: self._codec.encode(topic, record))
+    def seal(self, topic: str, record: Any) -> bytes:
+        """Encode a record for the job's state as for its topic: sealed if it names a person."""
+        value: bytes = self._retry(lambda: self._codec.encode(topic, record))
         return value
 
-    def opened(self, topic: str, value: bytes) -> Any:
-        """The reverse of `sealed`; marked as erased where its person was.
+    def open(self, topic: str, value: bytes) -> Any:
+        """Decode a record that `seal` encoded; it is marked as erased if its person was erased.
 
         Raises:
-            Refused: it cannot be read any more.
+            InvalidRecord: the record cannot be decoded any more.
         """
         try:
-            return self._patiently(lambda: self._codec.decode(topic, value))
+            return self._retry(lambda: self._codec.decode(topic, value))
         except CodecError as error:
             raise InvalidRecord(error.kind, str(error)) from error
 
-    def dead_letter(self, record: Record | RecordOrigin, refused: InvalidRecord, *, counts: bool = True) -> None:
-        """Queues the dead letter of a record: its place and the reason, not its value, which nobody has redacted.
+    def dead_letter(self, record: Record | RecordOrigin, invalid: InvalidRecord, *, counts: bool = True) -> None:
+        """Queue the dead letter of a record: its position and the reason, without its value, which is not redacted.
 
         Args:
-            record: what cannot be used.
-            refused: why.
-            counts: whether it bears on the job's share of dead letters; not what anybody can send by a guess.
+            record: the invalid record.
+            invalid: the reason.
+            counts: include it in the job's share of dead letters; False for records that anybody can forge.
         """
         origin = record if isinstance(record, RecordOrigin) else RecordOrigin.of(record)
-        self.refused[refused.tenant] += counts
-        self.count(metrics.DEAD_LETTERS.labels(origin.topic, refused.error))
+        self.dead_lettered[invalid.tenant] += counts
+        self.count(metrics.DEAD_LETTERS.labels(origin.topic, invalid.error))
         letter = new_dead_letter(
             event_id=derived_id(self._job, "dead-letter", origin.topic, origin.partition, origin.offset),
             occurred_at_us=max(0, origin.timestamp_ms) * 1000,
@@ -107,33 +105,19 @@ class Outputs:
             key=origin.key if origin.key is None else origin.key[:_KEY_BYTES],
             value_bytes=origin.value_bytes,
             value_sha256=origin.value_sha256,
-            error=refused.error,
-            reason=refused.reason[:_REASON_CHARACTERS],
+            error=invalid.error,
+            reason=invalid.reason[:_REASON_CHARACTERS],
         )
         self.emit(DEAD_LETTERS, (letter["key"] or b"").decode(errors="replace"), letter)
 
     def count(self, counter: prometheus_client.Counter, by: int = 1) -> None:
-        """Notes a count; it shows when the batch has its effect, so that rebuilding state counts nothing twice."""
-        self._counted.append((counter, by))
+        """Queue a metric increment; `apply_counts` applies it, so that a rebuild of state counts nothing twice."""
+        self._counts.append((counter, by))
 
-    def show_counts(self) -> None:
-        """Adds what was noted to the metrics."""
-        for counter, by in self._counted:
+    def apply_counts(self) -> None:
+        """Add the queued increments to the metrics."""
+        for counter, by in self._counts:
             counter.inc(by)
-
-
-def pack(outputs: Iterable[Output]) -> bytes:
-    """Outputs as bytes for the outbox of a state store; none: empty."""
-    fields = [(o.topic, o.key, o.value, o.event_id, o.occurred_at_us) for o in outputs]
-    return pickle.dumps(fields) if fields else b""
-
-
-def unpack(packed: bytes) -> list[Output]:
-    """The reverse of `pack`. The store is this process's own folder, so its pickle can be trusted."""
-    return [Output(*fields) for fields in pickle.loads(packed)]
-
-
-_POLL_S = 0.5
 
 
 class Publisher:
@@ -144,11 +128,11 @@ class Publisher:
         self._producer = EventProducer(settings.kafka, codec, source, linger_ms=0.0)
 
     def publish(self, outputs: Sequence[Output]) -> None:
-        """Blocks until all of them are durable; a broker that is away is waited for.
+        """Publish events; block until the brokers have acknowledged all of them, however long one is unavailable.
 
         Raises:
-            Abandoned: asked to give up while waiting; some of them may be published later all the same.
-            DeliveryFailed: Kafka refused some for good.
+            Cancelled: the work was cancelled while waiting; some events may still be published later.
+            DeliveryFailed: Kafka rejected some events permanently.
         """
         for output in outputs:
             envelope = {"event_id": output.event_id, "occurred_at_us": output.occurred_at_us}
@@ -167,3 +151,14 @@ class Publisher:
     def _wait(self) -> None:
         if not self._producer.poll(_POLL_S) and self._cancelled():
             raise Cancelled
+
+
+def pack(outputs: Iterable[Output]) -> bytes:
+    """Serialize outputs for the outbox of a state; empty for no outputs."""
+    fields = [(o.topic, o.key, o.value, o.event_id, o.occurred_at_us) for o in outputs]
+    return pickle.dumps(fields) if fields else b""
+
+
+def unpack(packed: bytes) -> list[Output]:
+    """Reverse `pack`. Only this process writes the state folder, so unpickling is safe."""
+    return [Output(*fields) for fields in pickle.loads(packed)]

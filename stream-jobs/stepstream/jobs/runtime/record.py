@@ -1,4 +1,4 @@
-"""A record of the log as the jobs pass it around: raw bytes with their place, and its refusal."""
+"""Represent a raw record of the log, its origin, and the reason why it is invalid."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One raw record of an input topic; `timestamp_ms` is the broker's or producer's time of it."""
+    """One raw record of an input topic. `timestamp_ms` is set by the broker or the producer."""
 
     topic: str
     partition: int
@@ -20,7 +20,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RecordOrigin:
-    """Where a record stands and which one it is, without what it says: what its dead letter tells."""
+    """Position, key, size and digest of a record, without its content, for a dead letter."""
 
     topic: str
     partition: int
@@ -29,22 +29,22 @@ class RecordOrigin:
     key: bytes | None
     value_bytes: int
     value_sha256: str | None
-    """Lower-case hexadecimal; None: it has no value."""
+    """Lower-case hexadecimal; None: the record has no value."""
 
     @staticmethod
     def of(record: Record) -> "RecordOrigin":
-        """That of a record at hand."""
+        """Describe a record."""
         value = record.value
         digest = None if value is None else hashlib.sha256(value).hexdigest()
-        place = record.topic, record.partition, record.offset, record.timestamp_ms
-        return RecordOrigin(*place, record.key, len(value or b""), digest)
+        position = record.topic, record.partition, record.offset, record.timestamp_ms
+        return RecordOrigin(*position, record.key, len(value or b""), digest)
 
 
 class InvalidRecord(Exception):
-    """A record that cannot be used; becomes a dead letter. `reason` never holds the record's content."""
+    """A record that cannot be used and becomes a dead letter. `reason` never contains the record's content."""
 
     def __init__(self, error: str, reason: str, tenant: str = "") -> None:
-        """`tenant`: whose input it is, where the record at hand does not name its tenant or not the one to blame."""
+        """`tenant` is the sender to blame; empty: the tenant that the record names."""
         super().__init__(f"{error}: {reason}")
         self.error = error
         self.reason = reason

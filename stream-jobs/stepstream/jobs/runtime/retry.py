@@ -1,4 +1,4 @@
-"""Waiting for a part of the stack that is away, without hanging when the work is taken away meanwhile."""
+"""Retry calls to services that are unavailable, and stop when the work is cancelled."""
 
 import logging
 import time
@@ -13,103 +13,103 @@ _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 _FIRST_BOUNDED_WAIT_S = 0.5
 _LONGEST_BOUNDED_WAIT_S = 20.0
-_NAP_S = 0.1
+_SLEEP_S = 0.1
 
 T = TypeVar("T")
 
 
 class Cancelled(Exception):
-    """The partition was taken away or the process is stopping: drop the batch, it will be delivered again."""
+    """The partition was revoked or the process is stopping. Drop the batch: Kafka delivers it again."""
+
+
+class RetriesExhausted(Exception):
+    """A service did not answer within the time limit; the message gives its last error."""
+
+    def __init__(self, error: Exception, is_first: bool) -> None:
+        super().__init__(str(error))
+        self.is_first = is_first
+        """True if the service answered the previous call."""
 
 
 def retry_while(
-    call: Callable[[], T], away: type[Exception] | tuple[type[Exception], ...], cancelled: Callable[[], bool]
+    call: Callable[[], T], unavailable: type[Exception] | tuple[type[Exception], ...], cancelled: Callable[[], bool]
 ) -> T:
-    """The result of `call`, which is tried again with growing pauses for as long as it raises `away`.
+    """Call `call` with exponential backoff while it raises `unavailable`; return its result.
 
     Raises:
-        Abandoned: `cancelled` became true while waiting.
+        Cancelled: `cancelled` became true while waiting.
     """
     wait_s = _FIRST_WAIT_S
     while True:
         try:
             return call()
-        except away as error:
+        except unavailable as error:
             if wait_s == _FIRST_WAIT_S:
-                log.warning("waiting: %s", error)
+                log.warning("retrying: %s", error)
             if cancelled():
                 raise Cancelled from error
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
-def nap(seconds: float, cancelled: Callable[[], bool]) -> None:
-    """Waits.
+class BoundedRetry:
+    """Retry for a bounded time; after that, call a failed service once per request until it answers again.
+
+    The caller skips the request, so that the job continues. Safe to use from several threads.
+    """
+
+    def __init__(self, seconds: float, cancelled: Callable[[], bool]) -> None:
+        """Retry each call for up to `seconds`; `cancelled` ends the waiting."""
+        self._seconds, self._cancelled = seconds, cancelled
+        self._unavailable: set[str] = set()
+
+    def call(self, service: str, call: Callable[[], T], unavailable: type[Exception]) -> T:
+        """Call `call` with exponential backoff while it raises `unavailable`; return its result.
+
+        Raises:
+            RetriesExhausted: `service` did not answer within the time limit.
+            Cancelled: `cancelled` became true while waiting.
+        """
+        until = time.monotonic() + (0.0 if service in self._unavailable else self._seconds)
+        wait_s = _FIRST_BOUNDED_WAIT_S
+        while True:
+            try:
+                result = call()
+            except unavailable as error:
+                if time.monotonic() + wait_s > until:
+                    is_first = service not in self._unavailable
+                    self._unavailable.add(service)
+                    raise RetriesExhausted(error, is_first) from error
+                interruptible_sleep(wait_s, self._cancelled)
+                wait_s = min(2 * wait_s, _LONGEST_BOUNDED_WAIT_S)
+            else:
+                self._unavailable.discard(service)
+                return result
+
+
+def interruptible_sleep(seconds: float, cancelled: Callable[[], bool]) -> None:
+    """Sleep.
 
     Raises:
-        Abandoned: `cancelled` became true meanwhile.
+        Cancelled: `cancelled` became true.
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if cancelled():
             raise Cancelled
-        time.sleep(min(left, _NAP_S))
-
-
-class RetriesExhausted(Exception):
-    """What was asked does not answer; the message says why."""
-
-    def __init__(self, error: Exception, news: bool) -> None:
-        super().__init__(str(error))
-        self.news = news
-        """Whether it still answered the time before."""
-
-
-class BoundedRetry:
-    """Asks again what does not answer, for a bounded time; once that has passed, once a question until it answers.
-
-    So what cannot be asked is skipped by whoever asks, and the log goes on. Safe to use from several threads.
-    """
-
-    def __init__(self, seconds: float, cancelled: Callable[[], bool]) -> None:
-        """`cancelled` tells whether to give up waiting."""
-        self._seconds, self._cancelled = seconds, cancelled
-        self._away: set[str] = set()
-
-    def ask(self, name: str, call: Callable[[], T], away: type[Exception]) -> T:
-        """The result of `call`, which is tried again with growing pauses while it raises `away`.
-
-        Raises:
-            OutOfPatience: `name`, which is what is asked, has not answered for too long.
-            Abandoned: asked to give up while waiting.
-        """
-        until = time.monotonic() + (0.0 if name in self._away else self._seconds)
-        wait_s = _FIRST_BOUNDED_WAIT_S
-        while True:
-            try:
-                found = call()
-            except away as error:
-                if time.monotonic() + wait_s > until:
-                    news = name not in self._away
-                    self._away.add(name)
-                    raise RetriesExhausted(error, news) from error
-                nap(wait_s, self._cancelled)
-                wait_s = min(2 * wait_s, _LONGEST_BOUNDED_WAIT_S)
-            else:
-                self._away.discard(name)
-                return found
+        time.sleep(min(left, _SLEEP_S))
 
 
 class Decoder(Protocol):
-    """What reads the records that a job keeps."""
+    """Decodes the records that a job keeps in its state."""
 
     def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
-        """One record from bytes."""
+        """Decode one record."""
         ...
 
 
 class RetryingCodec:
-    """Decodes what a job keeps, waiting for a registry or keys that are away."""
+    """Decodes records of a job's state; waits while the registry or the keys are unavailable."""
 
     def __init__(self, codec: Codec, cancelled: Callable[[], bool]) -> None:
         self._codec, self._cancelled = codec, cancelled
@@ -118,6 +118,6 @@ class RetryingCodec:
         """As `Codec.decode`.
 
         Raises:
-            Abandoned: asked to give up while waiting.
+            Cancelled: the work was cancelled while waiting.
         """
         return retry_while(lambda: self._codec.decode(topic, value), RegistryUnavailable, self._cancelled)

@@ -1,8 +1,8 @@
-"""The Faust worker of one job: takes batches, has them worked off in a thread, commits after the effect.
+"""Run the Faust worker of one job: read batches, process them in a thread, commit after their effect.
 
-Faust reads, balances partitions among workers and commits; everything with an effect happens in `process` of the
-job's processor, in one thread, so that neither a slow broker nor a long batch holds up Faust's event loop. Batches
-are taken without Faust's automatic acknowledgement, which would also acknowledge a batch whose processing raised.
+Faust reads, balances partitions among workers and commits. The job's processor has all effects. It runs in one thread,
+so that a slow broker or a long batch does not block Faust's event loop. Batches are read without Faust's automatic
+acknowledgement, which would also acknowledge a batch whose processing raised.
 """
 
 import asyncio
@@ -30,27 +30,66 @@ _STOP_S = 5.0
 
 
 class Processor(Protocol):
-    """Works off batches of raw records. All methods run in one thread, one at a time."""
+    """Processes batches of raw records. All methods run in one thread, one at a time."""
 
     def open(self, partitions: Iterable[int]) -> None:
-        """Partitions were assigned."""
+        """Open assigned partitions."""
         ...
 
     def close(self, partitions: Iterable[int]) -> None:
-        """Partitions were taken away."""
+        """Release revoked partitions."""
         ...
 
     def process(self, records: Sequence[Record]) -> None:
-        """The effect of a batch; durable when it returns."""
+        """Process a batch; its effect is durable on return."""
         ...
 
     def tick(self) -> None:
-        """Called a few times a second."""
+        """Take decisions in time; called four times a second."""
         ...
 
     def shut_down(self) -> None:
-        """Releases everything."""
+        """Release all resources."""
         ...
+
+
+def run_job(
+    settings: Settings,
+    stop: Stop,
+    name: str,
+    topics: Sequence[str],
+    make: Callable[[Settings, Callable[[], bool]], Processor],
+    *,
+    batch: int | None = None,
+    within_s: float | None = None,
+) -> None:
+    """Run a job's process until `stop` is set; arguments as in `JobWorker`.
+
+    Raises:
+        KafkaUnavailable: no broker answered within the configured deadline.
+        Fatal: this process cannot recover.
+    """
+    metrics.READY.set(0)
+    serve_metrics(settings.metrics)
+    quiet_libraries()
+    wait_for_kafka(settings.kafka, lambda: bool(stop))
+    if stop:
+        return
+
+    async def work() -> None:
+        worker = JobWorker(
+            settings,
+            stop,
+            name,
+            topics,
+            make,
+            batch=batch or settings.jobs.batch,
+            within_s=within_s or settings.jobs.within_s,
+        )
+        await worker.run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())
 
 
 class JobWorker:
@@ -67,16 +106,16 @@ class JobWorker:
         batch: int,
         within_s: float,
     ) -> None:
-        """A worker of the job `name` over `topics`.
+        """Prepare a worker; `run` starts it.
 
         Args:
-            settings: the process's settings.
-            stop: set when the process is asked to end.
-            name: the job; its consumer group is `stepstream-NAME`.
+            settings: settings of the process.
+            stop: set when the process must end.
+            name: name of the job; its consumer group is `stepstream-NAME`.
             topics: input topics; those with the same number of partitions are balanced together.
-            make: the processor, given a function that tells whether to give up waiting.
-            batch: most records of a batch.
-            within_s: longest wait to fill one, in seconds.
+            make: builds the processor from the settings and a function that is true once the work is cancelled.
+            batch: largest number of records in a batch.
+            within_s: longest time to fill a batch, in seconds.
         """
         self._settings, self._stop, self._name = settings, stop, name
         self._batch, self._within_s = batch, within_s
@@ -95,10 +134,10 @@ class JobWorker:
         self._app.on_partitions_revoked.connect(self._on_revoked)
 
     async def run(self) -> None:
-        """Works until asked to stop.
+        """Process batches until `stop` is set.
 
         Raises:
-            Fatal: a fault that cannot be mended here; nothing that was not durable has been committed.
+            Fatal: this process cannot recover. Only offsets with durable results are committed.
         """
         started = asyncio.ensure_future(self._app.start())
         next_tick = time.monotonic()
@@ -110,7 +149,7 @@ class JobWorker:
                 if started.done():
                     started.result()
                 if _coordination_ended(self._app):
-                    raise Fatal("the client's group coordination ended by a fault, see above: this process starts anew")
+                    raise Fatal("the Kafka client's group coordination failed, see above: restart this process")
                 if time.monotonic() >= next_tick and self._assigned:
                     next_tick = time.monotonic() + _TICK_S
                     await self._guarded(self._processor.tick)
@@ -125,15 +164,15 @@ class JobWorker:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_STOP_S):
-                # What is being worked off is finished and committed before Faust lets go of the partitions.
+                # Finish and commit the current batch before Faust releases the partitions.
                 await loop.run_in_executor(self._thread, _nothing)
                 await asyncio.sleep(0)
                 await self._app.consumer.commit()
                 await self._app.stop()
         except TimeoutError:
-            log.warning("Faust did not stop within %g s; leaving: what is not committed is delivered again", _STOP_S)
+            log.warning("Faust did not stop within %g s: Kafka delivers uncommitted records again", _STOP_S)
         except Exception as error:
-            log.warning("while stopping: %r", error)
+            log.warning("could not stop Faust: %r", error)
         started.cancel()
         await loop.run_in_executor(self._thread, self._processor.shut_down)
         self._thread.shutdown()
@@ -141,18 +180,17 @@ class JobWorker:
     async def _consume(self, stream: Any) -> None:
         async for events in stream.noack_take(self._batch, within=self._within_s):
             if self._fault is not None or self._stop or self._revoking:
-                continue  # not acknowledged: it is delivered again, here or elsewhere
+                continue  # not acknowledged: Kafka delivers it again, here or to another worker
             generation = self._app.consumer_generation_id
             current = [event for event in events if event.message.generation_id == generation]
             began = time.monotonic()
-            done = await self._guarded(self._processor.process, [_record(event.message) for event in current])
-            if done:
+            if await self._guarded(self._processor.process, [_record(event.message) for event in current]):
                 for event in current:
                     await stream.ack(event)
                 self._observe(current, began)
 
     async def _guarded(self, call: Callable[..., None], *arguments: Any) -> bool:
-        """Runs a step of the processor in its thread; False if it was given up or failed for good."""
+        """Run a call in the processor's thread. Return False if it was cancelled or raised; `run` raises the error."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
         except Cancelled:
@@ -189,49 +227,10 @@ class JobWorker:
         await self._guarded(self._processor.close, {tp.partition for tp in revoked})
 
 
-def run_job(
-    settings: Settings,
-    stop: Stop,
-    name: str,
-    topics: Sequence[str],
-    make: Callable[[Settings, Callable[[], bool]], Processor],
-    *,
-    batch: int | None = None,
-    within_s: float | None = None,
-) -> None:
-    """The main function of a job's process; see `JobWorker`.
-
-    Raises:
-        KafkaUnavailable: no broker within the declared deadline.
-        Fatal: a fault that cannot be mended here.
-    """
-    metrics.READY.set(0)
-    serve_metrics(settings.metrics)
-    quiet_libraries()
-    wait_for_kafka(settings.kafka, lambda: bool(stop))
-    if stop:
-        return
-
-    async def work() -> None:
-        worker = JobWorker(
-            settings,
-            stop,
-            name,
-            topics,
-            make,
-            batch=batch or settings.jobs.batch,
-            within_s=within_s or settings.jobs.within_s,
-        )
-        await worker.run()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work())
-
-
 def _coordination_ended(app: Any) -> bool:
-    """Whether aiokafka's coordination task died, as it does when a broker that just starts lists no brokers.
+    """Return True if aiokafka's coordination task has ended, as after a starting broker lists no brokers.
 
-    Faust does not notice; without the task no partition would ever be assigned again.
+    Faust does not notice it. Without the task, no partition would be assigned again.
     """
     thread = getattr(app.consumer, "_thread", None) if app.consumer is not None else None
     client = getattr(thread, "_consumer", None)
@@ -246,4 +245,4 @@ def _record(message: Any) -> Record:
 
 
 def _nothing() -> None:
-    """Queued behind the work in progress: done when that is."""
+    """Do nothing: queued behind the current call, this ends after it."""

@@ -1,9 +1,8 @@
-"""State of one job for one partition: a RocksDB that also holds how far the input was folded into it.
+"""Store the state of one job for one partition in RocksDB, together with its input offsets and its outbox.
 
-One write batch carries the changes of a batch of records, the input offsets reached by them and the outputs that they
-gave, so that after a kill at any moment the state, its position and what may not have been published yet agree. The
-write-ahead log survives a killed process; a lost machine loses at most the newest batches, which are then behind the
-committed offsets and are folded again from the input.
+One atomic write contains the changes of a batch of records, the input offsets after it and its outputs. So state,
+position and outbox agree after a kill at any moment. The write-ahead log survives a killed process. A lost machine
+loses at most the newest batches; the state is then behind the committed offsets, and `recovery.py` folds them again.
 """
 
 import shutil
@@ -27,13 +26,13 @@ class Position(dict[str, int]):
 
 
 class PartitionState:
-    """The store of one (job, partition). Keys of the job start with a byte above 0."""
+    """The state of one (job, partition). Keys of the job start with a byte above 0."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens or creates the store.
+        """Open or create the state.
 
         Raises:
-            Fatal: another process holds it.
+            Fatal: another process holds the folder.
         """
         self.folder = folder
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -41,12 +40,12 @@ class PartitionState:
         self.identity, self.position, self.written_ms = self._read_position()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         value: bytes | None = self._db.get(key)
         return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys (without the prefix) and values below a prefix, in the order of the keys."""
+        """Yield the keys with a prefix (which is removed) and their values, in key order."""
         entries: Any = self._db.items(from_key=prefix)
         for key, value in entries:
             if not key.startswith(prefix):
@@ -54,11 +53,18 @@ class PartitionState:
             yield key[len(prefix) :], value
 
     def begin(self) -> "Changes":
-        """An empty set of changes on top of the store."""
+        """Return an empty set of changes on top of the state."""
         return Changes(self)
 
     def write(self, changes: "Changes", position: Mapping[str, int], now_ms: int, outbox: bytes = b"") -> None:
-        """Applies changes, positions and outputs at once; afterwards `changes` is spent."""
+        """Write changes, input offsets and outputs atomically. Use `changes` only once.
+
+        Args:
+            changes: changed keys.
+            position: next offset to fold, by input topic; other topics keep theirs.
+            now_ms: time of the write.
+            outbox: packed outputs; empty: leave the outbox as it is.
+        """
         batch = changes.batch
         for key, value in changes.overlay.items():
             if value is None:
@@ -73,15 +79,15 @@ class PartitionState:
         self._db.write(batch)
 
     def outbox(self) -> bytes | None:
-        """Outputs of the last batch that may not have been published."""
+        """Return the outputs of the last batch if they may be unpublished, else None."""
         return self.get(_OUTBOX)
 
     def clear_outbox(self) -> None:
-        """Tells that they have been."""
+        """Mark the outputs of the last batch as published."""
         self._db.delete(_OUTBOX)
 
     def reset(self, identity: str) -> None:
-        """Forgets everything; `identity` names the log that the state will be folded from."""
+        """Delete everything; `identity` names the log from which the state is folded next."""
         self._db.close()
         shutil.rmtree(self.folder)
         self._db = _open(self.folder)
@@ -89,7 +95,7 @@ class PartitionState:
         self._db.put(_OFFSETS, self._encode_position())
 
     def close(self) -> None:
-        """Flushes and releases the folder."""
+        """Flush, and release the folder."""
         self._db.close()
 
     def _encode_position(self) -> bytes:
@@ -98,15 +104,15 @@ class PartitionState:
         )
 
     def _read_position(self) -> tuple[str, Position, int]:
-        found = self.get(_OFFSETS)
-        stored = orjson.loads(found) if found is not None else {}
+        encoded = self.get(_OFFSETS)
+        stored = orjson.loads(encoded) if encoded is not None else {}
         if stored.get("format") != _FORMAT:
             return "", Position(), 0
         return stored["log"], Position(stored["next"]), stored["written_ms"]
 
 
 class Changes:
-    """Changes that are not written yet, with the store below: reads see them."""
+    """Unwritten changes on top of a state; reads see them."""
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
@@ -114,21 +120,21 @@ class Changes:
         self.batch = WriteBatch(raw_mode=True)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key as changed so far, or None."""
+        """Return the value of a key with the changes so far, or None."""
         if key in self.overlay:
             return self.overlay[key]
         return self._state.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Sets a key."""
+        """Set a key."""
         self.overlay[key] = value
 
     def delete(self, key: bytes) -> None:
-        """Removes a key."""
+        """Delete a key."""
         self.overlay[key] = None
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        """Removes the stored keys in [begin, end); keys changed in this batch are not affected."""
+        """Delete the stored keys in [begin, end); keys changed in this batch are not affected."""
         self.batch.delete_range(begin, end)
 
 
@@ -146,7 +152,5 @@ def _open(folder: Path) -> Rdict:
         return Rdict(str(folder), options)
     except Exception as error:  # the binding raises bare exceptions
         if "lock" in str(error).lower():
-            raise Fatal(
-                f"state folder {folder} is used by another process: stop it, or set STEPSTREAM_JOBS_STATE"
-            ) from None
+            raise Fatal(f"another process uses state folder {folder}: stop it, or set STEPSTREAM_JOBS_STATE") from None
         raise

@@ -1,4 +1,4 @@
-"""How the Faust app is told to connect, and that the jobs' logic does not need it."""
+"""Faust gets the credentials of the settings; the logic of the jobs imports without Faust."""
 
 import ssl
 import subprocess
@@ -12,14 +12,14 @@ from stepstream.jobs.runtime.faust_app import credentials
 
 PURE = (
     "redaction",
-    "governance.governing",
+    "governance.govern_step",
     "governance.validation",
-    "labels.joining",
-    "labels.labelling",
-    "labels.trajectory",
+    "labels.sequences",
+    "labels.build_label",
+    "labels.trajectory_state",
     "rewards.terms",
     "statistics.cohorts",
-    "storage.rows",
+    "clickhouse.rows",
 )
 
 

@@ -1,11 +1,10 @@
-"""The state store: one atomic batch of changes, position and outbox."""
+"""State: one atomic write of changes, position and outbox."""
 
 from pathlib import Path
 
 import pytest
 
 from stepstream.core.process import Fatal
-from stepstream.jobs.runtime.outputs import Output, pack, unpack
 from stepstream.jobs.runtime.state import PartitionState
 
 
@@ -32,7 +31,7 @@ def test_changes_position_and_outbox_survive_together(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_range_goes_at_once_and_spares_what_the_batch_writes(tmp_path: Path) -> None:
+def test_deleting_a_range_keeps_the_keys_that_the_same_batch_writes(tmp_path: Path) -> None:
     state = PartitionState(tmp_path / "0")
     changes = state.begin()
     for key in (b"e1", b"e2", b"f1"):
@@ -46,7 +45,7 @@ def test_a_range_goes_at_once_and_spares_what_the_batch_writes(tmp_path: Path) -
     state.close()
 
 
-def test_reset_forgets_everything(tmp_path: Path) -> None:
+def test_reset_deletes_everything(tmp_path: Path) -> None:
     state = PartitionState(tmp_path / "0")
     changes = state.begin()
     changes.put(b"a", b"x")
@@ -56,14 +55,8 @@ def test_reset_forgets_everything(tmp_path: Path) -> None:
     state.close()
 
 
-def test_a_second_process_is_told_that_the_folder_is_taken(tmp_path: Path) -> None:
+def test_a_second_process_fails_and_names_the_setting(tmp_path: Path) -> None:
     state = PartitionState(tmp_path / "0")
     with pytest.raises(Fatal, match="STEPSTREAM_JOBS_STATE"):
         PartitionState(tmp_path / "0")
     state.close()
-
-
-def test_outputs_survive_packing() -> None:
-    outputs = [Output("t", "k", b"\x00v", "id", 5), Output("u", "", b"", "id2", 0)]
-    assert unpack(pack(outputs)) == outputs
-    assert pack([]) == b""

@@ -1,4 +1,4 @@
-"""The catalogue says who reads a topic, and access rights follow from it."""
+"""The catalogue, from which access rights are generated, lets each job read its topics."""
 
 import pytest
 
@@ -14,10 +14,10 @@ from stepstream.topics.catalogue import TOPICS
 
 
 @pytest.mark.parametrize("job", [Govern, Inspect, Judge, Label, Measure, Verify], ids=lambda job: job.name)
-def test_a_job_may_read_its_inputs_and_what_it_remembers(job: type[FoldJob]) -> None:
-    topics = {*job.inputs, *([job.remembers] if job.remembers else [])}
+def test_a_job_may_read_its_inputs_and_the_topic_that_restores_its_state(job: type[FoldJob]) -> None:
+    topics = {*job.inputs, *([job.restored_topic] if job.restored_topic else [])}
     assert [topic for topic in topics if job.name not in TOPICS[topic].readers] == []
 
 
-def test_the_store_may_read_what_it_stores() -> None:
+def test_the_sink_may_read_the_topics_that_it_stores() -> None:
     assert [topic for topic in STORED if "store" not in TOPICS[topic].readers] == []

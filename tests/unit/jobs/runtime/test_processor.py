@@ -1,4 +1,4 @@
-"""The law of the whole: killed anywhere, with or without its state, a job ends with the same effect."""
+"""A job has the same effect wherever it is killed, with or without its state."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
@@ -24,7 +24,7 @@ STEPS, FEEDBACK, LABELS = "governed-steps", "governed-feedback", "labeled-trajec
 
 
 class Killed(Exception):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class Log:
@@ -72,29 +72,30 @@ class Reader:
 
 
 class Publisher:
-    """`Publisher` into a `Log` that dies when told: before the first output, in the middle, or after the last."""
+    """`Publisher` into a `Log` that can die: before the first output, in the middle, or after the last."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.dies: float | None = None
+        self.dies_after: float | None = None
+        """Share of the outputs that are published before it dies; None: it does not die."""
 
     def publish(self, outputs: Sequence[Output]) -> None:
-        survive = len(outputs) if self.dies is None else int(self.dies * len(outputs))
+        survive = len(outputs) if self.dies_after is None else int(self.dies_after * len(outputs))
         for output in outputs[:survive]:
             self.log.append(output.topic, output.key, output.value)
-        if self.dies is not None:
-            self.dies = None
+        if self.dies_after is not None:
+            self.dies_after = None
             raise Killed
 
 
 class Worker:
-    """The label job over a log, with lives."""
+    """The label job over a log; it can be restarted."""
 
     def __init__(self, log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log, self.folder = log, folder
         self.publisher = Publisher(log)
-        monkeypatch.setattr(processor, "codec_of", lambda _: LocalCodec())
-        monkeypatch.setattr(label, "codec_of", lambda _: LocalCodec())
+        monkeypatch.setattr(processor, "sealing_codec", lambda _: LocalCodec())
+        monkeypatch.setattr(label, "sealing_codec", lambda _: LocalCodec())
         monkeypatch.setattr(processor, "Publisher", lambda *_: self.publisher)
         monkeypatch.setattr(processor, "LogReader", lambda *_: Reader(log))
         self.processor = self.start()
@@ -105,9 +106,9 @@ class Worker:
         processor.open([0])
         return processor
 
-    def restart(self, *, forget: bool) -> None:
+    def restart(self, *, without_state: bool) -> None:
         self.processor.shut_down()
-        if forget:
+        if without_state:
             self.folder = self.folder.with_name(self.folder.name + "+")
         self.processor = self.start()
 
@@ -134,7 +135,7 @@ NUMBERS = count()
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_killed_anywhere_the_effect_is_the_same(
+def test_a_job_that_is_killed_anywhere_has_the_same_effect(
     data: st.DataObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log()
@@ -144,18 +145,18 @@ def test_killed_anywhere_the_effect_is_the_same(
     lives = data.draw(st.integers(0, 5))
     while any(reached.get(topic, 0) < len(log.topics[topic]) for topic in (STEPS, FEEDBACK)):
         kill = data.draw(st.sampled_from(["", "publishing", "uncommitted"])) if lives else ""
-        worker.publisher.dies = data.draw(st.sampled_from([0.0, 0.5, 1.0])) if kill == "publishing" else None
+        worker.publisher.dies_after = data.draw(st.sampled_from([0.0, 0.5, 1.0])) if kill == "publishing" else None
         try:
             after = worker.deliver(reached, data.draw(st.integers(1, 4)))
         except Killed:
             after = reached
-        worker.publisher.dies = None
+        worker.publisher.dies_after = None
         if not kill:
             reached = after
             log.offsets = dict(after)
             continue
         lives -= 1
-        worker.restart(forget=data.draw(st.booleans()))
+        worker.restart(without_state=data.draw(st.booleans()))
         reached = dict(log.offsets)
     labels = log.events(LABELS)
     newest: dict[Any, Any] = {}
@@ -164,20 +165,22 @@ def test_killed_anywhere_the_effect_is_the_same(
             newest[one["trajectory_id"]] = one
     expected = dict.fromkeys(("a", "b", "c"), (False, True))
     assert {name: (one["success"], one["complete"]) for name, one in newest.items()} == expected
-    # What a revision says is said once: copies are copies.
+    # Copies of an event are equal.
     for one in labels:
         same = [other for other in labels if other["event_id"] == one["event_id"]]
         assert all(other == one for other in same)
     worker.processor.shut_down()
 
 
-def test_a_flood_of_what_cannot_be_used_costs_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_invalid_records_from_one_tenant_does_not_stop_other_tenants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, flood = Log(), 1_100
     fill(log, lambda events: events)
     worker = Worker(log, tmp_path / "state", monkeypatch)
     reached = worker.deliver({}, 2)
     for number in range(flood):
-        foreign = as_governed(make_feedback("a", number=number) | {"tenant": "theirs"})
+        foreign = as_governed(make_feedback("a", number=number) | {"tenant": "noisy"})
         log.append(FEEDBACK, "a", LocalCodec().encode(FEEDBACK, foreign))
         guessed: dict[str, Any] = {
             "trajectory_id": f"guessed-{number}",
@@ -194,7 +197,9 @@ def test_a_flood_of_what_cannot_be_used_costs_others_nothing(tmp_path: Path, mon
     worker.processor.shut_down()
 
 
-def test_what_was_not_delivered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_faust_did_not_deliver_are_read_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = Log()
     fill(log, lambda events: events)
     worker = Worker(log, tmp_path / "state", monkeypatch)
