@@ -82,7 +82,7 @@ class Drawers(Environment):
 def breaking_model(folder: Path) -> Path:
     """A tiny model that knows the two replies, breaks every fifth call and mostly answers wrong; seconds of a core."""
     from stepstream.learner.tiny.warm_start import WarmStart, warm_start
-    from stepstream.services.fleet.demonstrations import demonstrations
+    from stepstream.services.fleet.environment import demonstrations
 
     warm_start(folder, demonstrations(Drawers, 0, 0.0), WarmStart(steps=100))
     # Its demonstrations show the arguments as a text; the model that serves gets them as the JSON that they are.

@@ -133,7 +133,7 @@ class Loop:
                 admission.relieve()
                 self._fill()
 
-        self.clock.after(admission.patience_s(), relieve)
+        self.clock.after(admission.relief_after_s(), relieve)
 
     def _ask(self, conversation: Conversation) -> None:
         self._through(["fleet", "gateway"], lambda: self._submit(conversation))
@@ -190,7 +190,7 @@ class Loop:
             else:
                 self._running -= 1
                 if self._admission is not None:
-                    self._admission.ended(conversation.group_id, conversation.outcome)
+                    self._admission.end_attempt(conversation.group_id, conversation.outcome)
                 self._fill()
         self._generate(engine)
 

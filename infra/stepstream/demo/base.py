@@ -16,8 +16,7 @@ NOISE = 0.18
 def prepare(settings: Settings) -> Path:
     """The folder of the base model for these settings; made when it is not there yet (seconds of one core)."""
     from stepstream.learner.tiny.warm_start import WarmStart, warm_start
-    from stepstream.services.fleet.demonstrations import demonstrations
-    from stepstream.services.fleet.environment import load_environment
+    from stepstream.services.fleet.environment import demonstrations, load_environment
 
     config = WarmStart(threads=settings.learner.threads)
     recipe = f"{settings.fleet.environment} noise={NOISE} {config}"

@@ -1,4 +1,4 @@
-"""Opens the port of a service, before anything else is started, so that a taken one is told at once."""
+"""Open a service's port before anything else starts, so that a taken port fails at once."""
 
 import errno
 import socket
@@ -8,17 +8,17 @@ from stepstream.core.process import Fatal
 
 
 def listen(host: str, port: int, section: str) -> socket.socket:
-    """A listening socket; what connects before the service is ready waits.
+    """Return a listening socket; clients that connect before the service is ready wait.
 
     Args:
         host: address to listen on.
         port: its port.
-        section: settings section that `host` and `port` come from, for the message.
+        section: settings section of `host` and `port`, for the message.
 
     Raises:
-        Fatal: the address cannot be had; the message says what to set.
+        Fatal: the address is taken or cannot be opened; the message names the setting.
     """
-    # asyncio turns Nagle's algorithm off only where the protocol is named; without, each reply can take 40 ms.
+    # asyncio turns Nagle's algorithm off only if the socket names its protocol; otherwise a reply can take 40 ms.
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""The calculator: agrees with Python on its grammar, refuses everything else."""
+"""Test that the calculator agrees with Python on its grammar and rejects everything else."""
 
 from contextlib import suppress
 
@@ -20,12 +20,12 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-def test_agrees_with_python(text: str) -> None:
+def test_results_equal_pythons(text: str) -> None:
     assert calculate(text) == eval(text)
 
 
 @given(st.text(alphabet="0123456789+-*()ab. _", max_size=80))
-def test_a_number_or_a_refusal(text: str) -> None:
+def test_any_text_gives_a_number_or_a_syntax_error(text: str) -> None:
     with suppress(ArithmeticSyntaxError):
         assert isinstance(calculate(text), int)
 
@@ -33,12 +33,12 @@ def test_a_number_or_a_refusal(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1+", "+1", "(1", "1)", "1 + 2", "2**3", "1/2", "abs(1)", "0x10", "()", "٣", "1" * 65]
 )
-def test_refuses(text: str) -> None:
+def test_text_outside_the_grammar_is_rejected(text: str) -> None:
     with pytest.raises(ArithmeticSyntaxError):
         calculate(text)
 
 
 @pytest.mark.parametrize("text", ["(" * MAX_LENGTH, "-" * MAX_LENGTH, "9*" * 31 + "9", "007"])
-def test_deep_and_long_texts_are_no_trouble(text: str) -> None:
+def test_deep_and_long_texts_raise_no_other_error(text: str) -> None:
     with suppress(ArithmeticSyntaxError):
         calculate(text)

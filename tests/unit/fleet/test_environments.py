@@ -1,4 +1,4 @@
-"""The task environments: determinism, splits, verdicts, and nothing that a model writes breaks them."""
+"""Test the task environments: determinism, splits, scores, and arbitrary text from a model."""
 
 import hashlib
 import json
@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from required_tools import require_package
 
-from stepstream.services.fleet.demonstrations import demonstrations
 from stepstream.services.fleet.environment import (
     Environment,
     UnknownEnvironmentError,
     UnknownTaskError,
+    demonstrations,
     load_environment,
 )
 from stepstream.services.fleet.lookup import Lookup
 from stepstream.services.fleet.reasoning_gym import ChainSum
 
-GIVEN = {
+FIRST_TASKS = {
     "lookup": ("lookup/train/75869103808049 q:g-b", "a6b56a4924adce51"),
     "trail": ("trail/train/206474131862752 q:r", "c345b3bf2f8a1f45"),
     "chain_sum": ("chain_sum/train/1495025726 q:1+3+6", "bc6cfe9ad02820cf"),
@@ -56,18 +56,18 @@ def outcome(attempt: Environment, messages: list[dict[str, Any]]) -> float:
     return attempt.answer(messages[-1]["content"])
 
 
-def test_tasks_follow_from_the_seed(environment: type[Environment]) -> None:
+def test_tasks_depend_only_on_the_seed(environment: type[Environment]) -> None:
     first = list(islice(environment.tasks(1, "train"), 20))
     assert first == list(islice(environment.tasks(1, "train"), 20))
     assert first != list(islice(environment.tasks(2, "train"), 20))
     assert environment(first[0]).first_message == environment(first[0]).first_message
 
 
-def test_a_seed_gives_the_tasks_that_it_gave(environment: type[Environment]) -> None:
-    """What was trained on and held out stays so: a run can be compared with an older one, and made again."""
+def test_the_tasks_of_a_seed_never_change(environment: type[Environment]) -> None:
+    """So runs can be compared with older ones, and repeated."""
     ids = list(islice(environment.tasks(7, "train"), 50))
-    told = "\n".join(f"{task} {environment(task).first_message}" for task in ids)
-    assert (told.partition("\n")[0], hashlib.sha256(told.encode()).hexdigest()[:16]) == GIVEN[environment.name]
+    text = "\n".join(f"{task} {environment(task).first_message}" for task in ids)
+    assert (text.partition("\n")[0], hashlib.sha256(text.encode()).hexdigest()[:16]) == FIRST_TASKS[environment.name]
 
 
 def test_a_perfect_demonstration_succeeds_and_a_random_one_mostly_fails(environment: type[Environment]) -> None:
@@ -84,33 +84,33 @@ def test_a_demonstration_fits_into_the_steps(environment: type[Environment]) -> 
     assert 2 <= len(replies) <= environment.max_steps
 
 
-def test_demonstrations_follow_from_the_seed(environment: type[Environment]) -> None:
+def test_demonstrations_depend_only_on_the_seed(environment: type[Environment]) -> None:
     first = list(islice(demonstrations(environment, 5, 0.3), 5))
     assert json.dumps(first) == json.dumps(list(islice(demonstrations(environment, 5, 0.3), 5)))
 
 
 @pytest.mark.parametrize("task_id", ["", "lookup", "lookup/train/x", "lookup/train/1/2", "chess/train/1"])
-def test_an_unknown_task_is_named(environment: type[Environment], task_id: str) -> None:
+def test_the_error_names_an_unknown_task(environment: type[Environment], task_id: str) -> None:
     with pytest.raises(UnknownTaskError, match=task_id or "''"):
         environment(task_id)
 
 
-def test_a_task_cannot_be_taken_for_the_other_split(environment: type[Environment]) -> None:
+def test_a_task_of_the_other_split_is_rejected(environment: type[Environment]) -> None:
     name, _, number = next(environment.tasks(1, "eval")).split("/")
     with pytest.raises(UnknownTaskError, match="other split"):
         environment(f"{name}/train/{number}")
 
 
-def test_no_question_of_one_split_is_in_the_other() -> None:
-    """What a lookup's solution depends on is the question and the two values."""
+def test_the_splits_share_no_question() -> None:
+    """A lookup's solution depends on the question and the two values."""
 
     def solutions(split: Any) -> set[tuple[str, str, str]]:
-        found = set()
+        solved = set()
         for task in islice(Lookup.tasks(7, split), 3000):
             attempt = Lookup(task)
             question = attempt.first_message
-            found.add((question, attempt.call("get", question[2]).text, attempt.call("get", question[4]).text))
-        return found
+            solved.add((question, attempt.call("get", question[2]).text, attempt.call("get", question[4]).text))
+        return solved
 
     train, held_out = solutions("train"), solutions("eval")
     assert len(held_out) > 1000
@@ -118,7 +118,7 @@ def test_no_question_of_one_split_is_in_the_other() -> None:
 
 
 @given(tool=st.sampled_from(["get", "calc", "other", ""]), argument=st.text(), reply=st.text())
-def test_nothing_that_a_model_writes_breaks_a_lookup(tool: str, argument: str, reply: str) -> None:
+def test_arbitrary_text_from_a_model_is_a_lookup_error_or_a_score(tool: str, argument: str, reply: str) -> None:
     attempt = Lookup(next(Lookup.tasks(0, "train")))
     result = attempt.call(tool, argument)
     assert result.error == (result.text == "?")
@@ -126,7 +126,7 @@ def test_nothing_that_a_model_writes_breaks_a_lookup(tool: str, argument: str, r
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_chain_sum_takes_only_the_right_number() -> None:
+def test_chain_sum_accepts_only_the_right_number() -> None:
     require_package("reasoning_gym")
     attempt = ChainSum(next(ChainSum.tasks(0, "train")))
     right = int(attempt.call("calc", attempt.first_message[2:]).text)
@@ -136,6 +136,6 @@ def test_chain_sum_takes_only_the_right_number() -> None:
 
 
 @pytest.mark.parametrize("path", ["nowhere:Lookup", "stepstream.services.fleet.lookup:Nothing", "json:loads", "lookup"])
-def test_an_environment_that_cannot_be_loaded_is_named(path: str) -> None:
+def test_the_error_names_an_environment_that_cannot_be_loaded(path: str) -> None:
     with pytest.raises(UnknownEnvironmentError, match=path):
         load_environment(path)

@@ -1,4 +1,4 @@
-"""What an agent of the fleet does about a call that failed: wait, take it as its own doing, or give the attempt up."""
+"""Test failed calls of an agent: retry, blame the request, or lose the attempt."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,16 +9,18 @@ from aiohttp import web
 from stepstream.config import FleetSettings
 from stepstream.embedded.ports import free_block
 from stepstream.services.fleet import gateway_client
-from stepstream.services.fleet.gateway_client import GatewayClient, Lost, RecordedFault, Refused
+from stepstream.services.fleet.gateway_client import AttemptLost, GatewayClient, RecordedFailure, RequestRejected
 
-NOBODY, FAULT = ((503, {"error": {"type": kind, "message": "m"}}) for kind in ("upstream_unavailable", "server_error"))
+NO_WORKER, SERVER_ERROR = (
+    (503, {"error": {"type": kind, "message": "m"}}) for kind in ("upstream_unavailable", "server_error")
+)
 TOO_LONG = (400, {"error": {"type": "invalid_request_error", "message": "m"}})
 CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}
 DONE = (200, {"id": "c", "object": "chat.completion", "created": 1, "model": "demo", "choices": [CHOICE]})
 
 
 class Gateway:
-    """Gives one answer after the other, each as that of a recorded step."""
+    """Returns the given answers in order, each marked as a recorded step."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -34,15 +36,15 @@ class Gateway:
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[Gateway]:
-    made = Gateway()
+    server = Gateway()
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", made.answer)
+    app.router.add_post("/v1/chat/completions", server.answer)
     runner = web.AppRunner(app)
     await runner.setup()
     port = free_block(1)
     await web.TCPSite(runner, "127.0.0.1", port).start()
-    made.url = f"http://127.0.0.1:{port}"
-    yield made
+    server.url = f"http://127.0.0.1:{port}"
+    yield server
     await runner.cleanup()
 
 
@@ -54,21 +56,21 @@ async def complete(gateway: Gateway, deadline_s: float = 60.0) -> Any:
         await client.close()
 
 
-async def test_where_no_worker_was_there_the_call_is_made_again_as_the_same_step(
+async def test_a_call_that_no_worker_answered_is_retried_as_the_same_step(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_client, "PAUSE_S", 0.0)
-    gateway.answers = [NOBODY, NOBODY, DONE]
+    gateway.answers = [NO_WORKER, NO_WORKER, DONE]
     assert (await complete(gateway)).choices[0].message.content == "hello"
     assert gateway.steps == ["4"] * 3
 
 
 @pytest.mark.parametrize(
     ("answer", "deadline_s", "fault"),
-    [(NOBODY, 1e-9, RecordedFault), (FAULT, 60.0, RecordedFault), (TOO_LONG, 60.0, Refused)],
+    [(NO_WORKER, 1e-9, RecordedFailure), (SERVER_ERROR, 60.0, RecordedFailure), (TOO_LONG, 60.0, RequestRejected)],
 )
-async def test_any_other_recorded_failure_stands(
-    gateway: Gateway, answer: tuple[int, dict[str, Any]], deadline_s: float, fault: type[Lost | Refused]
+async def test_any_other_recorded_failure_is_raised(
+    gateway: Gateway, answer: tuple[int, dict[str, Any]], deadline_s: float, fault: type[AttemptLost | RequestRejected]
 ) -> None:
     gateway.answers = [answer]
     with pytest.raises(fault):

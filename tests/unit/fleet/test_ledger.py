@@ -1,4 +1,4 @@
-"""The ledger keeps what was written, whatever happened to the last line; what agents do with a model's words."""
+"""Test the ledger, also with a torn last line, and how agents read a tool call's arguments."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from stepstream.services.fleet.ledger import Attempt, Ledger, read_ledger
 from stepstream.services.fleet.lookup import Lookup
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_appended_attempts_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "ledger.jsonl"
     entries = [
         Attempt("t1", "lookup/train/1", "train", "g", 1, steps=4, feedback=["f"], outcome=1.0, end="terminated"),
@@ -22,7 +22,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list(read_ledger(path)) == entries
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_the_next_process_goes_on(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_skipped_and_the_next_process_appends(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     first, second = (Attempt(f"t{i}", "task", "train", None, i) for i in range(2))
     ledger = Ledger(path)
@@ -36,7 +36,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_the_next_process_goes_on(tmp_pa
     assert list(read_ledger(path)) == [first, second]
 
 
-def test_no_ledger_is_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_ledger_is_empty(tmp_path: Path) -> None:
     assert list(read_ledger(tmp_path / "none")) == []
 
 
@@ -44,11 +44,11 @@ def test_no_ledger_is_an_empty_one(tmp_path: Path) -> None:
     ("arguments", "text"),
     [('{"input": "a+b"}', "a+b"), ('{"input": 3}', '{"input": 3}'), ("a+b", "a+b"), ("[1]", "[1]"), ("{}", "{}")],
 )
-def test_the_input_of_a_tool(arguments: str, text: str) -> None:
+def test_tool_input_is_the_argument_or_the_whole_text(arguments: str, text: str) -> None:
     assert tool_input(arguments) == text
 
 
-def test_the_harness_is_named_by_its_tools() -> None:
+def test_the_harness_version_depends_on_the_tools() -> None:
     class Fewer(Lookup):
         tools = Lookup.tools[:1]
 

@@ -1,4 +1,4 @@
-"""The long environment: one wrong step is forgiven, two are not, and its states are the same in every attempt."""
+"""Test the trail environment: one wrong step is allowed, two are not, and states are the same in every attempt."""
 
 import random
 from itertools import islice
@@ -16,7 +16,7 @@ TASK = next(Trail.tasks(0, "train"))
 
 
 def follow(attempt: Trail, wrong: int) -> tuple[int, float]:
-    """Replies until the answer, and its verdict, of somebody who begins with so many wrong steps."""
+    """Return the number of replies and the score of an attempt that begins with `wrong` wrong steps."""
     clue = attempt.first_message[2:]
     steps = 0
     for _ in range(wrong):
@@ -28,15 +28,15 @@ def follow(attempt: Trail, wrong: int) -> tuple[int, float]:
     return steps + 1, attempt.answer(f"ans({clue[1:]})")
 
 
-def test_a_trail_takes_twelve_replies_and_forgives_one_wrong_step() -> None:
+def test_a_trail_takes_twelve_replies_and_allows_one_wrong_step() -> None:
     for task in islice(Trail.tasks(1, "eval"), 20):
         assert follow(Trail(task), wrong=0) == (LENGTH + 1, 1.0)
     assert follow(Trail(TASK), wrong=1)[0] == Trail.max_steps
     assert follow(Trail(TASK), wrong=2)[0] > Trail.max_steps
 
 
-def test_no_clue_leads_to_two_others() -> None:
-    """What a tool answers names the state: a trail has no clue twice."""
+def test_a_trail_has_no_clue_twice() -> None:
+    """So a tool's answer identifies the state."""
     for task in islice(Trail.tasks(2, "train"), 50):
         attempt = Trail(task)
         clues = [attempt.first_message[2:]]
@@ -51,21 +51,21 @@ def test_a_later_clue_does_not_work_before_its_turn() -> None:
     assert ahead.call("dial" if second.isdigit() else "open", second).error
 
 
-def test_a_demonstration_that_runs_out_of_steps_says_so() -> None:
+def test_a_demonstration_that_runs_out_of_steps_ends_lost() -> None:
     conversation = Trail(TASK).demonstration(random.Random(0), 1.0)
     assert conversation[-1]["content"] == "lost"
     assert sum(message["role"] == "assistant" for message in conversation) == Trail.max_steps
 
 
 @given(tool=st.sampled_from(["open", "dial", "other", ""]), argument=st.text(), reply=st.text())
-def test_nothing_that_a_model_writes_breaks_a_trail(tool: str, argument: str, reply: str) -> None:
+def test_arbitrary_text_from_a_model_is_a_trail_error_or_a_score(tool: str, argument: str, reply: str) -> None:
     attempt = Trail(TASK)
     result = attempt.call(tool, argument)
     assert result.error == result.text.startswith("?")
     assert attempt.answer(reply) in (0.0, 1.0)
 
 
-def test_the_configuration_of_the_long_run_names_it() -> None:
+def test_trail_toml_configures_the_trail() -> None:
     settings = load(environment={}, file=Path(next(iter(stepstream.demo.__path__))) / "trail.toml")
     assert load_environment(settings.fleet.environment) is Trail
     assert settings.fleet.group_size == settings.learner.group_size

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepstream.learner.tiny.warm_start import WarmStart, warm_start
-from stepstream.services.fleet.demonstrations import demonstrations
+from stepstream.services.fleet.environment import demonstrations
 from stepstream.services.fleet.lookup import Lookup
 
 

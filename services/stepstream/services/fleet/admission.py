@@ -1,71 +1,68 @@
-"""How far agents may run ahead of the learner: AReaL's capacity (arXiv 2505.24298, section 5.1). Pure."""
+"""Decide when the next group may start, by AReaL's capacity rule (arXiv 2505.24298, section 5.1). Pure."""
 
 from dataclasses import dataclass, field
 
-STALL_S = 10.0
-SLOW = 3.0
-_MOST_KNOWN = 10_000
-"""Groups that are remembered; their learner decides about them long before so many have begun."""
-
-
-def capacity(*, per_version: int, max_ahead: int, version: int, accepted: int, running: int, most_running: int) -> int:
-    """How many more trajectories may be started now; 0 or less: none.
-
-    Args:
-        per_version: trajectories that the learner consumes between two versions, B.
-        max_ahead: versions that agents may be ahead, η.
-        version: versions published since the root of the lineage, v.
-        accepted: trajectories finished and not rejected for training.
-        running: trajectories under way.
-        most_running: limit of trajectories under way.
-    """
-    return min(most_running - running, (max_ahead + version + 1) * per_version - (accepted + running))
+MIN_RELIEF_S = 10.0
+RELIEF_INTERVALS = 3.0
+"""Intervals between versions that agents wait before relief."""
+_MAX_GROUPS = 10_000
+"""Groups remembered at once; the learner decides about each long before this many more begin."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """What is known of a group."""
+    """Attempts of a group that ended, and those that the learner released."""
 
     outcomes: list[float] = field(default_factory=list)
-    let_go: set[str] = field(default_factory=set)
-    """Attempts that the learner let go of."""
-    out: bool = False
-    """Whether it has left the count."""
+    released: set[str] = field(default_factory=set)
+    """Attempts that the learner will not train on."""
+    is_subtracted: bool = False
+    """True if the count no longer includes the group."""
 
 
 class Admission:
-    """The fold that decides whether the next group may start. Times are seconds of any steady clock.
+    """Counts trajectories that await training and limits them. Times are seconds of any monotonic clock.
 
-    Rejects leave the count, as in AReaL, and the learner's decisions tell them: a group that it let go of whole (stale,
-    say, or without anything to compare) leaves the count, one that it trained on does not. They come late, so one case
-    is foreseen: where equal rewards teach the learner nothing and the outcome is the whole reward, a group of equal
-    outcomes leaves the count as soon as it has ended. The learner has the last word about these too. Should it tell
-    nothing, because it or the label job stands still, and agents have been held back for far longer than versions
-    take, one group is let in, then two, then four more: the loop slows down, but can never stand still.
+    The count drops a rejected group, as in AReaL. `training-decisions` states the rejections: a group counts until
+    the learner has released all its attempts, for example as stale. A group that it trained on stays counted.
+
+    Decisions arrive late, so the fold predicts one case. If equal rewards give no gradient and the outcome is the whole
+    reward, a group of equal outcomes leaves the count when its last attempt ends. A later decision to train on it
+    restores it.
+
+    Without decisions (the learner or the label job is down) agents could wait forever. After `relief_after_s` without a
+    version, `relieve` admits one extra group, then two, then four.
     """
 
     def __init__(self, per_version: int, max_ahead: int, group_size: int, *, compares: bool = True) -> None:
-        """Starts with nothing under way; `compares`: equal rewards teach the learner nothing."""
+        """Start with an empty count.
+
+        Args:
+            per_version: trajectories that the learner consumes between two versions.
+            max_ahead: versions that agents may be ahead.
+            group_size: attempts of one group.
+            compares: True if equal rewards give the learner no gradient.
+        """
         self._per_version = per_version
         self._max_ahead = max_ahead
         self._group_size = group_size
         self._version = 0
         self._count = 0
-        self._begun = False
+        self._has_started = False
         self._compares = compares
         self._groups: dict[str, _Group] = {}
         self._relief = 1
         self._advanced_at: float | None = None
         self._interval = 0.0
-        self.outcome_alone = True
-        """Whether equal outcomes are equal rewards, as far as known."""
+        self.outcome_only = True
+        """True if equal outcomes are equal rewards, as far as known."""
 
     def advance(self, version: int, now: float) -> None:
-        """Version `version` since the root was published; a lower one than before begins another lineage."""
+        """Note a published version, counted from the lineage's root; a lower one than before starts another lineage."""
         if version == self._version:
             return
-        if version < self._version or not self._begun:
-            # A lineage that is taken up again has consumed its share for each version.
+        if version < self._version or not self._has_started:
+            # A resumed lineage has consumed its share for each version.
             self._count = version * self._per_version
             self._groups.clear()
         if self._advanced_at is not None:
@@ -73,56 +70,70 @@ class Admission:
         self._version, self._advanced_at, self._relief = version, now, 1
 
     def admits(self) -> bool:
-        """Whether a whole group may start."""
+        """Return True if a whole group may start."""
         free = capacity(
             per_version=self._per_version,
             max_ahead=self._max_ahead,
             version=self._version,
             accepted=self._count,
-            running=0,  # within the count; how many run at once is the fleet's own limit
+            running=0,  # included in the count; the fleet itself limits how many run at once
             most_running=self._group_size,
         )
         return free >= self._group_size
 
     def start_group(self) -> None:
-        """A group begins."""
+        """Count a group that begins."""
         self._count += self._group_size
-        self._begun = True
+        self._has_started = True
 
-    def ended(self, group_id: str, outcome: float) -> None:
-        """An attempt of a group ended with an outcome."""
+    def end_attempt(self, group_id: str, outcome: float) -> None:
+        """Note the outcome of one attempt of a group."""
         group = self._groups.setdefault(group_id, _Group())
         group.outcomes.append(outcome)
-        whole = len(group.outcomes) == self._group_size
-        if whole and len(set(group.outcomes)) == 1 and self._compares and self.outcome_alone:
-            self._leave(group)
-        if len(self._groups) > _MOST_KNOWN:
+        is_complete = len(group.outcomes) == self._group_size
+        if is_complete and len(set(group.outcomes)) == 1 and self._compares and self.outcome_only:
+            self._subtract(group)
+        if len(self._groups) > _MAX_GROUPS:
             del self._groups[next(iter(self._groups))]
 
-    def decided(self, group_id: str, trajectory_id: str, *, trained: bool) -> None:
-        """The learner trained on an attempt of a group, or let go of it for good."""
+    def add_decision(self, group_id: str, trajectory_id: str, *, trained: bool) -> None:
+        """Note that the learner trained on an attempt of a group, or released it for good."""
         group = self._groups.get(group_id)
         if group is None:
-            return  # trained on already, of another fleet, or forgotten
+            return  # already trained on, another fleet's, or forgotten
         if trained:
             del self._groups[group_id]
-            if group.out:
+            if group.is_subtracted:
                 self._count += self._group_size
         else:
-            group.let_go.add(trajectory_id)
-            if len(group.let_go) >= self._group_size:
-                self._leave(group)
+            group.released.add(trajectory_id)
+            if len(group.released) >= self._group_size:
+                self._subtract(group)
 
-    def patience_s(self) -> float:
-        """Seconds to be held back before `relieve`."""
-        return max(STALL_S, SLOW * self._interval)
+    def relief_after_s(self) -> float:
+        """Seconds without a new version before the caller should `relieve`."""
+        return max(MIN_RELIEF_S, RELIEF_INTERVALS * self._interval)
 
     def relieve(self) -> None:
-        """Agents were held back for `patience_s` and no version came."""
+        """Admit extra groups, twice as many on each call until a version comes."""
         self._count -= self._relief * self._group_size
         self._relief *= 2
 
-    def _leave(self, group: _Group) -> None:
-        if not group.out:
-            group.out = True
+    def _subtract(self, group: _Group) -> None:
+        if not group.is_subtracted:
+            group.is_subtracted = True
             self._count -= self._group_size
+
+
+def capacity(*, per_version: int, max_ahead: int, version: int, accepted: int, running: int, most_running: int) -> int:
+    """Return how many more trajectories may start now; 0 or less: none.
+
+    Args:
+        per_version: trajectories that the learner consumes between two versions, B.
+        max_ahead: versions that agents may be ahead, η.
+        version: versions published since the root of the lineage, v.
+        accepted: trajectories finished and not rejected for training.
+        running: trajectories in flight.
+        most_running: limit of trajectories in flight.
+    """
+    return min(most_running - running, (max_ahead + version + 1) * per_version - (accepted + running))

@@ -1,4 +1,4 @@
-"""One agent at work: asks the model, runs the tools that it calls, answers, and reports the outcome."""
+"""Attempt one task: call the model, run its tool calls, score its answer and post the outcome."""
 
 import asyncio
 import hashlib
@@ -10,7 +10,13 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from stepstream.config import FleetSettings
 from stepstream.services.fleet.environment import Environment, Message, user
-from stepstream.services.fleet.gateway_client import STEP_HEADER, GatewayClient, Lost, RecordedFault, Refused
+from stepstream.services.fleet.gateway_client import (
+    STEP_HEADER,
+    AttemptLost,
+    GatewayClient,
+    RecordedFailure,
+    RequestRejected,
+)
 from stepstream.services.fleet.ledger import Attempt, Status
 from stepstream.services.fleet.metrics import Metrics
 from stepstream.topics.ids import new_event_id, now_us
@@ -18,7 +24,7 @@ from stepstream.topics.ids import new_event_id, now_us
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One attempt to be made."""
+    """One attempt to make."""
 
     task_id: str
     split: str
@@ -37,7 +43,7 @@ class Agent:
         stopping: asyncio.Event,
         temperature: float | None = None,
     ) -> None:
-        """`stopping`: attempts end at their next step once it is set."""
+        """Prepare the calls' headers; once `stopping` is set, attempts end at their next step."""
         self._client = client
         self._environment = environment
         self._metrics = metrics
@@ -50,7 +56,7 @@ class Agent:
         }
 
     async def attempt(self, assignment: Assignment) -> Attempt:
-        """One attempt, from the task to its accepted feedback; the entry for the ledger says how it went.
+        """Make one attempt, from the task to its accepted feedback, and return its ledger entry.
 
         Raises:
             UnknownTaskError: the environment has no such task.
@@ -65,12 +71,12 @@ class Agent:
         )
         try:
             await self._work(environment, attempt)
-        except asyncio.CancelledError:  # the fleet's patience is over; the entry must be written all the same
+        except asyncio.CancelledError:  # the fleet's shutdown time is over; the ledger still needs the entry
             attempt.status, attempt.unsure = "abandoned", True
-        except Lost as error:
+        except AttemptLost as error:
             attempt.status, attempt.unsure, attempt.error = "lost", error.unsure, str(error)
         attempt.ended_at_us = now_us()
-        self._metrics.ended(attempt)
+        self._metrics.count_attempt(attempt)
         return attempt
 
     async def _work(self, environment: Environment, attempt: Attempt) -> None:
@@ -80,19 +86,19 @@ class Agent:
         try:
             while attempt.steps < environment.max_steps:
                 if self._stopping.is_set():
-                    await self._close(attempt, "abandoned", "the fleet was stopped")
+                    await self._end_without_outcome(attempt, "abandoned", "the fleet was stopped")
                     return
                 message = await self._step(environment, attempt, messages)
                 if not message.tool_calls:
                     outcome, end = environment.answer(message.content or ""), "terminated"
                     break
                 messages += tool_round(environment, message)
-        except Refused as error:
-            attempt.error = str(error)  # the agent's own doing, such as a context that is too long
-        except RecordedFault as error:
-            await self._close(attempt, "lost", str(error))
+        except RequestRejected as error:
+            attempt.error = str(error)  # the agent's own fault, for example a context that is too long
+        except RecordedFailure as error:
+            await self._end_without_outcome(attempt, "lost", str(error))
             return
-        await self._tell(attempt, {"name": "outcome", "value": outcome}, end)
+        await self._post_feedback(attempt, {"name": "outcome", "value": outcome}, end)
         attempt.outcome, attempt.end = outcome, end
 
     async def _step(self, environment: Environment, attempt: Attempt, messages: list[Message]) -> ChatCompletionMessage:
@@ -106,30 +112,30 @@ class Agent:
             headers["x-stepstream-group"] = attempt.group_id
         try:
             completion = await self._client.complete(messages, environment.tools, headers, self._temperature)
-        except (Refused, RecordedFault):
+        except (RequestRejected, RecordedFailure):
             attempt.steps += 1
             raise
         attempt.steps += 1
         self._metrics.steps.inc()
-        note_versions(attempt, completion)
+        add_versions(attempt, completion)
         return completion.choices[0].message
 
-    async def _close(self, attempt: Attempt, status: Status, why: str) -> None:
-        """Tells that nothing more will come, so that nobody waits for it; there is no outcome."""
-        attempt.status, attempt.error = status, why
+    async def _end_without_outcome(self, attempt: Attempt, status: Status, reason: str) -> None:
+        """End the trajectory by feedback, so that the label job does not wait for an outcome."""
+        attempt.status, attempt.error = status, reason
         if attempt.steps:
-            await self._tell(attempt, {"name": status, "category": "unfinished"}, "truncated")
+            await self._post_feedback(attempt, {"name": status, "category": "unfinished"}, "truncated")
 
-    async def _tell(self, attempt: Attempt, signal: dict[str, Any], end: str) -> None:
+    async def _post_feedback(self, attempt: Attempt, signal: dict[str, Any], end: str) -> None:
         event_id = new_event_id()
-        where = {"trajectory_id": attempt.trajectory_id, "event_id": event_id, "source": "environment"}
-        ends = {"ends_trajectory": end, "last_step_index": attempt.steps - 1}
-        await self._client.feedback(where | signal | ends)
+        target = {"trajectory_id": attempt.trajectory_id, "event_id": event_id, "source": "environment"}
+        ending = {"ends_trajectory": end, "last_step_index": attempt.steps - 1}
+        await self._client.post_feedback(target | signal | ending)
         attempt.feedback.append(event_id)
 
 
 def tool_round(environment: Environment, message: ChatCompletionMessage) -> list[Message]:
-    """The assistant's message and the answers of the tools that it calls."""
+    """Run the tools that a message calls; return the message and their answers."""
     calls = []
     answers = []
     for call in message.tool_calls or ():
@@ -143,7 +149,7 @@ def tool_round(environment: Environment, message: ChatCompletionMessage) -> list
 
 
 def tool_input(arguments: str) -> str:
-    """The argument `input` of a tool call; text that does not say it that way is the argument itself."""
+    """Return the argument `input` of a tool call, or the whole text if it is not JSON with that argument."""
     try:
         parsed = json.loads(arguments)
     except ValueError:
@@ -152,8 +158,8 @@ def tool_input(arguments: str) -> str:
     return argument if isinstance(argument, str) else arguments
 
 
-def note_versions(attempt: Attempt, completion: ChatCompletion) -> None:
-    """Keeps the range of policy versions that have answered."""
+def add_versions(attempt: Attempt, completion: ChatCompletion) -> None:
+    """Extend the attempt's range of policy versions by those that sampled the completion."""
     for span in (completion.choices[0].model_extra or {}).get("weight_versions") or ():
         version = span["version"]
         attempt.version_min = version if attempt.version_min is None else min(attempt.version_min, version)
@@ -161,6 +167,6 @@ def note_versions(attempt: Attempt, completion: ChatCompletion) -> None:
 
 
 def harness_version(environment: type[Environment]) -> str:
-    """Names what surrounds the weights here: the tools and the limit of steps."""
+    """Return a name for the harness: the environment and a digest of its tools and step limit."""
     parts = json.dumps([environment.name, environment.tools, environment.max_steps], sort_keys=True)
     return f"{environment.name}@{hashlib.sha256(parts.encode()).hexdigest()[:12]}"

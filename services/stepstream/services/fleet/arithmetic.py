@@ -1,4 +1,4 @@
-"""A calculator for untrusted text: integers, `+ - *`, unary minus and parentheses; nothing is ever evaluated.
+"""Calculate untrusted expressions without `eval`: integers, `+ - *`, unary minus and parentheses.
 
 Grammar: sum = product {("+" | "-") product}; product = factor {"*" factor}; factor = ["-"] (digits | "(" sum ")").
 """
@@ -14,10 +14,10 @@ class ArithmeticSyntaxError(ValueError):
 
 
 def calculate(text: str) -> int:
-    """The value of `text`, exactly.
+    """Return the exact value of `text`.
 
     Raises:
-        ArithmeticSyntaxError: not an expression, or longer than `MAX_LENGTH` characters.
+        ArithmeticSyntaxError: `text` is no expression, or longer than `MAX_LENGTH` characters.
     """
     if len(text) > MAX_LENGTH:
         raise ArithmeticSyntaxError(f"longer than {MAX_LENGTH} characters")

@@ -1,62 +1,55 @@
-"""Which tasks are attempted less often: those whose groups, by the learner's own word, taught it nothing. Pure.
+"""Draw a task less often while its groups give the learner no gradient. Pure.
 
-A group whose attempts were all paid the same has no advantage: its task is too easy for now, or too hard. What was
-generated for it was in vain, and so is the next group as long as the policy has not moved. So such a task is spaced
-out: after one such group it is attempted every second time that it is drawn, after two every fourth, and so on up to a
-bound, so that it is noticed when the policy comes to solve it, or forgets it. One group that teaches puts it back into
-every draw. Environments that never draw a task twice have nothing to space out.
+A group whose attempts all got the same reward has no advantage: its task is currently too easy or too hard. The next
+group of that task gives no gradient either until the policy changes. So the task is spaced out: after one such group
+every second draw attempts it, after two every fourth, and so on up to a bound. The bound ensures that the fleet notices
+when the policy solves or forgets the task. One group that gives a gradient restores every draw. Environments that never
+draw a task twice are unaffected.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-TAUGHT_NOTHING = frozenset({"no_variance", "no_success"})
-"""The learner's reasons that tell of the task, not of when or how its attempts came."""
-_MOST_KNOWN = 10_000
-"""Groups that wait for a decision, and tasks that are spaced out; the oldest are forgotten."""
-
-
-def passes(fruitless: int, spacing: int) -> int:
-    """How often a task is passed over before its next attempt.
-
-    Args:
-        fruitless: its groups in a row that taught nothing.
-        spacing: it is attempted every so-many-th time at least.
-    """
-    return min(1 << min(fruitless, 30), spacing) - 1
+NO_SIGNAL_REASONS = frozenset({"no_variance", "no_success"})
+"""Reasons of the learner's decisions that depend on the task, not on when or how its attempts arrived."""
+_MAX_ENTRIES = 10_000
+"""Groups that await a decision, and tasks that are spaced out; beyond it the oldest are forgotten."""
 
 
 @dataclass(slots=True)
-class _Spaced:
-    fruitless: int = 0
-    left: int = 0
-    """Draws in which it is still passed over."""
+class _Spacing:
+    groups_without_signal: int = 0
+    """In a row."""
+    draws_to_skip: int = 0
 
 
 class Curriculum:
-    """The fold of the learner's decisions about groups into the tasks that are passed over."""
+    """Turns the learner's decisions about groups into the tasks to skip."""
 
     def __init__(self, spacing: int) -> None:
-        """With a `spacing` of 1 nothing is passed over."""
+        """Attempt each task at least every `spacing`-th draw; 1: skip none."""
         self._spacing = spacing
         self._task_of: dict[str, str] = {}
-        self._spaced: dict[str, _Spaced] = {}
-        self.passed_over = 0
-        """Draws that were passed over so far."""
+        self._spaced: dict[str, _Spacing] = {}
+        self.skipped = 0
+        """Draws skipped so far."""
 
     def draw(self, tasks: Iterator[str]) -> str:
-        """The next of some endless tasks that is not passed over."""
+        """Return the next of endless tasks that is not skipped."""
         return next(task for task in tasks if self._admits(task))
 
-    def started(self, group_id: str, task: str) -> None:
-        """A group attempts a task."""
+    def start_group(self, group_id: str, task: str) -> None:
+        """Note that a group attempts a task."""
         self._task_of[group_id] = task
-        _forget_oldest(self._task_of)
+        _drop_oldest(self._task_of)
 
-    def decided(self, group_id: str, reason: str) -> None:
-        """The learner trained on an attempt of a group (no reason), or let go of it; later words say nothing new."""
-        if reason and reason not in TAUGHT_NOTHING:
+    def add_decision(self, group_id: str, reason: str) -> None:
+        """Note the learner's decision about an attempt: trained on (empty reason), or dropped for a reason.
+
+        Only the first decision about a group that concerns its task counts.
+        """
+        if reason and reason not in NO_SIGNAL_REASONS:
             return
         task = self._task_of.pop(group_id, None)
         if task is None:
@@ -64,20 +57,30 @@ class Curriculum:
         if not reason:
             self._spaced.pop(task, None)
             return
-        spaced = self._spaced.setdefault(task, _Spaced())
-        spaced.fruitless += 1
-        spaced.left = passes(spaced.fruitless, self._spacing)
-        _forget_oldest(self._spaced)
+        spaced = self._spaced.setdefault(task, _Spacing())
+        spaced.groups_without_signal += 1
+        spaced.draws_to_skip = skips(spaced.groups_without_signal, self._spacing)
+        _drop_oldest(self._spaced)
 
     def _admits(self, task: str) -> bool:
         spaced = self._spaced.get(task)
-        if spaced is None or spaced.left == 0:
+        if spaced is None or spaced.draws_to_skip == 0:
             return True
-        spaced.left -= 1
-        self.passed_over += 1
+        spaced.draws_to_skip -= 1
+        self.skipped += 1
         return False
 
 
-def _forget_oldest(known: dict[str, str] | dict[str, _Spaced]) -> None:
-    for oldest in list(islice(known, max(0, len(known) - _MOST_KNOWN))):
-        del known[oldest]
+def skips(groups_without_signal: int, spacing: int) -> int:
+    """Return how many draws of a task to skip before its next attempt.
+
+    Args:
+        groups_without_signal: groups of the task in a row that gave no gradient.
+        spacing: at least every `spacing`-th draw attempts the task.
+    """
+    return min(1 << min(groups_without_signal, 30), spacing) - 1
+
+
+def _drop_oldest(entries: dict[str, str] | dict[str, _Spacing]) -> None:
+    for oldest in list(islice(entries, max(0, len(entries) - _MAX_ENTRIES))):
+        del entries[oldest]

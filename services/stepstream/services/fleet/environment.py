@@ -1,8 +1,8 @@
-"""What a task environment is: tasks drawn from a seed, tools, and a verdict on the final answer.
+"""Define a task environment: tasks drawn from a seed, tools, and a score for the final answer.
 
-An `Environment` object is one attempt at one task. The agent's loop sends `first_message` to the model, runs the
-tools that the model calls through `call`, and hands the model's first reply without a tool call to `answer`,
-which ends the attempt. Everything is a pure function of the task id, so an attempt can be judged again later.
+An `Environment` object is one attempt at one task. The agent's loop sends `first_message` to the model and runs the
+model's tool calls through `call`. It passes the model's first reply without a tool call to `answer`, which ends the
+attempt. Everything is a pure function of the task id, so an attempt can be scored again later.
 """
 
 import importlib
@@ -22,12 +22,12 @@ class UnknownTaskError(LookupError):
 
 
 class UnknownEnvironmentError(LookupError):
-    """The configured environment class cannot be found."""
+    """The configured environment class cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered; `error` tells that the call was malformed or failed (the text says so too)."""
+    """A tool's answer; `error`: the call was malformed or failed, which the text also states."""
 
     text: str
     error: bool = False
@@ -50,7 +50,7 @@ class Environment(ABC):
     @classmethod
     @abstractmethod
     def tasks(cls, seed: int, split: Split) -> Iterator[str]:
-        """Endless task ids; the same for the same seed, and no task of one split is a task of the other."""
+        """Yield endless task ids, the same for the same seed; the splits have no task in common."""
 
     @property
     @abstractmethod
@@ -59,19 +59,19 @@ class Environment(ABC):
 
     @abstractmethod
     def call(self, tool: str, argument: str) -> ToolResult:
-        """Run a tool; an unknown tool or a bad argument is an answer with `error`, never an exception."""
+        """Run a tool; an unknown tool or a bad argument gives an answer with `error`, never an exception."""
 
     @abstractmethod
     def answer(self, text: str) -> float:
-        """The outcome of this final reply, in [0, 1]; 1 is success."""
+        """Score the final reply, in [0, 1]; 1 is success."""
 
     @abstractmethod
     def demonstration(self, rng: random.Random, noise: float) -> list[Message]:
-        """A whole conversation by a scripted agent that makes each choice at random with probability `noise`."""
+        """Return a whole conversation by a scripted agent that makes each choice at random with probability `noise`."""
 
 
 def function_tool(name: str, description: str, argument: str) -> dict[str, Any]:
-    """An OpenAI function tool with one string parameter, `input`."""
+    """Return an OpenAI function tool with one string parameter, `input`."""
     parameters = {
         "type": "object",
         "properties": {"input": {"type": "string", "description": argument}},
@@ -84,17 +84,17 @@ def function_tool(name: str, description: str, argument: str) -> dict[str, Any]:
 
 
 def user(content: str) -> Message:
-    """A user's message."""
+    """Return a user's message."""
     return {"role": "user", "content": content}
 
 
 def reply(content: str) -> Message:
-    """A final reply of the assistant."""
+    """Return a final reply of the assistant."""
     return {"role": "assistant", "content": content}
 
 
 def tool_round(tool: str, argument: str, result: ToolResult) -> list[Message]:
-    """The assistant's call of one tool and the tool's answer."""
+    """Return the assistant's call of one tool and the tool's answer."""
     call = {"id": "call_0", "type": "function", "function": {"name": tool, "arguments": {"input": argument}}}
     return [
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -103,18 +103,28 @@ def tool_round(tool: str, argument: str, result: ToolResult) -> list[Message]:
 
 
 def load_environment(path: str) -> type[Environment]:
-    """The class at `module:name`.
+    """Return the class at `module:name`.
 
     Raises:
-        UnknownEnvironmentError: there is no such module or name, or it is not an `Environment`.
+        UnknownEnvironmentError: the module or name does not exist, or is not an `Environment` class.
     """
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        loaded = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UnknownEnvironmentError(
             f"environment '{path}' cannot be loaded ({error}); write it as module:name"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Environment)):
-        raise UnknownEnvironmentError(f"'{path}' is not an Environment class")
-    return found
+    if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
+        raise UnknownEnvironmentError(f"'{path}' is not an Environment class: name a subclass of Environment")
+    return loaded
+
+
+def demonstrations(environment: type[Environment], seed: int, noise: float) -> Iterator[list[Message]]:
+    """Yield endless whole conversations on training tasks by the scripted agent; the same for the same arguments.
+
+    A warm start trains on them.
+    """
+    rng = random.Random(f"demonstrations/{seed}")
+    for task_id in environment.tasks(seed, "train"):
+        yield environment(task_id).demonstration(rng, noise)

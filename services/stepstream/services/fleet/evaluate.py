@@ -1,4 +1,4 @@
-"""Held-out tasks, each attempted once: what the policy that is served now can do."""
+"""Evaluate the policy that is served now: attempt held-out tasks once each."""
 
 import asyncio
 from itertools import islice
@@ -14,16 +14,16 @@ from stepstream.services.fleet.metrics import Metrics
 
 
 async def evaluate(settings: Settings, n: int, name: str, temperature: float | None = None) -> list[Attempt]:
-    """Attempts the first `n` held-out tasks of `fleet.seed`, always the same ones, once each.
+    """Attempt the first `n` held-out tasks of `fleet.seed`, always the same ones, once each.
 
     Args:
-        settings: where the gateway is, and what the agents are.
-        n: how many tasks.
-        name: of this evaluation; its own ledger is `evaluation-NAME.jsonl` beside the fleet's.
-        temperature: of sampling; default: the fleet's.
+        settings: address of the gateway, and the agents' environment.
+        n: number of tasks.
+        name: of this evaluation; it writes the ledger `evaluation-NAME.jsonl` beside the fleet's.
+        temperature: of sampling; None: the fleet's.
 
     Returns:
-        One attempt a task, in order; those with status `lost` failed by our fault and have no outcome.
+        One attempt a task, in order. Those with status `lost` failed outside the agent and have no outcome.
     """
     environment = load_environment(settings.fleet.environment)
     tasks = islice(environment.tasks(settings.fleet.seed, "eval"), n)

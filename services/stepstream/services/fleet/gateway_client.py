@@ -1,7 +1,7 @@
-"""How agents reach the gateway: the stock OpenAI client for the model, plain HTTP for feedback.
+"""Call the model and post feedback through the gateway: the stock OpenAI client, and plain HTTP.
 
-An agent waits out a gateway that cannot be reached and a gateway whose workers are all away, up to a deadline.
-A call whose connection broke in the middle is not made again: the gateway may have recorded it.
+Calls are retried up to a deadline while the gateway is unreachable or none of its workers answers. A call whose
+connection broke after it was sent is not retried: the gateway may have recorded it.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from openai.types.chat import ChatCompletion
 from stepstream.config import FleetSettings
 
 PAUSE_S = 0.25
-NOBODY_THERE = "upstream_unavailable"  # the gateway's word on the wire for: no worker answers
+UPSTREAM_UNAVAILABLE = "upstream_unavailable"  # the gateway's error type if no worker answers
 STEP_HEADER = "x-stepstream-step"
 
 
-class Lost(Exception):
-    """The attempt cannot go on by a fault that is not the agent's; `unsure`: the last call may have been recorded."""
+class AttemptLost(Exception):
+    """A failure outside the agent ends the attempt; `unsure`: the gateway may have recorded the last call."""
 
     def __init__(self, message: str, *, unsure: bool = False) -> None:
         super().__init__(message)
         self.unsure = unsure
 
 
-class Refused(Exception):
-    """The model's server refused the request, and this was recorded as a step: the context is too long, say."""
+class RequestRejected(Exception):
+    """The model's server rejected the request, for example a context that is too long; recorded as a step."""
 
 
-class RecordedFault(Lost):
-    """The model's server failed, and this was recorded as a step."""
+class RecordedFailure(AttemptLost):
+    """The model's server failed; recorded as a step."""
 
 
 class GatewayClient:
@@ -52,7 +52,7 @@ class GatewayClient:
         self._http = aiohttp.ClientSession()
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._openai.close()
         await self._http.close()
 
@@ -63,13 +63,13 @@ class GatewayClient:
         headers: Mapping[str, str],
         temperature: float,
     ) -> ChatCompletion:
-        """One model call.
+        """Return the model's answer to one call.
 
         Raises:
-            Refused: the model's server says that the request is wrong.
-            Lost: no answer can be had; RecordedFault where the failure is a recorded step.
+            RequestRejected: the model's server answered with a status from 400 to 499.
+            AttemptLost: no answer came in time; `RecordedFailure` if the failure is a recorded step.
         """
-        give_up = time.monotonic() + self._settings.gateway_deadline_s
+        deadline = time.monotonic() + self._settings.gateway_deadline_s
         while True:
             try:
                 return await self._openai.chat.completions.create(
@@ -78,32 +78,36 @@ class GatewayClient:
                     temperature=temperature,
                     max_tokens=self._settings.max_tokens,
                     extra_headers=headers,
-                    # Given as `messages` and `tools` they would be walked through field by field, in each call
-                    # anew: about half of the agents' processor time. What is in the extra body goes as it is.
+                    # The client would transform `messages` and `tools` field by field in each call, about half of
+                    # the agents' processor time. It sends the extra body unchanged.
                     extra_body={"messages": messages, "tools": tools},
                 )
             except APIConnectionError as error:
                 if not isinstance(error.__cause__, ConnectError | ConnectTimeout):
-                    raise Lost(f"the connection to the gateway broke: {error.__cause__!r}", unsure=True) from error
-                if time.monotonic() >= give_up:
-                    raise Lost(f"no gateway answers at {self._settings.gateway_url}: {error.__cause__}") from error
+                    raise AttemptLost(
+                        f"the connection to the gateway broke: {error.__cause__!r}", unsure=True
+                    ) from error
+                if time.monotonic() >= deadline:
+                    raise AttemptLost(
+                        f"no gateway answers at {self._settings.gateway_url}: {error.__cause__}"
+                    ) from error
             except APIStatusError as error:
-                may_again = error.status_code >= 500 and time.monotonic() < give_up
+                may_retry = error.status_code >= 500 and time.monotonic() < deadline
                 recorded = STEP_HEADER in error.response.headers
-                # Where no worker was there, the call made again takes the failed one's place: the agent names the step.
-                if recorded and not (may_again and error.type == NOBODY_THERE):
-                    raise (Refused if error.status_code < 500 else RecordedFault)(str(error)) from error
-                if not (recorded or may_again):
-                    raise Lost(str(error)) from error
+                # A retry replaces the recorded step of the failed call, since the request names the step index.
+                if recorded and not (may_retry and error.type == UPSTREAM_UNAVAILABLE):
+                    raise (RequestRejected if error.status_code < 500 else RecordedFailure)(str(error)) from error
+                if not (recorded or may_retry):
+                    raise AttemptLost(str(error)) from error
             await asyncio.sleep(PAUSE_S)
 
-    async def feedback(self, body: Mapping[str, Any]) -> None:
-        """Posts feedback that carries its own event_id, and so may be repeated.
+    async def post_feedback(self, body: Mapping[str, Any]) -> None:
+        """Post feedback; its `event_id` makes retries safe.
 
         Raises:
-            Lost: it was not accepted.
+            AttemptLost: the gateway did not accept it before the deadline.
         """
-        give_up = time.monotonic() + self._settings.gateway_deadline_s
+        deadline = time.monotonic() + self._settings.gateway_deadline_s
         while True:
             try:
                 async with self._http.post(self._feedback_url, json=body) as response:
@@ -111,9 +115,9 @@ class GatewayClient:
                         return
                     fault = f"HTTP {response.status}: {(await response.text())[:300]}"
                     if response.status < 500:
-                        raise Lost(f"feedback was refused: {fault}")
+                        raise AttemptLost(f"the gateway rejected the feedback: {fault}")
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 fault = repr(error)
-            if time.monotonic() >= give_up:
-                raise Lost(f"feedback was not accepted: {fault}")
+            if time.monotonic() >= deadline:
+                raise AttemptLost(f"the gateway did not accept the feedback: {fault}")
             await asyncio.sleep(PAUSE_S)

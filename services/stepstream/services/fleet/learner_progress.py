@@ -1,4 +1,4 @@
-"""Follows a model's published versions and its learner's decisions, to know how far the learner has come."""
+"""Follow a model's versions, its learner's decisions and the reward specifications from Kafka."""
 
 import logging
 import threading
@@ -6,17 +6,93 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepstream.config import Settings
-from stepstream.jobs.rewards.spec_lookup import REWARD_SPECS
-from stepstream.services.fleet.outcome_reward import Paid
+from stepstream.services.fleet.outcome_reward import OutcomeReward
+from stepstream.topics.catalogue import CHECKPOINTS, REWARD_SPECS, TRAINING_DECISIONS
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import Event, EventConsumer
 
 log = logging.getLogger(__name__)
 
-TOPIC = "checkpoints"
-DECISIONS = "training-decisions"
-_REPLACED = ("superseded", "trained_on_older_revision")
-"""Reasons that tell of one label of an attempt, not of the attempt."""
+_REASONS_OF_ONE_LABEL = ("superseded", "trained_on_older_revision")
+"""Reasons that concern one label of an attempt, not the attempt."""
+
+
+class LearnerWatcher:
+    """A thread that reads the topics and calls back on each change."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        outcome_reward: OutcomeReward,
+        advance: Callable[[int], object],
+        add_decision: Callable[[str, str, str], object],
+        set_outcome_only: Callable[[bool], object],
+        ready: Callable[[], object],
+        fail: Callable[[Exception], object],
+    ) -> None:
+        """Start the thread, which makes all the calls.
+
+        Args:
+            settings: Kafka, the registry and the fleet's model.
+            outcome_reward: applies each change of a reward specification.
+            advance: gets the depth of the newest version of the fleet's model and of each later one.
+            add_decision: gets each decision made from now on: group, attempt and drop reason (empty: trained on).
+            set_outcome_only: gets the result of `outcome_reward` after each change of a reward specification.
+            ready: called once, after the versions that existed at the start.
+            fail: called before the thread ends early.
+        """
+        self._settings = settings
+        self._outcome_reward = outcome_reward
+        self._set_outcome_only = set_outcome_only
+        self._advance = advance
+        self._add_decision = add_decision
+        self._ready = ready
+        self._fail = fail
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="versions", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; blocks for up to 5 s."""
+        self._stopping.set()
+        self._thread.join(timeout=5.0)
+
+    def _follow(self) -> None:
+        lineage = Lineage(self._settings.fleet.model)
+        try:
+            with EventConsumer(self._settings.kafka, Codec(self._settings.schema_registry)) as consumer:
+                ends = consumer.end_offsets(TRAINING_DECISIONS)
+                consumer.follow(
+                    [CHECKPOINTS, TRAINING_DECISIONS, REWARD_SPECS],
+                    {(TRAINING_DECISIONS, partition): end for partition, end in ends.items()},
+                )
+                is_ready = False
+                while not self._stopping.is_set():
+                    if not is_ready and consumer.is_caught_up():
+                        self._ready()
+                        is_ready = True
+                    for event in consumer.poll(100, 0.2):
+                        if event.topic == REWARD_SPECS:
+                            self._set_outcome_only(self._apply_specification(event))
+                        elif event.record is None:
+                            continue
+                        elif event.topic == TRAINING_DECISIONS:
+                            self._pass_decision(event.record)
+                        elif (depth := lineage.add(event.record)) is not None:
+                            self._advance(depth)
+        except Exception as error:  # the fleet's own loop then ends the process
+            self._fail(error)
+
+    def _apply_specification(self, event: Event) -> bool:
+        if event.error is not None:
+            return self._outcome_reward.add_unreadable(event.key)
+        return self._outcome_reward.add(event.key, event.record)
+
+    def _pass_decision(self, decision: Mapping[str, Any]) -> None:
+        is_of_fleet = decision["model"] == self._settings.fleet.model and decision["group_id"] is not None
+        if is_of_fleet and decision["reason"] not in _REASONS_OF_ONE_LABEL:
+            reason = "" if decision["outcome"] == "trained" else decision["reason"]
+            self._add_decision(decision["group_id"], decision["trajectory_id"], reason)
 
 
 class Lineage:
@@ -27,85 +103,10 @@ class Lineage:
         self._depths: dict[int, int] = {}
 
     def add(self, checkpoint: Mapping[str, Any]) -> int | None:
-        """The depth of this checkpoint, 0 for a root; None for another model's."""
+        """Return the checkpoint's depth, 0 for a root; None for another model's."""
         if checkpoint["model"] != self._model:
             return None
         parent = checkpoint["parent_version"]
         depth = 0 if parent is None else self._depths.get(parent, -1) + 1
         self._depths[checkpoint["version"]] = depth
         return depth
-
-
-class VersionFollower:
-    """A thread that tells the depth of the newest version of the fleet's model, and of each that follows.
-
-    It also tells what its learner decides about groups from now on, and whether outcomes are whole rewards.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        paid: Paid,
-        advance: Callable[[int], object],
-        decided: Callable[[str, str, str], object],
-        outcome_alone: Callable[[bool], object],
-        ready: Callable[[], object],
-        fail: Callable[[Exception], object],
-    ) -> None:
-        """All are called from the thread: `ready` after the versions that were there, `fail` before it ends early.
-
-        `decided` gets the group of an attempt, the attempt, and why it was dropped, nothing where it was trained on;
-        `outcome_alone` what `paid` says after each change of a reward specification.
-        """
-        self._settings = settings
-        self._paid = paid
-        self._outcome_alone = outcome_alone
-        self._advance = advance
-        self._decided = decided
-        self._ready = ready
-        self._fail = fail
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="versions", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._stopping.set()
-        self._thread.join(timeout=5.0)
-
-    def _follow(self) -> None:
-        lineage = Lineage(self._settings.fleet.model)
-        try:
-            with EventConsumer(self._settings.kafka, Codec(self._settings.schema_registry)) as consumer:
-                ends = consumer.end_offsets(DECISIONS)
-                consumer.follow(
-                    [TOPIC, DECISIONS, REWARD_SPECS],
-                    {(DECISIONS, partition): end for partition, end in ends.items()},
-                )
-                told = False
-                while not self._stopping.is_set():
-                    if not told and consumer.caught_up():
-                        self._ready()
-                        told = True
-                    for event in consumer.poll(100, 0.2):
-                        if event.topic == REWARD_SPECS:
-                            self._outcome_alone(self._specification(event))
-                        elif event.record is None:
-                            continue
-                        elif event.topic == DECISIONS:
-                            self._tell(event.record)
-                        elif (depth := lineage.add(event.record)) is not None:
-                            self._advance(depth)
-        except Exception as error:  # the fleet's own loop ends the process with it
-            self._fail(error)
-
-    def _specification(self, event: Event) -> bool:
-        if event.error is not None:
-            return self._paid.unreadable(event.key)
-        return self._paid.note(event.key, event.record)
-
-    def _tell(self, decision: Mapping[str, Any]) -> None:
-        ours = decision["model"] == self._settings.fleet.model and decision["group_id"] is not None
-        if ours and decision["reason"] not in _REPLACED:
-            reason = "" if decision["outcome"] == "trained" else decision["reason"]
-            self._decided(decision["group_id"], decision["trajectory_id"], reason)

@@ -1,7 +1,7 @@
-"""What the agents say they sent: one JSON line a trajectory, flushed as it ends, so that accounts can be settled.
+"""Write the agents' own account of what they sent: one JSON line a trajectory, flushed when it ends.
 
-A trajectory counts `steps` that were answered and so recorded. `unsure` tells of a call whose answer never came
-(the gateway died, or the agent was stopped in the middle): one more step may or may not be recorded.
+Tests and the demo compare it with the recorded steps. `steps` counts answered calls, which the gateway has recorded.
+`unsure` marks a call without an answer (the gateway died, or the agent was stopped): one more step may be recorded.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ Status = Literal["finished", "lost", "abandoned"]
 
 @dataclass(slots=True)
 class Attempt:
-    """One trajectory, as its agent tells it."""
+    """One trajectory, as its agent reports it."""
 
     trajectory_id: str
     task_id: str
@@ -27,48 +27,48 @@ class Attempt:
     started_at_us: int
     """Microseconds since the Unix epoch."""
     status: Status = "finished"
-    """`lost`: by our fault, not the agent's; `abandoned`: the fleet was stopped."""
+    """`lost`: a failure outside the agent; `abandoned`: the fleet was stopped."""
     steps: int = 0
     unsure: bool = False
     feedback: list[str] = field(default_factory=list)
-    """Event ids of the feedback that was accepted."""
+    """Event ids of the accepted feedback."""
     outcome: float | None = None
     end: str | None = None
     version_min: int | None = None
     version_max: int | None = None
-    """Policy versions that answered, where the gateway told them."""
+    """Range of the policy versions that answered; None: the gateway reported none."""
     error: str | None = None
     ended_at_us: int = 0
 
 
 class Ledger:
-    """An append-only file of attempts, of one process at a time."""
+    """An append-only file of attempts, written by one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Opens it, makes it if it is new, and takes off a last line that a crash cut off."""
+        """Open or create the file, and truncate a last line that a crash cut off."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
-        whole = path.read_bytes().rfind(b"\n") + 1
-        if whole < self._file.tell():
-            self._file.truncate(whole)
+        end = path.read_bytes().rfind(b"\n") + 1
+        if end < self._file.tell():
+            self._file.truncate(end)
 
     def append(self, attempt: Attempt) -> None:
-        """Writes one line and hands it to the operating system."""
+        """Write one line and flush it to the operating system."""
         self._file.write(orjson.dumps(asdict(attempt), option=orjson.OPT_APPEND_NEWLINE))
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 def ledger_path(settings: Settings) -> Path:
-    """Where the fleet's ledger is."""
+    """Return `fleet.ledger`, or its default below the data folder."""
     return settings.fleet.ledger or settings.paths.data / "fleet" / "ledger.jsonl"
 
 
 def read_ledger(path: Path) -> Iterator[Attempt]:
-    """Every attempt of a ledger, none if there is no such file; a last line that a crash cut off is left out."""
+    """Yield a ledger's attempts, none if the file is missing; skips a last line that a crash cut off."""
     if not path.exists():
         return
     for line in path.read_bytes().splitlines(keepends=True):

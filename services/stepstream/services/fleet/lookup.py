@@ -1,8 +1,8 @@
-"""A question over values that only the environment knows: look two up, calculate, answer.
+"""Ask for a sum over two values that only the environment knows: look both up, calculate, answer.
 
     user  q:a+c        get(a) -> 4        get(c) -> 7        calc(4+7) -> 11        ans(11)
 
-Three tool calls and a reply; the reward is 1 for exactly the right answer and 0 for anything else. A task's
+An attempt takes three tool calls and a reply. The reward is 1 for exactly the right answer, otherwise 0. A task's
 solution depends on its question and on the two values.
 """
 
@@ -17,7 +17,7 @@ from stepstream.services.fleet.numbered import NumberedEnvironment
 KEYS = "abcdefgh"
 OPERATORS = "+-*"
 HIGHEST = 9
-_NOT_UNDERSTOOD = ToolResult("?", error=True)
+_INVALID = ToolResult("?", error=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Lookup(NumberedEnvironment[Question]):
 
     @classmethod
     def make(cls, number: int) -> tuple[Question, str]:
-        """A question, and the same with the values in it."""
+        """Return a question, and its text with both values."""
         rng = random.Random(number)
         table = {key: rng.randint(1, HIGHEST) for key in KEYS}
         left, right = rng.sample(KEYS, 2)
@@ -52,29 +52,29 @@ class Lookup(NumberedEnvironment[Question]):
 
     @property
     def first_message(self) -> str:
-        """The question, such as `q:a+c`."""
+        """The question, for example `q:a+c`."""
         task = self._task
         return f"q:{task.left}{task.operator}{task.right}"
 
     def call(self, tool: str, argument: str) -> ToolResult:
-        """`get` a key's value or `calc` an expression; `?` where that makes no sense."""
+        """Return a key's value (`get`) or an expression's (`calc`); `?` for an invalid call."""
         if tool == "get" and argument in self._task.table:
             return ToolResult(str(self._task.table[argument]))
         if tool == "calc":
             try:
                 return ToolResult(str(calculate(argument)))
             except ArithmeticSyntaxError:
-                return _NOT_UNDERSTOOD
-        return _NOT_UNDERSTOOD
+                return _INVALID
+        return _INVALID
 
     def answer(self, text: str) -> float:
-        """1 for `ans(N)` with the right number, otherwise 0."""
+        """Return 1 for `ans(N)` with the right number, otherwise 0."""
         task = self._task
         right = calculate(f"{task.table[task.left]}{task.operator}{task.table[task.right]}")
         return float(text == f"ans({right})")
 
     def demonstration(self, rng: random.Random, noise: float) -> list[Message]:
-        """A solution whose every choice (key, number, operator, answer) is random with probability `noise`."""
+        """Return a solution whose every choice (key, number, operator, answer) is random with probability `noise`."""
 
         def choose(good: str, others: str) -> str:
             return rng.choice(others) if rng.random() < noise else good
@@ -85,10 +85,10 @@ class Lookup(NumberedEnvironment[Question]):
         messages = [user(self.first_message)]
         values = []
         for key in (self._task.left, self._task.right):
-            asked = choose(key, KEYS)
-            result = self.call("get", asked)
+            chosen = choose(key, KEYS)
+            result = self.call("get", chosen)
             values.append(number(result.text))
-            messages += tool_round("get", asked, result)
+            messages += tool_round("get", chosen, result)
         expression = f"{values[0]}{choose(self._task.operator, OPERATORS)}{values[1]}"
         result = self.call("calc", expression)
         return [*messages, *tool_round("calc", expression, result), reply(f"ans({number(result.text)})")]

@@ -1,7 +1,7 @@
-"""Environments whose tasks are made from numbers: how ids are drawn, read, and split into training and held-out tasks.
+"""Generate tasks from numbers: draw and parse their ids, and split them into training and held-out tasks.
 
-A task's id is `NAME/SPLIT/NUMBER`. Which split a task belongs to follows from a digest of everything that its solution
-depends on, so a held-out question is never met in training, whatever the seeds.
+A task's id is `NAME/SPLIT/NUMBER`. A digest of everything that the task's solution depends on decides its split. So
+training never sees a held-out question, for any seed.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class NumberedEnvironment(Environment, Generic[T]):
-    """One attempt at one task that was made from a number; `self._task` is what `make` gave."""
+    """One attempt at one task generated from a number; `self._task` is the task from `make`."""
 
     numbers: ClassVar[int | None] = None
-    """How many tasks there are, numbered from 0; None: any number makes one."""
+    """Number of tasks, numbered from 0; None: any number gives a task."""
 
     def __init__(self, task_id: str) -> None:
-        """An attempt.
+        """Generate the task of an id.
 
         Raises:
-            UnknownTaskError: no task has this id; one that stands in the other split has another.
+            UnknownTaskError: the id is malformed, or its task belongs to the other split.
         """
         super().__init__(task_id)
         self._task, solution = self.make(self._number(task_id))
@@ -39,11 +39,11 @@ class NumberedEnvironment(Environment, Generic[T]):
     @classmethod
     @abstractmethod
     def make(cls, number: int) -> tuple[T, str]:
-        """The task of a number, and everything that its solution depends on, as a text."""
+        """Return the task of a number, and everything that its solution depends on, as a text."""
 
     @classmethod
     def tasks(cls, seed: int, split: Split) -> Iterator[str]:
-        """Endless task ids of one split."""
+        """Yield endless task ids of one split."""
         rng = random.Random(f"{cls.name}/{seed}/{split}")
         while True:
             number = rng.getrandbits(_DRAWN_BITS) if cls.numbers is None else rng.randrange(cls.numbers)
@@ -61,5 +61,5 @@ class NumberedEnvironment(Environment, Generic[T]):
 
 
 def split_of(solution: str) -> Split:
-    """The split of every task whose solution depends on this alone."""
+    """Return the split of all tasks whose solution depends on this text only."""
     return "eval" if hashlib.sha256(solution.encode()).digest()[0] % _EVAL_SHARE == 0 else "train"

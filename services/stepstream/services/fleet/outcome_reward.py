@@ -1,4 +1,4 @@
-"""Whether an agent's outcome is its whole reward, by the reward specifications as they are now."""
+"""Decide whether an agent's outcome is its whole reward, under the current reward specifications."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,43 +8,44 @@ from stepstream.jobs.rewards.spec import Declared, RewardSpec
 from stepstream.jobs.rewards.spec_lookup import closest, declared_by
 
 
-class Paid:
-    """The specifications of topic `reward-specs`, as they rule one agent."""
+class OutcomeReward:
+    """The specifications of the `reward-specs` topic, applied to one agent."""
 
     def __init__(self, environment: str, agent: str, default: RewardSpec | None) -> None:
-        """Knows none yet; `default`: what rules then, None: not known."""
-        self._whom = environment, agent
+        """Start without specifications; `default` applies if none matches (None: unknown)."""
+        self._applies_to = environment, agent
         self._default = default
         self._declared: dict[str, Declared | None] = {}
+        """By name; None: unreadable."""
 
-    def note(self, name: str, record: Mapping[str, Any] | None) -> bool:
-        """A record of the topic, None: the specification is gone; returns `outcome_alone`."""
+    def add(self, name: str, record: Mapping[str, Any] | None) -> bool:
+        """Apply a record of the topic (None: deletes the specification) and return `outcome_only`."""
         if record is None:
             self._declared.pop(name, None)
         else:
             try:
                 self._declared[name] = declared_by(record)
             except SettingsError:
-                return self.unreadable(name)
-        return self.outcome_alone
+                return self.add_unreadable(name)
+        return self.outcome_only
 
-    def unreadable(self, name: str) -> bool:
-        """A record of the topic that cannot be read: it may rule this agent, and pay for anything."""
+    def add_unreadable(self, name: str) -> bool:
+        """Note an unreadable record, which may apply to this agent and reward anything; return `outcome_only`."""
         self._declared[name] = None
-        return self.outcome_alone
+        return self.outcome_only
 
     @property
-    def outcome_alone(self) -> bool:
-        """Whether equal outcomes of the agent are equal rewards."""
+    def outcome_only(self) -> bool:
+        """True if equal outcomes of the agent are equal rewards."""
         if None in self._declared.values():
             return False
-        ruling = closest((one for one in self._declared.values() if one is not None), *self._whom)
-        spec = self._default if ruling is None else ruling.spec
-        return spec is not None and pays_outcome_alone(spec)
+        match = closest((each for each in self._declared.values() if each is not None), *self._applies_to)
+        spec = self._default if match is None else match.spec
+        return spec is not None and pays_outcome_only(spec)
 
 
-def pays_outcome_alone(spec: RewardSpec) -> bool:
-    """Whether equal outcomes, as the environment tells them, are equal rewards."""
+def pays_outcome_only(spec: RewardSpec) -> bool:
+    """Return True if equal outcomes, as the environment reports them, are equal rewards."""
     paid = [component for component in spec.component if component.paid_weight]
     return not spec.cap_malformed and all(
         component.feedback == "outcome"

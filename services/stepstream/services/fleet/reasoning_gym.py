@@ -1,10 +1,10 @@
-"""Tasks of the reasoning-gym package in our environment's shape: `chain_sum`, with a calculator.
+"""Offer reasoning-gym's `chain_sum` tasks as an environment, with a calculator.
 
     user  q:4+7-2        calc(4+7-2) -> 9        ans(9)
 
-Only tasks whose generator and scorer were found sound belong here: several of reasoning-gym 0.1.25 change with
-Python's hash seed, or pay for any text. A task's number is its index in the data set; its solution
-depends on the expression alone, for short ones come up again under other indices.
+Add only tasks with a checked generator and scorer: several of reasoning-gym 0.1.25 change with Python's hash seed, or
+reward any text. A task's number is its index in the data set. Its solution depends on the expression only, because
+short expressions recur under other indices.
 """
 
 import functools
@@ -17,12 +17,12 @@ from stepstream.services.fleet.environment import Message, ToolResult, function_
 from stepstream.services.fleet.numbered import NumberedEnvironment
 
 _SIZE = 2**31
-_NOT_UNDERSTOOD = ToolResult("?", error=True)
+_INVALID = ToolResult("?", error=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """An entry of the data set, which its scorer wants, and the bare expression of its question."""
+    """An entry of the data set, which its scorer needs, and the expression of its question."""
 
     entry: dict[str, Any]
     expression: str
@@ -40,33 +40,33 @@ class ChainSum(NumberedEnvironment[Sum]):
 
     @classmethod
     def make(cls, number: int) -> tuple[Sum, str]:
-        """The sum of an index of the data set, and its expression."""
+        """Return the sum at an index of the data set, and its expression."""
         entry = _data()[number]
         expression = entry["question"].rpartition(":")[2].replace("=", "").replace(" ", "").strip()
         return Sum(entry, expression), expression
 
     @property
     def first_message(self) -> str:
-        """The question, such as `q:4+7-2`."""
+        """The question, for example `q:4+7-2`."""
         return f"q:{self._task.expression}"
 
     def call(self, tool: str, argument: str) -> ToolResult:
-        """`calc` an expression; `?` where that makes no sense."""
+        """Return an expression's value (`calc`); `?` for an invalid call."""
         if tool != "calc":
-            return _NOT_UNDERSTOOD
+            return _INVALID
         try:
             return ToolResult(str(calculate(argument)))
         except ArithmeticSyntaxError:
-            return _NOT_UNDERSTOOD
+            return _INVALID
 
     def answer(self, text: str) -> float:
-        """1 for `ans(N)` that reasoning-gym's own scorer takes for right, otherwise 0."""
+        """Return 1 for `ans(N)` that reasoning-gym's own scorer accepts, otherwise 0."""
         if not (text.startswith("ans(") and text.endswith(")")):
             return 0.0
         return float(_data().score_answer(answer=text[4:-1], entry=self._task.entry) >= 1.0)
 
     def demonstration(self, rng: random.Random, noise: float) -> list[Message]:
-        """A solution whose every character and answer is random with probability `noise`."""
+        """Return a solution whose every character and answer is random with probability `noise`."""
 
         def number(good: str) -> str:
             return str(rng.randrange(10)) if rng.random() < noise else good
