@@ -1,9 +1,9 @@
-"""Every language's example publishes a whole trajectory with its feedback, and sees it labelled."""
+"""Build the example of each language, publish a trajectory with it, and read its label."""
 
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,15 +23,20 @@ BUILD_S = 900
 pytest_plugins = ["node_project"]
 
 
-def called(command: tuple[str, ...], folder: Path, **config: Any) -> str:
-    """What a command prints; its errors are the test's failure."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False, **config)
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepstream/rust-example"
+"""Cargo's products, kept between runs as Go's and Maven's are: a fresh build takes 90 CPU seconds."""
+LIBRARIES = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
+
+
+def output_of(command: tuple[str, ...], folder: Path, **options: Any) -> str:
+    """Run a command and return its output; fail the test with its errors."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_S, check=False, **options)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 class Language(NamedTuple):
-    """How an example is built and run; `{work}` is where its products go."""
+    """Commands that build and run an example; `{work}` is the folder of its products."""
 
     tools: tuple[str, ...]
     build: tuple[tuple[str, ...], ...]
@@ -39,24 +44,28 @@ class Language(NamedTuple):
     steps: int = 3
     prepare: Callable[[Path], None] | None = None
     """Called with `{work}` before the build."""
+    environment: Mapping[str, str] = {}
 
 
-def ready_librdkafka(work: Path) -> None:
-    """Settings of cargo with which rdkafka links the library of confluent-kafka's wheel: building it takes a minute."""
+def link_librdkafka(work: Path) -> None:
+    """Write cargo's settings so that rdkafka links the library of confluent-kafka's wheel; building it takes a minute.
+
+    The paths in these settings stay the same from run to run: cargo builds everything anew when they change.
+    """
     work.mkdir()
     settings = work / "cargo.toml"
     settings.touch()
-    libraries = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
-    for library in libraries.glob("librdkafka-*.so.*"):  # a wheel for Linux has one
-        (work / "librdkafka.so").symlink_to(library)
-        host = called(("rustc", "-vV"), work).partition("host: ")[2].split()[0]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for library in LIBRARIES.glob("librdkafka-*.so.*"):  # a wheel for Linux has one
+        link = work / "librdkafka.so"
+        link.symlink_to(library)
+        link.rename(CACHE / link.name)
+        host = output_of(("rustc", "-vV"), work).partition("host: ")[2].split()[0]
         settings.write_text(
             f"""
-            [target.{host}]
-            rustflags = ["-C", "link-arg=-Wl,-rpath,{libraries}"]
             [target.{host}.rdkafka]
             rustc-link-lib = ["rdkafka"]
-            rustc-link-search = ["native={work}"]
+            rustc-link-search = ["native={CACHE}"]
             """
         )
 
@@ -65,9 +74,10 @@ LANGUAGES = {
     "go": Language(("Go",), (("go", "build", "-o", "{work}/agent", "."),), ("{work}/agent",)),
     "rust": Language(
         ("Rust",),
-        (("cargo", "build", "--quiet", "--target-dir", "{work}/target", "--config", "{work}/cargo.toml"),),
-        ("{work}/target/debug/support-agent",),
-        prepare=ready_librdkafka,
+        (("cargo", "build", "--quiet", "--target-dir", f"{CACHE}/target", "--config", "{work}/cargo.toml"),),
+        (f"{CACHE}/target/debug/support-agent",),
+        prepare=link_librdkafka,
+        environment={"LD_LIBRARY_PATH": str(LIBRARIES)},
     ),
     "java": Language(
         ("Java",),
@@ -89,7 +99,7 @@ def settings(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Builds the example of a language at its first call; the folder of its products."""
+    """Return a function that builds a language's example once and returns the folder of its products."""
 
     @cache
     def build(name: str) -> Path:
@@ -99,41 +109,41 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if language.prepare is not None:
             language.prepare(work)
         for command in language.build:
-            called(placed(command, work), EXAMPLES / name)
+            output_of(placed(command, work), EXAMPLES / name)
         return work
 
     return build
 
 
 def placed(command: tuple[str, ...], work: Path) -> tuple[str, ...]:
-    """A command of a language with its folder."""
+    """Return a language's command with its folder."""
     return tuple(word.replace("{work}", str(work)) for word in command)
 
 
 @pytest.mark.parametrize("name", [name for name, language in LANGUAGES.items() if language.build])
 def test_it_is_built(built: Callable[[str], Path], name: str) -> None:
-    """All of them before the stack that they are to speak to, which would idle meanwhile."""
+    """Build all before the stack starts, which would idle meanwhile."""
     built(name)
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_its_trajectory_is_labelled(built: Callable[[str], Path], name: str, settings: Settings) -> None:
     language = LANGUAGES[name]
-    environment = {**os.environ, **environment_of(settings)}
-    said = called(placed(language.run, built(name)), EXAMPLES / name, env=environment)
-    check_labelled(settings, said, language.steps)
+    environment = {**os.environ, **environment_of(settings), **language.environment}
+    output = output_of(placed(language.run, built(name)), EXAMPLES / name, env=environment)
+    check_labelled(settings, output, language.steps)
 
 
 def test_the_node_example_is_labelled(node_project: Path, settings: Settings) -> None:
-    said = called(("node", "publish.js"), node_project, env={**os.environ, **environment_of(settings)})
-    events = [json.loads(line) for line in said.splitlines()]
-    told = [{"topic": event["topic"], **event["record"]} for event in events]
-    check_labelled(settings, "\n".join(json.dumps(event) for event in told), 3)
+    output = output_of(("node", "publish.js"), node_project, env={**os.environ, **environment_of(settings)})
+    events = [json.loads(line) for line in output.splitlines()]
+    records = [{"topic": event["topic"], **event["record"]} for event in events]
+    check_labelled(settings, "\n".join(json.dumps(record) for record in records), 3)
 
 
-def check_labelled(settings: Settings, said: str, steps: int) -> None:
-    """Whether what an example says that it published became one whole, successful trajectory."""
-    events = [json.loads(line) for line in said.splitlines()]
+def check_labelled(settings: Settings, output: str, steps: int) -> None:
+    """Assert that the events that an example printed became one complete, successful trajectory."""
+    events = [json.loads(line) for line in output.splitlines()]
     assert [event["topic"] for event in events] == ["steps"] * steps + ["feedback"]
     (trajectory_id,) = {event["trajectory_id"] for event in events}
     (label,) = read_topic(settings, "labeled-trajectories", trajectory_id, 1)
