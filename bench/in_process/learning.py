@@ -41,9 +41,9 @@ class Policy:
             version=0,
             positions={0: 0},
             reuse=self.config.reuse,
-            choice=sampler_of(self.config),
-            lesson=learning_signal_of(self.config),
-            needs=requirements_of(self.config),
+            sampler=sampler_of(self.config),
+            signal=learning_signal_of(self.config),
+            requirements=requirements_of(self.config),
         )
 
     def read(self, conversations: Iterable[Conversation], now_s: float = 0.0) -> list[Attempt]:

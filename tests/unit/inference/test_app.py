@@ -1,4 +1,4 @@
-"""The worker's HTTP side, with an engine that says what it is told to: replies, streams, and refusals."""
+"""Test the worker over HTTP with a scripted engine: replies, streams, and errors."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -17,9 +17,9 @@ from stepstream.services.inference.tool_parsers import CallLine
 from stepstream.services.inference.worker import Worker
 
 EOS = 2
-EVER = 10**6
+NEVER = 10**6
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("get", "calc")]
-ASK: dict[str, Any] = {
+REQUEST: dict[str, Any] = {
     "model": "demo",
     "messages": [{"role": "user", "content": "q:a+c"}],
     "tools": TOOLS,
@@ -35,7 +35,7 @@ class ScriptedEngine(Engine):
         super().__init__()
         self.response: list[int] = []
         self.fault: Exception | None = None
-        self.asked: list[tuple[Sequence[int], SamplingParams]] = []
+        self.requests: list[tuple[Sequence[int], SamplingParams]] = []
 
     @property
     def version(self) -> int | None:
@@ -45,21 +45,21 @@ class ScriptedEngine(Engine):
         raise NotImplementedError
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
-        self.asked.append((prompt_ids, params))
+        self.requests.append((prompt_ids, params))
         if self.fault is not None:
             raise self.fault
         stops = params.stops
-        end = 1 + next((at for at, token in enumerate(self.response) if stops and stops.ended(token)), EVER)
-        said = self.response[:end]
-        half = len(said) // 2
-        spans = [VersionSpan(3, 0, half), VersionSpan(4, half, len(said))]
-        reason: Any = "stop" if said[-1] == EOS or end <= EVER else "length"
+        end = 1 + next((at for at, token in enumerate(self.response) if stops and stops.is_stopped_by(token)), NEVER)
+        response = self.response[:end]
+        half = len(response) // 2
+        spans = [VersionSpan(3, 0, half), VersionSpan(4, half, len(response))]
+        reason: Any = "stop" if response[-1] == EOS or end <= NEVER else "length"
         if params.stream:
-            for token in said[:-1]:
+            for token in response[:-1]:
                 yield TokenChunk([token], [-0.5])
-            yield TokenChunk(said[-1:], [-0.5], reason, spans)
+            yield TokenChunk(response[-1:], [-0.5], reason, spans)
         else:
-            yield TokenChunk(said, [-0.5] * len(said), reason, spans)
+            yield TokenChunk(response, [-0.5] * len(response), reason, spans)
 
     async def close(self) -> None:
         raise NotImplementedError
@@ -72,7 +72,7 @@ class Served:
     engine: ScriptedEngine
     tokenizer: ChatTokenizer
 
-    def says(self, text: str, *, ended: bool = True) -> list[int]:
+    def script(self, text: str, *, ended: bool = True) -> list[int]:
         """Script the engine; returns the tokens."""
         ids = self.tokenizer.prompt_ids([{"role": "user", "content": text}], [])[1:-1]
         self.engine.response = [*ids, EOS] if ended else ids
@@ -94,11 +94,11 @@ class Served:
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
     async def chat(self, **fields: Any) -> tuple[int, dict[str, Any]]:
-        status, body = await self.call("POST", "/v1/chat/completions", ASK | fields)
+        status, body = await self.call("POST", "/v1/chat/completions", REQUEST | fields)
         return status, orjson.loads(body)
 
     async def stream(self, **fields: Any) -> list[dict[str, Any]]:
-        status, body = await self.call("POST", "/v1/chat/completions", ASK | {"stream": True} | fields)
+        status, body = await self.call("POST", "/v1/chat/completions", REQUEST | {"stream": True} | fields)
         assert status == 200
         *events, done, _ = body.split(b"\n\n")
         assert done == b"data: [DONE]"
@@ -119,7 +119,7 @@ async def served(tokenizer: ChatTokenizer) -> Served:
 
 
 async def test_a_reply_has_tokens_logprobs_and_versions(served: Served) -> None:
-    tokens = served.says("ans(11)")
+    tokens = served.script("ans(11)")
     status, reply = await served.chat(temperature=0.7, max_tokens=9, seed=5, top_p=0.5)
     assert status == 200
     [choice] = reply["choices"]
@@ -130,7 +130,7 @@ async def test_a_reply_has_tokens_logprobs_and_versions(served: Served) -> None:
         {"version": 3, "start": 0, "end": 4},
         {"version": 4, "start": 4, "end": 8},
     ]
-    [(prompt, params)] = served.engine.asked
+    [(prompt, params)] = served.engine.requests
     assert reply["prompt_token_ids"] == prompt
     assert params == SamplingParams(9, 0.7, 0.5, 5, stream=False)
     assert reply["usage"]["total_tokens"] == len(prompt) + len(tokens)
@@ -138,8 +138,8 @@ async def test_a_reply_has_tokens_logprobs_and_versions(served: Served) -> None:
     assert plain["choices"][0]["logprobs"] == {"values": [-0.5] * len(tokens)}
 
 
-async def test_a_tool_call_and_the_conversation_after_it(served: Served) -> None:
-    tokens = served.says("get(a)")
+async def test_the_prompt_after_a_tool_call_continues_the_sampled_tokens(served: Served) -> None:
+    tokens = served.script("get(a)")
     _, reply = await served.chat()
     [choice] = reply["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -147,13 +147,13 @@ async def test_a_tool_call_and_the_conversation_after_it(served: Served) -> None
     [call] = choice["message"]["tool_calls"]
     assert call["function"] == {"name": "get", "arguments": '{"input": "a"}'}
     tool = {"role": "tool", "tool_call_id": call["id"], "content": "4"}
-    await served.chat(messages=[*ASK["messages"], choice["message"], tool])
-    (first, _), (second, _) = served.engine.asked
+    await served.chat(messages=[*REQUEST["messages"], choice["message"], tool])
+    (first, _), (second, _) = served.engine.requests
     assert list(second)[: len(first) + len(tokens)] == [*first, *tokens]
 
 
 async def test_a_cut_off_call_is_content(served: Served) -> None:
-    served.says("get(a)", ended=False)
+    served.script("get(a)", ended=False)
     _, reply = await served.chat()
     assert reply["choices"][0]["finish_reason"] == "length"
     assert reply["choices"][0]["message"]["content"] == "get(a)"
@@ -162,28 +162,28 @@ async def test_a_cut_off_call_is_content(served: Served) -> None:
 @pytest.mark.parametrize(
     ("stop", "text", "tokens"), [("1)", "ans(1", 7), (["(", "s("], "an", 4), (["x"], "ans(11)", 8)]
 )
-async def test_a_stop_string_ends_the_response_and_is_not_told(
+async def test_a_stop_string_ends_the_response_and_is_cut_from_the_text(
     served: Served, stop: str | list[str], text: str, tokens: int
 ) -> None:
-    said = served.says("ans(11)")
+    response = served.script("ans(11)")
     _, reply = await served.chat(stop=stop)
     [choice] = reply["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
-    assert choice["token_ids"] == said[:tokens]
+    assert choice["token_ids"] == response[:tokens]
     assert choice["weight_versions"][-1]["end"] == tokens
     streamed = [event["choices"][0] for event in await served.stream(stop=stop)]
     assert "".join(each["delta"].get("content", "") for each in streamed) == text
-    assert [token for each in streamed for token in each["token_ids"]] == said[:tokens]
+    assert [token for each in streamed for token in each["token_ids"]] == response[:tokens]
     assert streamed[-1]["finish_reason"] == "stop"
 
 
 async def test_several_responses_each_have_their_tokens_and_seed(served: Served) -> None:
-    tokens = served.says("ans(11)")
+    tokens = served.script("ans(11)")
     _, reply = await served.chat(n=3, seed=5)
     assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]
     assert [choice["token_ids"] for choice in reply["choices"]] == [tokens] * 3
     assert reply["usage"]["completion_tokens"] == 3 * len(tokens)
-    assert [params.seed for _, params in served.engine.asked] == [5, 6, 7]
+    assert [params.seed for _, params in served.engine.requests] == [5, 6, 7]
     *events, last = await served.stream(n=3, stream_options={"include_usage": True})
     for number in range(3):
         mine = [choice for event in events for choice in event["choices"] if choice["index"] == number]
@@ -195,19 +195,19 @@ async def test_several_responses_each_have_their_tokens_and_seed(served: Served)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_where_one_of_several_responses_fails_the_call_does(served: Served, stream: bool) -> None:
-    served.says("ans(11)")
+async def test_the_call_fails_if_one_of_several_responses_fails(served: Served, stream: bool) -> None:
+    served.script("ans(11)")
     served.engine.fault = EngineError("the engine was closed")
-    status, _ = await served.call("POST", "/v1/chat/completions", ASK | {"n": 2, "stream": stream})
+    status, _ = await served.call("POST", "/v1/chat/completions", REQUEST | {"n": 2, "stream": stream})
     assert status == 503
 
 
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("text", ["ans(11)", "get(a)", "getting it", "g", "calc(1", ""])
-async def test_a_stream_says_what_the_whole_reply_says(served: Served, text: str, ended: bool) -> None:
+async def test_a_stream_adds_up_to_the_complete_reply(served: Served, text: str, ended: bool) -> None:
     if not text and not ended:
         return
-    tokens = served.says(text, ended=ended)
+    tokens = served.script(text, ended=ended)
     _, whole = await served.chat()
     events = await served.stream(stream_options={"include_usage": True})
     *chunks, last = events
@@ -227,14 +227,14 @@ async def test_a_stream_says_what_the_whole_reply_says(served: Served, text: str
 
 
 async def test_content_is_streamed_as_soon_as_it_cannot_be_a_call(served: Served) -> None:
-    served.says("grasp")
+    served.script("grasp")
     events = await served.stream()
     pieces = [event["choices"][0]["delta"].get("content") for event in events]
     assert pieces[:4] == [None, "gr", "a", "s"]
 
 
-async def test_without_being_asked_for_there_are_no_token_ids(served: Served) -> None:
-    served.says("ans(1)")
+async def test_token_ids_are_left_out_unless_requested(served: Served) -> None:
+    served.script("ans(1)")
     _, reply = await served.chat(logprobs=False, return_token_ids=False)
     assert "prompt_token_ids" not in reply
     assert "token_ids" not in reply["choices"][0]
@@ -242,7 +242,7 @@ async def test_without_being_asked_for_there_are_no_token_ids(served: Served) ->
 
 
 async def test_tool_choice_none_leaves_a_call_as_content(served: Served) -> None:
-    served.says("get(a)")
+    served.script("get(a)")
     _, reply = await served.chat(tool_choice="none")
     assert reply["choices"][0]["message"]["content"] == "get(a)"
 
@@ -279,8 +279,8 @@ async def test_tool_choice_none_leaves_a_call_as_content(served: Served) -> None
         ({"stream_options": "all"}, "stream_options"),
     ],
 )
-async def test_a_bad_request_names_what_is_wrong(served: Served, fields: dict[str, Any], named: str) -> None:
-    served.says("ans(1)")
+async def test_the_error_names_the_invalid_field(served: Served, fields: dict[str, Any], named: str) -> None:
+    served.script("ans(1)")
     status, reply = await served.chat(**fields)
     assert status == 400
     assert reply["error"]["type"] == "invalid_request_error"
@@ -289,7 +289,7 @@ async def test_a_bad_request_names_what_is_wrong(served: Served, fields: dict[st
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"null"])
-async def test_a_body_that_is_not_an_object_is_refused(served: Served, body: bytes) -> None:
+async def test_a_body_that_is_no_object_is_rejected(served: Served, body: bytes) -> None:
     status, reply = await served.call("POST", "/v1/chat/completions", body)
     assert status == 400
     assert b"JSON" in reply
@@ -306,7 +306,7 @@ async def test_another_path_is_not_found(served: Served) -> None:
     assert (await served.call("GET", "/v2"))[0] == 404
 
 
-async def test_a_failed_engine_is_told(served: Served) -> None:
+async def test_a_failed_engine_answers_503(served: Served) -> None:
     served.engine.fault = EngineError("the engine has failed")
     status, reply = await served.chat()
     assert (status, reply["error"]["type"]) == (503, "server_error")
@@ -314,7 +314,7 @@ async def test_a_failed_engine_is_told(served: Served) -> None:
     assert status == 503
 
 
-async def test_before_the_first_checkpoint(served: Served) -> None:
+async def test_a_worker_without_a_checkpoint_answers_503(served: Served) -> None:
     served.worker.tokenizer = None
     status, body = await served.call("GET", "/health")
     assert (status, b"waiting for a checkpoint of 'demo'" in body) == (503, True)
@@ -333,7 +333,7 @@ async def test_health_models_and_metrics(served: Served) -> None:
 
 async def test_requests_in_flight_are_counted(served: Served) -> None:
     gate = asyncio.Event()
-    served.says("ans(1)")
+    served.script("ans(1)")
 
     async def receive() -> dict[str, Any]:
         await gate.wait()

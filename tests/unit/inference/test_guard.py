@@ -1,4 +1,4 @@
-"""The guard: what it runs ends with the one who asked for it, however that one ends."""
+"""Test that the guard ends its command and the command's children when its parent dies."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from waiting import PATIENCE_S, until
 
 import stepstream.services.inference.guard as guard
 
-# A command with a child of its own; both ids are told, then they would run for ever.
+# A command with a child of its own; it prints both ids, then both would run forever.
 COMMAND = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])

@@ -1,4 +1,4 @@
-"""Sampling laws: rows are independent, logprobs belong to the sampled distribution, inversion is exact."""
+"""Test sampling: independent rows, logprobs of the sampled distribution, exact inversion."""
 
 import math
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepstream.services.inference.engine import SamplingParams
 from stepstream.services.inference.sampling import sample
 
-# From grids, so that no draw hangs on the last bit of a sum.
+# From grids, so that no draw depends on the last bit of a sum.
 LOGITS = st.lists(
     st.lists(st.integers(-80, 80).map(lambda tenths: tenths / 10), min_size=5, max_size=5), min_size=1, max_size=4
 )
@@ -20,7 +20,7 @@ PARAMS = st.builds(
     temperature=st.sampled_from([0.0, 0.3, 1.0, 2.5]),
     top_p=st.sampled_from([0.1, 0.7, 1.0]),
 )
-UNIFORM = st.integers(0, 996).map(lambda place: (place + 0.5) / 997)
+UNIFORM = st.integers(0, 996).map(lambda cell: (cell + 0.5) / 997)
 
 
 @given(
@@ -38,7 +38,7 @@ def test_a_row_does_not_depend_on_the_others(
 
 
 @given(logits=LOGITS, params=PARAMS, uniform=UNIFORM)
-def test_the_logprob_is_of_the_distribution_that_was_sampled(
+def test_the_logprob_is_under_the_sampled_distribution(
     logits: list[list[float]], params: SamplingParams, uniform: float
 ) -> None:
     [token], [logprob] = sample(torch.tensor(logits[:1]), [params], [uniform])
@@ -46,8 +46,8 @@ def test_the_logprob_is_of_the_distribution_that_was_sampled(
     if params.temperature and params.top_p < 1:
         shares = torch.tensor(exact).softmax(-1).tolist()
         order = sorted(range(5), key=lambda index: -shares[index])
-        kept = [index for place, index in enumerate(order) if sum(shares[i] for i in order[:place]) < params.top_p]
-        likeliest = max(shares[index] for index in kept)
+        nucleus = [index for place, index in enumerate(order) if sum(shares[i] for i in order[:place]) < params.top_p]
+        likeliest = max(shares[index] for index in nucleus)
         assert shares[token] <= likeliest
         assert math.exp(logprob) >= shares[token] - 1e-6
     else:

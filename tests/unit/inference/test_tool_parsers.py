@@ -1,4 +1,4 @@
-"""The tool parser: what is a call, what is content, and what a stream must hold back."""
+"""Test which texts the tool parsers take as a call, and which beginnings a stream holds back."""
 
 import json
 
@@ -33,7 +33,7 @@ def test_every_beginning_of_a_call_is_held_back(text: str) -> None:
         assert all(CallLine().may_become_call(text[:end], TOOLS) for end in range(len(text) + 1))
 
 
-def test_what_is_a_call() -> None:
+def test_only_a_complete_call_of_a_known_tool_is_a_call() -> None:
     parser = CallLine()
     assert parser.parse("get(a)", TOOLS) is not None
     assert [parser.parse(text, TOOLS) for text in ("get", "get(a", "ans(1)", " get(a)", "get(a) ")] == [None] * 5

@@ -1,4 +1,4 @@
-"""Runs an inference worker: `python -m stepstream.services.inference`."""
+"""Run an inference worker: `python -m stepstream.services.inference`."""
 
 import asyncio
 import socket
@@ -16,11 +16,11 @@ from stepstream.services.inference.worker import Worker
 from stepstream.services.listen import listen
 from stepstream.topics.client import wait_for_kafka
 
-_KEEP_ALIVE_S = 120  # longer than clients keep idle connections, or a request could meet one that is being closed
+_KEEP_ALIVE_S = 120  # longer than clients keep idle connections, so that no request meets a closing one
 
 
 def main(settings: Settings, _stop: Stop) -> None:
-    """Serve until SIGTERM; requests in flight are finished first."""
+    """Serve until SIGTERM, then finish the requests in flight."""
     if settings.inference.tool_parser not in TOOL_PARSERS:
         raise Fatal(
             f"no tool parser '{settings.inference.tool_parser}': set STEPSTREAM_INFERENCE_TOOL_PARSER to one of "
@@ -48,23 +48,23 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
     )
-    follower = CheckpointWatcher(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
+    watcher = CheckpointWatcher(settings, f"http://{host}:{port}", worker, asyncio.get_running_loop())
 
     def end(_: object) -> None:
-        server.should_exit = True  # without its follower a worker would serve old weights for ever
+        server.should_exit = True  # without its watcher a worker would serve old weights forever
 
-    follower.ended.add_done_callback(end)
+    watcher.ended.add_done_callback(end)
     engine.failed.add_done_callback(end)
-    follower.start()
+    watcher.start()
     try:
         await server.serve(sockets=[listener])
     finally:
-        await asyncio.to_thread(follower.stop)
+        await asyncio.to_thread(watcher.stop)
         await engine.close()
     if engine.failed.done():
         raise Fatal(str(engine.failed.result()))
-    if follower.ended.done() and (error := follower.ended.exception()):
-        raise Fatal(f"cannot follow the checkpoints: {error}") from error
+    if watcher.ended.done() and (error := watcher.ended.exception()):
+        raise Fatal(f"cannot follow the checkpoints: {error}; check Kafka and the schema registry") from error
 
 
 def _engine(inference: InferenceSettings) -> Engine:

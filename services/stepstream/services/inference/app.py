@@ -1,7 +1,6 @@
-"""The worker over HTTP as a plain ASGI application: `/v1/chat/completions`, `/v1/score`, `/v1/models`, `/health`,
-`/metrics`.
+"""Serve the worker over HTTP: `/v1/chat/completions`, `/v1/score`, `/v1/models`, `/health`, `/metrics`.
 
-Plain, since a worker of a tiny model spends most of its time outside the model.
+It is a plain ASGI application, because a worker of a tiny model spends most of its time outside the model.
 """
 
 import time
@@ -17,7 +16,7 @@ from stepstream.services.inference.chat_api import ChatRequest, RequestError
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, StreamedText, TemplateError
 from stepstream.services.inference.choices import Generated
 from stepstream.services.inference.engine import BadPromptError, EngineError, NoValueError, TokenChunk
-from stepstream.services.inference.stop_strings import TextUntil
+from stepstream.services.inference.stop_strings import StopTruncator
 from stepstream.services.inference.tool_parsers import ToolParser
 from stepstream.services.inference.worker import Worker
 
@@ -48,7 +47,7 @@ class App:
             raise NotImplementedError(scope["type"])
         handler = self._routes.get((scope["method"], scope["path"]))
         if handler is None:
-            error = RequestError(404, f"no {scope['method']} {scope['path']} here")
+            error = RequestError(404, f"this worker has no {scope['method']} {scope['path']}")
             await _respond(send, error.status, error.body)
         else:
             await handler(receive, send)
@@ -70,12 +69,14 @@ class App:
         await _respond(send, 200, generate_latest(), [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 
     async def _chat(self, receive: Receive, send: Send) -> None:
-        await self._counted(self._answer, receive, send)
+        await self._serve_counted(self._generate, receive, send)
 
     async def _score(self, receive: Receive, send: Send) -> None:
-        await self._counted(self._value, receive, send)
+        await self._serve_counted(self._score_prompts, receive, send)
 
-    async def _counted(self, answer: Callable[[Receive, Send], Awaitable[int]], receive: Receive, send: Send) -> None:
+    async def _serve_counted(
+        self, answer: Callable[[Receive, Send], Awaitable[int]], receive: Receive, send: Send
+    ) -> None:
         started = time.perf_counter()
         self._worker.in_flight += 1
         status = 500
@@ -90,7 +91,7 @@ class App:
             metrics.REQUESTS.labels(str(status)).inc()
             metrics.REQUEST_SECONDS.observe(time.perf_counter() - started)
 
-    async def _answer(self, receive: Receive, send: Send) -> int:
+    async def _generate(self, receive: Receive, send: Send) -> int:
         request = chat_api.read_request(await _body(receive))
         worker, tokenizer = self._worker, self._tokenizer_of(request.model)
         try:
@@ -102,7 +103,7 @@ class App:
                 worker.engine.generate(prompt_ids, request.sampling(room, tokenizer, number))
                 for number in range(request.n)
             ]
-            reply = self._stream if request.stream else self._whole
+            reply = self._respond_streamed if request.stream else self._respond_complete
             await reply(request, tokenizer, prompt_ids, generated, send)
         except (TemplateError, BadPromptError) as error:
             raise RequestError(400, str(error), param="messages") from error
@@ -110,7 +111,7 @@ class App:
             raise RequestError(503, str(error)) from error
         return 200
 
-    async def _value(self, receive: Receive, send: Send) -> int:
+    async def _score_prompts(self, receive: Receive, send: Send) -> int:
         request = score_api.read_score_request(await _body(receive))
         worker, tokenizer = self._worker, self._tokenizer_of(request.model)
         try:
@@ -127,12 +128,16 @@ class App:
         return 200
 
     def _tokenizer_of(self, model: str) -> ChatTokenizer:
-        """The tokenizer of a model; raises RequestError where it is not served here, or not yet."""
+        """Return the model's tokenizer.
+
+        Raises:
+            RequestError: 404, this worker serves another model; 503, it has no checkpoint yet.
+        """
         worker = self._worker
         if model != worker.model:
             raise RequestError(
                 404,
-                f"the model '{model}' is not served here; this worker serves '{worker.model}'",
+                f"this worker serves '{worker.model}', not '{model}'",
                 param="model",
                 code="model_not_found",
             )
@@ -140,7 +145,7 @@ class App:
             raise RequestError(503, f"waiting for a checkpoint of '{worker.model}'")
         return worker.tokenizer
 
-    async def _whole(
+    async def _respond_complete(
         self,
         request: ChatRequest,
         tokenizer: ChatTokenizer,
@@ -150,16 +155,16 @@ class App:
     ) -> None:
         answers = []
         count = 0
-        for number, chunks in enumerate(await choices.whole(generated)):
+        for number, chunks in enumerate(await choices.collect(generated)):
             token_ids = chat_api.tokens_of(chunks)
             count += len(token_ids)
-            text = TextUntil(request.stop).add(tokenizer.text(token_ids), last=True)
+            text = StopTruncator(request.stop).add(tokenizer.text(token_ids), last=True)
             call = self._parser.parse(text, request.tool_names) if chunks[-1].finish_reason == "stop" else None
-            answers.append(chat_api.whole_choice(request, tokenizer, number, chunks, text, call))
+            answers.append(chat_api.complete_choice(request, tokenizer, number, chunks, text, call))
         _count(len(prompt_ids), count)
-        await _respond(send, 200, chat_api.whole_reply(request, prompt_ids, answers, count))
+        await _respond(send, 200, chat_api.complete_reply(request, prompt_ids, answers, count))
 
-    async def _stream(
+    async def _respond_streamed(
         self,
         request: ChatRequest,
         tokenizer: ChatTokenizer,
@@ -170,10 +175,10 @@ class App:
         head = chat_api.new_reply("chat.completion.chunk", request.model)
         replies = [StreamedReply(request, tokenizer, number, self._parser) for number in range(request.n)]
         started = False
-        async with aclosing(choices.merged(generated)) as chunks:
+        async with aclosing(choices.stream(generated)) as chunks:
             async for number, chunk in chunks:
                 extra = {}
-                if not started:  # only now is it sure that the prompt was good
+                if not started:  # the first chunk proves that the engine accepted the prompt
                     await send({"type": "http.response.start", "status": 200, "headers": _SSE})
                     started = True
                     if request.return_token_ids:
@@ -189,27 +194,27 @@ class App:
 
 
 class StreamedReply:
-    """Makes one choice's part of a stream's events; text that may become a tool call is held back until it is known."""
+    """Writes one choice's part of a stream's events; holds back text that may become a tool call."""
 
     def __init__(self, request: ChatRequest, tokenizer: ChatTokenizer, number: int, parser: ToolParser) -> None:
         self._request, self._tokenizer, self._number = request, tokenizer, number
         self._parser = parser
         self._pieces = StreamedText(tokenizer)
-        self._until = TextUntil(request.stop)
-        self._held = ""
+        self._until = StopTruncator(request.stop)
+        self._held_back = ""
         self._holding = True
-        self._begun = False
+        self._has_begun = False
         self.tokens = 0
         """Response tokens so far."""
 
     def choice(self, chunk: TokenChunk) -> dict[str, Any]:
-        """What an event says of one chunk."""
+        """Return the event's choice for one chunk."""
         request = self._request
         delta: dict[str, Any] = {}
-        if not self._begun:
-            self._begun, delta["role"] = True, "assistant"
+        if not self._has_begun:
+            self._has_begun, delta["role"] = True, "assistant"
         self.tokens += len(chunk.token_ids)
-        call = self._content(chunk, delta)
+        call = self._add_content(chunk, delta)
         choice: dict[str, Any] = {
             "index": self._number,
             "delta": delta,
@@ -223,20 +228,20 @@ class StreamedReply:
             choice["weight_versions"] = chat_api.weight_versions(chunk)
         return choice
 
-    def _content(self, chunk: TokenChunk, delta: dict[str, Any]) -> Any:
-        """Puts what may be told now into `delta`; returns the tool call if the response is one."""
+    def _add_content(self, chunk: TokenChunk, delta: dict[str, Any]) -> Any:
+        """Add the text or tool call that is certain now to `delta`; return the tool call, or None."""
         names = self._request.tool_names
         last = chunk.finish_reason is not None
-        self._held += self._until.add(self._pieces.add(chunk.token_ids, last=last), last=last)
+        self._held_back += self._until.add(self._pieces.add(chunk.token_ids, last=last), last=last)
         if chunk.finish_reason == "stop" and self._holding:
-            call = self._parser.parse(self._held, names)
+            call = self._parser.parse(self._held_back, names)
             if call is not None:
                 delta["tool_calls"] = chat_api.tool_calls(call, indexed=True)
                 return call
         if self._holding and chunk.finish_reason is None:
-            self._holding = self._parser.may_become_call(self._held, names)
+            self._holding = self._parser.may_become_call(self._held_back, names)
         if not self._holding or chunk.finish_reason is not None:
-            delta["content"], self._held = self._held, ""
+            delta["content"], self._held_back = self._held_back, ""
         return None
 
 
@@ -250,7 +255,7 @@ async def _body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RequestError(400, "the caller left")
+            raise RequestError(400, "the caller closed the connection")
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(parts)

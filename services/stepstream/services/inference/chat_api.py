@@ -1,4 +1,4 @@
-"""OpenAI's chat completion protocol, with vLLM's extensions for token ids: requests read, replies written."""
+"""Read requests and write replies of OpenAI's chat completion protocol, with vLLM's extensions for token ids."""
 
 import time
 import uuid
@@ -18,7 +18,7 @@ _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
 class RequestError(Exception):
-    """An answer in OpenAI's error form."""
+    """An error response in OpenAI's form."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What of a request matters here, checked."""
+    """The validated fields of a request."""
 
     model: str
     messages: list[Message]
@@ -41,16 +41,16 @@ class ChatRequest:
     seed: int | None
     stop: tuple[str, ...]
     n: int
-    """How many responses."""
+    """Number of responses."""
     stream: bool
     include_usage: bool
     logprobs: bool
     plain_logprobs: bool
-    """Whether logprobs are wanted as numbers alone, which costs both sides a tenth of OpenAI's objects."""
+    """True: write logprobs as plain numbers, at a tenth of the cost of OpenAI's objects on both sides."""
     return_token_ids: bool
 
     def sampling(self, room: int, tokenizer: ChatTokenizer, number: int) -> SamplingParams:
-        """For the engine: of response `number`, from 0; `room` is what the context can still hold."""
+        """Return the engine's parameters for response `number`, from 0; `room`: tokens left in the context."""
         return SamplingParams(
             max_tokens=min(self.max_tokens or room, room),
             temperature=self.temperature,
@@ -62,10 +62,10 @@ class ChatRequest:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The fields of a body.
+    """Return a body's fields.
 
     Raises:
-        RequestError: 400, it is not a JSON object.
+        RequestError: 400, the body is no JSON object.
     """
     try:
         fields = orjson.loads(body)
@@ -77,10 +77,10 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def read_request(body: bytes) -> ChatRequest:
-    """Check and take apart a request.
+    """Parse and validate a request.
 
     Raises:
-        RequestError: 400, naming what is wrong.
+        RequestError: 400, names the invalid field.
     """
     fields = read_object(body)
     for name, only in (("top_logprobs", 0), ("best_of", 1)):
@@ -114,18 +114,18 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def read_model(name: Any) -> str:
-    """The name of a model; raises RequestError where it is none."""
+    """Return a model's name; raises RequestError if it is no text, or empty."""
     if not isinstance(name, str) or not name:
         raise RequestError(400, "'model' must be the name of a model", param="model")
     return name
 
 
-def _stop(given: Any) -> tuple[str, ...]:
-    strings = [given] if isinstance(given, str) else given or []
+def _stop(stop: Any) -> tuple[str, ...]:
+    strings = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(strings, list) or len(strings) > _MOST_STOPS:
         raise RequestError(400, f"'stop' must be a string or a list of at most {_MOST_STOPS}", param="stop")
     if not all(isinstance(each, str) and each for each in strings):
-        raise RequestError(400, "each of 'stop' must be a string that is not empty", param="stop")
+        raise RequestError(400, "each of 'stop' must be a non-empty string", param="stop")
     return tuple(strings)
 
 
@@ -139,8 +139,8 @@ def _number(fields: dict[str, Any], name: str, kind: type, low: float, high: flo
     value = fields.get(name)
     if value is None:
         return None
-    right = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-    if not right or not low <= value <= high:
+    is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
         raise RequestError(400, f"'{name}' must be a number from {low:g} to {high:g}", param=name)
     return kind(value)
 
@@ -156,34 +156,34 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
 
 
 def read_messages(messages: Any) -> list[Message]:
-    """Messages as chat templates expect them; raises RequestError where they are not of OpenAI's form."""
+    """Return messages in the form of chat templates; raises RequestError if they are not in OpenAI's form."""
     if not isinstance(messages, list) or not messages:
         raise RequestError(400, "'messages' must be a list with at least one message", param="messages")
     return [_message(index, message) for index, message in enumerate(messages)]
 
 
 def _message(index: int, message: Any) -> Message:
-    """The message as chat templates expect it: content as text, a call's arguments as an object."""
-    where = f"messages[{index}]"
+    """Return a message in the form of chat templates: content as text, a call's arguments as an object."""
+    param = f"messages[{index}]"
     if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        raise RequestError(400, f"{where}: 'role' must be one of {', '.join(sorted(_ROLES))}", param=where)
+        raise RequestError(400, f"{param}: 'role' must be one of {', '.join(sorted(_ROLES))}", param=param)
     role, content = message["role"], message.get("content")
     if isinstance(content, list):
         try:
             content = "".join(part["text"] for part in content)
         except (TypeError, KeyError) as error:
-            raise RequestError(400, f"{where}: only text content is supported", param=where) from error
+            raise RequestError(400, f"{param}: only text content is supported", param=param) from error
     calls = message.get("tool_calls")
     if not isinstance(content, str) and not (content is None and role == "assistant"):
-        raise RequestError(400, f"{where}: 'content' must be text", param=where)
+        raise RequestError(400, f"{param}: 'content' must be text", param=param)
     if role == "developer":
         role = "system"
     if not calls:
         return {"role": role, "content": content}
-    return {"role": role, "content": content, "tool_calls": [_call(where, call) for call in calls]}
+    return {"role": role, "content": content, "tool_calls": [_call(param, call) for call in calls]}
 
 
-def _call(where: str, call: Any) -> dict[str, Any]:
+def _call(param: str, call: Any) -> dict[str, Any]:
     try:
         function = call["function"]
         arguments = function["arguments"]
@@ -192,22 +192,22 @@ def _call(where: str, call: Any) -> dict[str, Any]:
         return {"id": call.get("id"), "function": {"name": function["name"], "arguments": arguments}}
     except (TypeError, KeyError, AttributeError, orjson.JSONDecodeError) as error:
         raise RequestError(
-            400, f"{where}: a tool call must have function.name and JSON function.arguments", param=where
+            400, f"{param}: a tool call must have function.name and JSON function.arguments", param=param
         ) from error
 
 
 def weight_versions(last: TokenChunk) -> list[dict[str, int]]:
-    """Spans [start, end) of response tokens by the version that sampled them, from the last chunk."""
+    """Return the version spans of a response, from its last chunk."""
     return [span._asdict() for span in last.versions]
 
 
 def finish_reason(reason: str | None, call: ParsedCall | None) -> str | None:
-    """OpenAI's word for how a response ended."""
+    """Return OpenAI's `finish_reason`."""
     return "tool_calls" if call is not None and reason == "stop" else reason
 
 
 def logprobs(request: ChatRequest, tokenizer: ChatTokenizer, chunks: Iterable[TokenChunk]) -> dict[str, Any] | None:
-    """What a choice has as its `logprobs`: OpenAI's `content`, one entry a token, or `values`; None: nothing."""
+    """Return a choice's `logprobs`: OpenAI's `content`, one entry a token, or plain `values`; None: not requested."""
     if not request.logprobs:
         return None
     if request.plain_logprobs:
@@ -221,22 +221,22 @@ def logprobs(request: ChatRequest, tokenizer: ChatTokenizer, chunks: Iterable[To
 
 
 def tool_calls(call: ParsedCall, *, indexed: bool) -> list[dict[str, Any]]:
-    """OpenAI's `tool_calls` with one call; in a stream each has an index."""
-    written: dict[str, Any] = {
+    """Return OpenAI's `tool_calls` with one call; `indexed`: with an index, as in a stream."""
+    fields: dict[str, Any] = {
         "id": f"call_{uuid.uuid4().hex[:24]}",
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
-    return [{"index": 0, **written} if indexed else written]
+    return [{"index": 0, **fields} if indexed else fields]
 
 
 def usage(prompt: int, response: int) -> dict[str, int]:
-    """OpenAI's `usage`, in tokens."""
+    """Return OpenAI's `usage`, in tokens."""
     return {"prompt_tokens": prompt, "completion_tokens": response, "total_tokens": prompt + response}
 
 
 def new_reply(kind: str, model: str) -> dict[str, Any]:
-    """The fields that all replies and chunks begin with."""
+    """Return the first fields of every reply and chunk."""
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": kind,
@@ -245,7 +245,7 @@ def new_reply(kind: str, model: str) -> dict[str, Any]:
     }
 
 
-def whole_choice(
+def complete_choice(
     request: ChatRequest,
     tokenizer: ChatTokenizer,
     number: int,
@@ -253,7 +253,7 @@ def whole_choice(
     text: str,
     call: ParsedCall | None,
 ) -> dict[str, Any]:
-    """One response to a request that does not stream."""
+    """Return one complete choice, for a request that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if call is not None:
         message |= {"content": None, "tool_calls": tool_calls(call, indexed=False)}
@@ -270,14 +270,14 @@ def whole_choice(
 
 
 def tokens_of(chunks: Iterable[TokenChunk]) -> list[int]:
-    """The token ids of a response."""
+    """Return a response's token ids."""
     return [token for chunk in chunks for token in chunk.token_ids]
 
 
-def whole_reply(
+def complete_reply(
     request: ChatRequest, prompt_ids: Sequence[int], choices: list[dict[str, Any]], response_tokens: int
 ) -> bytes:
-    """The reply to a request that does not stream; `response_tokens` of all choices together."""
+    """Return the body of a complete reply; `response_tokens`: of all choices together."""
     reply = new_reply("chat.completion", request.model)
     if request.return_token_ids:
         reply["prompt_token_ids"] = prompt_ids
@@ -285,7 +285,7 @@ def whole_reply(
 
 
 def event(data: dict[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Encode one server-sent event."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 

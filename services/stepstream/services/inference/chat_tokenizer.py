@@ -1,6 +1,6 @@
-"""From a conversation to prompt tokens and from response tokens to text, by the checkpoint's own tokenizer.
+"""Turn conversations into prompt tokens and response tokens into text, by the checkpoint's own tokenizer.
 
-Does what transformers' `apply_chat_template` does (a test compares), without importing transformers.
+Gives the result of transformers' `apply_chat_template` (a test compares both) without importing transformers.
 """
 
 import json
@@ -45,16 +45,16 @@ class ChatTokenizer:
         self._special = {name: _text(config[name]) for name in _SPECIAL if config.get(name)}
 
     def prompt_ids(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, speaks: bool = True
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Token ids of the conversation, up to where the assistant speaks; not `speaks`: to its last message's end.
+        """Return the conversation's token ids; `add_generation_prompt`: with the beginning of an assistant's message.
 
         Raises:
-            TemplateError: the template refuses the conversation.
+            TemplateError: the template cannot render the conversation.
         """
         try:
             text = self._template.render(
-                messages=messages, tools=tools or None, add_generation_prompt=speaks, **self._special
+                messages=messages, tools=tools or None, add_generation_prompt=add_generation_prompt, **self._special
             )
         except (jinja2.TemplateError, TypeError) as error:
             raise TemplateError(f"the chat template cannot render these messages: {error}") from error
@@ -62,14 +62,14 @@ class ChatTokenizer:
         return ids
 
     def first_token(self, word: str) -> int:
-        """Id of the first token of a word; raises TemplateError where it has none."""
+        """Return the id of a word's first token; raises TemplateError if it has none."""
         ids: list[int] = self._tokenizer.encode(word, add_special_tokens=False).ids
         if not ids:
             raise TemplateError(f"the tokenizer has no token for {word!r}")
         return ids[0]
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The text of a response, without the end-of-turn token; other special tokens are spelled out."""
+        """Return a response's text without the end-of-turn token; spells out other special tokens."""
         ids = list(token_ids)
         if ids and self.token(ids[-1]) == self._special.get("eos_token"):
             ids.pop()
@@ -77,29 +77,29 @@ class ChatTokenizer:
         return decoded
 
     def token(self, token_id: int) -> str:
-        """The name of one token."""
+        """Return a token's name; empty: unknown."""
         return self._tokenizer.id_to_token(token_id) or ""
 
 
 class StreamedText:
-    """Turns a growing list of tokens into pieces of text, each of whole characters.
+    """Decodes a growing list of tokens into pieces of whole characters.
 
-    Only the last pieces are decoded again: what a token spells may depend on its neighbours, not on more.
+    Each call decodes the last piece again, because a token's text may depend on its neighbours, but not on more.
     """
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._told: list[int] = []
+        self._emitted: list[int] = []
         self._new: list[int] = []
 
     def add(self, token_ids: Sequence[int], *, last: bool = False) -> str:
-        """The new text; empty while a character's bytes are incomplete, unless these tokens are the last."""
+        """Return the new text; empty while a character's bytes are incomplete, unless these tokens are the last."""
         self._new += token_ids
-        before = self._tokenizer.text(self._told)
-        text = self._tokenizer.text(self._told + self._new)
+        before = self._tokenizer.text(self._emitted)
+        text = self._tokenizer.text(self._emitted + self._new)
         if text.endswith("\N{REPLACEMENT CHARACTER}") and not last:
             return ""
-        self._told, self._new = self._new, []
+        self._emitted, self._new = self._new, []
         return text[len(before) :]
 
 

@@ -1,4 +1,4 @@
-"""Several responses to one prompt at once: all of them whole, or their chunks as they come."""
+"""Generate several responses to one prompt at once: collect them, or stream their chunks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,36 +9,36 @@ from stepstream.services.inference.engine import TokenChunk
 Generated = AsyncGenerator[TokenChunk, None]
 
 
-async def whole(generated: Sequence[Generated]) -> list[list[TokenChunk]]:
-    """The chunks of each; where one fails, the others are left. Raises as `Engine.generate` does."""
+async def collect(generated: Sequence[Generated]) -> list[list[TokenChunk]]:
+    """Return the chunks of each response; raises as `Engine.generate` does, and then cancels the others."""
     if len(generated) == 1:
         return [await _chunks(generated[0])]
     tasks = [asyncio.create_task(_chunks(one)) for one in generated]
     try:
         return await asyncio.gather(*tasks)
     finally:
-        await _end(tasks)
+        await _cancel(tasks)
 
 
-async def merged(generated: Sequence[Generated]) -> AsyncGenerator[tuple[int, TokenChunk], None]:
-    """Chunks of all as they come, with the number of the response. Raises as `Engine.generate` does."""
+async def stream(generated: Sequence[Generated]) -> AsyncGenerator[tuple[int, TokenChunk], None]:
+    """Yield the chunks of all responses as they come, each with its response's number; raises as `collect` does."""
     if len(generated) == 1:
         async with aclosing(generated[0]) as only:
             async for chunk in only:
                 yield 0, chunk
         return
-    made: asyncio.Queue[tuple[int, TokenChunk] | Exception] = asyncio.Queue()
-    tasks = [asyncio.create_task(_hand_over(number, one, made)) for number, one in enumerate(generated)]
+    queue: asyncio.Queue[tuple[int, TokenChunk] | Exception] = asyncio.Queue()
+    tasks = [asyncio.create_task(_enqueue(number, one, queue)) for number, one in enumerate(generated)]
     try:
         left = len(tasks)
         while left:
-            item = await made.get()
+            item = await queue.get()
             if isinstance(item, Exception):
                 raise item
             left -= item[1].finish_reason is not None
             yield item
     finally:
-        await _end(tasks)
+        await _cancel(tasks)
 
 
 async def _chunks(generated: Generated) -> list[TokenChunk]:
@@ -46,19 +46,19 @@ async def _chunks(generated: Generated) -> list[TokenChunk]:
         return [chunk async for chunk in generated]
 
 
-async def _hand_over(
-    number: int, generated: Generated, made: "asyncio.Queue[tuple[int, TokenChunk] | Exception]"
+async def _enqueue(
+    number: int, generated: Generated, queue: "asyncio.Queue[tuple[int, TokenChunk] | Exception]"
 ) -> None:
     try:
         async with aclosing(generated):
             async for chunk in generated:
-                made.put_nowait((number, chunk))
+                queue.put_nowait((number, chunk))
     except Exception as error:
-        made.put_nowait(error)
+        queue.put_nowait(error)
 
 
-async def _end(tasks: Sequence["asyncio.Task[list[TokenChunk]] | asyncio.Task[None]"]) -> None:
-    """Leaves what has not ended, and waits until it has let go."""
+async def _cancel(tasks: Sequence["asyncio.Task[list[TokenChunk]] | asyncio.Task[None]"]) -> None:
+    """Cancel running tasks, and wait until they have freed their requests."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

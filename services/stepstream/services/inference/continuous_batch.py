@@ -1,8 +1,8 @@
-"""Continuous batching: sequences join and leave between two decoding steps of one running batch.
+"""Batch continuously: sequences join and leave between two decoding steps of one running batch.
 
-The rows of the cache that are in use are always the first ones: a sequence that joins takes the next row, and
-when one leaves, the last takes its place. Weights change between two steps; the contexts of running sequences
-are then computed anew, so every token is exactly of the version that it is labelled with.
+The used rows of the cache are always the first ones: a joining sequence takes the next row, and the last row moves into
+the place of one that leaves. Weights change between two steps. The batch then recomputes the contexts of running
+sequences, so the labelled version alone produced each token.
 """
 
 import random
@@ -15,12 +15,12 @@ from stepstream.services.inference.engine import FinishReason, NoValueError, Sam
 from stepstream.services.inference.llama import Llama, LlamaWeights
 from stepstream.services.inference.sampling import sample
 
-_PREFILL_TOKENS = 4096  # most prompt tokens, padding included, computed at once: bounds the wait of running rows
+_PREFILL_TOKENS = 4096  # limit of prompt tokens, with padding, computed at once: bounds the delay of running rows
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One response in the making; `emit` gets its chunks, on the batch's thread."""
+    """One response in progress; `emit` gets its chunks on the batch's thread."""
 
     prompt: Sequence[int]
     params: SamplingParams
@@ -58,7 +58,7 @@ class Batch:
         return self._capacity - len(self._rows)
 
     def swap(self, weights: LlamaWeights, version: int) -> None:
-        """Exchange the weights, and compute the contexts of running sequences with them."""
+        """Replace the weights, and recompute the contexts of running sequences."""
         for row in self._rows:
             self._end_span(row)
         self._llama.weights = weights
@@ -77,7 +77,7 @@ class Batch:
         self._drop_finished()
 
     def step(self) -> None:
-        """One token for every running sequence."""
+        """Sample one token for every running sequence."""
         if not self._rows:
             return
         positions = [len(row.tokens) - 1 for row in self._rows]
@@ -87,20 +87,20 @@ class Batch:
         self._drop_finished()
 
     def score(self, prompts: Sequence[Sequence[int]], tokens: tuple[int, int] | None) -> list[float]:
-        """The value of each prompt, from 0 to 1, computed in rows that are free; nothing of them stays.
+        """Return the value of each prompt, from 0 to 1, computed in free rows of the cache.
 
         Args:
-            prompts: whole contexts, checked.
+            prompts: whole contexts, already validated.
             tokens: the value is the probability of the first against the second as the next token, σ of the difference
-                of their logits; None: the model's own head gives it, as σ of what it says.
+                of their logits; None: σ of the output of the model's own value head.
 
         Raises:
-            NoValueError: the model has no such head.
+            NoValueError: the model has no value head.
         """
         head = self._llama.weights.value_head
         if tokens is None:
             if head is None:
-                raise NoValueError("the model that is served has no head for values: ask by tokens")
+                raise NoValueError("the served model has no value head: set 'head' to tokens")
         else:
             rows = self._llama.weights.head[list(tokens)]
             head = rows[:1] - rows[1:]
@@ -118,14 +118,14 @@ class Batch:
             values += (self._llama.read(start, padded, last) @ head.T)[:, 0].sigmoid().tolist()
         return values
 
-    def leave(self, gone: set[Generation]) -> None:
-        """Drop sequences whose callers have left."""
-        for row in gone:
+    def remove(self, cancelled: set[Generation]) -> None:
+        """Remove sequences whose callers closed the generator."""
+        for row in cancelled:
             row.room = 0
         self._drop_finished()
 
     def _portions(self, rows: list[Generation]) -> list[tuple[int, list[Generation]]]:
-        """Runs of neighbours, with the index of the first, whose padded prompts fit into one computation."""
+        """Return runs of adjacent rows whose padded prompts fit into one computation, each with its first index."""
         portions: list[tuple[int, list[Generation]]] = []
         longest = 0
         for index, row in enumerate(rows):
@@ -149,7 +149,7 @@ class Batch:
             row.new_tokens.append(token)
             row.new_logprobs.append(logprob)
             row.room -= 1
-            if token in end_tokens or (row.params.stops is not None and row.params.stops.ended(token)):
+            if token in end_tokens or (row.params.stops is not None and row.params.stops.is_stopped_by(token)):
                 row.room = 0
                 self._flush(row, "stop")
             elif row.room == 0:
@@ -182,7 +182,7 @@ class Batch:
 
 
 def _padded(prompts: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts as [N, L], padded on the right, and where each one ends, [N]."""
+    """Return prompts padded on the right, [N, L], and the index of each one's last token, [N]."""
     longest = max(map(len, prompts))
     padded = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
     return padded, torch.tensor([len(prompt) - 1 for prompt in prompts])

@@ -1,12 +1,12 @@
-"""What an engine is: token ids in, token ids out, and weights that change while it serves.
+"""Define an engine: token ids in, token ids out, and weights that change while it serves.
 
-Two implementations, `torch_engine` and `vllm_engine`, keep this contract; one test suite holds both to it:
+One test suite checks both implementations, `torch_engine` and `vllm_engine`:
 
-- every token carries its behaviour logprob, under the very distribution that it was sampled from (after
-  temperature and top_p; for a greedy token, temperature 1), and the version of the weights that produced it;
-- `load` swaps the weights between two tokens: no request fails, and one that is under way goes on with the new
-  weights and a context computed by them, as if it had been sent afresh;
-- after `load` the engine answers as a freshly started one would.
+- every token has its behaviour logprob and the version of the weights that sampled it. The logprob is under the
+  distribution that was sampled from: after temperature and top_p, at temperature 1 for a greedy token;
+- `load` swaps the weights between two tokens. No request fails: a running one continues with the new weights and a
+  context that they computed, as if it had just been sent;
+- after `load` the engine answers like a newly started one.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FinishReason = Literal["stop", "length"]
 
 
 class EngineError(Exception):
-    """The engine cannot go on; the message says why."""
+    """The engine failed for good; the message has the reason."""
 
 
 class BadPromptError(ValueError):
@@ -28,29 +28,29 @@ class BadPromptError(ValueError):
 
 
 class NoValueError(Exception):
-    """This engine, or its model, cannot give the value of a context; the message says why."""
+    """This engine or its model computes no value of a context; the message has the reason."""
 
 
 class CheckpointRefusedError(Exception):
-    """The checkpoint cannot be served; the message says why. The engine keeps the version it has."""
+    """The checkpoint cannot be served; the message has the reason. The engine keeps its current version."""
 
 
-class Stops(Protocol):
-    """Strings that end one response."""
+class StopCondition(Protocol):
+    """Ends one response at a stop string."""
 
     @property
     def strings(self) -> Sequence[str]:
-        """The strings."""
+        """The stop strings."""
         ...
 
-    def ended(self, token: int) -> bool:
-        """Whether the response has one of them, now that it has this token too; asked of every token in order."""
+    def is_stopped_by(self, token: int) -> bool:
+        """Add the response's next token; return True if its text now contains a stop string."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one response is sampled."""
+    """Sampling of one response."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -60,9 +60,9 @@ class SamplingParams:
     seed: int | None = None
     """The same seed, prompt and weights give the same response."""
     stream: bool = False
-    """Whether chunks are wanted as they are made; otherwise the whole response is one."""
-    stops: Stops | None = None
-    """For this response alone."""
+    """True: yield chunks as they are sampled; False: yield the whole response as one chunk."""
+    stops: StopCondition | None = None
+    """Stateful, for this response only; None: no stop strings."""
 
 
 class VersionSpan(NamedTuple):
@@ -75,67 +75,67 @@ class VersionSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Some tokens of a response, in order."""
+    """Consecutive tokens of a response."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     """Behaviour logprobs in nats, one a token."""
     finish_reason: FinishReason | None = None
-    """Why the response ended; of its last chunk only."""
+    """Why the response ended; None except in its last chunk."""
     versions: Sequence[VersionSpan] = ()
-    """Which version sampled which tokens of the whole response; of its last chunk only."""
+    """Versions of all the response's tokens; empty except in its last chunk."""
 
 
 class Engine(ABC):
-    """Generates from one model at a time; made and used on one event loop."""
+    """Generates from one model at a time; create and use it on one event loop."""
 
     def __init__(self) -> None:
         self.failed: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
-        """Gets the reason if the engine breaks down for good; it then has to be made anew."""
+        """Set to the error if the engine fails for good; then create a new engine."""
 
     @property
     @abstractmethod
     def version(self) -> int | None:
-        """Version of the weights that sample the next token; none before the first `load`."""
+        """Version of the weights that sample the next token; None before the first `load`."""
 
     @abstractmethod
     async def load(self, folder: Path, version: int) -> None:
         """Serve the checkpoint in `folder` from the next token on.
 
         Raises:
-            CheckpointRefusedError: it is not a checkpoint that this engine can run.
+            CheckpointRefusedError: this engine cannot run the checkpoint.
             EngineError: the engine has failed.
         """
 
     @abstractmethod
     def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
-        """The response, ended by the model's end-of-turn token, by a stop string (both are part of it) or by a length.
+        """Yield the response up to the model's end-of-turn token, a stop string (both included) or a length limit.
 
-        Leaving the generator early frees what the request holds.
+        Closing the generator early frees the request's resources.
 
         Raises:
-            BadPromptError: see there.
+            BadPromptError: the prompt is empty, too long, or has an unknown token id.
             EngineError: the engine has failed.
         """
 
     async def score(self, prompts: Sequence[Sequence[int]], tokens: tuple[int, int] | None) -> tuple[list[float], int]:
-        """The value of each whole context, from 0 to 1, and the version of the weights that gave all of them.
+        """Return the value of each whole context, from 0 to 1, and the version of the weights that computed them.
 
         Args:
             prompts: at least one.
-            tokens: the value is the probability of the first against the second as the next token; None: the model has
-                a head of its own for it.
+            tokens: the value is the probability of the first against the second as the next token; None: the model's
+                own value head computes it.
 
         Raises:
-            NoValueError: this engine or model cannot.
-            BadPromptError: see there.
+            NoValueError: this engine or model computes no values.
+            BadPromptError: the prompt is empty, too long, or has an unknown token id.
             EngineError: the engine has failed.
         """
-        raise NoValueError("this engine gives no values: serve the model with the torch engine")
+        raise NoValueError("this engine computes no values: serve the model with the torch engine")
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop, and free everything; requests under way fail with EngineError."""
+        """Stop and free everything; running requests fail with EngineError."""
 
     def _break_down(self, error: EngineError) -> None:
         if not self.failed.done():

@@ -1,7 +1,7 @@
-"""Runs a command that must not outlive its parent: `python guard.py COMMAND…`, with a pipe from the parent as input.
+"""Run a command that must not outlive its parent: `python guard.py COMMAND…`, with a pipe from the parent as input.
 
-The pipe closes when the parent ends, however it ends; then the command and everything that it started is killed.
-Run as a file, so that it imports nothing heavy.
+The pipe closes when the parent ends, also by a kill. Then the guard kills the command and all its children. It
+runs as a file, so that it imports nothing heavy.
 """
 
 import os
@@ -12,11 +12,11 @@ import threading
 
 
 def main(command: list[str]) -> int:
-    """The command's exit status."""
+    """Run the command in a new process group and return its exit status."""
     os.setpgid(0, 0)
 
     def watch() -> None:
-        while os.read(0, 1):  # not sys.stdin, whose lock would be held when the interpreter ends
+        while os.read(0, 1):  # not sys.stdin: this thread would hold its lock at the interpreter's exit
             pass
         os.killpg(0, signal.SIGKILL)
 
@@ -24,7 +24,7 @@ def main(command: list[str]) -> int:
         threading.Thread(target=watch, daemon=True).start()
         status = process.wait()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.killpg(0, signal.SIGTERM)  # what the command left behind
+    os.killpg(0, signal.SIGTERM)  # end the command's leftover children
     return status
 
 

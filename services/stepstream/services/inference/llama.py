@@ -1,7 +1,7 @@
-"""Llama's forward pass over a static key-value cache, for checkpoints in Hugging Face form.
+"""Compute Llama's forward pass over a static key-value cache, for checkpoints in Hugging Face format.
 
-Written by hand because the decoding loop of a tiny model is bound by the number of operations: this is several
-times faster than a general implementation. Shapes: N rows (sequences), L new tokens a row, H query heads, G
+The number of operations limits a tiny model's decoding loop, so this is several times faster than a general
+implementation. Shapes: N rows (sequences), L new tokens a row, H query heads, G
 key-value heads, D head size, C model width, T cache length, V vocabulary.
 """
 
@@ -21,7 +21,7 @@ from stepstream.services.inference.engine import CheckpointRefusedError
 
 @dataclass(frozen=True, slots=True)
 class LlamaShape:
-    """The numbers of config.json that the forward pass needs."""
+    """The values of config.json that the forward pass needs."""
 
     vocabulary: int
     width: int
@@ -37,26 +37,27 @@ class LlamaShape:
 
     @classmethod
     def read(cls, folder: Path) -> "LlamaShape":
-        """From `folder`/config.json.
+        """Read `folder`/config.json.
 
         Raises:
-            CheckpointRefusedError: missing, malformed, or of another architecture than Llama's.
+            CheckpointRefusedError: the file is missing, malformed, or not of Llama's architecture.
         """
         try:
             config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
             if "LlamaForCausalLM" not in config["architectures"]:
                 raise CheckpointRefusedError(
-                    f"{folder}: the torch engine runs LlamaForCausalLM alone, not {config['architectures']}; "
+                    f"{folder}: the torch engine runs LlamaForCausalLM only, not {config['architectures']}; "
                     "set inference.engine to vllm"
                 )
             if config.get("attention_bias") or config.get("mlp_bias"):
                 raise CheckpointRefusedError(
-                    f"{folder}: the torch engine knows no biases in layers; set inference.engine to vllm"
+                    f"{folder}: the torch engine supports no biases in layers; set inference.engine to vllm"
                 )
             rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10_000.0)}
             if rope.get("rope_type", "default") != "default":
                 raise CheckpointRefusedError(
-                    f"{folder}: the torch engine knows no rope_type '{rope['rope_type']}'; set inference.engine to vllm"
+                    f"{folder}: the torch engine does not support rope_type '{rope['rope_type']}'; "
+                    "set inference.engine to vllm"
                 )
             end = config["eos_token_id"]
             heads = config["num_attention_heads"]
@@ -90,42 +91,42 @@ class _Layer:
 
 
 class LlamaWeights:
-    """The weights of one checkpoint, in float32, with projections joined that are applied together."""
+    """The weights of one checkpoint in float32; projections applied together are concatenated."""
 
     def __init__(self, folder: Path) -> None:
         """Read `folder`.
 
         Raises:
-            CheckpointRefusedError: files are missing or malformed.
+            CheckpointRefusedError: a file is missing or malformed.
         """
         self.shape = LlamaShape.read(folder)
         try:
-            named: dict[str, Tensor] = {}
+            tensors: dict[str, Tensor] = {}
             for file in sorted(folder.glob("model*.safetensors")):
-                named |= load_file(file)
-            named = {name: tensor.float() for name, tensor in named.items()}
-            # Cloned, since a loaded tensor may be a view of the mapped file.
-            self.embedding = named["model.embed_tokens.weight"].clone()
-            self.head = self.embedding if self.shape.tied else named["lm_head.weight"].clone()
-            self.norm = named["model.norm.weight"].clone()
-            self.value_head = named["score.weight"].clone() if "score.weight" in named else None
-            """[1, C]: of a process reward model that has a head of its own for the value; None: it has none."""
-            self.layers = [_layer(named, f"model.layers.{index}.") for index in range(self.shape.layers)]
+                tensors |= load_file(file)
+            tensors = {name: tensor.float() for name, tensor in tensors.items()}
+            # Clone, because a loaded tensor may be a view of the mapped file.
+            self.embedding = tensors["model.embed_tokens.weight"].clone()
+            self.head = self.embedding if self.shape.tied else tensors["lm_head.weight"].clone()
+            self.norm = tensors["model.norm.weight"].clone()
+            self.value_head = tensors["score.weight"].clone() if "score.weight" in tensors else None
+            """Value head of a process reward model, [1, C]; None: the model has none."""
+            self.layers = [_layer(tensors, f"model.layers.{index}.") for index in range(self.shape.layers)]
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             raise CheckpointRefusedError(f"{folder}: weights cannot be read: {type(error).__name__} {error}") from error
 
 
-def _layer(named: dict[str, Tensor], prefix: str) -> _Layer:
-    def joined(*names: str) -> Tensor:
-        return torch.cat([named[f"{prefix}{name}.weight"] for name in names])
+def _layer(tensors: dict[str, Tensor], prefix: str) -> _Layer:
+    def concatenated(*names: str) -> Tensor:
+        return torch.cat([tensors[f"{prefix}{name}.weight"] for name in names])
 
     return _Layer(
-        attention_norm=joined("input_layernorm"),
-        qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        output=joined("self_attn.o_proj"),
-        mlp_norm=joined("post_attention_layernorm"),
-        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
-        down=joined("mlp.down_proj"),
+        attention_norm=concatenated("input_layernorm"),
+        qkv=concatenated("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        output=concatenated("self_attn.o_proj"),
+        mlp_norm=concatenated("post_attention_layernorm"),
+        gate_up=concatenated("mlp.gate_proj", "mlp.up_proj"),
+        down=concatenated("mlp.down_proj"),
     )
 
 
@@ -143,7 +144,7 @@ class LlamaCache:
 
 
 class Llama:
-    """The forward pass, over rows 0..N-1 of a cache; weights can be exchanged between calls."""
+    """The forward pass over rows 0..N-1 of a cache; `weights` may be replaced between calls."""
 
     def __init__(self, weights: LlamaWeights, rows: int, length: int) -> None:
         self.shape = weights.shape
@@ -156,14 +157,14 @@ class Llama:
         self._sin = torch.cat([-angles.sin(), angles.sin()], -1)
 
     def prefill(self, first_row: int, tokens: Tensor, last: Tensor) -> Tensor:
-        """Whole prompts into rows `first_row`..: logits [N, V] after each row's token number `last`.
+        """Compute whole prompts into rows from `first_row`; return logits [N, V] after each row's token `last`.
 
         `tokens` is [N, L], padded on the right with anything; `last` is [N].
         """
         return linear(self.read(first_row, tokens, last), self.weights.head)
 
     def read(self, first_row: int, tokens: Tensor, last: Tensor) -> Tensor:
-        """As `prefill`, but for the heads: the normed states [N, C] after each row's token number `last`."""
+        """Compute prompts like `prefill`; return the heads' input, normed states [N, C] after each row's `last`."""
         rows, length = tokens.shape
         window = slice(first_row, first_row + rows)
         hidden = self.weights.embedding[tokens]
@@ -177,7 +178,7 @@ class Llama:
         return self._normed(hidden[torch.arange(rows), last])
 
     def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
-        """One token for each of rows 0..N-1, at its own position (< longest): logits [N, V]."""
+        """Compute one token for each of rows 0..N-1, at its own position (< longest); return logits [N, V]."""
         rows = torch.arange(len(tokens))
         hidden = self.weights.embedding[tokens][:, None]
         cos, sin = self._cos[positions][:, None, None], self._sin[positions][:, None, None]
@@ -202,13 +203,13 @@ class Llama:
         return self.shape.heads != self.shape.kv_heads
 
     def _project(self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries [N, H, L, D] and keys, and values [N, G, L, D]."""
+        """Return rotated queries [N, H, L, D] and keys [N, G, L, D], and values [N, G, L, D]."""
         shape = self.shape
         normed = rms_norm(hidden, (shape.width,), layer.attention_norm, shape.norm_epsilon)
         heads = linear(normed, layer.qkv).view(*hidden.shape[:2], -1, shape.head_size).transpose(1, 2)
-        turned = heads[:, : shape.heads + shape.kv_heads]
-        turned = turned * cos + turned.roll(shape.head_size // 2, -1) * sin
-        return turned[:, : shape.heads], turned[:, shape.heads :], heads[:, shape.heads + shape.kv_heads :]
+        rotated = heads[:, : shape.heads + shape.kv_heads]
+        rotated = rotated * cos + rotated.roll(shape.head_size // 2, -1) * sin
+        return rotated[:, : shape.heads], rotated[:, shape.heads :], heads[:, shape.heads + shape.kv_heads :]
 
     def _mix(self, layer: _Layer, hidden: Tensor, mixed: Tensor) -> Tensor:
         hidden = hidden + linear(mixed.transpose(1, 2).flatten(2), layer.output)
@@ -217,5 +218,5 @@ class Llama:
         return hidden + linear(silu(gate) * up, layer.down)
 
     def _normed(self, hidden: Tensor) -> Tensor:
-        """What the heads read, [N, C]."""
+        """Return the heads' input, [N, C]."""
         return rms_norm(hidden, (self.shape.width,), self.weights.norm, self.shape.norm_epsilon)

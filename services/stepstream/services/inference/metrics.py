@@ -1,4 +1,4 @@
-"""The worker's Prometheus metrics."""
+"""Define the worker's Prometheus metrics."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -9,10 +9,10 @@ REQUEST_SECONDS = Histogram(
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30),
 )
 IN_FLIGHT = Gauge("stepstream_inference_in_flight", "Chat requests being served.")
-PROMPT_TOKENS = Counter("stepstream_inference_prompt_tokens", "Prompt tokens taken in.")
+PROMPT_TOKENS = Counter("stepstream_inference_prompt_tokens", "Prompt tokens of answered requests.")
 RESPONSE_TOKENS = Counter("stepstream_inference_response_tokens", "Response tokens sampled.")
-VERSION = Gauge("stepstream_inference_version", "Version of the weights that are served.")
-NEWEST_VERSION = Gauge("stepstream_inference_newest_version", "Newest version heard of.")
+VERSION = Gauge("stepstream_inference_version", "Version of the served weights.")
+NEWEST_VERSION = Gauge("stepstream_inference_newest_version", "Newest version on the topic of checkpoints.")
 SWAP_SECONDS = Histogram(
     "stepstream_inference_swap_seconds",
     "Seconds to load a checkpoint while serving.",

@@ -1,4 +1,4 @@
-"""Drawing a token for every row of a batch, and the logprob of what was drawn."""
+"""Sample a token for every row of a batch, with its logprob."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from stepstream.services.inference.engine import SamplingParams
 def sample(
     logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]
 ) -> tuple[list[int], list[float]]:
-    """One token a row, and its logprob in nats under the distribution that it was drawn from.
+    """Return one token a row, and its logprob in nats under the distribution that it was drawn from.
 
-    `logits` is [N, V]; `uniforms` holds a number in [0, 1) a row, which decides the draw by inversion, so that
-    a row's token depends on its own logits and number only, never on what else is in the batch. A row of
-    temperature 0 takes the likeliest token, with its logprob at temperature 1.
+    `logits` is [N, V]; `uniforms` has a number in [0, 1) a row, which decides the draw by inversion. So a row's token
+    depends on its own logits and number only, never on the rest of the batch. A row of temperature 0 takes the
+    likeliest token, with its logprob at temperature 1.
     """
     temperatures = [row.temperature or 1.0 for row in params]
     if any(temperature != 1.0 for temperature in temperatures):
@@ -34,7 +34,7 @@ def sample(
 
 
 def _nucleus(logits: Tensor, top_p: Tensor) -> Tensor:
-    """`logits` [N, V] with all but each row's smallest set of share `top_p` [N] at minus infinity."""
+    """Return `logits` [N, V] with -inf outside each row's smallest set of tokens of share `top_p` [N]."""
     ordered, order = logits.sort(-1, descending=True)
     shares = ordered.softmax(-1)
     beyond = shares.cumsum(-1) - shares >= top_p[:, None]

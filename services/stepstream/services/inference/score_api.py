@@ -1,12 +1,12 @@
-"""`POST /v1/score`: how promising contexts are, by a process reward model. Requests read, replies written.
+"""Read requests and write replies of `POST /v1/score`: values of contexts by a process reward model.
 
     {"model": "prm", "prompts": [{"messages": [...]} or {"token_ids": [...]}, ...], "head": "tokens",
      "positive": "yes", "negative": "no"}
     → {"object": "scores", "model": "prm", "version": 3, "scores": [0.93, ...]}
 
 With `head = "tokens"` a score is the probability of the first token of `positive` against that of `negative` as the
-next token of the assistant: σ(logit₊ - logit₋). With `head = "scalar"` it is σ of the model's own head (`score.weight`,
-which reads the state after the last token).
+assistant's next token: σ(logit₊ - logit₋). With `head = "scalar"` it is σ of the output of the model's own value head,
+`score.weight`, on the state after the last token.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _MOST_PROMPTS = 256
 
 
 class Prompt(NamedTuple):
-    """A context: a conversation, or its token ids; the other is empty."""
+    """A context: a conversation or its token ids; the other field is empty."""
 
     messages: list[Message]
     token_ids: list[int]
@@ -30,27 +30,29 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """What of a request matters here, checked."""
+    """The validated fields of a request."""
 
     model: str
     prompts: Sequence[Prompt]
     words: tuple[str, str] | None
-    """The positive and the negative word; None: the model's own head is asked."""
+    """The positive and the negative word; None: the model's own value head scores."""
 
     def prompt_ids(self, tokenizer: ChatTokenizer) -> list[list[int]]:
-        """Token ids of each prompt; a conversation that a head of its own reads ends with its last message.
+        """Return the token ids of each prompt; for the model's own head a conversation ends with its last message.
 
         Raises:
             TemplateError: a conversation cannot be rendered.
         """
-        speaks = self.words is not None
-        return [ids or tokenizer.prompt_ids(messages, [], speaks=speaks) for messages, ids in self.prompts]
+        by_words = self.words is not None
+        return [
+            ids or tokenizer.prompt_ids(messages, [], add_generation_prompt=by_words) for messages, ids in self.prompts
+        ]
 
     def tokens(self, tokenizer: ChatTokenizer) -> tuple[int, int] | None:
-        """First tokens of the two words.
+        """Return the first tokens of the two words.
 
         Raises:
-            RequestError: 400, they begin alike.
+            RequestError: 400, both begin with the same token.
             TemplateError: a word has no token.
         """
         if self.words is None:
@@ -62,10 +64,10 @@ class ScoreRequest:
 
 
 def read_score_request(body: bytes) -> ScoreRequest:
-    """Check and take apart a request.
+    """Parse and validate a request.
 
     Raises:
-        RequestError: 400, naming what is wrong.
+        RequestError: 400, names the invalid field.
     """
     fields = read_object(body)
     prompts = fields.get("prompts")
@@ -82,19 +84,19 @@ def read_score_request(body: bytes) -> ScoreRequest:
 
 
 def score_reply(model: str, version: int, scores: Sequence[float]) -> bytes:
-    """The body of the answer."""
+    """Return the body of the reply."""
     return orjson.dumps({"object": "scores", "model": model, "version": version, "scores": list(scores)})
 
 
 def _prompt(index: int, prompt: Any) -> Prompt:
-    where = f"prompts[{index}]"
+    param = f"prompts[{index}]"
     if isinstance(prompt, dict) and set(prompt) == {"messages"}:
         return Prompt(read_messages(prompt["messages"]), [])
     if isinstance(prompt, dict) and set(prompt) == {"token_ids"}:
         ids = prompt["token_ids"]
         if isinstance(ids, list) and ids and all(type(one) is int for one in ids):
             return Prompt([], ids)
-    raise RequestError(400, f"{where}: either 'messages', or 'token_ids' as a list of integers", param=where)
+    raise RequestError(400, f"{param}: must have either 'messages', or 'token_ids' as a list of integers", param=param)
 
 
 def _word(fields: dict[str, Any], name: str, default: str) -> str:

@@ -1,4 +1,4 @@
-"""Stop strings: where in the tokens a response ends, and what of its text is told."""
+"""End a response at a stop string: find the token that completes it, and cut the text before it."""
 
 from collections.abc import Sequence
 
@@ -6,44 +6,44 @@ from stepstream.services.inference.chat_tokenizer import ChatTokenizer, Streamed
 
 
 class StopStrings:
-    """Tells after which token one response holds a stop string; asked of each of its tokens once, in order."""
+    """Finds the token that completes a stop string; takes each token of one response once, in order."""
 
     def __init__(self, strings: Sequence[str], tokenizer: ChatTokenizer) -> None:
         self.strings = strings
         self._pieces = StreamedText(tokenizer)
         self._end = ""
-        """Of the text: as much as can be the beginning of a stop string."""
+        """End of the text that may begin a stop string."""
         self._most = max(map(len, strings)) - 1
 
-    def ended(self, token: int) -> bool:
-        """Whether the text has one, now that it has this token too."""
+    def is_stopped_by(self, token: int) -> bool:
+        """Add the next token; return True if the text now contains a stop string."""
         text = self._end + self._pieces.add([token])
         self._end = text[-self._most :] if self._most else ""
         return any(stop in text for stop in self.strings)
 
 
-class TextUntil:
-    """A response's text up to the stop string that is whole first, piece by piece."""
+class StopTruncator:
+    """Cuts a response's text before the stop string that is complete first, piece by piece."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = strings
-        self._held = ""
+        self._held_back = ""
         self._cut = False
 
     def add(self, piece: str, *, last: bool) -> str:
-        """What can be told now; held back is what may turn out to be the beginning of a stop string."""
+        """Return the text that is certain now; holds back an end that may begin a stop string."""
         if self._cut:
             return ""
-        text = self._held + piece
-        found = [(at + len(stop), at) for stop in self._strings if (at := text.find(stop)) >= 0]
-        if found:
-            self._cut, self._held = True, ""
-            return text[: min(found)[1]]
+        text = self._held_back + piece
+        matches = [(at + len(stop), at) for stop in self._strings if (at := text.find(stop)) >= 0]
+        if matches:
+            self._cut, self._held_back = True, ""
+            return text[: min(matches)[1]]
         keep = 0 if last else max((_begun(text, stop) for stop in self._strings), default=0)
-        self._held = text[len(text) - keep :]
+        self._held_back = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 
 def _begun(text: str, stop: str) -> int:
-    """Length of the longest end of the text that a stop string begins with."""
+    """Return the length of the longest end of the text with which the stop string begins."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,7 +1,7 @@
-"""How a model writes a tool call, and what that is in OpenAI's form: chosen by `inference.tool_parser`.
+"""Parse a model's text into OpenAI's tool calls; `inference.tool_parser` selects the parser.
 
-A parser and the chat template are inverses: the template writes the parsed call back to exactly the tokens that
-were sampled, or the next prompt would not continue this one.
+A parser must be the inverse of the chat template: the template renders the parsed call to exactly the sampled tokens.
+Otherwise the next prompt would not continue this one.
 """
 
 import json
@@ -22,10 +22,10 @@ class ToolParser(Protocol):
     """Reads one response."""
 
     def parse(self, text: str, tools: Collection[str]) -> ParsedCall | None:
-        """The call that this whole response is, or None where it is content."""
+        """Return the call if the whole response is one; None: it is content."""
 
     def may_become_call(self, text: str, tools: Collection[str]) -> bool:
-        """Whether a response that begins so could still be a call, so that a stream must hold it back."""
+        """Return True if a response with this beginning could still be a call, so that a stream must hold it back."""
 
 
 class CallLine:
@@ -47,7 +47,7 @@ class CallLine:
 
 
 class CallJson(CallLine):
-    """`name(arguments)`, one call a response; the arguments go through as they are written, whether JSON or not."""
+    """`name(arguments)`, one call a response; passes the arguments unchanged, also if they are no JSON."""
 
     def _arguments(self, written: str) -> str:
         return written
@@ -57,11 +57,11 @@ class NoTools:
     """Every response is content."""
 
     def parse(self, text: str, tools: Collection[str]) -> ParsedCall | None:
-        """Never a call."""
+        """Return None."""
         return None
 
     def may_become_call(self, text: str, tools: Collection[str]) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 

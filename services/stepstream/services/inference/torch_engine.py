@@ -1,4 +1,4 @@
-"""The engine for small models: torch in this process, on a thread of its own, with continuous batching."""
+"""Run small models with torch in this process, on a separate thread, with continuous batching."""
 
 import asyncio
 import logging
@@ -24,11 +24,11 @@ from stepstream.services.inference.llama import LlamaWeights
 
 _log = logging.getLogger(__name__)
 _Item = TokenChunk | EngineError
-_Delivery = tuple[asyncio.Queue[_Item], _Item]
+_QueuedItem = tuple[asyncio.Queue[_Item], _Item]
 
 
 class _Scoring(NamedTuple):
-    """Contexts whose value is wanted; see `Engine.score`."""
+    """Contexts to score; see `Engine.score`."""
 
     prompts: Sequence[Sequence[int]]
     tokens: tuple[int, int] | None
@@ -36,10 +36,10 @@ class _Scoring(NamedTuple):
 
 
 class TorchEngine(Engine):
-    """Made and used on one event loop; the computing is done by its thread, which sleeps when idle."""
+    """Computes on its own thread, which sleeps when idle; create and use it on one event loop."""
 
     def __init__(self, max_batch: int, max_length: int, threads: int) -> None:
-        """At most `max_batch` sequences of `max_length` tokens at once; `threads` CPU threads compute."""
+        """Run at most `max_batch` sequences of `max_length` tokens at once on `threads` CPU threads."""
         super().__init__()
         torch.set_num_threads(threads)
         self._max_batch, self._max_length = max_batch, max_length
@@ -56,13 +56,13 @@ class TorchEngine(Engine):
         self._failure: EngineError | None = None
         # Of the engine's thread alone:
         self._queues: dict[Generation, asyncio.Queue[_Item]] = {}
-        self._deliveries: list[_Delivery] = []
+        self._queued_items: list[_QueuedItem] = []
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     @property
     def version(self) -> int | None:
-        """Version of the weights that new requests get."""
+        """Version of the weights that sample new requests."""
         return self._version
 
     async def load(self, folder: Path, version: int) -> None:
@@ -70,7 +70,7 @@ class TorchEngine(Engine):
         weights = await asyncio.to_thread(LlamaWeights, folder)
         if self._weights is not None and weights.shape != self._weights.shape:
             raise CheckpointRefusedError(
-                f"{folder}: its shape differs from the model that is served; start a new worker for it"
+                f"{folder}: its tensor shapes differ from the served model's; start a new worker for it"
             )
         swapped: asyncio.Future[None] = self._loop.create_future()
         with self._wake:
@@ -84,7 +84,7 @@ class TorchEngine(Engine):
         """See `Engine.generate`."""
         self._check_prompt(prompt_ids)
         queue: asyncio.Queue[_Item] = asyncio.Queue()
-        generation = Generation(prompt_ids, params, lambda chunk: self._deliveries.append((queue, chunk)))
+        generation = Generation(prompt_ids, params, lambda chunk: self._queued_items.append((queue, chunk)))
         with self._wake:
             self._check_alive()
             self._queues[generation] = queue
@@ -118,7 +118,7 @@ class TorchEngine(Engine):
         return await scored
 
     async def close(self) -> None:
-        """Stop the thread; requests under way fail."""
+        """Stop the thread; running requests fail."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -126,7 +126,7 @@ class TorchEngine(Engine):
 
     def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
         if self._weights is None:
-            raise EngineError("no checkpoint is loaded yet")
+            raise EngineError("the engine has no checkpoint yet")
         shape = self._weights.shape
         length = min(self._max_length, shape.max_length)
         if not 0 < len(prompt_ids) < length:
@@ -148,14 +148,14 @@ class TorchEngine(Engine):
             failure = EngineError(f"the engine has failed: {type(error).__name__}: {error}")
         with self._wake:
             self._failure = failure
-            self._deliveries += [(queue, failure) for queue in self._queues.values()]
+            self._queued_items += [(queue, failure) for queue in self._queues.values()]
             swap = self._swap
             unscored, self._scoring = self._scoring, deque()
         self._deliver()
         for scoring in unscored:
-            self._loop.call_soon_threadsafe(_fail, scoring.scored, failure)
+            self._loop.call_soon_threadsafe(_set_exception, scoring.scored, failure)
         if swap is not None:
-            self._loop.call_soon_threadsafe(_fail, swap[2], failure)
+            self._loop.call_soon_threadsafe(_set_exception, swap[2], failure)
         if not self._closing:
             self._loop.call_soon_threadsafe(self._break_down, failure)
 
@@ -171,13 +171,13 @@ class TorchEngine(Engine):
                     return
                 swap, self._swap = self._swap, None
                 if batch is not None and self._cancelled:
-                    batch.leave(self._cancelled)
+                    batch.remove(self._cancelled)
                     self._cancelled = set()
                 scoring = self._scoring.popleft() if self._scoring and batch and batch.free else None
                 room = batch.free if batch else self._max_batch
                 joining = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
             if swap is not None:
-                batch = self._swapped(batch, *swap)
+                batch = self._apply_swap(batch, *swap)
             assert batch is not None
             if scoring is not None:
                 self._score(batch, scoring)
@@ -186,45 +186,45 @@ class TorchEngine(Engine):
             batch.step()
             self._deliver()
 
-    def _swapped(
+    def _apply_swap(
         self, batch: Batch | None, weights: LlamaWeights, version: int, swapped: asyncio.Future[None]
     ) -> Batch:
         if batch is None:
             batch = Batch(weights, version, self._max_batch, self._max_length)
         else:
             batch.swap(weights, version)
-        self._loop.call_soon_threadsafe(_settle, swapped, None)
+        self._loop.call_soon_threadsafe(_set_result, swapped, None)
         return batch
 
     def _score(self, batch: Batch, scoring: "_Scoring") -> None:
         try:
             result = batch.score(scoring.prompts, scoring.tokens), batch.version
         except NoValueError as error:
-            self._loop.call_soon_threadsafe(_fail, scoring.scored, error)
+            self._loop.call_soon_threadsafe(_set_exception, scoring.scored, error)
         except Exception as error:
             failure = EngineError(f"the engine has failed: {type(error).__name__}: {error}")
-            self._loop.call_soon_threadsafe(_fail, scoring.scored, failure)
+            self._loop.call_soon_threadsafe(_set_exception, scoring.scored, failure)
             raise
         else:
-            self._loop.call_soon_threadsafe(_settle, scoring.scored, result)
+            self._loop.call_soon_threadsafe(_set_result, scoring.scored, result)
 
     def _deliver(self) -> None:
-        """Hand over all that one step made in one wake-up of the event loop."""
-        if self._deliveries:
-            deliveries, self._deliveries = self._deliveries, []
-            self._loop.call_soon_threadsafe(_put_all, deliveries)
+        """Pass all chunks of one step to the event loop in one wake-up."""
+        if self._queued_items:
+            items, self._queued_items = self._queued_items, []
+            self._loop.call_soon_threadsafe(_put_all, items)
 
 
-def _put_all(deliveries: list[_Delivery]) -> None:
-    for queue, item in deliveries:
+def _put_all(items: list[_QueuedItem]) -> None:
+    for queue, item in items:
         queue.put_nowait(item)
 
 
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
+def _set_result(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
         future.set_result(result)
 
 
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+def _set_exception(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)

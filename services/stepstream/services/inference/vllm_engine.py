@@ -1,7 +1,7 @@
-"""The engine for real models: vLLM's server as a child process, spoken to over HTTP with token ids.
+"""Run real models with vLLM's server, a child process that takes token ids over HTTP.
 
-The same on CPU and GPU but for `_CPU_ARGS` and `_CPU_ENV`. Weights are exchanged through a worker extension; running
-requests are frozen meanwhile and recomputed by the new weights afterwards.
+CPU and GPU differ only by `_CPU_ARGS` and `_CPU_ENV`. A worker extension swaps the weights. Meanwhile running requests
+pause; afterwards the new weights recompute their contexts.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ _log = logging.getLogger(__name__)
 _START_S = 600.0  # a large model takes minutes to load
 _SWAP_S = 600.0
 _STOP_S = 15.0
-_IDLE_S = 15.0  # vLLM keeps idle connections much longer, or a request could meet one that is just being closed
+_IDLE_S = 15.0  # vLLM keeps idle connections much longer, so that no request meets a closing one
 _CPU_ARGS = ["--enforce-eager", "--dtype", "float32", "--kv-cache-memory-bytes", str(64 * 1024 * 1024)]
 _CPU_ENV = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 class VllmEngine(Engine):
-    """Starts vLLM with the first checkpoint, and stops it with `close` or with this process."""
+    """Starts vLLM with the first checkpoint; `close` or the end of this process stops it."""
 
     def __init__(self, inference: InferenceSettings) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class VllmEngine(Engine):
             await self._call("/update_weight_version", json={"new_version": str(version)})
         elif tensors != self._tensors:
             raise CheckpointRefusedError(
-                f"{folder}: its shape differs from the model that is served; start a new worker for it"
+                f"{folder}: its tensor shapes differ from the served model's; start a new worker for it"
             )
         else:
             await self._swap(folder, version)
@@ -99,13 +99,13 @@ class VllmEngine(Engine):
             raise EngineError(f"vLLM does not answer: {error or type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Stop vLLM; requests under way fail."""
+        """Stop vLLM; running requests fail."""
         self._closing = True
         await self._http.close()
         if self._process is None or self._process.returncode is not None:
             return
         assert self._process.stdin is not None
-        self._process.stdin.close()  # the guard then kills everything
+        self._process.stdin.close()  # the guard then kills vLLM's whole process group
         await asyncio.wait_for(self._process.wait(), _STOP_S)
 
     async def _start(self, folder: Path) -> None:
@@ -156,13 +156,13 @@ class VllmEngine(Engine):
         await self._call("/pause", mode="keep")
         try:
             await self._call("/collective_rpc", json={"method": "stepstream_swap", "args": [str(folder)]})
-            # Running requests are preempted, so that their contexts too are computed by the new weights.
+            # Preempts running requests, so that the new weights recompute their contexts too.
             reset = await self._call("/reset_prefix_cache", reset_running_requests="true")
-            if not reset.get("success"):  # vLLM says so with status 200
-                raise EngineError("vLLM could not clear its prefix cache, and would mix two versions")
+            if not reset.get("success"):  # vLLM reports the failure with status 200
+                raise EngineError("vLLM could not clear its prefix cache, which would mix two versions")
             await self._call("/update_weight_version", json={"new_version": str(version)})
         except EngineError as error:
-            # Half-loaded weights must not serve under either version's name.
+            # The weights may be half-loaded, so neither version may be served.
             self._break_down(error)
             raise
         await self._call("/resume")
@@ -186,7 +186,7 @@ class VllmEngine(Engine):
 
 
 def _sampling(params: SamplingParams) -> dict[str, Any]:
-    """As vLLM has it; text is made of tokens only where that decides where the response ends."""
+    """Return vLLM's sampling parameters; only stop strings need detokenization."""
     fields: dict[str, Any] = {
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,
@@ -216,17 +216,17 @@ def _chunk(reply: dict[str, Any]) -> TokenChunk:
 
 
 def _tensors(folder: Path) -> dict[str, list[int]]:
-    """Names and shapes of a checkpoint's tensors."""
-    found: dict[str, list[int]] = {}
+    """Return the names and shapes of a checkpoint's tensors."""
+    shapes: dict[str, list[int]] = {}
     try:
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, "pt") as tensors:
-                found |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+                shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointRefusedError(f"{folder}: weights cannot be read: {error}") from error
-    if not found:
+    if not shapes:
         raise CheckpointRefusedError(f"{folder}: has no *.safetensors file")
-    return found
+    return shapes
 
 
 def _message(body: bytes) -> str:

@@ -1,10 +1,12 @@
-"""Code that runs inside vLLM's worker processes (`--worker-extension-cls`): exchanging the weights."""
+"""Swap the weights inside vLLM's worker processes (`--worker-extension-cls`).
+
+A module of its own, because those processes import it."""
 
 from typing import Any
 
 
 class SwapExtension:
-    """Mixed into vLLM's worker class, which provides these two attributes."""
+    """A mixin of vLLM's worker class, which provides both attributes."""
 
     model_runner: Any
     reload_weights: Any
@@ -15,5 +17,5 @@ class SwapExtension:
         model = self.model_runner.get_model()
         head = getattr(model, "lm_head", None)
         if head is not None and getattr(model.config, "tie_word_embeddings", False):
-            # On CPU vLLM 0.32 leaves a tied head's packed matrix at the old weights.
+            # On CPU vLLM 0.32 keeps the old weights in a tied head's packed matrix.
             head.quant_method.process_weights_after_loading(head)

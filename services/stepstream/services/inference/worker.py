@@ -1,4 +1,4 @@
-"""What a worker serves: one model, by one engine, at the newest version that passed its checks."""
+"""Serve one model by one engine, at the newest version that passed its checks."""
 
 import hashlib
 import logging
@@ -15,27 +15,27 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """The engine with the tokenizer that goes with its weights."""
+    """The engine and the tokenizer of its weights."""
 
     def __init__(self, model: str, engine: Engine, max_length: int) -> None:
         self.model = model
         self.engine = engine
         self.max_length = max_length
-        """Most tokens of prompt and response together."""
+        """Limit of prompt and response tokens together."""
         self.tokenizer: ChatTokenizer | None = None
         self.in_flight = 0
         self._tokenizer_files: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def version(self) -> int | None:
-        """The version that answers the next request; none before the first checkpoint."""
+        """Version that answers the next request; None before the first checkpoint."""
         return self.engine.version if self.tokenizer is not None else None
 
     async def load(self, checkpoint: Checkpoint, folder: Path) -> None:
-        """Serve this checkpoint, whose files were verified, from the next token on.
+        """Serve a verified checkpoint from the next token on.
 
         Raises:
-            CheckpointRefusedError: the engine or the tokenizer cannot use it.
+            CheckpointRefusedError: the engine or the tokenizer cannot load it.
         """
         started = time.perf_counter()
         files = frozenset(
@@ -55,26 +55,26 @@ class Worker:
 
 
 def verified_folder(checkpoint: Checkpoint) -> Path:
-    """The checkpoint's local folder, after every file's digest was checked against the event.
+    """Check every file's digest against the event, and return the checkpoint's local folder.
 
     Raises:
-        CheckpointRefusedError: a file is missing, differs, or is not named by the event.
+        CheckpointRefusedError: a file is missing, differs, or is not in the event.
     """
     name = f"{checkpoint['model']}@{checkpoint['version']}"
     address = urlsplit(checkpoint["uri"])
     if address.scheme != "file":
-        raise CheckpointRefusedError(f"{name}: only file:// addresses can be loaded, not {checkpoint['uri']}")
+        raise CheckpointRefusedError(f"{name}: this worker loads file:// addresses only, not {checkpoint['uri']}")
     folder = Path(unquote(address.path))
-    named = {file["path"]: file["sha256"] for file in checkpoint["files"]}
-    for path, sha256 in named.items():
+    listed = {file["path"]: file["sha256"] for file in checkpoint["files"]}
+    for path, sha256 in listed.items():
         try:
             with (folder / path).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise CheckpointRefusedError(f"{name}: {folder / path} cannot be read: {error.strerror}") from error
-        if found != sha256:
-            raise CheckpointRefusedError(f"{name}: {path} has sha256 {found}, its event says {sha256}")
-    unnamed = {file.name for file in folder.iterdir() if file.is_file()} - set(named)
-    if unnamed:
-        raise CheckpointRefusedError(f"{name}: its event does not name {', '.join(sorted(unnamed))}")
+        if actual != sha256:
+            raise CheckpointRefusedError(f"{name}: {path} has sha256 {actual}, its event has {sha256}")
+    unlisted = {file.name for file in folder.iterdir() if file.is_file()} - set(listed)
+    if unlisted:
+        raise CheckpointRefusedError(f"{name}: its event does not list {', '.join(sorted(unlisted))}")
     return folder

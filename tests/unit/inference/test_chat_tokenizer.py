@@ -1,4 +1,4 @@
-"""Chat templating: as transformers does it, append-only, and an exact round trip of whatever was sampled."""
+"""Test chat templating: equal to transformers, append-only, and an exact round trip of sampled tokens."""
 
 import json
 import random
@@ -69,7 +69,7 @@ def test_the_next_prompt_is_the_last_prompt_the_response_and_the_new_messages(
         prompt = following
 
 
-def test_renders_as_transformers_does(folder: Path, tokenizer: ChatTokenizer) -> None:
+def test_prompts_equal_those_of_transformers(folder: Path, tokenizer: ChatTokenizer) -> None:
     from transformers import AutoTokenizer
 
     reference = AutoTokenizer.from_pretrained(folder)
@@ -82,13 +82,13 @@ def test_renders_as_transformers_does(folder: Path, tokenizer: ChatTokenizer) ->
         assert tokenizer.prompt_ids(messages, []) == expected
 
 
-def test_a_call_without_the_template_s_argument_is_refused(tokenizer: ChatTokenizer) -> None:
+def test_a_call_without_the_template_s_argument_is_rejected(tokenizer: ChatTokenizer) -> None:
     call = {"function": {"name": "get", "arguments": {"key": "a"}}}
     with pytest.raises(TemplateError, match="cannot render"):
         tokenizer.prompt_ids([{"role": "assistant", "content": None, "tool_calls": [call]}], [])
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointRefusedError, match="tokenizer"):
         ChatTokenizer(tmp_path)
 
@@ -107,7 +107,7 @@ class Bytes:
 
 
 @given(st.text(alphabet="aé€😀\ufffd"), st.integers(0, 3))
-def test_a_streamed_character_is_whole_or_the_last(text: str, cut: int) -> None:
+def test_a_streamed_character_is_complete_or_the_last(text: str, cut: int) -> None:
     encoded = text.encode()
     encoded = encoded[: len(encoded) - cut]
     stream = StreamedText(Bytes())  # type: ignore[arg-type]

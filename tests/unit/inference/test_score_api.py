@@ -1,4 +1,4 @@
-"""`POST /v1/score` by the torch engine: it says what transformers says, beside generation and after a swap."""
+"""Test `POST /v1/score` with the torch engine: equal to transformers, beside generation and after a swap."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from scripted_judge import served as answered
 
 from stepstream.config import Settings
-from stepstream.jobs.verifiers.base import Case, Turn, Unanswered, Unavailable, Unusable
-from stepstream.jobs.verifiers.options import BadOptions, Surroundings
+from stepstream.jobs.verifiers.base import Case, NoVerdict, Turn, Unavailable, UnverifiableCase
+from stepstream.jobs.verifiers.options import InvalidOptions, VerifierContext
 from stepstream.jobs.verifiers.process_reward import make
 from stepstream.services.inference.app import App
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
@@ -27,12 +27,12 @@ from stepstream.services.inference.torch_engine import TorchEngine
 from stepstream.services.inference.worker import Worker
 from stepstream.topics.events import new_message
 
-ASK: dict[str, Any] = {"model": "prm", "prompts": [{"messages": [{"role": "user", "content": "q:a"}]}]}
+REQUEST: dict[str, Any] = {"model": "prm", "prompts": [{"messages": [{"role": "user", "content": "q:a"}]}]}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A model of language alone, and one with a head of its own for the value."""
+    """A language model, and one with a value head."""
     plain, valued = (tiny_model(tmp_path_factory.mktemp("model") / "m", seed) for seed in (0, 1))
     file = valued / "model.safetensors"
     tensors = load_file(file)
@@ -88,22 +88,22 @@ async def test_a_score_is_the_probability_of_one_word_against_the_other(served: 
     prompts = [tokenizer.prompt_ids(talk, []) for talk in talks]
     tokens = tokenizer.first_token("yes"), tokenizer.first_token("no")
     reference = Reference(served.folders[0])
-    wanted = [by_reference(reference, prompt, tokens) for prompt in prompts]
-    asked = {"model": "prm", "prompts": [{"messages": talk} for talk in talks]}
-    status, reply = await served.ask(asked)
+    expected = [by_reference(reference, prompt, tokens) for prompt in prompts]
+    request = {"model": "prm", "prompts": [{"messages": talk} for talk in talks]}
+    status, reply = await served.ask(request)
     assert (status, reply["version"], reply["model"]) == (200, 3, "prm")
-    assert reply["scores"] == pytest.approx(wanted, abs=1e-5)
+    assert reply["scores"] == pytest.approx(expected, abs=1e-5)
     ids = {
         "model": "prm",
         "prompts": [{"token_ids": prompt} for prompt in prompts],
         "positive": "no",
         "negative": "yes",
     }
-    _, turned = await served.ask(ids)
-    assert turned["scores"] == pytest.approx([1 - score for score in wanted], abs=1e-5)
+    _, swapped = await served.ask(ids)
+    assert swapped["scores"] == pytest.approx([1 - score for score in expected], abs=1e-5)
 
 
-async def test_a_head_of_its_own_reads_the_last_state(served: Served) -> None:
+async def test_a_value_head_reads_the_last_state(served: Served) -> None:
     await served.load(1, 1)
     prompt = [5, 6, 7, 8]
     reference = Reference(served.folders[1])._model
@@ -151,23 +151,23 @@ async def test_scores_and_responses_do_not_disturb_each_other(served: Served) ->
         ({"positive": "now", "negative": "no"}, 400, "positive"),
     ],
 )
-async def test_a_wrong_request_is_told_what_is_wrong(
+async def test_the_error_names_the_invalid_field(
     served: Served, fields: dict[str, Any], status: int, param: str
 ) -> None:
     await served.load(0, 1)
-    answered, reply = await served.ask(ASK | fields)
+    answered, reply = await served.ask(REQUEST | fields)
     assert (answered, reply["error"]["param"]) == (status, param)
 
 
-async def test_a_worker_without_a_model_says_so_and_a_closed_one_too(served: Served) -> None:
-    assert (await served.ask(ASK))[0] == 503
+async def test_a_worker_without_a_model_and_a_closed_one_answer_503(served: Served) -> None:
+    assert (await served.ask(REQUEST))[0] == 503
     assert (await served.ask(b"{"))[0] == 400
     await served.load(0, 1)
     await served.engine.close()
-    assert (await served.ask(ASK))[0] == 503
+    assert (await served.ask(REQUEST))[0] == 503
 
 
-# The verifier, which asks for these.
+# The verifier that requests scores.
 
 TURNS = [
     Turn(0, [new_message(role="user", content="q"), new_message(role="assistant", content="a")]),
@@ -183,10 +183,10 @@ def worker(status: int, answer: Any) -> Iterator[tuple[str, list[Any]]]:
 
 
 def verifier(url: str, **options: Any) -> Any:
-    return make({"model": "prm", "url": url} | options, Surroundings(Settings()))
+    return make({"model": "prm", "url": url} | options, VerifierContext(Settings()))
 
 
-def test_each_step_gets_a_value_of_its_own() -> None:
+def test_the_verifier_returns_a_value_for_each_step() -> None:
     with worker(200, {"scores": [0.25, 0.75], "version": 4}) as (url, seen):
         verdicts = verifier(url, question="good?").verify(CASE)
     assert [(v.step_index, v.value, v.category) for v in verdicts] == [(0, 0.25, "prm@4"), (2, 0.75, "prm@4")]
@@ -201,20 +201,20 @@ def test_each_step_gets_a_value_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("status", "answer", "error"),
     [
-        (200, {"scores": [0.5], "version": 1}, Unanswered),
-        (200, {"version": 1}, Unanswered),
-        (200, {"scores": ["x", 1], "version": 1}, Unanswered),
-        (404, {}, Unusable),
+        (200, {"scores": [0.5], "version": 1}, NoVerdict),
+        (200, {"version": 1}, NoVerdict),
+        (200, {"scores": ["x", 1], "version": 1}, NoVerdict),
+        (404, {}, UnverifiableCase),
         (503, {}, Unavailable),
     ],
 )
-def test_what_a_worker_answers_otherwise_is_sorted(status: int, answer: Any, error: type[Exception]) -> None:
+def test_the_verifier_raises_by_the_kind_of_failure(status: int, answer: Any, error: type[Exception]) -> None:
     with worker(status, answer) as (url, _), pytest.raises(error):
         verifier(url, head="scalar").verify(CASE)
 
 
-def test_a_worker_that_is_away_is_waited_for_by_others() -> None:
+def test_an_unreachable_worker_is_unavailable_and_bad_options_are_rejected() -> None:
     with pytest.raises(Unavailable):
         verifier("http://127.0.0.1:9").verify(CASE)
-    with pytest.raises(BadOptions):
+    with pytest.raises(InvalidOptions):
         verifier("", positive="no")
