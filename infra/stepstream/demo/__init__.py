@@ -1,1 +1,1 @@
-"""The demonstration: the whole loop on the embedded stack, watched until the policy is clearly better."""
+"""Run the whole loop on the embedded stack until held-out success passes a target, and report what was measured."""

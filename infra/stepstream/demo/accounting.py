@@ -1,24 +1,24 @@
-"""What the agents say they sent, against what the tables and the labelled topic hold: lost, duplicated, or neither."""
+"""Compare the agents' ledger with the tables and the labelled topic; count lost and duplicated records."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What one agent says of one trajectory."""
+class SentTrajectory:
+    """One trajectory of the agents' ledger."""
 
     trajectory_id: str
     steps: int
     ended: bool = True
-    """Whether it told the trajectory's end, so that a label must exist; abandoned ones are closed by timeout, later."""
+    """True if the agent reported the end, so that a label must exist. A timeout labels the others later."""
     unsure: bool = False
-    """Whether one more step may have been recorded, whose answer the agent never saw."""
+    """True if the tables may hold one more step, whose response never reached the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One labelled trajectory as it stands on the topic."""
+    """One record of the labelled topic."""
 
     trajectory_id: str
     revision: int
@@ -27,34 +27,38 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """The comparison; everything is counted in steps and labels together."""
+class Reconciliation:
+    """Result of the comparison."""
 
     steps_sent: int
     steps_stored: int
     trajectories_sent: int
     trajectories_labelled: int
     lost: int
+    """Steps and labels that are missing."""
     duplicated: int
+    """Steps and labels in excess."""
 
 
-def settle(sent: Iterable[Sent], stored: Mapping[str, tuple[int, int]], labels: Iterable[Label]) -> Account:
-    """Compares the three records of the same run.
+def reconcile(
+    sent: Iterable[SentTrajectory], stored: Mapping[str, tuple[int, int]], labels: Iterable[Label]
+) -> Reconciliation:
+    """Compare the ledger, the steps table and the labelled topic of one run.
 
     Args:
-        sent: the agents' ledger, one entry a trajectory.
-        stored: by trajectory, (distinct step indexes, rows after folding) of the steps table.
-        labels: every record of the labelled topic, redeliveries included.
+        sent: the agents' ledger, one entry for each trajectory.
+        stored: by trajectory, (distinct step indexes, rows after deduplication) of the steps table.
+        labels: every record of the labelled topic, including redeliveries.
 
     Returns:
-        `lost` counts steps that were sent and are not stored, trajectories that were not labelled, and steps that
-        their newest label misses. `duplicated` counts rows beyond one a step, steps beyond those sent, and
-        revisions that exist under more than one event id (the same id twice is the same event).
+        `lost` counts sent steps that are not stored, ended trajectories without a label, and steps that the newest
+        label lacks. `duplicated` counts rows beyond one for each step, steps beyond those sent, and revisions under
+        more than one event id. Two records with the same event id are one event.
     """
-    events: dict[tuple[str, int], set[str]] = {}
+    event_ids: dict[tuple[str, int], set[str]] = {}
     newest: dict[str, Label] = {}
     for label in labels:
-        events.setdefault((label.trajectory_id, label.revision), set()).add(label.event_id)
+        event_ids.setdefault((label.trajectory_id, label.revision), set()).add(label.event_id)
         if label.trajectory_id not in newest or label.revision > newest[label.trajectory_id].revision:
             newest[label.trajectory_id] = label
     steps_sent = steps_stored = trajectories = labelled = lost = duplicated = 0
@@ -63,17 +67,17 @@ def settle(sent: Iterable[Sent], stored: Mapping[str, tuple[int, int]], labels: 
         steps_sent += entry.steps
         distinct, rows = stored.get(entry.trajectory_id, (0, 0))
         steps_stored += rows
-        most = entry.steps + entry.unsure
+        max_steps = entry.steps + entry.unsure
         lost += max(0, entry.steps - distinct)
-        duplicated += max(0, rows - distinct) + max(0, distinct - most)
+        duplicated += max(0, rows - distinct) + max(0, distinct - max_steps)
         last = newest.get(entry.trajectory_id)
         if last is None:
             lost += entry.ended
             continue
         labelled += 1
         lost += max(0, entry.steps - last.steps)
-        duplicated += max(0, last.steps - most)
+        duplicated += max(0, last.steps - max_steps)
         duplicated += sum(
-            len(events.get((entry.trajectory_id, revision), {""})) - 1 for revision in range(1, last.revision + 1)
+            len(event_ids.get((entry.trajectory_id, revision), {""})) - 1 for revision in range(1, last.revision + 1)
         )
-    return Account(steps_sent, steps_stored, trajectories, labelled, lost, duplicated)
+    return Reconciliation(steps_sent, steps_stored, trajectories, labelled, lost, duplicated)

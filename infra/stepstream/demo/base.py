@@ -1,4 +1,4 @@
-"""The demo's base model: tiny, warm-started in seconds to know the format and mostly fail."""
+"""Create the demo's base model: a tiny policy that a warm start of seconds teaches the format and little more."""
 
 import hashlib
 import logging
@@ -10,11 +10,11 @@ from stepstream.config import Settings
 log = logging.getLogger(__name__)
 
 NOISE = 0.18
-"""Share of random choices in the demonstrations: a model that imitates them mostly fails."""
+"""Share of random choices in the demonstrations, so high that a model that imitates them mostly fails."""
 
 
 def prepare(settings: Settings) -> Path:
-    """The folder of the base model for these settings; made when it is not there yet (seconds of one core)."""
+    """Return the folder of the base model for these settings; create it if missing, which takes seconds on one core."""
     from stepstream.learner.tiny.warm_start import WarmStart, warm_start
     from stepstream.services.fleet.environment import demonstrations, load_environment
 
@@ -24,6 +24,6 @@ def prepare(settings: Settings) -> Path:
     if not folder.exists():
         log.info("warm-starting a base model in %s", folder)
         environment = load_environment(settings.fleet.environment)
-        with suppress(FileExistsError):  # the same recipe, by another process at the same time
+        with suppress(FileExistsError):  # another process created the same model meanwhile
             warm_start(folder, demonstrations(environment, config.seed, NOISE), config)
     return folder

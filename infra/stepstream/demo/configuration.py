@@ -1,4 +1,4 @@
-"""The settings of a run: `demo.toml`, unless a file of one's own is named, under the environment."""
+"""Load the demo's settings: the environment over the file of STEPSTREAM_CONFIG, which defaults to `demo.toml`."""
 
 import os
 from importlib.resources import as_file, files
@@ -8,10 +8,10 @@ from stepstream.config.loader import CONFIG_VARIABLE
 
 
 def demo_settings() -> Settings:
-    """What `stepstream demo` and `stepstream up` run with.
+    """Return the settings of `stepstream demo` and `stepstream up`.
 
     Raises:
-        SettingsError: a setting that cannot be used.
+        SettingsError: a setting is invalid.
     """
     if os.environ.get(CONFIG_VARIABLE):
         return load()
@@ -20,7 +20,7 @@ def demo_settings() -> Settings:
 
 
 def fresh_run(settings: Settings) -> Settings:
-    """The same settings for a run of its own: a new lineage of the model, a ledger of its own."""
+    """Return the settings with a new lineage of the model and a separate ledger."""
     ledger = settings.paths.data / "demo" / "ledger.jsonl"
     return settings.model_copy(
         update={

@@ -1,29 +1,31 @@
-"""The labelled topic as it stands, for the accounts."""
+"""Read the labels that a run produced from the labelled topic."""
 
 from stepstream.config import Settings
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.demo.accounting import Label
+from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 from stepstream.topics.consumer import EventConsumer
-
-TOPIC = "labeled-trajectories"
 
 
 class LabelReader:
-    """Reads every record that came after it was made."""
+    """Reads the records that follow the topic's end at construction."""
 
     def __init__(self, settings: Settings) -> None:
-        """Notes where the topic ends now."""
+        """Record the topic's current end."""
         self._kafka = settings.kafka
-        self._codec = codec_of(settings)
+        self._codec = sealing_codec(settings)
         with EventConsumer(self._kafka, self._codec) as consumer:
-            self._start = {(TOPIC, partition): offset for partition, offset in consumer.end_offsets(TOPIC).items()}
+            self._start = {
+                (LABELED_TRAJECTORIES, partition): offset
+                for partition, offset in consumer.end_offsets(LABELED_TRAJECTORIES).items()
+            }
 
     def read(self) -> list[Label]:
-        """Every record since then, redeliveries included; blocks until the end as of now is reached."""
+        """Return the records since then, including redeliveries; blocks until it reaches the topic's current end."""
         labels = []
         with EventConsumer(self._kafka, self._codec) as consumer:
-            consumer.follow([TOPIC], self._start)
-            while not consumer.caught_up():
+            consumer.follow([LABELED_TRAJECTORIES], self._start)
+            while not consumer.is_caught_up():
                 labels += [
                     Label(record["trajectory_id"], record["revision"], record["event_id"], len(record["steps"]))
                     for event in consumer.poll(1000, 1.0)
@@ -32,5 +34,5 @@ class LabelReader:
         return labels
 
     def close(self) -> None:
-        """Frees the connections."""
+        """Close the registry connection."""
         self._codec.close()

@@ -1,4 +1,4 @@
-"""The report of a run: `report.json` for programs, `report.html` with the learning curve for people."""
+"""Write the report of a run: `report.json` for programs, `report.html` with the learning curve for people."""
 
 import html
 import json
@@ -7,21 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepstream.demo.figures import Rate
+from stepstream.demo.run_stats import Rate
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 320, 48, 40, 16
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a run of the demo found."""
+    """Results of one run of the demo."""
 
     facts: dict[str, Any]
+    """Fields of `report.json`."""
     curve: Sequence[tuple[int, Rate]]
+    """Success by policy version, ascending."""
     target: float
+    """Success rate that the run had to reach."""
 
     def write(self, folder: Path) -> Path:
-        """Writes both files; returns the page's path."""
+        """Write both files and return the path of the page."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_text(json.dumps(self.facts, indent=2) + "\n", encoding="utf-8")
         page = folder / "report.html"
@@ -37,10 +40,10 @@ class Report:
 
 
 def curve_svg(curve: Sequence[tuple[int, Rate]], target: float) -> str:
-    """Success rate by policy version as an SVG drawing, with Wilson intervals and the target as a line."""
+    """Return an SVG drawing of success by policy version, with Wilson intervals and a line at the target."""
     points = [(version, rate.value, rate.interval) for version, rate in curve if rate.value is not None]
     if not points:
-        return "<p>No trajectory was labelled.</p>"
+        return "<p>No trajectory has a label.</p>"
     first, last = points[0][0], max(points[-1][0], points[0][0] + 1)
 
     def x(version: float) -> float:
@@ -90,7 +93,7 @@ PAGE = """<!doctype html>
   th, td {{ text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; font-weight: normal; }}
   td {{ font-variant-numeric: tabular-nums; word-break: break-word; }}
 </style>
-<h1>The loop closed</h1>
+<h1>Report of the demo</h1>
 <p>Success on training tasks by policy version, with 95 % Wilson intervals; the dashed line is the target.</p>
 {chart}
 <h2>Figures</h2>

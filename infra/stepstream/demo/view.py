@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: a live table on a terminal, plain lines elsewhere."""
+"""Show the progress of a run: a live table on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -10,32 +10,33 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from stepstream.demo.figures import Rate, Snapshot
+from stepstream.demo.run_stats import Rate, Snapshot
 
-LINE_EVERY_S = 5.0
-SHOWN_VERSIONS = 8
+LINE_INTERVAL_S = 5.0
+MAX_VERSIONS = 8
+"""Versions in the live table, the newest ones."""
 
 
 class View(Protocol):
-    """Shows the progress of a run."""
+    """A display of a run's progress."""
 
-    def say(self, line: str) -> None:
-        """One line that stays."""
+    def print_line(self, line: str) -> None:
+        """Print a line that stays visible."""
 
-    def show(self, snapshot: Snapshot, elapsed_s: float) -> None:
-        """The loop as it stands."""
+    def update(self, snapshot: Snapshot, elapsed_s: float) -> None:
+        """Show the current statistics."""
 
     def close(self) -> None:
-        """Ends the view and leaves the terminal as it was."""
+        """End the display and restore the terminal."""
 
 
 def open_view(target: float, deadline_s: float) -> View:
-    """A live view where standard output is a terminal, plain lines where it is not."""
+    """Return a live view if standard output is a terminal, else plain lines."""
     return LiveView(target, deadline_s) if sys.stdout.isatty() else PlainView(target)
 
 
 def percent(rate: Rate) -> str:
-    """A rate with its interval, in percent."""
+    """Return a rate with its interval, in percent."""
     if rate.value is None or rate.interval is None:
         return "–"
     low, high = rate.interval
@@ -43,38 +44,38 @@ def percent(rate: Rate) -> str:
 
 
 def served(snapshot: Snapshot) -> str:
-    """Which version each worker serves."""
+    """Return the version that each worker serves, as text."""
     return ", ".join(f"{worker} v{version}" for worker, version in sorted(snapshot.served.items())) or "–"
 
 
 class PlainView:
-    """A line every few seconds."""
+    """Prints a line every `LINE_INTERVAL_S`."""
 
     def __init__(self, target: float) -> None:
         self._target = target
-        self._last = 0.0
+        self._printed_at = 0.0
 
-    def say(self, line: str) -> None:
-        """One line."""
+    def print_line(self, line: str) -> None:
+        """Print the line immediately."""
         print(line, flush=True)
 
-    def show(self, snapshot: Snapshot, elapsed_s: float) -> None:
-        """One line, if the last one is old enough."""
-        if time.monotonic() - self._last < LINE_EVERY_S:
+    def update(self, snapshot: Snapshot, elapsed_s: float) -> None:
+        """Print a line unless the last one is too recent."""
+        if time.monotonic() - self._printed_at < LINE_INTERVAL_S:
             return
-        self._last = time.monotonic()
-        self.say(
+        self._printed_at = time.monotonic()
+        self.print_line(
             f"{elapsed_s:4.0f} s  version {snapshot.newest_version}  success {percent(snapshot.recent)}"
             f" of {100 * self._target:.0f} %  {snapshot.steps} steps, {snapshot.steps_per_second:.0f}/s"
             f"  staleness {snapshot.staleness_max or 0:.0f}  serving {served(snapshot)}"
         )
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing: plain lines leave the terminal unchanged."""
 
 
 class LiveView:
-    """A table that is drawn again once a second."""
+    """Draws a table again at each update."""
 
     def __init__(self, target: float, deadline_s: float) -> None:
         self._target = target
@@ -82,19 +83,19 @@ class LiveView:
         self._console = Console()
         self._live: Live | None = None
 
-    def say(self, line: str) -> None:
-        """One line above the table."""
+    def print_line(self, line: str) -> None:
+        """Print a line above the table."""
         self._console.print(Text(line))
 
-    def show(self, snapshot: Snapshot, elapsed_s: float) -> None:
-        """Draws the table."""
+    def update(self, snapshot: Snapshot, elapsed_s: float) -> None:
+        """Draw the table."""
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
         self._live.update(self._table(snapshot, elapsed_s), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last table on the screen."""
+        """Stop drawing; the last table stays on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -109,6 +110,6 @@ class LiveView:
         table.add_row("newest version", str(snapshot.newest_version))
         table.add_row("served", served(snapshot))
         table.add_row("staleness", f"at most {snapshot.staleness_max or 0:.0f} versions")
-        for version, rate in snapshot.by_version[-SHOWN_VERSIONS:]:
+        for version, rate in snapshot.by_version[-MAX_VERSIONS:]:
             table.add_row(f"version {version}", percent(rate))
         return table

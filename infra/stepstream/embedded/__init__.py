@@ -1,1 +1,1 @@
-"""The embedded stack: broker, supervisor and everything that one machine needs to run the whole loop."""
+"""Install, start and supervise the whole loop on one machine: broker, registry, store, jobs, learner and workers."""

@@ -1,4 +1,4 @@
-"""What the stack does itself between starting processes; each is safe to do again."""
+"""Run the stack's own start-up steps: apply topics, migrate tables, publish the base model. Each is idempotent."""
 
 import os
 import subprocess
@@ -9,24 +9,24 @@ from stepstream.embedded.errors import StackError
 
 
 def apply_topics(settings: Settings) -> None:
-    """Creates or alters the topics and registers their schemas, from the catalogue."""
+    """Create or alter the topics of the catalogue and register their schemas."""
     from stepstream.topics import admin
 
     admin.apply(settings)
 
 
 def migrate_store(settings: Settings) -> None:
-    """Brings the analytics store's tables and views to what the code expects."""
+    """Apply the missing migrations to the store's tables and views."""
     from stepstream.jobs.clickhouse import migrate
 
     migrate.migrate(settings)
 
 
 def publish_base(settings: Settings) -> None:
-    """Publishes the base model, see `base_model`; in a process of its own, since it needs torch and this one does not.
+    """Publish the base model (see `base_model`) in a child process, so that this process need not import torch.
 
     Raises:
-        StackError: it failed; the message is its last line.
+        StackError: the child failed; the message is its last line.
     """
     if not settings.stack.base_model:
         return
@@ -35,4 +35,5 @@ def publish_base(settings: Settings) -> None:
         command, env={**os.environ, **environment_of(settings)}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise StackError((done.stderr.strip().splitlines() or ["it failed without a word"])[-1])
+        output = done.stderr.strip().splitlines()
+        raise StackError(output[-1] if output else f"the process ended with status {done.returncode} and no output")

@@ -1,8 +1,8 @@
-"""The one place where the addresses of the embedded parts come from.
+"""Derive every client address of the embedded stack from the ports that its parts listen on.
 
-What listens says its host and port once (`broker.port`, `registry.port`, …); `wire` makes every address that a
-client uses follow from that. An address that the user set to something else names a part that runs elsewhere:
-the stack does not start it, and waits for it.
+Each part declares its host and port once (`broker.port`, `registry.port`, …), and `resolve_addresses` sets the
+addresses that its clients use. An address that the user changed names an external part: the stack does not start it
+but waits for it.
 """
 
 from pathlib import Path
@@ -18,22 +18,22 @@ from stepstream.config import (
 )
 from stepstream.embedded.ports import free_block
 
-# What to set to use a part that runs elsewhere.
+# Environment variable that points clients to an external part.
 VARIABLES = {
     "broker": "STEPSTREAM_KAFKA_BOOTSTRAP",
     "registry": "STEPSTREAM_SCHEMA_REGISTRY_URL",
     "store": "STEPSTREAM_CLICKHOUSE_URL",
 }
-# Ports that `isolated` hands out: the named parts, then room for the workers and for the metrics.
+# Ports that `isolated` allocates: one for each of these parts, then `_WORKERS`, then `_METRICS`.
 _NAMED = ("broker", "controller", "registry", "store", "gateway", "console")
 _WORKERS = 8
 _METRICS = 24
 
 
-def wire(settings: Settings) -> Settings:
-    """The same settings with every address of an embedded part consistent, and the data folder absolute.
+def resolve_addresses(settings: Settings) -> Settings:
+    """Return the settings with consistent addresses of all embedded parts and an absolute data folder.
 
-    Idempotent. Parts that run elsewhere keep their address and are named in `stack.external`.
+    External parts keep their address and are listed in `stack.external`. Idempotent.
     """
     broker, registry, store = settings.broker, settings.registry, settings.store
     embedded = {
@@ -41,17 +41,17 @@ def wire(settings: Settings) -> Settings:
         "registry": f"http://{reachable(registry.host)}:{registry.port}",
         "store": f"http://{reachable(store.host)}:{store.port}",
     }
-    given = {
+    configured = {
         "broker": (settings.kafka.bootstrap, _default(KafkaSettings, "bootstrap")),
         "registry": (settings.schema_registry.url, _default(SchemaRegistrySettings, "url")),
         "store": (settings.clickhouse.url, _default(ClickHouseSettings, "url")),
     }
     external = [
         name
-        for name, (value, default) in given.items()
+        for name, (value, default) in configured.items()
         if name in settings.stack.external or value not in (default, embedded[name])
     ]
-    address = {name: given[name][0] if name in external else embedded[name] for name in given}
+    address = {name: value if name in external else embedded[name] for name, (value, _) in configured.items()}
     workers = worker_addresses(settings)
     gateway = settings.gateway
     gateway_url = f"http://{reachable(gateway.host)}:{gateway.port}"
@@ -77,23 +77,23 @@ def wire(settings: Settings) -> Settings:
 
 
 def worker_addresses(settings: Settings) -> list[str]:
-    """Base addresses of the stack's inference workers: ports count up from `inference.port`."""
+    """Return the base addresses of the stack's inference workers; ports count up from `inference.port`."""
     host, port = reachable(settings.inference.host), settings.inference.port
     return [f"http://{host}:{port + i}" for i in range(settings.stack.workers)]
 
 
 def reachable(host: str) -> str:
-    """The address by which this machine reaches what listens on `host`."""
+    """Return the address by which this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
 
 
 def isolated(settings: Settings, data: Path) -> Settings:
-    """Settings for a stack beside others: every port free and of its own, its own data folder, all embedded."""
+    """Return settings for a stack that shares nothing with others: free ports, this data folder, no external part."""
     base = free_block(len(_NAMED) + _WORKERS + _METRICS)
     port = {name: base + i for i, name in enumerate(_NAMED)}
     workers = base + len(_NAMED)
     defaults = Settings()
-    ported = settings.model_copy(
+    separate = settings.model_copy(
         update={
             "paths": settings.paths.model_copy(update={"data": data}),
             "kafka": settings.kafka.model_copy(update={"bootstrap": defaults.kafka.bootstrap}),
@@ -113,7 +113,7 @@ def isolated(settings: Settings, data: Path) -> Settings:
             "stack": settings.stack.model_copy(update={"external": [], "metrics_port_base": workers + _WORKERS}),
         }
     )
-    return wire(ported)
+    return resolve_addresses(separate)
 
 
 def _default(section: type[Section], field: str) -> object:

@@ -1,6 +1,6 @@
-"""`python -m stepstream.embedded.base_model`: publishes the base model as the root of a lineage.
+"""Publish the base model as the root of a lineage: `python -m stepstream.embedded.base_model`.
 
-It does so where the model has no version yet, or where a new lineage is asked for (`stack.new_lineage`).
+It publishes only if the model has no version yet or `stack.new_lineage` is set.
 """
 
 import importlib
@@ -15,11 +15,15 @@ from stepstream.topics.codec import Codec
 
 
 def main(settings: Settings, _stop: Stop) -> None:
-    """Publishes it, or finds that there is nothing to do."""
+    """Publish the base model unless a version exists.
+
+    Raises:
+        Fatal: `stack.base_model` is neither a folder nor `module:function`.
+    """
     model = settings.learner.model
     with closing(Codec(settings.schema_registry)) as codec:
-        known = read_versions(settings.kafka, codec).newest(model)
-    if known is None or settings.stack.new_lineage:
+        newest = read_versions(settings.kafka, codec).newest(model)
+    if newest is None or settings.stack.new_lineage:
         publish_root(settings, _folder(settings), model)
 
 
@@ -29,14 +33,14 @@ def _folder(settings: Settings) -> Path:
         return Path(name)
     module, _, function = name.partition(":")
     try:
-        made = getattr(importlib.import_module(module), function)(settings)
+        folder = getattr(importlib.import_module(module), function)(settings)
     except (ImportError, AttributeError, ValueError) as error:
         raise Fatal(
             f"stack.base_model '{name}' is neither a folder nor module:function ({error}); "
             "set STEPSTREAM_STACK_BASE_MODEL"
         ) from error
-    assert isinstance(made, Path)
-    return made
+    assert isinstance(folder, Path)
+    return folder
 
 
 if __name__ == "__main__":

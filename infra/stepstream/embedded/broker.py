@@ -1,9 +1,9 @@
-"""The embedded broker: Apache Kafka itself, one KRaft node that is broker and controller.
+"""Run the embedded broker: Apache Kafka as one KRaft node that is broker and controller.
 
-`python -m stepstream.embedded.broker` writes the configuration, formats the data folder if it is new, and then
-becomes the Java process (exec), so that signals reach Kafka itself: SIGTERM stops it in under a second.
-Data is under DATA/kafka; kill -9 loses nothing acknowledged, and a restart takes as long as the dead broker's session
-lasts (`broker.session_timeout_s`), since the controller lets the new one in only then.
+`python -m stepstream.embedded.broker` writes the configuration and formats a new data folder. It then replaces itself
+with the Java process (exec), so that signals reach Kafka: SIGTERM stops it in under a second. Data is under
+DATA/kafka. kill -9 loses no acknowledged record. A restart after kill -9 takes `broker.session_timeout_s`: the
+controller admits the new broker only when the old session ends.
 """
 
 import base64
@@ -20,7 +20,7 @@ from stepstream.embedded.ports import Port, check_free
 
 
 def properties(settings: Settings) -> dict[str, str]:
-    """The broker's configuration; one node, so every internal topic has one replica."""
+    """Return the broker's configuration. There is one node, so every internal topic has one replica."""
     broker = settings.broker
     client = f"PLAINTEXT://{broker.host}:{broker.port}"
     controller = f"{broker.host}:{broker.controller_port}"
@@ -33,7 +33,7 @@ def properties(settings: Settings) -> dict[str, str]:
         "listeners": f"{client},CONTROLLER://{controller}",
         "advertised.listeners": client,
         "log.dirs": str(data_folder(settings)),
-        # Topics come from the catalogue; a typing error must not make one.
+        # Topics come from the catalogue; a misspelt name must not create one.
         "auto.create.topics.enable": "false",
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "8",
@@ -43,18 +43,18 @@ def properties(settings: Settings) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "share.coordinator.state.topic.num.partitions": "4",
-        # The log is the truth: a consumer's place in it outlives a long holiday (minutes in a year).
+        # The log is the truth: keep consumer offsets for a year (in minutes).
         "offsets.retention.minutes": "525600",
         "broker.session.timeout.ms": str(session_ms),
         "broker.heartbeat.interval.ms": str(session_ms // 6),
-        # A dead consumer's partitions move on in seconds, not in the 45 that suit a large cluster.
+        # Reassign a dead consumer's partitions within seconds; the default of 45 s suits a large cluster.
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.session.timeout.ms": "6000",
         "group.consumer.min.heartbeat.interval.ms": "250",
         "group.consumer.heartbeat.interval.ms": "1000",
-        # Compaction: look often; its hash table (128 MB by default) must fit the small heap.
+        # Compact often; the hash table of compaction (128 MB by default) must fit the small heap.
         "log.cleaner.backoff.ms": "1000",
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
         # Few clients: few threads.
@@ -65,22 +65,22 @@ def properties(settings: Settings) -> dict[str, str]:
 
 
 def render(properties: dict[str, str]) -> str:
-    """The text of a Java properties file."""
+    """Return the text of a Java properties file."""
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
 def data_folder(settings: Settings) -> Path:
-    """Where the log is: DATA/kafka."""
+    """Return the folder of Kafka's log, DATA/kafka."""
     return settings.paths.data.absolute() / "kafka"
 
 
 def configuration_file(settings: Settings) -> Path:
-    """The file that the running broker was configured with; written anew at each start."""
+    """Return the path of the broker's configuration, which each start overwrites."""
     return settings.paths.data.absolute() / "run" / "kafka.properties"
 
 
 def ports(settings: Settings) -> list[Port]:
-    """What the broker listens on."""
+    """Return the ports of clients and of the controller."""
     broker = settings.broker
     return [
         Port(broker.host, broker.port, "broker", "STEPSTREAM_BROKER_PORT"),
@@ -89,10 +89,10 @@ def ports(settings: Settings) -> list[Port]:
 
 
 def prepare(settings: Settings) -> list[str]:
-    """Checks, writes the configuration, formats new data; returns the command that is the broker.
+    """Check jars and ports, write the configuration, format new data; return the broker's command line.
 
     Raises:
-        StackError: jars that were not installed, a port that is taken, data that cannot be formatted.
+        StackError: the jars are not installed, a port is taken, or the data folder cannot be formatted.
     """
     if not jars.installed(java.home(settings)):
         raise StackError(f"Kafka is not installed in {java.home(settings)}: run `stepstream install`")
@@ -103,7 +103,7 @@ def prepare(settings: Settings) -> list[str]:
         file.parent.mkdir(parents=True, exist_ok=True)
         jars.write_atomically(file, render(properties(settings)).encode())
     except OSError as error:
-        raise StackError(f"cannot keep the log in {data} ({error}): set STEPSTREAM_PATHS_DATA") from None
+        raise StackError(f"cannot write Kafka's log to {data} ({error}): set STEPSTREAM_PATHS_DATA") from None
     if not (data / "meta.properties").exists():
         _format(settings, file)
     return java.command(settings, java.MAIN, str(file))
@@ -114,12 +114,13 @@ def _format(settings: Settings, file: Path) -> None:
     tool = java.command(settings, java.STORAGE_TOOL, "format", "-t", cluster, "-c", str(file))
     done = subprocess.run(tool, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise StackError(f"cannot format {data_folder(settings)} for Kafka: {said[-1] if said else 'no reason given'}")
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = output[-1] if output else f"status {done.returncode}, no output"
+        raise StackError(f"cannot format {data_folder(settings)} for Kafka: {reason}")
 
 
 def main() -> None:
-    """Becomes the broker."""
+    """Replace this process with the broker; exit with a message if it cannot start."""
     try:
         command = prepare(load())
     except (StackError, SettingsError) as error:

@@ -1,8 +1,7 @@
-"""Runs a program that cannot outlive whoever started it: `python -m stepstream.embedded.child MODULE`.
+"""Run a program that dies with its parent: `python -m stepstream.embedded.child MODULE` or `… -- COMMAND…`.
 
-The kernel is asked to kill this process when its parent dies, kill -9 included. The wish survives exec, so it
-holds for the broker, which becomes a Java process, too; `child -- COMMAND…` becomes any command in the same way.
-Linux only; elsewhere the supervisor's own stop must do.
+The process asks the kernel for SIGKILL when its parent dies, even by kill -9. The request survives exec, so it also
+covers the broker, which becomes a Java process. Linux only: other systems rely on the supervisor's own stop.
 """
 
 import ctypes
@@ -15,14 +14,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Asks for SIGKILL at the parent's death; exits if that was quicker."""
+    """Request SIGKILL at the parent's death; exit if the parent is dead already."""
     parent = os.getppid()
-    # Process 1 adopts orphans; in a container it may also be the command itself, but never supervisord.
+    # Process 1 adopts orphans. In a container it can also be the command that started this one, never supervisord.
     orphan = parent == 1 and "SUPERVISOR_ENABLED" in os.environ
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if orphan or os.getppid() != parent:
-        sys.exit("whoever started this process is gone")
+        sys.exit("exiting: the process that started this one has ended")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The errors of the embedded stack."""
+"""Define the errors of the embedded stack."""
 
 
 class StackError(Exception):
-    """A part that cannot be installed, started or kept running; the message says what to do about it."""
+    """A part cannot be installed, started or kept running; the message names the remedy."""
 
 
 class UnknownProcess(StackError):
-    """A name that no process of the stack has."""
+    """No process of the stack has this name; the message lists the names."""

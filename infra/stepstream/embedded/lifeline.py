@@ -1,8 +1,8 @@
-"""supervisord with a lifeline: `python -m stepstream.embedded.lifeline -c FILE`.
+"""Run supervisord until its owner ends: `python -m stepstream.embedded.lifeline -c FILE`.
 
-Standard input is a pipe that the stack's owner holds. When the owner ends, by kill -9 too, the pipe closes and
-supervisord gets a SIGTERM, upon which it stops its processes in order. A pipe rather than the kernel's parent-death
-signal, since that one follows the thread that started the child, and an owner may start a stack from any thread.
+Standard input is a pipe that the stack's owner holds. When the owner ends, even by kill -9, the pipe closes. This
+process then sends itself SIGTERM, and supervisord stops its processes in order. The kernel's parent-death signal does
+not serve here: it follows the thread that started the child, and an owner may start a stack from any thread.
 """
 
 import os

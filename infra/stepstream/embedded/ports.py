@@ -1,4 +1,4 @@
-"""Ports: told apart free from taken before anything is started, so that the message can name what to set."""
+"""Check ports before anything starts, so that the error can name the process that holds one and the variable to set."""
 
 import errno
 import random
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from stepstream.embedded.errors import StackError
 
 FREE_PORTS = range(10_000, 32_000)
-"""Where free ports are looked for: below those that Linux gives to outgoing connections, so that they stay free."""
+"""Range of the search for free ports: below the ports that Linux assigns to outgoing connections."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port that a process of ours will listen on, and the variable that moves it."""
+    """A port that a process of the stack will listen on, and the variable that changes it."""
 
     host: str
     port: int
@@ -23,51 +23,52 @@ class Port:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether one could listen there now; a socket that is only waiting to be forgotten does not count."""
-    return _fault(host, port) is None
-
-
-def _fault(host: str, port: int) -> OSError | None:
-    """Why one cannot listen there now."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        return error
-    except OverflowError:  # counted up from one that is nearly the last
-        return OSError(errno.EINVAL, "there are ports up to 65535")
-    return None
+    """Return True if a server could listen there now; a socket in TIME_WAIT does not count."""
+    return _bind_error(host, port) is None
 
 
 def check_free(ports: Iterable[Port]) -> None:
-    """Refuses ports that are taken, or that nobody could listen on.
+    """Check that a server could listen on each of the ports.
 
     Raises:
-        StackError: names each port, who wanted it, who has it, and the variable to set.
+        StackError: some are taken or unusable. The message names each port, its process, the process that holds it
+            and the variable to set.
     """
     faults = []
     for port in ports:
-        fault = _fault(port.host, port.port)
-        if fault is None:
+        error = _bind_error(port.host, port.port)
+        if error is None:
             continue
-        if fault.errno != errno.EADDRINUSE:
+        if error.errno != errno.EADDRINUSE:
             faults.append(
-                f"{port.process} cannot listen on {port.host}, port {port.port} ({fault.strerror}): "
+                f"{port.process} cannot listen on {port.host}, port {port.port} ({error.strerror}): "
                 f"set {port.variable}, or its host to an address of this machine"
             )
             continue
         owner = owner_of(port.port)
         faults.append(
             f"port {port.port} ({port.process}) is taken{f' by {owner}' if owner else ''}: "
-            f"stop what uses it, or set {port.variable}"
+            f"stop the process that uses it, or set {port.variable}"
         )
     if faults:
         raise StackError("\n".join(faults))
 
 
+def _bind_error(host: str, port: int) -> OSError | None:
+    """Return the error of listening there; None if it works."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return error
+    except OverflowError:  # a port counted up beyond 65535
+        return OSError(errno.EINVAL, "ports end at 65535")
+    return None
+
+
 def owner_of(port: int) -> str:
-    """The process that listens on a port, as `name (pid)`; empty where this user may not know."""
+    """Return the process that listens on a port, as `name (pid)`; empty if this user may not see it."""
     import psutil
 
     try:
@@ -80,9 +81,13 @@ def owner_of(port: int) -> str:
 
 
 def free_block(size: int, host: str = "127.0.0.1") -> int:
-    """The first of `size` free ports in a row, from a place chosen at random."""
+    """Return the first of `size` consecutive free ports, at a random place in `FREE_PORTS`.
+
+    Raises:
+        StackError: there is no such block.
+    """
     for _ in range(1_000):
         base = random.randrange(FREE_PORTS.start, FREE_PORTS.stop - size)
         if all(is_free(host, base + i) for i in range(size)):
             return base
-    raise StackError(f"no {size} free ports in a row between {FREE_PORTS.start} and {FREE_PORTS.stop}")
+    raise StackError(f"no {size} consecutive free ports between {FREE_PORTS.start} and {FREE_PORTS.stop}: free some")

@@ -1,6 +1,6 @@
-"""The table of the stack: every process, what it waits for, how it shows that it is ready, what it listens on.
+"""Declare the parts of the stack: each process with its prerequisites, readiness check and ports, and each action.
 
-Actions are the steps between: they run once, in the supervisor's own process, when what they need is ready.
+An action is a step between processes. It runs once, in the stack's own process, when its prerequisites are ready.
 """
 
 import sys
@@ -23,38 +23,40 @@ class Process:
     name: str
     module: str
     after: tuple[str, ...]
+    """Parts that must be ready before it starts."""
     ready: Ready
     ports: tuple[Port, ...]
     environment: dict[str, str] = field(default_factory=dict)
     ends: bool = False
-    """May end with success (its work is done); any other end is a crash, and it is started again."""
+    """True if it may end with status 0 because its work is done. Any other end is a crash and causes a restart."""
     external: bool = False
-    """Runs elsewhere: waited for, not started."""
+    """True if it runs elsewhere: the stack waits for it but does not start it."""
 
     @property
     def command(self) -> list[str]:
-        """The command line; the process dies with the supervisor."""
+        """Command line of a process that dies with the supervisor."""
         return [sys.executable, "-m", "stepstream.embedded.child", self.module]
 
 
 @dataclass(frozen=True)
 class Action:
-    """One step that the stack itself takes while it starts."""
+    """One step that the stack itself runs while it starts."""
 
     name: str
     after: tuple[str, ...]
+    """Parts that must be ready before it runs."""
     run: Callable[[Settings], None]
     serves: tuple[str, ...] = ()
-    """Taken only where one of these processes is selected; empty: wherever what it comes after is."""
+    """Processes that need it: it runs if one of them is selected. Empty: it runs if all of `after` are selected."""
 
 
 Part = Process | Action
 
 
-def table(settings: Settings) -> list[Part]:
-    """Everything there is, for settings that were wired; in an order in which it could start.
+def stack_parts(settings: Settings) -> list[Part]:
+    """Return every process and action, in a valid order of starting, for settings of `resolve_addresses`.
 
-    Metrics ports count up from `stack.metrics_port_base` in the order of this table.
+    Metrics ports count up from `stack.metrics_port_base` in this order.
     """
     external = settings.stack.external
     metrics = _Metrics(settings)
@@ -108,7 +110,7 @@ def table(settings: Settings) -> list[Part]:
         metrics.process("label", "jobs.label", log, job=True),
         metrics.process("measure", "jobs.measure", log, job=True),
         metrics.process("watch", "jobs.watch", log, job=True),
-        metrics.process("store-writer", "jobs.store", (*log, "tables"), job=True),
+        metrics.process("store-writer", "jobs.sink", (*log, "tables"), job=True),
         Action("base-model", log, actions.publish_base, serves=("learner", *names)),
         metrics.process("learner", "learner", model),
         *workers,
@@ -131,13 +133,13 @@ def table(settings: Settings) -> list[Part]:
     ]
 
 
-def select(parts: Sequence[Part], names: Collection[str] | None = None) -> list[Part]:
-    """The named processes (`worker`: all of them; None: everything) and the actions that they make possible.
+def select_parts(parts: Sequence[Part], names: Collection[str] | None = None) -> list[Part]:
+    """Return the named processes (`worker`: all workers; None: all) and the actions whose prerequisites they include.
 
-    What is not selected is not waited for. An action is selected with the processes that it comes after.
+    Nothing waits for a part that is not selected.
 
     Raises:
-        UnknownProcess: a name that no process has.
+        UnknownProcess: no process has one of the names.
     """
     processes = {part.name: part for part in parts if isinstance(part, Process)}
     if names is None:
@@ -149,17 +151,17 @@ def select(parts: Sequence[Part], names: Collection[str] | None = None) -> list[
         if unknown := sorted(chosen - set(processes)):
             raise UnknownProcess(f"no such process: {', '.join(unknown)}; there are {', '.join(processes)}")
     for part in parts:
-        wanted = isinstance(part, Action) and (not part.serves or bool(chosen.intersection(part.serves)))
-        if wanted and chosen.issuperset(part.after):
+        is_needed = isinstance(part, Action) and (not part.serves or bool(chosen.intersection(part.serves)))
+        if is_needed and chosen.issuperset(part.after):
             chosen.add(part.name)
     return [part for part in parts if part.name in chosen]
 
 
-def levels(parts: Sequence[Part]) -> list[list[str]]:
-    """Names in the order of starting: each level needs only what is in the ones before it.
+def start_order(parts: Sequence[Part]) -> list[list[str]]:
+    """Return the names by level of starting: a part's prerequisites are all in earlier levels.
 
     Raises:
-        StackError: the table has a cycle.
+        StackError: the prerequisites form a cycle.
     """
     names = {part.name for part in parts}
     sorter = TopologicalSorter({part.name: names.intersection(part.after) for part in parts})
@@ -176,7 +178,7 @@ def levels(parts: Sequence[Part]) -> list[list[str]]:
 
 
 class _Metrics:
-    """Hands out the metrics ports, one a process."""
+    """Allocates one metrics port for each process."""
 
     def __init__(self, settings: Settings) -> None:
         self._host = settings.metrics.host
@@ -190,7 +192,7 @@ class _Metrics:
         job: bool = False,
         ends: bool = False,
     ) -> Process:
-        """A process that shows its metrics, and that it is ready, on a port of its own."""
+        """Return a process whose readiness shows at its own metrics port."""
         port, self._next = self._next, self._next + 1
         return Process(
             name,

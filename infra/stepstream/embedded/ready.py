@@ -1,4 +1,4 @@
-"""What tells that a part is ready: a question asked again and again until its answer is right."""
+"""Check that a part is ready: Kafka lists its topics, the registry its subjects, an HTTP address answers 200."""
 
 import logging
 import socket
@@ -15,7 +15,7 @@ from stepstream.topics.client import admin_client
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 
 _TIMEOUT_S = 2.0
-# librdkafka reports each refused connection; while something starts, that is what is expected.
+# Discards librdkafka's reports of refused connections, which are normal while a broker starts.
 SILENT = logging.getLogger("stepstream.embedded.ready.librdkafka")
 SILENT.addHandler(logging.NullHandler())
 SILENT.propagate = False
@@ -25,22 +25,22 @@ class Ready(Protocol):
     """A readiness check."""
 
     def __call__(self) -> bool:
-        """Asks once; blocks for 2 s at most; never raises for a part that is not there yet.
+        """Return True if the part is ready; one attempt of at most 2 s. False if it does not answer.
 
         Raises:
-            SettingsError: with these settings it cannot be asked.
+            SettingsError: the settings allow no client.
         """
         ...
 
     @property
     def address(self) -> str:
-        """Where it asks, for messages."""
+        """Address of the part, for messages."""
         ...
 
 
 @dataclass(frozen=True)
 class KafkaReady:
-    """The brokers list their topics."""
+    """Ready when the brokers list their topics."""
 
     kafka: KafkaSettings
 
@@ -50,9 +50,9 @@ class KafkaReady:
         return self.kafka.bootstrap
 
     def __call__(self) -> bool:
-        """Asks once."""
+        """Connect to the brokers, then list the topics."""
         if not any(_accepts(server) for server in self.address.split(",")):
-            return False  # librdkafka would wait, with back-off, for what one look tells
+            return False  # faster than librdkafka, which retries with back-off until the timeout
         try:
             client = admin_client(self.kafka, SILENT)
             return bool(client.list_topics(timeout=_TIMEOUT_S).brokers)
@@ -62,20 +62,20 @@ class KafkaReady:
 
 @dataclass(frozen=True)
 class RegistryReady:
-    """The registry lists its subjects, to whom it is told to trust."""
+    """Ready when the registry lists its subjects for the configured credentials."""
 
     registry: SchemaRegistrySettings
 
     @property
     def address(self) -> str:
-        """Its addresses, without credentials."""
+        """Addresses of the registry, without credentials."""
         return masked(self.registry.url)
 
     def __call__(self) -> bool:
-        """Asks once."""
-        asked = self.registry.model_copy(update={"timeout_s": _TIMEOUT_S})
+        """List the subjects."""
+        registry = self.registry.model_copy(update={"timeout_s": _TIMEOUT_S})
         try:
-            RegistryClient(asked, attempts=1).subjects()
+            RegistryClient(registry, attempts=1).subjects()
         except (OSError, HTTPException, ValueError, RegistryRefused):
             return False
         return True
@@ -83,18 +83,18 @@ class RegistryReady:
 
 @dataclass(frozen=True)
 class HttpReady:
-    """A GET answers 200, with a text in it if one is named."""
+    """Ready when a GET of `url` answers 200 with a body that includes `contains`."""
 
     url: str
     contains: str = ""
 
     @property
     def address(self) -> str:
-        """The address asked."""
+        """The URL."""
         return self.url
 
     def __call__(self) -> bool:
-        """Asks once."""
+        """Send the GET."""
         try:
             with urllib.request.urlopen(self.url, timeout=_TIMEOUT_S) as response:
                 return response.status == 200 and (

@@ -1,10 +1,11 @@
-"""The embedded stack: starts its processes in order, watches them, stops them, and leaves nothing running."""
+"""Start the stack's processes in order, restart one that crashes, and stop them all so that none is left running."""
 
 import os
 import signal
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,18 +14,19 @@ import psutil
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded import install
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.errors import StackError
+from stepstream.embedded.monitor import ProcessMonitor
 from stepstream.embedded.ports import check_free
-from stepstream.embedded.processes import Process, levels, select, table
+from stepstream.embedded.processes import Process, select_parts, stack_parts, start_order
+from stepstream.embedded.ready import KafkaReady
 from stepstream.embedded.startup import POLL_S, Event, OnEvent, Startup
-from stepstream.embedded.supervisord import OWNER, Supervisord
-from stepstream.embedded.watch import Watch
+from stepstream.embedded.supervisord import OWNER_VARIABLE, Supervisord
 
-__all__ = ["Event", "OnEvent", "Stack"]
+__all__ = ["Event", "OnEvent", "Stack", "ensure_broker"]
 
-# Carried by every process of a stack and by whatever they start, so that none can hide.
-_MARK = "STEPSTREAM_STACK_ID"
+# Variable in the environment of every process of the stack and of their descendants, by which `members` finds them.
+_ID_VARIABLE = "STEPSTREAM_STACK_ID"
 
 
 def _ignore(_event: Event) -> None:
@@ -32,10 +34,9 @@ def _ignore(_event: Event) -> None:
 
 
 class Stack:
-    """The chosen processes over one data folder.
+    """The selected processes over one data folder; a context manager whose exit stops them.
 
-    Use it as a context manager: leaving it stops everything. Not to be shared between threads, except `pid`,
-    `kill` and `members`.
+    Only `pid`, `kill` and `members` may be called from other threads.
     """
 
     def __init__(
@@ -43,26 +44,26 @@ class Stack:
         settings: Settings,
         processes: Collection[str] | None = None,
         on_event: OnEvent = _ignore,
-        held: Collection[str] = (),
+        deferred: Collection[str] = (),
     ) -> None:
-        """Nothing runs yet.
+        """Select the processes; `start` starts them.
 
         Args:
-            settings: wired here, see `settings`.
-            processes: names to run, `worker` for all workers; default: all. An external part is only waited for.
-            on_event: called as things happen, in the calling thread of `start`, `poll` and `stop`.
-            held: names that `start` leaves down, for `start_process`.
+            settings: any settings; the attribute `settings` has their addresses resolved.
+            processes: names to run, `worker` for all workers; None: all. The stack only waits for an external part.
+            on_event: called with each event, in the thread that calls `start`, `poll` or `stop`.
+            deferred: names that `start` leaves down until `start_process`.
 
         Raises:
-            StackError: an unknown name.
+            StackError: a name is unknown.
         """
-        self.settings = wire(settings)
-        self._parts = select(table(self.settings), processes)
-        self._held = frozenset(held)
+        self.settings = resolve_addresses(settings)
+        self._parts = select_parts(stack_parts(self.settings), processes)
+        self._deferred = frozenset(deferred)
         self._on_event = on_event
         self._id = uuid.uuid4().hex
         self._supervisord = Supervisord(self.settings.paths.data)
-        self._watch = Watch(self._supervisord, self.settings.paths.data / "logs")
+        self._monitor = ProcessMonitor(self._supervisord, self.settings.paths.data / "logs")
         self._ended: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -76,26 +77,29 @@ class Stack:
 
     @property
     def processes(self) -> list[Process]:
-        """The processes that this stack runs, in the order of the table."""
+        """Selected processes that are not external, in the order of `stack_parts`."""
         return [part for part in self._parts if isinstance(part, Process) and not part.external]
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every process of the stack gets: this process's variables, with exactly these settings."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("STEPSTREAM_")}
+        """Environment of every process: this process's variables, with `settings` instead of its STEPSTREAM_ ones."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("STEPSTREAM_")}
         defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        return defaults | kept | environment_of(self.settings) | {_MARK: self._id, OWNER: str(os.getpid())}
+        identity = {_ID_VARIABLE: self._id, OWNER_VARIABLE: str(os.getpid())}
+        return defaults | inherited | environment_of(self.settings) | identity
 
     def log_file(self, name: str) -> Path:
-        """Where a process's output goes."""
+        """Return the path of a process's output."""
         return self.settings.paths.data / "logs" / f"{name}.log"
 
     def start(self) -> None:
-        """Starts everything, each part as soon as what it needs is ready; stops it all again if that fails.
+        """Start each part as soon as its prerequisites are ready; if one fails, stop all.
+
+        Blocks until all are ready. Installs Kafka first if it is missing.
 
         Raises:
-            StackError: a port that is taken, a process that does not come up, an external part that does not
-                answer, within `stack.start_deadline_s` seconds in all (the one-time install not counted).
+            StackError: a port is taken, a process fails, or a part is not ready within `stack.start_deadline_s`
+                seconds in all. The one-time installation does not count.
         """
         self._supervisord.wait_for_predecessor()
         check_free(port for process in self.processes for port in process.ports)
@@ -104,119 +108,137 @@ class Stack:
             self._on_event(Event("install", "ready"))
         try:
             self._supervisord.launch(self.processes, self.environment)
-            Startup(self.settings, self._parts, self._held, self._watch, self._on_event).run()
-            self._watch.restarted()
+            Startup(self.settings, self._parts, self._deferred, self._monitor, self._on_event).run()
+            self._monitor.restarted()
         except BaseException:
             self.stop()
             raise
 
     def poll(self) -> None:
-        """Looks at every process once; tells of restarts and ends through `on_event`. Call it about once a second.
+        """Report restarts and ends since the last call through `on_event`. Call it about once a second.
 
         Raises:
-            StackError: one that was given up, or that crashes again and again, or the supervisor is gone.
+            StackError: a process failed for good or crashes repeatedly, or supervisord does not answer.
         """
-        for name in self._watch.restarted():
+        for name in self._monitor.restarted():
             self._on_event(Event(name, "restarted"))
-        ended = {state.name for state in self._watch.states().values() if state.ended}
+        ended = {state.name for state in self._monitor.states().values() if state.ended}
         for name in sorted(ended - self._ended):
             self._on_event(Event(name, "ended"))
         self._ended = ended
 
     @property
     def ended(self) -> frozenset[str]:
-        """Processes whose work is done, as of the last `poll`."""
+        """Processes that had ended with success at the last `poll`."""
         return frozenset(self._ended)
 
     def pid(self, name: str) -> int:
-        """The process id of a process; 0 while it is down."""
+        """Return a process's id; 0 while it is down."""
         return int(self._supervisord.call("getProcessInfo", name)["pid"])
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Sends a signal to a process itself (not to what it started); returns its process id.
+        """Send a signal to a process but not to its children; return its id.
 
         Raises:
             StackError: it is not running.
         """
         pid = self.pid(name)
         if not pid:
-            raise StackError(f"{name} is not running")
+            raise StackError(f"cannot send {number.name} to {name}: it is not running")
         os.kill(pid, number)
         return pid
 
     def wait_ready(self, name: str, *, after_pid: int = 0) -> int:
-        """Blocks until a process is ready under another process id than `after_pid`; returns its id.
+        """Block until a process is ready under an id other than `after_pid`; return its id.
 
-        One whose work is done by then counts as ready; its id is 0.
+        A process that has ended with success counts as ready; its id is 0.
 
         Raises:
-            StackError: it is not, within `stack.start_deadline_s` seconds, or it was given up.
+            StackError: it is not ready within `stack.start_deadline_s` seconds, or it failed for good.
         """
         process = next(process for process in self.processes if process.name == name)
-        patience_s = self.settings.stack.start_deadline_s
-        deadline = time.monotonic() + patience_s
+        timeout_s = self.settings.stack.start_deadline_s
+        deadline = time.monotonic() + timeout_s
         while True:
-            state = self._watch.look()[name]
+            state = self._monitor.check()[name]
             if state.ended or (state.pid and state.pid != after_pid and process.ready()):
                 return state.pid
             if time.monotonic() > deadline:
-                raise StackError(f"{name} is not ready after {patience_s:g} s; {self._watch.last_words(name)}")
+                raise StackError(f"{name} is not ready after {timeout_s:g} s; {self._monitor.log_excerpt(name)}")
             time.sleep(POLL_S)
 
     def start_process(self, name: str) -> int:
-        """Starts one that was held or stopped, and waits until it is ready; returns its process id."""
+        """Start a deferred or stopped process and block until it is ready; return its id."""
         self._supervisord.call("startProcess", name, False)
-        self._watch.expect(name)
+        self._monitor.record_start(name)
         return self.wait_ready(name)
 
     def stop_process(self, name: str) -> None:
-        """Stops one process with SIGTERM and leaves it down; blocks until it is. Nothing if it is down already."""
+        """Stop a process with SIGTERM and block until it is down. Does nothing if it is down."""
         self._stop_level({name})
 
     def restart(self, name: str) -> int:
-        """Stops a process, starts it again and waits until it is ready; returns its new process id."""
+        """Stop and start a process, and block until it is ready; return its new id."""
         self.stop_process(name)
         return self.start_process(name)
 
     def members(self) -> list[psutil.Process]:
-        """Every process of this stack that is alive: the supervisor, its children, and whatever they started."""
-        found = []
+        """Return every living process of this stack: the supervisor and all its descendants."""
+        members = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(_MARK) == self._id and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                if process.environ().get(_ID_VARIABLE) == self._id and process.status() != psutil.STATUS_ZOMBIE:
+                    members.append(process)
             except psutil.Error:
                 continue
-        return found
+        return members
 
     def stop(self) -> None:
-        """Stops everything, who needs a part before the part; safe to call twice and after a failed start.
+        """Stop everything, each process before its prerequisites. Idempotent; also valid after a failed start.
 
-        A process that does not heed SIGTERM within its time is killed; so is whatever it left behind.
+        Kills a process that outlives its time after SIGTERM, and all descendants that are left.
         """
         if self._supervisord.running:
             running = {process.name for process in self.processes}
             try:
-                for level in reversed(levels(self._parts)):
+                for level in reversed(start_order(self._parts)):
                     self._stop_level(running.intersection(level))
             except StackError:
-                pass  # the supervisor is going down by itself: the sweep below has the last word
+                pass  # supervisord is stopping by itself; `members` below finds the rest
         self._supervisord.close()
         for process in self.members():
             process.kill()
         psutil.wait_procs(self.members(), timeout=5)
 
     def _stop_level(self, names: set[str]) -> None:
-        going: set[str] = {name for name, state in self._watch.states().items() if name in names and not state.down}
-        asked: set[str] = set()
-        while going:
-            states = self._watch.states()
-            for name in sorted(going):
+        remaining = {name for name, state in self._monitor.states().items() if name in names and not state.down}
+        signalled: set[str] = set()
+        while remaining:
+            states = self._monitor.states()
+            for name in sorted(remaining):
                 if states[name].down:
-                    going.remove(name)
+                    remaining.remove(name)
                     self._on_event(Event(name, "stopped"))
-                elif name not in asked and states[name].status in ("STARTING", "RUNNING", "BACKOFF"):
-                    asked.add(name)
+                elif name not in signalled and states[name].status in ("STARTING", "RUNNING", "BACKOFF"):
+                    signalled.add(name)
                     self._on_event(Event(name, "stopping"))
                     self._supervisord.call("stopProcess", name, False)
             time.sleep(POLL_S)
+
+
+@contextmanager
+def ensure_broker(settings: Settings, on_line: Callable[[str], None]) -> Iterator[Settings]:
+    """Yield settings with a reachable broker and registry, and start the embedded ones if no broker answers.
+
+    It stops at exit only what it started.
+
+    Raises:
+        StackError: the embedded broker or registry does not start.
+    """
+    resolved = resolve_addresses(settings)
+    if "broker" in resolved.stack.external or KafkaReady(resolved.kafka)():
+        yield resolved
+        return
+    on_line("no broker runs: starting the embedded one to read the log")
+    with Stack(resolved, ["broker", "registry"]) as stack:
+        yield stack.settings

@@ -1,4 +1,4 @@
-"""Starting the parts of a stack: each as soon as what it needs is ready, all within one deadline."""
+"""Start the parts of a stack, each as soon as its prerequisites are ready, all within one deadline."""
 
 import threading
 import time
@@ -9,17 +9,18 @@ from typing import Literal
 from stepstream.config import Settings
 from stepstream.embedded.addresses import VARIABLES
 from stepstream.embedded.errors import StackError
+from stepstream.embedded.monitor import ProcessMonitor
 from stepstream.embedded.processes import Action, Part
-from stepstream.embedded.watch import Watch
 
 POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a person may want to see: `name` is a process, an action, or `install`."""
+    """A change in the stack that people may want to see."""
 
     name: str
+    """A process, an action, or `install`."""
     state: Literal["starting", "ready", "restarted", "ended", "stopping", "stopped"]
     detail: str = ""
 
@@ -28,67 +29,72 @@ OnEvent = Callable[[Event], None]
 
 
 class Startup:
-    """One start of the parts; `run` blocks until all are ready."""
+    """One start of the parts."""
 
     def __init__(
-        self, settings: Settings, parts: Sequence[Part], held: Collection[str], watch: Watch, on_event: OnEvent
+        self,
+        settings: Settings,
+        parts: Sequence[Part],
+        deferred: Collection[str],
+        monitor: ProcessMonitor,
+        on_event: OnEvent,
     ) -> None:
-        """`held` are processes to leave down: actions on them are left out, processes after them do not wait."""
+        """Leave out the `deferred` processes and the actions that need them; no other part waits for these."""
         self._settings = settings
-        self._parts = [part for part in parts if part.name not in held and not _acts_on(part, held)]
-        self._watch = watch
+        self._parts = [part for part in parts if part.name not in deferred and not _acts_on(part, deferred)]
+        self._monitor = monitor
         self._on_event = on_event
-        self._began: dict[str, float] = {}
-        self._running: dict[str, _Run] = {}
+        self._started_at: dict[str, float] = {}
+        self._running: dict[str, _BackgroundAction] = {}
         self._ready: set[str] = set()
 
     def run(self) -> None:
-        """Starts everything.
+        """Start the parts and block until all are ready.
 
         Raises:
-            StackError: a process was given up, an action failed, or the deadline passed.
+            StackError: a process or an action failed, or the deadline passed.
         """
         deadline = time.monotonic() + self._settings.stack.start_deadline_s
         names = {part.name for part in self._parts}
         while self._ready != names:
             for part in self._parts:
-                if part.name not in self._began and self._ready.issuperset(names.intersection(part.after)):
-                    self._begin(part)
+                if part.name not in self._started_at and self._ready.issuperset(names.intersection(part.after)):
+                    self._start(part)
             for part in self._parts:
-                if part.name in self._began and part.name not in self._ready and self._is_ready(part):
+                if part.name in self._started_at and part.name not in self._ready and self._is_ready(part):
                     self._ready.add(part.name)
-                    self._on_event(Event(part.name, "ready", f"{time.monotonic() - self._began[part.name]:.1f} s"))
-            self._watch.look()
+                    self._on_event(Event(part.name, "ready", f"{time.monotonic() - self._started_at[part.name]:.1f} s"))
+            self._monitor.check()
             if time.monotonic() > deadline:
-                raise StackError(self._late())
+                raise StackError(self._deadline_message())
             time.sleep(POLL_S)
 
-    def _begin(self, part: Part) -> None:
-        self._began[part.name] = time.monotonic()
+    def _start(self, part: Part) -> None:
+        self._started_at[part.name] = time.monotonic()
         self._on_event(Event(part.name, "starting"))
         if isinstance(part, Action):
-            self._running[part.name] = _Run(part, self._settings)
+            self._running[part.name] = _BackgroundAction(part, self._settings)
         elif not part.external:
-            self._watch.supervisord.call("startProcess", part.name, False)
+            self._monitor.supervisord.call("startProcess", part.name, False)
 
     def _is_ready(self, part: Part) -> bool:
         return self._running[part.name].done() if isinstance(part, Action) else part.ready()
 
-    def _late(self) -> str:
+    def _deadline_message(self) -> str:
         lines = [f"not ready after {self._settings.stack.start_deadline_s:g} s (STEPSTREAM_STACK_START_DEADLINE_S):"]
         for part in self._parts:
-            if part.name not in self._began or part.name in self._ready:
+            if part.name not in self._started_at or part.name in self._ready:
                 continue
             if isinstance(part, Action):
-                lines.append(f"{part.name} goes on and on")
+                lines.append(f"{part.name} has not finished")
             elif part.external:
                 lines.append(
                     f"{part.name} runs elsewhere and does not answer at {part.ready.address}: "
                     f"start it there, or set {VARIABLES[part.name]}"
                 )
             else:
-                where = f"{part.name} does not answer at {part.ready.address}"
-                lines.append(f"{where}; {self._watch.last_words(part.name)}")
+                excerpt = self._monitor.log_excerpt(part.name)
+                lines.append(f"{part.name} does not answer at {part.ready.address}; {excerpt}")
         return "\n".join(lines)
 
 
@@ -96,25 +102,30 @@ def _acts_on(part: Part, names: Collection[str]) -> bool:
     return isinstance(part, Action) and any(name in names for name in part.after)
 
 
-class _Run:
-    """An action on a thread of its own, so that the processes that do not need it come up meanwhile."""
+class _BackgroundAction:
+    """An action on its own thread, so that processes that do not need it start meanwhile."""
 
     def __init__(self, action: Action, settings: Settings) -> None:
         self._action = action
         self._error: BaseException | None = None
-        # A daemon: an interrupted start does not wait for it.
-        self._thread = threading.Thread(target=self._work, args=(settings,), name=action.name, daemon=True)
+        # A daemon thread: an interrupted start does not wait for it.
+        self._thread = threading.Thread(target=self._run, args=(settings,), name=action.name, daemon=True)
         self._thread.start()
 
-    def _work(self, settings: Settings) -> None:
-        try:
-            self._action.run(settings)
-        except BaseException as error:
-            self._error = error
-
     def done(self) -> bool:
+        """Return True if the action has finished.
+
+        Raises:
+            StackError: the action failed.
+        """
         if self._thread.is_alive():
             return False
         if self._error is not None:
             raise StackError(f"{self._action.name}: {self._error or repr(self._error)}") from self._error
         return True
+
+    def _run(self, settings: Settings) -> None:
+        try:
+            self._action.run(settings)
+        except BaseException as error:
+            self._error = error

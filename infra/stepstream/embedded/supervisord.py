@@ -1,6 +1,6 @@
-"""supervisord, the well-kept supervisor: its configuration, its life, and calls to it over a unix socket.
+"""Configure, start, call and stop supervisord; calls go over a unix socket.
 
-It is run through `lifeline`: when the stack's owner ends, however it ends, everything is stopped in order.
+It runs through `lifeline`: when the stack's owner ends, even by kill -9, supervisord stops its processes in order.
 """
 
 import getpass
@@ -22,35 +22,36 @@ from typing import Any
 import psutil
 
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.processes import Process, levels
+from stepstream.embedded.processes import Process, start_order
 
-# Linux allows 107 bytes for a unix socket's path, and supervisord adds ".PID" for a moment.
+# Linux allows 107 bytes for a unix socket's path, and supervisord appends ".PID" while it binds.
 _LONGEST_SOCKET_PATH = 95
 _LOG_BYTES = "10MB"
-# What begins a comment, or ends a line, in its configuration, and cannot be escaped.
-_UNSPEAKABLE = re.compile(r"\s[;#]|[\r\n]")
-_FULL_BYTES = 1_000_000
-# A process that lives shorter than this after its start counts as a failed start: it is tried again after
-# 1, 2, 3… seconds, and given up ("FATAL") after this many tries. One that lived longer starts again at once.
+# Characters that begin a comment or end a line in supervisord's configuration and have no escape.
+_UNESCAPABLE = re.compile(r"\s[;#]|[\r\n]")
+_MIN_FREE_BYTES = 1_000_000
+# A process that ends within _START_SECONDS counts as a failed start. supervisord retries it after 1, 2, 3… s and sets
+# it to FATAL after _START_RETRIES retries. A process that lived longer restarts immediately.
 _START_SECONDS = 10
 _START_RETRIES = 3
-# Exit status of a process that cannot use its settings (`topics.process`): starting it again is no help.
+# Exit status of a process that cannot use its settings (`core.process`); a restart would not help.
 MISCONFIGURED = 2
 _MODULE = "stepstream.embedded.lifeline"
 _DEADLINE_S = 60.0
 _STOP_S = 90.0
-# From SIGTERM to SIGKILL, as long as Kubernetes gives unless told otherwise.
+# Seconds from SIGTERM to SIGKILL; Kubernetes' default.
 _STOP_WAIT_S = 30
-# The variable that tells supervisord's owner, for whoever finds it running.
-OWNER = "STEPSTREAM_STACK_OWNER"
+# Variable with the process id of supervisord's owner, by which a later stack over the same folder finds the owner.
+OWNER_VARIABLE = "STEPSTREAM_STACK_OWNER"
 
 
 def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str:
-    """The text of supervisord's configuration. Nothing starts by itself; the environment is inherited.
+    """Return the text of supervisord's configuration. No process starts by itself; all inherit the environment.
 
-    Stopping goes by priority, highest first: who needs a part is stopped before it, also without the stack.
+    Priorities follow the levels of starting. supervisord stops the highest first, so each process stops before its
+    prerequisites even without the stack.
     """
-    # Without `user`, supervisord warns a person who is root at every start.
+    # Without `user`, supervisord warns root at every start.
     user = ("user=root",) if os.geteuid() == 0 else ()
     lines = [
         "[supervisord]",
@@ -68,7 +69,7 @@ def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str
         "[rpcinterface:supervisor]",
         "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
     ]
-    rank = {name: i for i, level in enumerate(levels(processes)) for name in level}
+    rank = {name: i for i, level in enumerate(start_order(processes)) for name in level}
     for process in processes:
         lines += [
             f"[program:{process.name}]",
@@ -83,7 +84,7 @@ def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str
             f"stopwaitsecs={_STOP_WAIT_S}",
             "killasgroup=true",
             "redirect_stderr=true",
-            f"stdout_logfile={_escape(_escape(data / 'logs' / f'{process.name}.log'))}",  # it is expanded twice
+            f"stdout_logfile={_escape(_escape(data / 'logs' / f'{process.name}.log'))}",  # supervisord expands it twice
             f"stdout_logfile_maxbytes={_LOG_BYTES}",
             "stdout_logfile_backups=2",
         ]
@@ -91,15 +92,15 @@ def configuration(processes: Sequence[Process], data: Path, socket: Path) -> str
 
 
 def disk_is_full(data: Path) -> bool:
-    """Whether a process that ended over this folder may have ended of it."""
+    """Return True if the disk of `data` is so full that it may have ended a process."""
     try:
-        return shutil.disk_usage(data).free < _FULL_BYTES
+        return shutil.disk_usage(data).free < _MIN_FREE_BYTES
     except OSError:
         return False
 
 
 class Supervisord:
-    """A running supervisord, started by `launch` and owned by this process. Calls may come from any thread."""
+    """A supervisord that this process owns. Any thread may use `call`."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -109,16 +110,16 @@ class Supervisord:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def wait_for_predecessor(self) -> None:
-        """Lets a supervisord of the same folder, whose owner was killed, finish stopping what it had.
+        """Block while a supervisord of the same folder, whose owner was killed, stops its processes.
 
         Raises:
-            StackError: its owner lives: another stack runs over this folder; or it does not finish.
+            StackError: its owner lives, so another stack runs over this folder; or it does not stop within 90 s.
         """
         try:
             process = psutil.Process(int((self._data / "run" / "supervisord.pid").read_text()))
             if _MODULE not in process.cmdline():
                 return
-            owner = int(process.environ().get(OWNER, 0))
+            owner = int(process.environ().get(OWNER_VARIABLE, 0))
             if not psutil.pid_exists(owner):
                 process.wait(_STOP_S)
                 return
@@ -132,15 +133,18 @@ class Supervisord:
         )
 
     def launch(self, processes: Sequence[Process], environment: Mapping[str, str]) -> None:
-        """Starts it, without any process.
+        """Start supervisord with none of its processes running; block until it answers.
 
         Raises:
-            StackError: it does not answer within 30 s, or the data folder cannot be used.
+            StackError: it does not answer within 60 s, or the data folder cannot be used.
         """
         from supervisor.xmlrpc import SupervisorTransport
 
-        if _UNSPEAKABLE.search(str(self._data)):
-            raise StackError(f"supervisord cannot be told of {str(self._data)!r}: set STEPSTREAM_PATHS_DATA")
+        if _UNESCAPABLE.search(str(self._data)):
+            raise StackError(
+                f"supervisord's configuration cannot hold the path {str(self._data)!r} (line break, or ; or # after a "
+                "space): set STEPSTREAM_PATHS_DATA"
+            )
 
         run, logs = self._data / "run", self._data / "logs"
         socket = self._socket(run)
@@ -150,7 +154,7 @@ class Supervisord:
             logs.mkdir(parents=True, exist_ok=True)
             file.write_text(configuration(processes, self._data, socket), encoding="utf-8")
         except OSError as error:
-            raise StackError(f"cannot keep data in {self._data} ({error}): set STEPSTREAM_PATHS_DATA") from None
+            raise StackError(f"cannot write to {self._data} ({error}): set STEPSTREAM_PATHS_DATA") from None
         with (logs / "supervisord.out").open("wb") as sink:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, "-c", str(file)],
@@ -158,7 +162,7 @@ class Supervisord:
                 stdout=sink,
                 stderr=sink,
                 env=dict(environment),
-                start_new_session=True,  # a Ctrl-C at the terminal is for the owner alone
+                start_new_session=True,  # only the owner gets Ctrl-C from the terminal
             )
         self._proxy = xmlrpc.client.ServerProxy(
             "http://127.0.0.1", transport=SupervisorTransport(None, None, f"unix://{socket}")
@@ -170,16 +174,16 @@ class Supervisord:
                 return
             except StackError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
-                    said = (logs / "supervisord.out").read_text(errors="replace").strip()
+                    output = (logs / "supervisord.out").read_text(errors="replace").strip()
                     self.close()
-                    raise StackError(f"supervisord did not start: {said or 'see supervisord.log'}") from None
+                    raise StackError(f"supervisord did not start: {output or 'see supervisord.log'}") from None
                 time.sleep(0.02)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """One call of `supervisor.METHOD`.
+        """Call `supervisor.METHOD` and return its result.
 
         Raises:
-            StackError: supervisord is gone, or refuses.
+            StackError: supervisord does not answer or rejects the call.
         """
         with self._lock:
             try:
@@ -188,16 +192,16 @@ class Supervisord:
                 raise StackError(f"supervisord: {method}: {fault.faultString}") from None
             except (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
                 self._proxy("close")()
-                why = f"the disk of {self._data} is full: make room" if disk_is_full(self._data) else repr(error)
-                raise StackError(f"supervisord does not answer: {why}") from None
+                reason = f"the disk of {self._data} is full: make room" if disk_is_full(self._data) else repr(error)
+                raise StackError(f"supervisord does not answer: {reason}") from None
 
     @property
     def running(self) -> bool:
-        """Whether it lives."""
+        """True while supervisord runs."""
         return self._process is not None and self._process.poll() is None
 
     def close(self, timeout: float = _STOP_S) -> None:
-        """Closes the pipe, upon which it stops whatever still runs, in order; kills it after `timeout` seconds."""
+        """Close the pipe, so that supervisord stops its processes and ends; kill it after `timeout` seconds."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()

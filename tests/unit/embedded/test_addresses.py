@@ -1,4 +1,4 @@
-"""One place for addresses: what clients use follows from what listens."""
+"""`resolve_addresses` derives the clients' addresses from the ports that the parts listen on."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.config import Settings, environment_of, load
-from stepstream.embedded.addresses import isolated, reachable, wire
-from stepstream.embedded.processes import Process, table
+from stepstream.embedded.addresses import isolated, reachable, resolve_addresses
+from stepstream.embedded.processes import Process, stack_parts
 
 
 def settings(**variables: str) -> Settings:
@@ -16,14 +16,14 @@ def settings(**variables: str) -> Settings:
 
 
 def test_defaults_are_the_embedded_addresses() -> None:
-    wired = wire(Settings())
-    assert wired.stack.external == []
-    assert wired.kafka == Settings().kafka
-    assert wired.clickhouse == Settings().clickhouse
+    resolved = resolve_addresses(Settings())
+    assert resolved.stack.external == []
+    assert resolved.kafka == Settings().kafka
+    assert resolved.clickhouse == Settings().clickhouse
 
 
-def test_clients_follow_the_ports_of_what_listens() -> None:
-    wired = wire(
+def test_client_addresses_follow_the_ports_of_the_parts() -> None:
+    resolved = resolve_addresses(
         settings(
             BROKER_PORT="19092",
             REGISTRY_PORT="18081",
@@ -33,12 +33,12 @@ def test_clients_follow_the_ports_of_what_listens() -> None:
             STACK_WORKERS="2",
         )
     )
-    assert wired.kafka.bootstrap == "127.0.0.1:19092"
-    assert wired.schema_registry.url == "http://127.0.0.1:18081"
-    assert wired.clickhouse.url == "http://127.0.0.1:18123"
-    assert wired.fleet.gateway_url == "http://127.0.0.1:18080"
-    assert wired.gateway.upstreams == ["http://127.0.0.1:18000", "http://127.0.0.1:18001"]
-    assert wired.stack.external == []
+    assert resolved.kafka.bootstrap == "127.0.0.1:19092"
+    assert resolved.schema_registry.url == "http://127.0.0.1:18081"
+    assert resolved.clickhouse.url == "http://127.0.0.1:18123"
+    assert resolved.fleet.gateway_url == "http://127.0.0.1:18080"
+    assert resolved.gateway.upstreams == ["http://127.0.0.1:18000", "http://127.0.0.1:18001"]
+    assert resolved.stack.external == []
 
 
 @pytest.mark.parametrize(
@@ -49,29 +49,29 @@ def test_clients_follow_the_ports_of_what_listens() -> None:
         ("CLICKHOUSE_URL", "https://clickhouse.example:8443", "store"),
     ],
 )
-def test_a_part_with_an_address_of_its_own_runs_elsewhere(name: str, value: str, part: str) -> None:
-    wired = wire(settings(**{name: value}))
-    assert wired.stack.external == [part]
-    assert environment_of(wired)[f"STEPSTREAM_{name}"] == value
-    external = [process.name for process in table(wired) if isinstance(process, Process) and process.external]
+def test_a_part_with_a_changed_address_is_external(name: str, value: str, part: str) -> None:
+    resolved = resolve_addresses(settings(**{name: value}))
+    assert resolved.stack.external == [part]
+    assert environment_of(resolved)[f"STEPSTREAM_{name}"] == value
+    external = [process.name for process in stack_parts(resolved) if isinstance(process, Process) and process.external]
     assert external == [part]
 
 
-def test_a_part_at_the_embedded_address_can_be_said_to_run_elsewhere() -> None:
-    assert wire(settings(STACK_EXTERNAL="broker")).stack.external == ["broker"]
+def test_a_part_at_the_embedded_address_can_be_declared_external() -> None:
+    assert resolve_addresses(settings(STACK_EXTERNAL="broker")).stack.external == ["broker"]
 
 
-def test_addresses_of_the_user_are_left_alone() -> None:
-    wired = wire(settings(GATEWAY_UPSTREAMS="http://gpu-1:8000", FLEET_GATEWAY_URL="http://gate"))
-    assert wired.gateway.upstreams == ["http://gpu-1:8000"]
-    assert wired.fleet.gateway_url == "http://gate"
+def test_addresses_that_the_user_set_stay() -> None:
+    resolved = resolve_addresses(settings(GATEWAY_UPSTREAMS="http://gpu-1:8000", FLEET_GATEWAY_URL="http://gate"))
+    assert resolved.gateway.upstreams == ["http://gpu-1:8000"]
+    assert resolved.fleet.gateway_url == "http://gate"
 
 
 @pytest.mark.parametrize(
     ("host", "address"),
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("10.0.0.7", "10.0.0.7")],
 )
-def test_wildcards_are_reached_over_the_loopback(host: str, address: str) -> None:
+def test_wildcard_hosts_are_reached_over_the_loopback(host: str, address: str) -> None:
     assert reachable(host) == address
 
 
@@ -87,10 +87,10 @@ def test_wildcards_are_reached_over_the_loopback(host: str, address: str) -> Non
         },
     )
 )
-def test_wiring_is_idempotent_and_survives_the_way_to_a_child(variables: dict[str, str]) -> None:
-    wired = wire(settings(**variables))
-    assert wire(wired) == wired
-    assert load(environment=environment_of(wired)) == wired
+def test_resolved_addresses_are_stable_and_pass_to_a_child_by_its_environment(variables: dict[str, str]) -> None:
+    resolved = resolve_addresses(settings(**variables))
+    assert resolve_addresses(resolved) == resolved
+    assert load(environment=environment_of(resolved)) == resolved
 
 
 def test_isolated_stacks_share_no_port_and_no_folder(tmp_path: Path) -> None:
@@ -99,9 +99,10 @@ def test_isolated_stacks_share_no_port_and_no_folder(tmp_path: Path) -> None:
     assert one.stack.external == []
     assert one.label.idle_timeout_s == 3
 
-    def ports(of: Settings) -> list[int]:
-        return [port.port for process in table(of) if isinstance(process, Process) for port in process.ports]
+    def ports(settings: Settings) -> list[int]:
+        processes = (part for part in stack_parts(settings) if isinstance(part, Process))
+        return [port.port for process in processes for port in process.ports]
 
     assert len(ports(one)) == len(set(ports(one)))
     assert not set(ports(one)) & set(ports(two))
-    assert not set(ports(one)) & set(ports(wire(Settings())))
+    assert not set(ports(one)) & set(ports(resolve_addresses(Settings())))

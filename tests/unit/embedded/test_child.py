@@ -1,4 +1,4 @@
-"""A child that cannot outlive its parent."""
+"""A process run by `embedded.child` dies with its parent."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from waiting import PATIENCE_S, until
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal: run on Linux")
-def test_child_and_what_it_becomes_die_with_the_parent() -> None:
+def test_a_child_dies_with_its_parent_also_after_exec() -> None:
     parent_program = (
         "import subprocess, sys, time\n"
         "command = [sys.executable, '-m', 'stepstream.embedded.child', '--', '/bin/sleep', '600']\n"
@@ -27,7 +27,7 @@ def test_child_and_what_it_becomes_die_with_the_parent() -> None:
     child.wait(PATIENCE_S)
 
 
-def test_module_is_run_as_the_program_with_its_arguments() -> None:
+def test_a_module_runs_as_the_main_program_with_its_arguments() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "stepstream.embedded.child", "platform", "terse"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The lock of Kafka's jars, and fetching against it; no network."""
+"""Kafka's jars are fetched and checked against the lock. No test uses the network."""
 
 import hashlib
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepstream.embedded import jars
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.lock import KAFKA_VERSION, Jar, committed, digest, parse, render
+from stepstream.embedded.jar_lock import KAFKA_VERSION, Jar, committed, digest, parse, render
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-_", min_size=1, max_size=20)
 JARS = st.lists(
@@ -19,12 +19,12 @@ JARS = st.lists(
 
 
 @given(JARS)
-def test_lock_reads_back_as_it_was_written(locked: tuple[Jar, ...]) -> None:
+def test_a_rendered_lock_parses_to_the_same_jars(locked: tuple[Jar, ...]) -> None:
     assert parse(render(locked)) == locked
 
 
 @given(JARS.filter(lambda jars: len(jars) > 1))
-def test_digest_tells_locks_apart(locked: tuple[Jar, ...]) -> None:
+def test_the_digest_depends_on_the_jars_and_not_on_their_order(locked: tuple[Jar, ...]) -> None:
     assert digest(locked) == digest(tuple(reversed(locked)))
     assert digest(locked) != digest(locked[1:])
 
@@ -34,15 +34,15 @@ def test_digest_tells_locks_apart(locked: tuple[Jar, ...]) -> None:
     [
         ("group artefact 1.0", "line 1"),
         ("group artefact 1.0 abc", "line 1"),
-        (f"g a 1.0 {'0' * 64}\nh a 1.0 {'1' * 64}", r"told twice: a-1\.0\.jar"),
+        (f"g a 1.0 {'0' * 64}\nh a 1.0 {'1' * 64}", r"lists twice: a-1\.0\.jar"),
     ],
 )
-def test_malformed_lock_is_refused(line: str, message: str) -> None:
+def test_a_malformed_lock_raises(line: str, message: str) -> None:
     with pytest.raises(StackError, match=message):
         parse(line)
 
 
-def test_committed_lock_is_the_broker_and_its_logging() -> None:
+def test_the_committed_lock_holds_kafka_and_log4j_in_one_version_each() -> None:
     names = {jar.artefact: jar.version for jar in committed()}
     assert len(names) == 46
     assert names["kafka_2.13"] == names["kafka-clients"] == KAFKA_VERSION
@@ -59,7 +59,7 @@ def fetch(jar: Jar, scratch: Path) -> Path:
     return file
 
 
-def test_fetches_only_what_is_missing_or_wrong(tmp_path: Path) -> None:
+def test_only_missing_and_altered_jars_are_fetched(tmp_path: Path) -> None:
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "one-1.jar").write_bytes(b"damaged")
     (tmp_path / "jars" / "two-1.jar").write_bytes(CONTENT["two"])
@@ -70,13 +70,13 @@ def test_fetches_only_what_is_missing_or_wrong(tmp_path: Path) -> None:
         return fetch(jar, scratch)
 
     seen: list[tuple[int, int]] = []
-    jars.fetch_all(LOCKED, tmp_path, lambda done, of: seen.append((done, of)), counting)
+    jars.fetch_all(LOCKED, tmp_path, lambda done, total: seen.append((done, total)), counting)
     assert fetched == ["one"]
     assert seen == [(1, 2), (2, 2)]
     assert (tmp_path / "jars" / "one-1.jar").read_bytes() == CONTENT["one"]
 
 
-def test_tampered_jar_is_refused_and_not_kept(tmp_path: Path) -> None:
+def test_a_tampered_jar_raises_and_leaves_no_file(tmp_path: Path) -> None:
     def tampered(jar: Jar, scratch: Path) -> Path:
         file = fetch(jar, scratch)
         if jar.artefact == "two":
@@ -84,16 +84,16 @@ def test_tampered_jar_is_refused_and_not_kept(tmp_path: Path) -> None:
         return file
 
     with pytest.raises(StackError, match=r"two-1\.jar was fetched with sha256 .* but jars\.lock has"):
-        jars.fetch_all(LOCKED, tmp_path, lambda done, of: None, tampered)
+        jars.fetch_all(LOCKED, tmp_path, lambda done, total: None, tampered)
     assert not (tmp_path / "jars" / "two-1.jar").exists()
     assert not [path for path in (tmp_path / "jars").iterdir() if path.name.startswith(".")]
     assert not (tmp_path / "fetched.json").exists()
 
 
-def test_quick_check_sees_what_is_missing_or_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_notices_missing_truncated_and_relocked_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "committed", lambda: LOCKED)
     assert not jars.installed(tmp_path)
-    jars.fetch_all(LOCKED, tmp_path, lambda done, of: None, fetch)
+    jars.fetch_all(LOCKED, tmp_path, lambda done, total: None, fetch)
     assert jars.installed(tmp_path)
 
     file = tmp_path / "jars" / "one-1.jar"
@@ -102,13 +102,15 @@ def test_quick_check_sees_what_is_missing_or_cut_short(tmp_path: Path, monkeypat
     file.unlink()
     assert not jars.installed(tmp_path)
 
-    jars.fetch_all(LOCKED, tmp_path, lambda done, of: None, fetch)
+    jars.fetch_all(LOCKED, tmp_path, lambda done, total: None, fetch)
     assert jars.installed(tmp_path)
     monkeypatch.setattr(jars, "committed", lambda: LOCKED[:1])
     assert not jars.installed(tmp_path)  # another lock's jars
 
 
-def test_what_cannot_be_fetched_is_named_with_what_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_failed_download_names_the_jar_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from jgo.maven import Artifact
 
     def unreachable(self: object) -> Path:
@@ -117,4 +119,4 @@ def test_what_cannot_be_fetched_is_named_with_what_to_check(tmp_path: Path, monk
     monkeypatch.setattr(Artifact, "resolve", unreachable)
     monkeypatch.setattr(jars.time, "sleep", lambda seconds: None)
     with pytest.raises(StackError, match=r"one-1\.jar cannot be fetched .*no route to host.*REQUESTS_CA_BUNDLE"):
-        jars.fetch_all(LOCKED[:1], tmp_path, lambda done, of: None)
+        jars.fetch_all(LOCKED[:1], tmp_path, lambda done, total: None)

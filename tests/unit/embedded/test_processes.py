@@ -1,4 +1,4 @@
-"""The table of processes: order, selection, and that each can be told from the others."""
+"""The stack's parts start in order, can be selected, and share no name, port or address."""
 
 import importlib.util
 
@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepstream.config import Settings, load
-from stepstream.embedded.addresses import wire
+from stepstream.config import load
+from stepstream.embedded.addresses import resolve_addresses
 from stepstream.embedded.errors import StackError
-from stepstream.embedded.processes import Action, Process, levels, select, table
+from stepstream.embedded.processes import Action, Process, select_parts, stack_parts, start_order
 
-SETTINGS = wire(load(environment={"STEPSTREAM_STACK_WORKERS": "2"}))
-PARTS = table(SETTINGS)
+SETTINGS = resolve_addresses(load(environment={"STEPSTREAM_STACK_WORKERS": "2"}))
+PARTS = stack_parts(SETTINGS)
 PROCESSES = [part for part in PARTS if isinstance(part, Process)]
 NAMES = [process.name for process in PROCESSES]
 
 
-def test_table_is_in_an_order_in_which_it_could_start() -> None:
+def test_stack_parts_lists_prerequisites_first() -> None:
     seen: set[str] = set()
     for part in PARTS:
         assert seen.issuperset(part.after), part.name
@@ -25,9 +25,9 @@ def test_table_is_in_an_order_in_which_it_could_start() -> None:
 
 
 @given(st.sets(st.sampled_from(NAMES)))
-def test_every_selection_starts_in_order_and_misses_nobody(names: set[str]) -> None:
-    parts = select(PARTS, names)
-    order = levels(parts)
+def test_every_selection_starts_all_its_parts_after_their_prerequisites(names: set[str]) -> None:
+    parts = select_parts(PARTS, names)
+    order = start_order(parts)
     assert sorted(name for level in order for name in level) == sorted(part.name for part in parts)
     rank = {name: i for i, level in enumerate(order) for name in level}
     for part in parts:
@@ -35,32 +35,32 @@ def test_every_selection_starts_in_order_and_misses_nobody(names: set[str]) -> N
     assert {part.name for part in parts if isinstance(part, Process)} == names
 
 
-def test_actions_come_with_the_parts_that_they_need() -> None:
-    assert [part.name for part in select(PARTS, ["broker"])] == ["broker"]
-    assert [part.name for part in select(PARTS, ["broker", "registry"])] == ["broker", "registry", "topics"]
-    assert "tables" in [part.name for part in select(PARTS, ["store"])]
+def test_an_action_is_selected_with_its_prerequisites() -> None:
+    assert [part.name for part in select_parts(PARTS, ["broker"])] == ["broker"]
+    assert [part.name for part in select_parts(PARTS, ["broker", "registry"])] == ["broker", "registry", "topics"]
+    assert "tables" in [part.name for part in select_parts(PARTS, ["store"])]
 
 
-def test_consumers_stop_before_what_they_need() -> None:
-    order = levels(PARTS)
+def test_prerequisites_start_on_earlier_levels() -> None:
+    order = start_order(PARTS)
     rank = {name: i for i, level in enumerate(order) for name in level}
     assert rank["broker"] < rank["registry"] < rank["govern"]
     assert rank["store"] < rank["store-writer"]
     assert rank["worker-1"] < rank["gateway"] < rank["fleet"]
 
 
-def test_worker_means_all_of_them() -> None:
-    assert [part.name for part in select(PARTS, ["worker"])] == ["worker-0", "worker-1"]
+def test_the_name_worker_selects_every_worker() -> None:
+    assert [part.name for part in select_parts(PARTS, ["worker"])] == ["worker-0", "worker-1"]
 
 
-def test_unknown_process_is_named() -> None:
+def test_the_error_for_an_unknown_process_lists_the_names() -> None:
     with pytest.raises(StackError, match="no such process: broken; there are broker, registry"):
-        select(PARTS, ["broken"])
+        select_parts(PARTS, ["broken"])
 
 
-def test_circle_is_refused() -> None:
+def test_a_cycle_of_prerequisites_raises() -> None:
     with pytest.raises(StackError, match="wait for each other"):
-        levels([Action("a", ("b",), lambda settings: None), Action("b", ("a",), lambda settings: None)])
+        start_order([Action("a", ("b",), lambda settings: None), Action("b", ("a",), lambda settings: None)])
 
 
 def test_names_ports_and_addresses_are_each_used_once() -> None:
@@ -71,7 +71,7 @@ def test_names_ports_and_addresses_are_each_used_once() -> None:
     assert len(addresses) == len(set(addresses))
 
 
-def test_workers_are_told_who_they_are() -> None:
+def test_a_worker_gets_its_port_and_id_from_its_environment() -> None:
     second = next(process for process in PROCESSES if process.name == "worker-1")
     assert second.environment == {
         "STEPSTREAM_INFERENCE_PORT": "8001",
@@ -80,15 +80,15 @@ def test_workers_are_told_who_they_are() -> None:
 
 
 @pytest.mark.parametrize("module", [process.module for process in PROCESSES])
-def test_module_of_each_process_can_be_run(module: str) -> None:
+def test_the_module_of_each_process_can_be_run(module: str) -> None:
     spec = importlib.util.find_spec(module)
     assert spec is not None
     if spec.submodule_search_locations is not None:
         assert importlib.util.find_spec(f"{module}.__main__") is not None
 
 
-def test_nothing_is_started_for_a_part_that_runs_elsewhere() -> None:
-    wired = wire(Settings().model_copy(update={"stack": Settings().stack.model_copy(update={"external": ["store"]})}))
-    store = next(part for part in table(wired) if part.name == "store")
+def test_an_external_part_is_marked_external() -> None:
+    settings = resolve_addresses(load(environment={"STEPSTREAM_STACK_EXTERNAL": "store"}))
+    store = next(part for part in stack_parts(settings) if part.name == "store")
     assert isinstance(store, Process)
     assert store.external

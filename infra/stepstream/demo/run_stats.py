@@ -1,4 +1,4 @@
-"""The figures of a run, read from ClickHouse: what the live view and the report show."""
+"""Query ClickHouse for the statistics of one run, which the live view and the report show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Successes of n attempts with the 95 % Wilson score interval (Wilson 1927)."""
+    """Successes among n attempts, with the 95 % Wilson score interval (Wilson 1927)."""
 
     successes: int
     n: int
@@ -34,7 +34,7 @@ class Rate:
         return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
 
     def facts(self, name: str) -> dict[str, Any]:
-        """As the report states it: the share, its interval (null without attempts), and what they are made of."""
+        """Return the report's fields: the share and its interval (null without attempts), successes and attempts."""
         return {
             name: self.value,
             f"{name}_interval": self.interval,
@@ -45,22 +45,27 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The loop at one moment."""
+    """Statistics of the run at one moment."""
 
     recent: Rate = Rate(0, 0)
+    """Success of the last `demo.window` training trajectories."""
     by_version: list[tuple[int, Rate]] = field(default_factory=list)
+    """Success by policy version, ascending."""
     steps: int = 0
     steps_per_second: float = 0.0
+    """Mean of the last 10 s."""
     trajectories: int = 0
     newest_version: int | None = None
     staleness_max: float | None = None
     served: dict[str, int | None] = field(default_factory=dict)
+    """Version that each worker serves; None: no version yet."""
 
 
-class Figures:
-    """Queries over one run: trajectories that started after it began, of one model and agent."""
+class RunStats:
+    """Queries over one run: trajectories of one model since `since_us`, sampled by `root_version` or a later one."""
 
     def __init__(self, settings: Settings, since_us: int, root_version: int) -> None:
+        """Connect to ClickHouse; `since_us` is in microseconds since 1970."""
         self._client = clickhouse_connect.get_client(
             dsn=settings.clickhouse.url,
             username=settings.clickhouse.user,
@@ -71,7 +76,7 @@ class Figures:
         self._parameters = {"since": since_us, "model": settings.learner.model, "root": root_version}
 
     def snapshot(self) -> Snapshot:
-        """Everything that the live view shows; a second's worth of staleness is fine."""
+        """Query the statistics of the live view, which lag behind the log by about a second."""
         by_version = [
             (int(version), Rate(int(successes), int(n)))
             for version, successes, n in self._rows(
@@ -111,7 +116,7 @@ class Figures:
         )
 
     def held_out(self, trajectory_ids: list[str]) -> Rate:
-        """Success of an evaluation, as labelled."""
+        """Return the labelled success of these evaluation trajectories."""
         successes, n = self._row(
             "SELECT countIf(success), countIf(success IS NOT NULL) FROM trajectories FINAL"
             " WHERE trajectory_id IN {ids:Array(String)}",
@@ -120,7 +125,7 @@ class Figures:
         return Rate(int(successes), int(n))
 
     def stored_steps(self, trajectory_ids: list[str]) -> Mapping[str, tuple[int, int]]:
-        """By trajectory: distinct step indexes and rows of the steps table, redeliveries folded."""
+        """Return, by trajectory, the distinct step indexes and the deduplicated rows of the steps table."""
         stored: dict[str, tuple[int, int]] = {}
         for start in range(0, len(trajectory_ids), 5000):
             for trajectory_id, distinct, rows in self._rows(
@@ -132,7 +137,7 @@ class Figures:
         return stored
 
     def labelled(self, trajectory_ids: list[str]) -> int:
-        """How many of these trajectories are in the table."""
+        """Return the number of these trajectories that have a label in the table."""
         (count,) = self._row(
             "SELECT uniqExact(trajectory_id) FROM trajectories WHERE trajectory_id IN {ids:Array(String)}",
             {"ids": trajectory_ids},
@@ -140,7 +145,7 @@ class Figures:
         return int(count)
 
     def served_max_lag(self) -> int:
-        """Most versions that a serving worker was behind the newest it had heard of, over the run."""
+        """Return the maximum over the run of a worker's newest known version minus its served version."""
         (lag,) = self._row(
             "SELECT max(greatest(0, newest_version - version)) FROM worker_status WHERE model = {model:String}"
             " AND version >= {root:Int32} AND occurred_at >= fromUnixTimestamp64Micro({since:Int64})"
@@ -148,11 +153,11 @@ class Figures:
         return int(lag or 0)
 
     def close(self) -> None:
-        """Frees the connection."""
+        """Close the connection."""
         self._client.close()
 
-    def _rows(self, query: str, more: Mapping[str, Any] | None = None) -> list[Any]:
-        return list(self._client.query(query, parameters={**self._parameters, **(more or {})}).result_rows)
+    def _row(self, query: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        return self._rows(query, parameters)[0]
 
-    def _row(self, query: str, more: Mapping[str, Any] | None = None) -> Any:
-        return self._rows(query, more)[0]
+    def _rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
+        return list(self._client.query(query, parameters={**self._parameters, **(parameters or {})}).result_rows)

@@ -1,4 +1,4 @@
-"""The broker's configuration and command line; no Java is started."""
+"""The broker's configuration and command line follow the settings. No test starts Java."""
 
 from pathlib import Path
 
@@ -30,32 +30,32 @@ def test_heartbeats_are_sent_well_within_the_session(tmp_path: Path) -> None:
     assert 4 * int(configured["broker.heartbeat.interval.ms"]) <= int(configured["broker.session.timeout.ms"])
 
 
-def test_start_up_cache_is_used_only_where_it_is(tmp_path: Path) -> None:
-    set_up = settings(tmp_path, STEPSTREAM_BROKER_HEAP_MB="300")
-    command = java.command(set_up, java.MAIN, "file")
+def test_the_command_uses_the_aot_cache_only_if_it_exists(tmp_path: Path) -> None:
+    config = settings(tmp_path, STEPSTREAM_BROKER_HEAP_MB="300")
+    command = java.command(config, java.MAIN, "file")
     assert command[-2:] == ["kafka.Kafka", "file"]
     assert "-Xmx300m" in command
     assert not any("AOTCache" in word for word in command)
 
-    cache = java.aot_cache(java.home(set_up))
+    cache = java.aot_cache(java.home(config))
     cache.parent.mkdir(parents=True)
     cache.touch()
-    assert f"-XX:AOTCache={cache}" in java.command(set_up, java.MAIN, "file")
+    assert f"-XX:AOTCache={cache}" in java.command(config, java.MAIN, "file")
 
 
-def test_class_path_is_the_lock(tmp_path: Path) -> None:
+def test_the_class_path_holds_every_locked_jar(tmp_path: Path) -> None:
     command = java.command(settings(tmp_path), java.MAIN)
     path = command[command.index("-cp") + 1].split(":")
     assert len(path) == 46
     assert path == sorted(path)
 
 
-def test_home_is_in_the_users_cache_unless_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jars_are_in_the_users_cache_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert java.home(Settings()) == tmp_path / "stepstream" / "kafka-4.3.1"
     assert java.home(settings(tmp_path)) == tmp_path / "home"
 
 
-def test_missing_jars_are_told_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+def test_the_error_for_missing_jars_names_the_install_command(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="run `stepstream install`"):
         broker.prepare(settings(tmp_path))

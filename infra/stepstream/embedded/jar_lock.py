@@ -1,4 +1,4 @@
-"""The lock of Kafka's jars: one line an artefact, `group artefact version sha256`, no addresses."""
+"""Read and write `jars.lock`: one line for each artefact, `group artefact version sha256`, without addresses."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, order=True)
 class Jar:
-    """One exact artefact of Maven Central and the hash that its file must have."""
+    """One artefact of Maven Central and the required hash of its file."""
 
     group: str
     artefact: str
@@ -22,7 +22,7 @@ class Jar:
 
     @property
     def filename(self) -> str:
-        """The file's name, as Maven has it; unique in the lock."""
+        """Maven's file name; unique in the lock."""
         return f"{self.artefact}-{self.version}.jar"
 
     def __str__(self) -> str:
@@ -30,10 +30,10 @@ class Jar:
 
 
 def parse(text: str) -> tuple[Jar, ...]:
-    """Reads a lock, sorted by group and artefact.
+    """Return the jars of a lock, sorted by group and artefact.
 
     Raises:
-        StackError: a line of another shape, or an artefact told twice.
+        StackError: a line is malformed, or an artefact is listed twice.
     """
     jars = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -44,13 +44,13 @@ def parse(text: str) -> tuple[Jar, ...]:
             raise StackError(f"jars.lock, line {number}: expected 'group artefact version sha256'")
         jars.append(Jar(*words))
     names = [jar.filename for jar in jars]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise StackError(f"jars.lock: told twice: {', '.join(twice)}")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise StackError(f"jars.lock lists twice: {', '.join(duplicates)}")
     return tuple(sorted(jars))
 
 
 def render(jars: tuple[Jar, ...]) -> str:
-    """The lock's text; `parse` reads it back to the same jars."""
+    """Return the lock's text, which `parse` reads back to the same jars."""
     head = (
         f"# Jars of Apache Kafka {KAFKA_VERSION} and its log4j binding: group artefact version sha256.\n"
         "# Written by `python -m stepstream.embedded.jars lock`.\n"
@@ -59,10 +59,10 @@ def render(jars: tuple[Jar, ...]) -> str:
 
 
 def committed() -> tuple[Jar, ...]:
-    """The lock that the package carries."""
+    """Return the lock that the package contains."""
     return parse(files("stepstream.embedded").joinpath("jars.lock").read_text(encoding="utf-8"))
 
 
 def digest(jars: tuple[Jar, ...]) -> str:
-    """A name for exactly these jars: the sha256, in hexadecimal, of the rendered lock."""
+    """Return an identifier of these jars: the sha256, in hexadecimal, of the rendered lock."""
     return hashlib.sha256(render(jars).encode()).hexdigest()
