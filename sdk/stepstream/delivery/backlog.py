@@ -1,4 +1,4 @@
-"""Where events wait that Kafka's client has not taken: on disk, and in memory while there is no disk to take them."""
+"""Hold events until Kafka's client takes them: on disk, and in memory while the disk fails or no folder is set."""
 
 import logging
 import time
@@ -13,28 +13,23 @@ log = logging.getLogger(__name__)
 REOPEN_S = 5.0
 _CHUNK_BYTES = 512 * 1024
 _CHUNK_EVENTS = 64
-_BESIDE = 320
-"""Bytes of an event in memory beside its body: its key, its ids and the objects that hold them."""
-
-
-def _size(record: SpoolRecord) -> int:
-    """Bytes that an event takes in memory."""
-    return len(record.body) + _BESIDE
+_OVERHEAD_BYTES = 320
+"""Memory of an event beside its body: its key, its ids and the objects that hold them."""
 
 
 class Backlog:
-    """Events in their order: those on disk, then those in memory. Its owner's lock guards it, but for `open`."""
+    """Events in order: those on disk, then those in memory. The owner's lock guards all methods but `open_spool`."""
 
-    def __init__(self, room: BacklogLimits, watch: DeliveryObserver) -> None:
+    def __init__(self, limits: BacklogLimits, observer: DeliveryObserver) -> None:
         self.spool: Spool | None = None
-        self._room = room
-        self._watch = watch
+        self._limits = limits
+        self._observer = observer
         self._memory: deque[SpoolRecord] = deque()
         self._memory_bytes = 0
         self._reopen_at = 0.0
-        self._disk_told = -REOPEN_S
-        self._lost = 0
-        self._lost_told = 0.0
+        self._disk_logged_at = -REOPEN_S
+        self._unlogged_drops = 0
+        self._drops_logged_at = 0.0
 
     def __len__(self) -> int:
         return len(self._memory) + (self.spool.unread if self.spool is not None else 0)
@@ -42,59 +37,62 @@ class Backlog:
     @property
     def spool_bytes(self) -> int:
         """Bytes on disk."""
-        return self.spool.bytes if self.spool is not None else 0
+        return self.spool.size_bytes if self.spool is not None else 0
 
-    def open(self) -> Spool | None:
-        """A spool to use from now on, if one is wanted and there is none; blocks while it looks at what is there."""
-        if self.spool is not None or self._room.folder is None or time.monotonic() < self._reopen_at:
+    def open_spool(self) -> Spool | None:
+        """Return a new spool if a folder is set and no spool is open, else None. Blocks while it reads old segments.
+
+        After a disk error it returns None for `REOPEN_S` seconds.
+        """
+        if self.spool is not None or self._limits.folder is None or time.monotonic() < self._reopen_at:
             return None
         try:
-            spool = Spool(self._room.folder, self._room.spool_bytes, self.lose)
+            spool = Spool(self._limits.folder, self._limits.spool_bytes, self.count_dropped)
         except OSError as error:
-            self._tell(error)
+            self._log_disk_error(error)
             self._reopen_at = time.monotonic() + REOPEN_S
             return None
         if spool.unread:
-            log.info("%d events of an earlier process wait in %s: they go first", spool.unread, self._room.folder)
+            log.info("sending %d events of earlier processes from %s first", spool.unread, self._limits.folder)
         return spool
 
-    def keep(self, record: SpoolRecord, *, read: bool) -> SpoolPosition | None:
-        """Writes an event to disk, behind those that the disk did not take before; None: it takes none."""
-        if self._room.folder is None:
+    def append_to_spool(self, record: SpoolRecord, *, mark_read: bool) -> SpoolPosition | None:
+        """Write an event to disk, after all events in memory; None: there is no disk, or it failed."""
+        if self._limits.folder is None:
             return None
         if self.spool is None:
-            self._watch.unspooled(1)
+            self._observer.on_unspooled(1)
             return None
         try:
             while self._memory:
                 self.spool.append(self._memory[0])
                 self._memory_bytes -= _size(self._memory.popleft())
-            return self.spool.append(record, read=read)
+            return self.spool.append(record, mark_read=mark_read)
         except OSError as error:
-            self._watch.unspooled(1)
-            self._tell(error)
+            self._observer.on_unspooled(1)
+            self._log_disk_error(error)
             return None
 
-    def remember(self, record: SpoolRecord) -> bool:
-        """Keeps an event in memory; False: it is lost."""
+    def append_to_memory(self, record: SpoolRecord) -> bool:
+        """Append an event in memory; False: memory is full and the event is dropped."""
         size = _size(record)
-        if self._room.drop_oldest and size <= self._room.memory_bytes:
-            while self._memory and self._memory_bytes + size > self._room.memory_bytes:
+        if self._limits.drop_oldest and size <= self._limits.memory_bytes:
+            while self._memory and self._memory_bytes + size > self._limits.memory_bytes:
                 self._memory_bytes -= _size(self._memory.popleft())
-                self.lose(1)
-        if self._memory_bytes + size > self._room.memory_bytes:
-            self.lose(1)
+                self.count_dropped(1)
+        if self._memory_bytes + size > self._limits.memory_bytes:
+            self.count_dropped(1)
             return False
         self._memory.append(record)
         self._memory_bytes += size
         return True
 
     def take(self) -> list[tuple[SpoolRecord, SpoolPosition | None]]:
-        """The next events, a small number at a time; their owner has them from now on."""
+        """Remove and return a small number of the oldest events; the caller owns them."""
         if self.spool is not None:
-            found = self.spool.read(_CHUNK_BYTES)
-            if found:
-                return [(record, place) for record, place in found]
+            records = self.spool.read(_CHUNK_BYTES)
+            if records:
+                return [(record, position) for record, position in records]
         taken: list[tuple[SpoolRecord, SpoolPosition | None]] = []
         while self._memory and len(taken) < _CHUNK_EVENTS:
             record = self._memory.popleft()
@@ -103,42 +101,50 @@ class Backlog:
         return taken
 
     def give_back(self, events: Sequence[tuple[SpoolRecord | None, SpoolPosition | None]]) -> None:
-        """Takes events back that were taken last: all of those on disk without a gap, in their order.
+        """Return the events taken last to the front: all of those on disk without a gap, in order.
 
         Args:
-            events: (None, place) for one on disk, (record, None) for one that is not.
+            events: (None, position) for an event on disk, (record, None) for one in memory.
         """
-        places = [place for _, place in events if place is not None]
-        if places:
-            self.lose(self.spool.rewind(places) if self.spool is not None else len(places))
-        again = [record for record, place in events if place is None and record is not None]
-        self._memory.extendleft(reversed(again))
-        self._memory_bytes += sum(map(_size, again))
+        positions = [position for _, position in events if position is not None]
+        if positions:
+            self.count_dropped(self.spool.rewind(positions) if self.spool is not None else len(positions))
+        records = [record for record, position in events if position is None and record is not None]
+        self._memory.extendleft(reversed(records))
+        self._memory_bytes += sum(map(_size, records))
 
-    def lose(self, events: int) -> None:
-        """Counts events that are gone, and says so at least each second."""
-        self._lost += events
+    def count_dropped(self, events: int) -> None:
+        """Count lost events; log them at most once a second."""
+        self._unlogged_drops += events
         if events:
-            self._watch.lost(events)
-            self.tell_lost()
+            self._observer.on_dropped(events)
+            self.log_dropped()
 
-    def tell_lost(self, *, at_once: bool = False) -> None:
-        """Logs losses that were not logged yet, unless the last line is younger than a second."""
-        now = time.monotonic()
-        if self._lost and (at_once or now - self._lost_told >= 1.0):
-            log.error("%d events LOST: as many wait already as may", self._lost)
-            self._lost, self._lost_told = 0, now
+    def log_dropped(self, *, now: bool = False) -> None:
+        """Log the drops since the last log line, at most once a second unless `now`."""
+        at = time.monotonic()
+        if self._unlogged_drops and (now or at - self._drops_logged_at >= 1.0):
+            log.error(
+                "dropped %d events: backlog full, or process stopped; restore Kafka or raise the backlog's limit",
+                self._unlogged_drops,
+            )
+            self._unlogged_drops, self._drops_logged_at = 0, at
 
     def close(self) -> None:
-        """Leaves what is on disk there, and forgets what is in memory."""
+        """Discard the events in memory; those on disk stay there."""
         self._memory.clear()
         if self.spool is not None:
             self.spool.close()
             self.spool = None
-        self._room = self._room._replace(folder=None, memory_bytes=0)
+        self._limits = self._limits._replace(folder=None, memory_bytes=0)
 
-    def _tell(self, error: OSError) -> None:
+    def _log_disk_error(self, error: OSError) -> None:
         now = time.monotonic()
-        if now - self._disk_told >= REOPEN_S:
-            self._disk_told = now
-            log.error("events are in memory only, lost if this process dies: the spool cannot be written: %s", error)
+        if now - self._disk_logged_at >= REOPEN_S:
+            self._disk_logged_at = now
+            log.error("cannot write the spool: %s; events are in memory only and die with this process", error)
+
+
+def _size(record: SpoolRecord) -> int:
+    """Return the bytes that an event takes in memory."""
+    return len(record.body) + _OVERHEAD_BYTES

@@ -1,10 +1,9 @@
-"""Events that somebody waits for: sent at once, and told when Kafka has them all. They are not spooled.
+"""Send events without a spool and wait until Kafka has acknowledged all of them.
 
-For producers that keep what they have until it is acknowledged, as OpenTelemetry's exporters do.
+For producers that keep their events until they are acknowledged, as OpenTelemetry's exporters do.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -18,17 +17,15 @@ from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 from stepstream.topics.producer import EventProducer
 
 LINGER_MS = 10.0
-"""Kafka's client asks for each partition in a request of its own, so short waits make many small ones; exporters do
-not wait for the answer."""
-MOST_WAITING = 50_000
-_ASK_S = 0.002
-_KEYS_S = 0.005
-
-log = logging.getLogger(__name__)
+"""Longest wait to fill a batch. Kafka's client sends a request per partition, so shorter waits make many small ones;
+exporters do not block on the answer."""
+MAX_IN_FLIGHT = 50_000
+_POLL_S = 0.002
+_KEYS_POLL_S = 0.005
 
 
 class NotDelivered(Exception):
-    """Not all events are in Kafka for sure; some may be. `retry`: whether sending them again may help."""
+    """Kafka has not acknowledged all events; some may have arrived. `retry`: sending them again may succeed."""
 
     def __init__(self, reason: str, *, retry: bool = True) -> None:
         super().__init__(reason)
@@ -36,119 +33,120 @@ class NotDelivered(Exception):
 
 
 class _Batch:
-    """Counts the answers for the events of one call."""
+    """The unanswered events of one call."""
 
-    __slots__ = ("error", "future", "left")
+    __slots__ = ("error", "future", "unanswered")
 
     def __init__(self, events: int) -> None:
-        self.left = events
+        self.unanswered = events
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.error: KafkaError | None = None
 
-    def answered(self, error: KafkaError | None, _message: Message) -> None:
-        """The report on one event."""
+    def on_report(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self.error = error
-        self.left -= 1
-        if not self.left and not self.future.done():
+        self.unanswered -= 1
+        if not self.unanswered and not self.future.done():
             self.future.set_result(None)
 
 
 class ConfirmedProducer:
-    """Made for one event loop; connects at the first use. Close it.
+    """A producer for one event loop; connects at its first use. Close it.
 
-    The loop itself asks for reports while some are due. In a thread of its own every single report would wait for the
-    interpreter's lock, which the loop gives up last when there is most to report.
+    The event loop polls for delivery reports while some are due. A thread would wait for the interpreter's lock at each
+    report, and a busy loop releases that lock last.
     """
 
-    def __init__(self, kafka: KafkaSettings, delivery: SpooledProducer, source: str) -> None:
-        """`delivery` lends its codec, and sends the keys of persons ahead."""
-        self._delivery = delivery
-        self._codec: Codec = delivery.codec
+    def __init__(self, kafka: KafkaSettings, spooled: SpooledProducer, source: str) -> None:
+        """Share the codec of `spooled`, which also sends the keys of persons ahead of these events."""
+        self._spooled = spooled
+        self._codec: Codec = spooled.codec
         self._connect = partial(EventProducer, kafka, self._codec, source, linger_ms=LINGER_MS)
         self._producer: EventProducer | None = None
-        self._known: set[str] = set()
-        self._asking: asyncio.TimerHandle | None = None
+        self._topics_with_header: set[str] = set()
+        self._next_poll: asyncio.TimerHandle | None = None
 
     async def deliver(self, events: Sequence[Event | EncodedEvent], timeout_s: float) -> None:
-        """Returns when Kafka has acknowledged all events.
+        """Send events; return when Kafka has acknowledged all of them.
 
         Raises:
-            NotDelivered: it has not within `timeout_s` seconds, or refused one; or one fits no schema (then none was
-                sent).
+            NotDelivered: Kafka has not acknowledged them within `timeout_s` seconds, or rejected one; or one fits no
+                schema (then none was sent).
         """
         if not events:
             return
         deadline = time.monotonic() + timeout_s
-        # An idle producer has a length of 0 and counts as false.
+        # An idle producer has length 0 and is falsy.
         producer = self._producer if self._producer is not None else self._start()
-        if len(producer) + len(events) > MOST_WAITING:
-            raise NotDelivered("as many events are under way to Kafka as may be: send them again later")
+        if len(producer) + len(events) > MAX_IN_FLIGHT:
+            raise NotDelivered(
+                f"{len(producer)} of at most {MAX_IN_FLIGHT} events are in flight: send them again later"
+            )
         try:
-            ready = [event if isinstance(event, EncodedEvent) else self._encoded(event) for event in events]
+            encoded = [event if isinstance(event, EncodedEvent) else self._encode(event) for event in events]
         except CodecError as error:
             raise NotDelivered(str(error), retry=False) from error
         except RegistryUnavailable as error:
             raise NotDelivered(str(error)) from error
-        headers = await self._prepare({event.topic for event in ready}, deadline)
+        headers = await self._prepare({event.topic for event in encoded}, deadline)
         batch = _Batch(len(events))
-        answered = batch.answered
-        self._ask()
+        on_report = batch.on_report
+        self._schedule_poll()
         try:
-            for topic, key, event_id, at, body, context in ready:
-                producer.send_stamped(topic, key, headers[topic] + body, event_id, at, context, answered)
+            for topic, key, event_id, occurred_at_us, body, context in encoded:
+                producer.send_stamped(topic, key, headers[topic] + body, event_id, occurred_at_us, context, on_report)
         except BufferError:
-            raise NotDelivered("Kafka's client is full: send them again later") from None
+            raise NotDelivered("the buffer of Kafka's client is full: send them again later") from None
         except (KafkaException, ValueError) as error:
             raise NotDelivered(str(error), retry=False) from error
         try:
             await asyncio.wait_for(batch.future, max(deadline - time.monotonic(), 0.0))
         except TimeoutError:
-            raise NotDelivered(f"Kafka did not acknowledge them within {timeout_s:g} s") from None
+            raise NotDelivered(f"Kafka did not acknowledge all events within {timeout_s:g} s") from None
         if batch.error is not None:
-            raise NotDelivered(f"Kafka refused one: {batch.error.str()}", retry=batch.error.retriable())
+            raise NotDelivered(f"Kafka rejected an event: {batch.error.str()}", retry=batch.error.retriable())
 
     def close(self) -> None:
-        """Stops; events that are not acknowledged yet may or may not arrive."""
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
-
-    def _encoded(self, event: Event) -> EncodedEvent:
-        record = event.record
-        body = self._codec.body(event.topic, record)
-        return EncodedEvent(event.topic, event.key, record["event_id"], record["occurred_at_us"], body, event.headers)
-
-    async def _prepare(self, topics: set[str], deadline: float) -> dict[str, bytes]:
-        """Waits for what must be known before anything is sent: ids of schemas, keys of persons.
-
-        Returns:
-            What stands before each topic's records.
-        """
-        for topic in topics - self._known:
-            try:
-                patience = max(deadline - time.monotonic(), 0.0)
-                await asyncio.wait_for(asyncio.to_thread(self._codec.header, topic), patience)
-            except (RegistryUnavailable, TimeoutError) as error:
-                raise NotDelivered(f"the schema registry does not answer: {error}") from error
-            self._known.add(topic)
-        while self._delivery.keys_waiting():
-            if time.monotonic() >= deadline:
-                raise NotDelivered("Kafka does not take the key of a person: is it away?")
-            await asyncio.sleep(_KEYS_S)
-        return {topic: self._codec.header(topic) for topic in topics}
+        """Stop polling; unacknowledged events may or may not arrive."""
+        if self._next_poll is not None:
+            self._next_poll.cancel()
+            self._next_poll = None
 
     def _start(self) -> EventProducer:
         self._producer = self._connect()
         return self._producer
 
-    def _ask(self) -> None:
-        if self._asking is None:
-            self._asking = asyncio.get_running_loop().call_later(_ASK_S, self._poll)
+    def _encode(self, event: Event) -> EncodedEvent:
+        record = event.record
+        body = self._codec.body(event.topic, record)
+        return EncodedEvent(event.topic, event.key, record["event_id"], record["occurred_at_us"], body, event.headers)
+
+    async def _prepare(self, topics: set[str], deadline: float) -> dict[str, bytes]:
+        """Wait for the topics' schema ids, and until Kafka has the pending keys of persons.
+
+        Returns:
+            The five-byte header of each topic's records.
+        """
+        for topic in topics - self._topics_with_header:
+            try:
+                remaining = max(deadline - time.monotonic(), 0.0)
+                await asyncio.wait_for(asyncio.to_thread(self._codec.header, topic), remaining)
+            except (RegistryUnavailable, TimeoutError) as error:
+                raise NotDelivered(f"the schema registry is unavailable: {error}") from error
+            self._topics_with_header.add(topic)
+        while self._spooled.has_pending_keys():
+            if time.monotonic() >= deadline:
+                raise NotDelivered("Kafka did not acknowledge the key of a person in time: check the broker")
+            await asyncio.sleep(_KEYS_POLL_S)
+        return {topic: self._codec.header(topic) for topic in topics}
+
+    def _schedule_poll(self) -> None:
+        if self._next_poll is None:
+            self._next_poll = asyncio.get_running_loop().call_later(_POLL_S, self._poll)
 
     def _poll(self) -> None:
         assert self._producer is not None
         self._producer.poll(0)
-        self._asking = None
+        self._next_poll = None
         if len(self._producer):
-            self._ask()
+            self._schedule_poll()

@@ -1,7 +1,7 @@
-"""The files of the spool: a header with the delivered mark, then frames, each with its length and checksum.
+"""Encode and parse the files of the spool: a header with the delivered mark, then frames with length and CRC-32.
 
-A segment explains itself: before the first record of a topic comes a frame with the schema that it is written with,
-so a later version of this package can still send it.
+A segment contains its schemas: a schema frame precedes the first record of each topic. So a later version of this
+package can still send the records.
 """
 
 import os
@@ -14,7 +14,7 @@ import orjson
 from stepstream.delivery.types import SpoolRecord
 
 MAGIC = b"STPSPL1\n"
-BEGIN = 32
+HEADER_BYTES = 32
 """Offset of the first frame."""
 
 _MARK = struct.Struct("<QI")
@@ -26,92 +26,92 @@ _RECORD_KIND = 1
 
 
 class Schemas(dict[int, tuple[str, str]]):
-    """Topic and schema text by the number that a segment gave them."""
+    """Topic and schema text, by the number that a segment assigned to them."""
 
 
 def blank_header() -> bytes:
-    """The beginning of a new segment: nothing delivered."""
-    return MAGIC + _mark(BEGIN).ljust(BEGIN - len(MAGIC), b"\0")
+    """Return the header of a new segment: nothing is delivered."""
+    return MAGIC + _mark(HEADER_BYTES).ljust(HEADER_BYTES - len(MAGIC), b"\0")
 
 
-def write_mark(fd: int, delivered: int) -> None:
-    """Notes that everything before the offset `delivered` has arrived. One system call.
+def write_mark(fd: int, delivered_end: int) -> None:
+    """Record that every byte before the offset `delivered_end` is delivered. One system call.
 
     Raises:
         OSError: the file cannot be written.
     """
-    os.pwrite(fd, _mark(delivered), len(MAGIC))
+    os.pwrite(fd, _mark(delivered_end), len(MAGIC))
 
 
 def read_mark(data: bytes) -> int:
-    """How far a segment has been delivered; its beginning where the mark cannot be read: events may repeat."""
+    """Return the end offset of the delivered records; with a damaged mark, the first frame's: events may repeat."""
     mark = data[len(MAGIC) : len(MAGIC) + _MARK.size]
     if len(mark) == _MARK.size:
-        delivered, checksum = _MARK.unpack(mark)
+        delivered_end, checksum = _MARK.unpack(mark)
         if zlib.crc32(mark[:8]) == checksum:
-            return int(delivered)
-    return BEGIN
+            return int(delivered_end)
+    return HEADER_BYTES
 
 
 def schema_frame(number: int, topic: str, schema: str) -> bytes:
-    """The frame that says what schema `number` is."""
+    """Return the frame that assigns `number` to a topic and its schema."""
     name = topic.encode()
     return _frame(b"".join((_SCHEMA.pack(_SCHEMA_KIND, number, len(name)), name, schema.encode())))
 
 
 def record_frame(number: int, record: SpoolRecord) -> bytes:
-    """One record as a frame."""
+    """Return the frame of a record whose schema has `number`."""
     key, event_id = record.key.encode(), record.event_id.encode()
     headers = orjson.dumps(dict(record.headers)) if record.headers else b""
-    head = _RECORD.pack(_RECORD_KIND, number, len(event_id), len(key), len(headers), record.occurred_at_us)
-    return _frame(b"".join((head, event_id, key, headers, record.body)))
+    prefix = _RECORD.pack(_RECORD_KIND, number, len(event_id), len(key), len(headers), record.occurred_at_us)
+    return _frame(b"".join((prefix, event_id, key, headers, record.body)))
 
 
-def frames(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """The payload of each whole frame and the offset after it, up to the first that is cut off or damaged."""
-    at, end = start, len(data)
-    while at + _FRAME.size <= end:
-        length, checksum = _FRAME.unpack_from(data, at)
-        after = at + _FRAME.size + length
+def read_frames(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yield the payload of each frame and the offset after it, up to the first truncated or damaged frame."""
+    offset, end = start, len(data)
+    while offset + _FRAME.size <= end:
+        length, checksum = _FRAME.unpack_from(data, offset)
+        after = offset + _FRAME.size + length
         if after > end or not length:
             return
-        payload = data[at + _FRAME.size : after]
+        payload = data[offset + _FRAME.size : after]
         if zlib.crc32(payload) != checksum:
             return
         yield payload, after
-        at = after
+        offset = after
 
 
-def parse(payload: bytes, schemas: Schemas) -> SpoolRecord | None:
-    """The record of a frame; None for a schema's frame, which goes into `schemas`."""
+def parse_frame(payload: bytes, schemas: Schemas) -> SpoolRecord | None:
+    """Return the record of a frame; for a schema frame, add the schema to `schemas` and return None."""
     if payload[0] == _SCHEMA_KIND:
         _, number, length = _SCHEMA.unpack_from(payload)
         text = payload[_SCHEMA.size :]
         schemas[number] = (text[:length].decode(), text[length:].decode())
         return None
     _, number, id_length, key_length, headers_length, occurred_at_us = _RECORD.unpack_from(payload)
-    key_at = _RECORD.size + id_length
-    headers_at = key_at + key_length
-    body_at = headers_at + headers_length
+    key_start = _RECORD.size + id_length
+    headers_start = key_start + key_length
+    body_start = headers_start + headers_length
     topic, schema = schemas[number]
     return SpoolRecord(
         topic,
-        payload[key_at:headers_at].decode(),
-        payload[_RECORD.size : key_at].decode(),
+        payload[key_start:headers_start].decode(),
+        payload[_RECORD.size : key_start].decode(),
         occurred_at_us,
-        orjson.loads(payload[headers_at:body_at]) if headers_length else None,
+        orjson.loads(payload[headers_start:body_start]) if headers_length else None,
         schema,
-        payload[body_at:],
+        payload[body_start:],
     )
 
 
 def is_record(payload: bytes) -> bool:
-    """Whether a frame holds a record and no schema."""
+    """Return True if a frame contains a record, False if it contains a schema."""
     return payload[0] == _RECORD_KIND
 
 
-def _mark(delivered: int) -> bytes:
-    packed = delivered.to_bytes(8, "little")
+def _mark(delivered_end: int) -> bytes:
+    packed = delivered_end.to_bytes(8, "little")
     return packed + zlib.crc32(packed).to_bytes(4, "little")
 
 

@@ -1,8 +1,7 @@
-"""Hands events to Kafka's client one by one, and takes its answers: arrived, to be sent again, or never to be taken.
+"""Send encoded events through Kafka's client and classify each result: delivered, to be sent again, or rejected.
 
-The five bytes before each body, by the schema it was written with, which may be older than this package.
-
-The events that Kafka's client has and Kafka has not acknowledged, in the order in which they were sent.
+`KafkaSender` encodes and sends. `SchemaHeaders` adds the registry's five-byte header to each body. `InFlightWindow`
+holds the sent events, in order, until Kafka answers.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from stepstream.config import KafkaSettings
 from stepstream.delivery.types import DeliveryObserver, Event, SpoolPosition, SpoolRecord
 from stepstream.schemas import schema_text
-from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.catalogue import DEAD_LETTERS, TOPICS
 from stepstream.topics.codec import Codec, CodecError, NotRegistered, RegistryUnavailable
 from stepstream.topics.events import DeadLetter, new_dead_letter
 from stepstream.topics.ids import derived_id, now_us
@@ -25,137 +24,11 @@ from stepstream.topics.producer import EventProducer
 
 log = logging.getLogger(__name__)
 
-
-class Headers:
-    """What the registry has said. `look_up` and `ours` block, in one thread; the rest never does."""
-
-    def __init__(self, codec: Codec) -> None:
-        self.schemas = {topic.name: schema_text(topic.schema) for topic in TOPICS.values()}
-        """Text of this package's schema of each topic."""
-        self._codec = codec
-        self._known: dict[tuple[str, str], bytes] = {}
-        self._foreign: set[tuple[str, str]] = set()
-        self._told = False
-
-    def value(self, record: SpoolRecord) -> bytes | None:
-        """The record's value on the wire; None: the registry has not said yet, or it must be translated first."""
-        header = self._known.get((record.topic, record.schema))
-        return None if header is None else header + record.body
-
-    def ours(self, record: SpoolRecord) -> SpoolRecord:
-        """The record in this package's schema, where the registry does not hold its own; blocks for a person's key.
-
-        Raises:
-            CodecError: its body cannot be read.
-            KeysUnavailable: it is sealed and its key cannot be had now.
-        """
-        written = record.topic, record.schema
-        if written not in self._foreign:
-            return record
-        return record._replace(schema=self.schemas[record.topic], body=self._codec.translate(*written, record.body))
-
-    def look_up(self, records: Iterable[SpoolRecord]) -> bool:
-        """Asks the registry for what these need and is not known yet; False: it does not say.
-
-        A schema that nobody has registered, since the registry was away for as long as it was in use, is replaced by
-        this package's.
-        """
-        for topic, schema in {(record.topic, record.schema) for record in records} - self._known.keys() - self._foreign:
-            ours = schema == self.schemas[topic]
-            try:
-                try:
-                    self._known[topic, schema] = self._codec.header(topic, None if ours else schema)
-                except NotRegistered:
-                    if ours:
-                        raise
-                    self._known[topic, self.schemas[topic]] = self._codec.header(topic)
-                    self._foreign.add((topic, schema))
-            except RegistryUnavailable as error:
-                if not self._told:
-                    log.warning("events wait: %s", error)
-                    self._told = True
-                return False
-        if self._told:
-            log.info("the schema registry answers: events are delivered again")
-            self._told = False
-        return True
-
-
 WINDOW_EVENTS = 20_000
 WINDOW_BYTES = 32 * 1024 * 1024
+WARN_INTERVAL_S = 10.0
 IN_FLIGHT, DONE, FAILED = range(3)
-
-
-class InFlightEvent:
-    """An event that Kafka's client has; `record` only where the disk has it not."""
-
-    __slots__ = ("key", "place", "record", "size", "state")
-
-    def __init__(self, key: str, record: SpoolRecord | None, place: SpoolPosition | None, size: int) -> None:
-        self.key = key
-        self.record = record
-        self.place = place
-        self.size = size
-        self.state = IN_FLIGHT
-
-
-class InFlightWindow:
-    """Its owner's lock guards it; the state of what is in it may change at any time."""
-
-    def __init__(self) -> None:
-        self._sent: deque[InFlightEvent] = deque()
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._sent)
-
-    def has_room(self, size: int) -> bool:
-        """Whether one more event of so many bytes may be sent."""
-        return len(self._sent) < WINDOW_EVENTS and self._bytes + size <= max(WINDOW_BYTES, size)
-
-    def add(self, sent: InFlightEvent) -> None:
-        """Takes in the event that was sent last."""
-        self._sent.append(sent)
-        self._bytes += sent.size
-
-    def settle(self) -> SpoolPosition | None:
-        """Lets go what has been acknowledged and has nothing unacknowledged before it; the last place among it."""
-        place = None
-        while self._sent and self._sent[0].state == DONE:
-            sent = self._sent.popleft()
-            self._bytes -= sent.size
-            place = sent.place or place
-        return place
-
-    def is_answered(self) -> bool:
-        """Whether Kafka has said of every event what became of it."""
-        return all(sent.state != IN_FLIGHT for sent in self._sent)
-
-    def undelivered(self) -> list[SpoolPosition | None]:
-        """Where the events are kept that have not arrived; None for one in memory."""
-        return [sent.place for sent in self._sent if sent.state != DONE]
-
-    def again(self) -> list[tuple[SpoolRecord | None, SpoolPosition | None]]:
-        """What must be sent again for the sake of order: everything on disk, and of those in memory each from the
-        first of its key on that failed. What arrives twice has the same id.
-        """
-        broken: set[str] = set()
-        found = []
-        for sent in self._sent:
-            if sent.state == FAILED:
-                broken.add(sent.key)
-            if sent.place is not None or sent.key in broken:
-                found.append((sent.record, sent.place))
-        return found
-
-    def clear(self) -> None:
-        """Forgets all of them."""
-        self._sent.clear()
-        self._bytes = 0
-
-
-WARN_EVERY_S = 10.0
-LETTERS = "dead-letters"
+"""States of an event in the window: unanswered; delivered or rejected; to be sent again."""
 _PERMANENT = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -166,101 +39,235 @@ _PERMANENT = frozenset(
         KafkaError.POLICY_VIOLATION,
     }
 )
-"""What is wrong with the event itself; anything else may mend, so the event waits."""
+"""Errors of the event itself. After any other error the event is sent again."""
+
+
+class InFlightEvent:
+    """An event that Kafka's client has. `record` is set only for an event that is not on disk."""
+
+    __slots__ = ("key", "position", "record", "size", "state")
+
+    def __init__(self, key: str, record: SpoolRecord | None, position: SpoolPosition | None, size: int) -> None:
+        self.key = key
+        self.record = record
+        self.position = position
+        self.size = size
+        self.state = IN_FLIGHT
+
+
+class InFlightWindow:
+    """The sent events in order. The owner's lock guards it; the client's thread may change an event's state."""
+
+    def __init__(self) -> None:
+        self._events: deque[InFlightEvent] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def has_room(self, size: int) -> bool:
+        """Return True if one more event of `size` bytes fits. A single larger event fits into an empty window."""
+        return len(self._events) < WINDOW_EVENTS and self._bytes + size <= max(WINDOW_BYTES, size)
+
+    def add(self, event: InFlightEvent) -> None:
+        """Append the event that was sent last."""
+        self._events.append(event)
+        self._bytes += event.size
+
+    def pop_done(self) -> SpoolPosition | None:
+        """Remove the finished events at the front; return the last position on disk among them."""
+        position = None
+        while self._events and self._events[0].state == DONE:
+            event = self._events.popleft()
+            self._bytes -= event.size
+            position = event.position or position
+        return position
+
+    def is_answered(self) -> bool:
+        """Return True if Kafka answered every event."""
+        return all(event.state != IN_FLIGHT for event in self._events)
+
+    def undelivered_positions(self) -> list[SpoolPosition | None]:
+        """Return the positions of all unfinished events; None for one in memory."""
+        return [event.position for event in self._events if event.state != DONE]
+
+    def events_to_resend(self) -> list[tuple[SpoolRecord | None, SpoolPosition | None]]:
+        """Return the events to send again so that each key keeps its order.
+
+        These are all events on disk, and those in memory from the first failure of their key on. Events that arrive
+        twice have the same id.
+        """
+        failed_keys: set[str] = set()
+        events = []
+        for event in self._events:
+            if event.state == FAILED:
+                failed_keys.add(event.key)
+            if event.position is not None or event.key in failed_keys:
+                events.append((event.record, event.position))
+        return events
+
+    def clear(self) -> None:
+        """Remove all events."""
+        self._events.clear()
+        self._bytes = 0
+
+
+class SchemaHeaders:
+    """The five-byte headers that the schema registry assigned, by topic and schema.
+
+    A spooled body may have an older schema than this package's. `look_up` and `to_registered_schema` block and belong
+    to one thread; `wire_value` never blocks.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.schemas = {topic.name: schema_text(topic.schema) for topic in TOPICS.values()}
+        """Text of this package's schema, by topic."""
+        self._codec = codec
+        self._headers: dict[tuple[str, str], bytes] = {}
+        self._unregistered: set[tuple[str, str]] = set()
+        self._is_unavailable = False
+
+    def wire_value(self, record: SpoolRecord) -> bytes | None:
+        """Return the record's value on the wire; None before `look_up` or translation."""
+        header = self._headers.get((record.topic, record.schema))
+        return None if header is None else header + record.body
+
+    def look_up(self, records: Iterable[SpoolRecord]) -> bool:
+        """Ask the registry for the missing headers of these records; False: the registry is unavailable.
+
+        A schema may be unregistered if the registry was down while a program used it. Its records need
+        `to_registered_schema`.
+        """
+        needed = {(record.topic, record.schema) for record in records}
+        for topic, schema in needed - self._headers.keys() - self._unregistered:
+            is_current = schema == self.schemas[topic]
+            try:
+                try:
+                    self._headers[topic, schema] = self._codec.header(topic, None if is_current else schema)
+                except NotRegistered:
+                    if is_current:
+                        raise
+                    self._headers[topic, self.schemas[topic]] = self._codec.header(topic)
+                    self._unregistered.add((topic, schema))
+            except RegistryUnavailable as error:
+                if not self._is_unavailable:
+                    log.warning("events wait in the backlog: %s", error)
+                    self._is_unavailable = True
+                return False
+        if self._is_unavailable:
+            log.info("the schema registry is available again: sending the backlog")
+            self._is_unavailable = False
+        return True
+
+    def to_registered_schema(self, record: SpoolRecord) -> SpoolRecord:
+        """Translate a record of an unregistered schema to this package's schema; return others unchanged.
+
+        Blocks for a person's key.
+
+        Raises:
+            CodecError: the body is invalid.
+            KeysUnavailable: the body is sealed, and its key is unavailable now.
+        """
+        topic_schema = record.topic, record.schema
+        if topic_schema not in self._unregistered:
+            return record
+        body = self._codec.translate(*topic_schema, record.body)
+        return record._replace(schema=self.schemas[record.topic], body=body)
 
 
 class KafkaSender:
-    """One connection to Kafka at a time. `hand_over` is for its owner's lock, `ours` for outside it."""
+    """One connection to Kafka. Call `send` with the owner's lock, `to_registered_schema` without it."""
 
     def __init__(
-        self, kafka: KafkaSettings, codec: Codec, source: str, watch: DeliveryObserver, linger_ms: float
+        self, kafka: KafkaSettings, codec: Codec, source: str, observer: DeliveryObserver, linger_ms: float
     ) -> None:
-        """Connects lazily; the arguments are those of `Delivery`."""
+        """Connect lazily. The arguments are those of `SpooledProducer`."""
         self._connect = partial(EventProducer, kafka, codec, source, linger_ms=linger_ms)
         self.producer = self._connect()
-        self.headers = Headers(codec)
+        self.headers = SchemaHeaders(codec)
         self._codec = codec
-        self.letters: deque[DeadLetter] = deque()
-        """Dead letters to send, of events that Kafka has refused."""
-        self.failed = False
-        """Whether an event failed that Kafka may take later: then nothing more is sent until `renew`."""
+        self.dead_letters: deque[DeadLetter] = deque()
+        """Dead letters to send, for events that Kafka rejected."""
+        self.has_failed = False
+        """True after an event failed with a temporary error: send nothing more before `recover`."""
         self.acknowledged = 0
+        """Acknowledged events since the owner last reset it."""
         self._source = source
-        self._watch = watch
-        self._fatal = False
-        self._warned_at = -WARN_EVERY_S
+        self._observer = observer
+        self._is_fatal = False
+        self._warned_at = -WARN_INTERVAL_S
 
     def encode(self, event: Event) -> SpoolRecord | None:
-        """An event as it waits; None: it is refused."""
+        """Encode an event for the backlog; None: it does not fit its schema and is rejected."""
         topic, key, record, headers = event
         event_id = record["event_id"]
         try:
             body = self._codec.body(topic, record)
         except (CodecError, RegistryUnavailable) as error:
-            self.dead_letter(topic, event_id, str(error))
+            self.reject(topic, event_id, str(error))
             return None
         return SpoolRecord(topic, key, event_id, record["occurred_at_us"], headers, self.headers.schemas[topic], body)
 
     def send(self, record: SpoolRecord, sent: InFlightEvent) -> bool:
-        """Gives one event to the client; False: not now. Never blocks, never raises."""
+        """Give one event to the client; False: try again later. Never blocks, never raises."""
         envelope = {"event_id": record.event_id, "occurred_at_us": record.occurred_at_us}
         try:
-            value = self.headers.value(record)
+            value = self.headers.wire_value(record)
             if value is None:
                 return False
             self.producer.send_encoded(
-                record.topic, record.key, value, envelope, record.headers, partial(self._answered, sent)
+                record.topic, record.key, value, envelope, record.headers, partial(self._on_report, sent)
             )
         except BufferError:
             return False
         except KafkaException as error:
             key = record.key.encode(errors="replace")
-            self._failure(sent, error.args[0], record.topic, key, record.event_id, record.body)
-        except Exception as error:  # whatever is wrong with it, the caller's work goes on
-            self.dead_letter(record.topic, record.event_id, str(error))
+            self._handle_error(sent, error.args[0], record.topic, key, record.event_id, record.body)
+        except Exception as error:  # an invalid event must not stop the caller's work
+            self.reject(record.topic, record.event_id, str(error))
             sent.state = DONE
         return True
 
-    def ours(self, record: SpoolRecord) -> SpoolRecord | None:
-        """A record in a schema that the registry holds; None: it is refused. May wait for a person's key.
+    def to_registered_schema(self, record: SpoolRecord) -> SpoolRecord | None:
+        """Return a record in a registered schema; None: its body is invalid and it is rejected. Blocks for a key.
 
         Raises:
-            RegistryUnavailable: the key cannot be had now.
+            RegistryUnavailable: the key is unavailable now.
         """
         try:
-            return self.headers.ours(record)
+            return self.headers.to_registered_schema(record)
         except RegistryUnavailable:
             raise
-        except Exception as error:  # whatever is wrong with it, the others' way goes on
-            self.dead_letter(record.topic, record.event_id, str(error))
+        except Exception as error:  # an invalid record must not block the records behind it
+            self.reject(record.topic, record.event_id, str(error))
             return None
 
-    def renew(self) -> None:
-        """Goes on after a failure, with a new connection where the old one is of no more use."""
-        self.failed = False
-        if self._fatal:
+    def recover(self) -> None:
+        """Allow sending after a failure; reconnect after a fatal error."""
+        self.has_failed = False
+        if self._is_fatal:
             self.producer = self._connect()
-            self._fatal = False
+            self._is_fatal = False
 
-    def dead_letter(self, topic: str, event_id: str, why: str) -> None:
-        """Counts an event that can never be published, and says so."""
-        self._watch.refused(1)
-        log.error("event %s for %s cannot be published: %s", event_id, topic, why)
+    def reject(self, topic: str, event_id: str, reason: str) -> None:
+        """Count and log an event that can never be published."""
+        self._observer.on_rejected(1)
+        log.error("rejected event %s for %s: %s", event_id, topic, reason)
 
-    def warn(self, line: str, *about: object) -> None:
-        """Logs why events wait, now and then."""
+    def warn(self, message: str, *values: object) -> None:
+        """Log a warning, at most once in `WARN_INTERVAL_S` seconds."""
         now = time.monotonic()
-        if now - self._warned_at >= WARN_EVERY_S:
+        if now - self._warned_at >= WARN_INTERVAL_S:
             self._warned_at = now
-            log.warning(line, *about)
+            log.warning(message, *values)
 
-    def _answered(self, sent: InFlightEvent, error: KafkaError | None, message: Message) -> None:
+    def _on_report(self, sent: InFlightEvent, error: KafkaError | None, message: Message) -> None:
         if error is None:
             sent.state = DONE
             self.acknowledged += 1
             return
         event_id = dict(message.headers() or []).get("ce_id")
-        self._failure(
+        self._handle_error(
             sent,
             error,
             message.topic() or "",
@@ -269,23 +276,23 @@ class KafkaSender:
             message.value() or b"",
         )
 
-    def _failure(
+    def _handle_error(
         self, sent: InFlightEvent, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes
     ) -> None:
-        """Gives up an event that Kafka will never take, and keeps any other for another try."""
+        """Reject the event after a permanent error; else mark it as failed, to be sent again."""
         if error.code() in _PERMANENT:
             sent.state = DONE
-            self.dead_letter(topic, event_id, f"Kafka refuses it: {error.str()}")
-            if topic != LETTERS:
-                self.letters.append(_letter(self._source, error, topic, key, event_id, value))
+            self.reject(topic, event_id, f"Kafka: {error.str()}")
+            if topic != DEAD_LETTERS:
+                self.dead_letters.append(_dead_letter(self._source, error, topic, key, event_id, value))
             return
-        self.warn("Kafka does not take events for %s: %s; they are sent again", topic, error.str())
+        self.warn("Kafka refuses events for %s: %s; sending them again", topic, error.str())
         sent.state = FAILED
-        self._fatal = self._fatal or error.fatal()
-        self.failed = True
+        self._is_fatal = self._is_fatal or error.fatal()
+        self.has_failed = True
 
 
-def _letter(source: str, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes) -> DeadLetter:
+def _dead_letter(source: str, error: KafkaError, topic: str, key: bytes, event_id: str, value: bytes) -> DeadLetter:
     job = source.partition("/")[0]
     return new_dead_letter(
         event_id=derived_id(job, "refused", event_id),

@@ -1,13 +1,11 @@
-"""A durable queue of events on local disk: append-only segments, read back in order, deleted once delivered.
+"""Queue events on local disk: append them to segments, read them in order, delete delivered segments.
 
-What has been appended survives the death of the process (kill -9), since one system call hands it to the operating
-system; it does not survive a loss of power within the seconds until that writes it to the disk. Events at the edge of
-a crash may be read again, never skipped.
+An appended record survives the process's death (kill -9), because one system call gives it to the operating system. It
+does not survive a power failure in the seconds before the operating system writes it to disk. After a crash the newest
+events may be read twice; none is skipped.
 
-A folder has one writer at a time. Each writer takes the first subfolder that nobody holds, and sends what earlier
-writers left behind in all others that nobody holds either.
-
-The folder of a spool: each writer holds a subfolder of its own, and takes over those of writers that are gone.
+A folder of a spool has a subfolder `writer-N` for each writing process, locked while that process lives. A new writer
+takes the first unlocked subfolder. It also takes over the segments in all other unlocked subfolders.
 """
 
 import contextlib
@@ -18,79 +16,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepstream.config import Settings
-from stepstream.delivery import segment as file
-from stepstream.delivery.segment import Schemas
+from stepstream.delivery.segment import (
+    HEADER_BYTES,
+    MAGIC,
+    Schemas,
+    blank_header,
+    is_record,
+    parse_frame,
+    read_frames,
+    read_mark,
+    record_frame,
+    schema_frame,
+    write_mark,
+)
 from stepstream.delivery.types import SpoolPosition, SpoolRecord
-
-SUFFIX = ".spool"
-_MOST_WRITERS = 1000
-
-
-def gateway_spool(settings: Settings) -> Path:
-    """Where a gateway's events wait, and where it keeps step indices."""
-    return settings.gateway.spool or settings.paths.data / "spool" / "gateway"
-
-
-def claim(folder: Path) -> tuple[Path, int]:
-    """The first subfolder that nobody holds, and its lock, which is let go with `os.close`.
-
-    Raises:
-        OSError: a subfolder cannot be made or locked, or there are too many writers.
-    """
-    for number in range(_MOST_WRITERS):
-        own = folder / f"writer-{number}"
-        own.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = _try_lock(own)
-        if lock is not None:
-            return own, lock
-    raise OSError(f"{folder}: {_MOST_WRITERS} processes write there already")
-
-
-def _try_lock(folder: Path) -> int | None:
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
-
-
-def orphaned_folders(folder: Path, own: Path) -> list[Path]:
-    """The subfolders of other writers that hold segments; whether those writers live, `adopt` finds out."""
-    return sorted(path for path in folder.glob("writer-*") if path != own and segment_files(path))
-
-
-def adopt(other: Path, own: Path) -> int:
-    """Moves the segments of a writer that is gone behind one's own; returns the next free number."""
-    taken = [int(path.name.removesuffix(SUFFIX)) for path in segment_files(own)]
-    free = max(taken, default=-1) + 1
-    lock = _try_lock(other)
-    if lock is None:
-        return free
-    try:
-        for path in segment_files(other):
-            path.rename(own / f"{free:012d}{SUFFIX}")
-            free += 1
-    finally:
-        os.close(lock)
-    return free
-
-
-def segment_files(folder: Path) -> list[Path]:
-    """The segments of a writer, oldest first."""
-    return sorted(folder.glob(f"*{SUFFIX}"))
-
 
 log = logging.getLogger(__name__)
 
+SUFFIX = ".spool"
+_MAX_WRITERS = 1000
 _SEGMENTS = 16
-_SMALLEST_SEGMENT = 64 * 1024
-_LARGEST_SEGMENT = 64 * 1024 * 1024
+_MIN_SEGMENT_BYTES = 64 * 1024
+_MAX_SEGMENT_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -99,7 +46,7 @@ class _Segment:
     path: Path
     size: int
     unread: int = 0
-    delivered: int = file.BEGIN
+    delivered_end: int = HEADER_BYTES
     schemas: Schemas = field(default_factory=Schemas)
     fd: int = -1
 
@@ -115,244 +62,299 @@ class _Segment:
 
 
 class Spool:
-    """One writer's queue. Not safe to share between threads, nor across a fork; close it."""
+    """The queue of one writer. Do not share it between threads or across a fork; close it."""
 
-    def __init__(self, folder: Path, limit_bytes: int, on_lost: Callable[[int], None]) -> None:
-        """Takes a subfolder of `folder` and what was left behind there.
+    def __init__(self, folder: Path, limit_bytes: int, on_dropped: Callable[[int], None]) -> None:
+        """Lock a subfolder of `folder` and take over the segments of dead writers.
 
         Args:
-            folder: made if it is missing; on a local disk.
-            limit_bytes: most bytes on disk; beyond them the oldest segment is given up, with a log line.
-            on_lost: told how many events were given up that nobody had read.
+            folder: on a local disk; created if missing.
+            limit_bytes: most bytes on disk. A full spool drops its oldest segment and logs this.
+            on_dropped: called with the number of unread events in a dropped segment.
 
         Raises:
-            OSError: the folder cannot be made or written.
+            OSError: the folder cannot be created or written.
         """
         self.unread = 0
-        """Records not read yet."""
-        self.bytes = 0
+        """Number of unread records."""
+        self.size_bytes = 0
         """Bytes on disk."""
         self._limit = limit_bytes
-        self._segment_bytes = min(max(limit_bytes // _SEGMENTS, _SMALLEST_SEGMENT), _LARGEST_SEGMENT)
-        self._on_lost = on_lost
+        self._segment_bytes = min(max(limit_bytes // _SEGMENTS, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
+        self._on_dropped = on_dropped
         self._segments: dict[int, _Segment] = {}
-        self._numbers: dict[tuple[str, str], int] = {}
-        self._writing: _Segment | None = None
-        self._next = 0
-        self._reading = 0
-        self._at = file.BEGIN
-        self.folder, self._lock = claim(folder)
+        self._write_segment: _Segment | None = None
+        self._schema_numbers: dict[tuple[str, str], int] = {}
+        self._next_number = 0
+        self._read_number = 0
+        self._read_offset = HEADER_BYTES
+        self.folder, self._lock = claim_folder(folder)
         try:
             for other in orphaned_folders(folder, self.folder):
-                self._next = adopt(other, self.folder)
+                self._next_number = adopt_segments(other, self.folder)
             for path in segment_files(self.folder):
-                self._take_up(path)
+                self._recover(path)
         except BaseException:
             self.close()
             raise
 
-    def append(self, record: SpoolRecord, *, read: bool = False) -> SpoolPosition:
-        """Writes one record; it is there after this process's death.
+    def append(self, record: SpoolRecord, *, mark_read: bool = False) -> SpoolPosition:
+        """Write one record; it survives the death of this process.
 
         Args:
-            record: what to keep.
-            read: it counts as read, since the caller sends it itself. Only while nothing is unread.
+            record: the event.
+            mark_read: count the record as read, since the caller sends it. Allowed only while nothing is unread.
 
         Raises:
-            OSError: the disk is full or broken. Nothing was written, and the next call tries again.
+            OSError: the disk is full or broken. Nothing is written, and the next call tries again.
         """
-        segment = self._writing
+        segment = self._write_segment
         if segment is None or segment.size >= self._segment_bytes:
             segment = self._rotate()
-        known = record.topic, record.schema
-        number = self._numbers.get(known)
-        opening = b""
+        topic_schema = record.topic, record.schema
+        number = self._schema_numbers.get(topic_schema)
+        prefix = b""
         if number is None:
-            number = len(self._numbers)
-            opening = file.schema_frame(number, *known)
-        frame = file.record_frame(number, record)
-        size = len(opening) + len(frame)
-        if self.bytes + size > self._limit:
+            number = len(self._schema_numbers)
+            prefix = schema_frame(number, *topic_schema)
+        frame = record_frame(number, record)
+        size = len(prefix) + len(frame)
+        if self.size_bytes + size > self._limit:
             self._make_room(size, segment)
-        self._write(segment, opening + frame if opening else frame)
-        if opening:
-            self._numbers[known] = number
-            segment.schemas[number] = known
-        start = segment.size + len(opening)
+        self._write(segment, prefix + frame if prefix else frame)
+        if prefix:
+            self._schema_numbers[topic_schema] = number
+            segment.schemas[number] = topic_schema
+        start = segment.size + len(prefix)
         segment.size = end = start + len(frame)
-        self.bytes += size
-        if read:
-            self._reading, self._at = segment.number, end
+        self.size_bytes += size
+        if mark_read:
+            self._read_number, self._read_offset = segment.number, end
         else:
             segment.unread += 1
             self.unread += 1
         return SpoolPosition(segment.number, start, end)
 
-    def read(self, most_bytes: int) -> list[tuple[SpoolRecord, SpoolPosition]]:
-        """The next records, oldest first, about `most_bytes` of them and at least one; empty: there are none."""
+    def read(self, max_bytes: int) -> list[tuple[SpoolRecord, SpoolPosition]]:
+        """Return the oldest unread records, about `max_bytes` of them and at least one; empty: none is unread."""
         while self.unread:
-            segment = self._segments.get(self._reading)
-            if segment is None or self._at >= segment.size:
-                self._reading = next(number for number in self._segments if number > self._reading)
-                self._at = self._segments[self._reading].delivered
+            segment = self._segments.get(self._read_number)
+            if segment is None or self._read_offset >= segment.size:
+                self._read_number = next(number for number in self._segments if number > self._read_number)
+                self._read_offset = self._segments[self._read_number].delivered_end
                 continue
-            found = self._parse(segment, most_bytes)
-            self._seen(segment, len(found))
-            if found:
-                return found
+            records = self._read_chunk(segment, max_bytes)
+            self._count_read(segment, len(records))
+            if records:
+                return records
         return []
 
-    def rewind(self, places: Sequence[SpoolPosition]) -> int:
-        """Makes records unread again.
+    def rewind(self, positions: Sequence[SpoolPosition]) -> int:
+        """Mark records as unread.
 
         Args:
-            places: the last records read, in their order, without a gap.
+            positions: of the last records read, in order, without a gap.
 
         Returns:
-            How many of them are gone, since their segments were given up.
+            How many of them are dropped with their segments.
         """
-        held = [place for place in places if place.segment in self._segments]
-        for place in held:
-            self._segments[place.segment].unread += 1
-        self.unread += len(held)
-        if held:
-            self._reading, self._at = held[0].segment, held[0].start
-        return len(places) - len(held)
+        present = [position for position in positions if position.segment in self._segments]
+        for position in present:
+            self._segments[position.segment].unread += 1
+        self.unread += len(present)
+        if present:
+            self._read_number, self._read_offset = present[0].segment, present[0].start
+        return len(positions) - len(present)
 
-    def holds(self, place: SpoolPosition) -> bool:
-        """Whether the record is still on disk."""
-        return place.segment in self._segments
+    def contains(self, position: SpoolPosition) -> bool:
+        """Return True if the record is on disk."""
+        return position.segment in self._segments
 
-    def mark_delivered(self, place: SpoolPosition) -> None:
-        """Notes that this record and all before it have arrived. A note that cannot be written costs repetitions."""
-        while (oldest := next(iter(self._segments), place.segment)) < place.segment:
+    def mark_delivered(self, position: SpoolPosition) -> None:
+        """Mark this record and all before it as delivered. If the mark cannot be written, events may repeat."""
+        while (oldest := next(iter(self._segments), position.segment)) < position.segment:
             self._remove(self._segments[oldest])
-        segment = self._segments.get(place.segment)
+        segment = self._segments.get(position.segment)
         if segment is None:
             return
-        segment.delivered = place.end
-        if segment is not self._writing and segment.delivered >= segment.size:
+        segment.delivered_end = position.end
+        if segment is not self._write_segment and segment.delivered_end >= segment.size:
             self._remove(segment)
             return
         with contextlib.suppress(OSError):
-            file.write_mark(segment.open(), place.end)
+            write_mark(segment.open(), position.end)
 
     def close(self) -> None:
-        """Lets the folder go. What was not delivered stays for the next writer."""
+        """Unlock the subfolder. Undelivered records stay for the next writer."""
         for segment in list(self._segments.values()):
-            if segment.delivered >= segment.size:
+            if segment.delivered_end >= segment.size:
                 self._remove(segment)
             segment.close()
         os.close(self._lock)
 
-    def _write(self, segment: _Segment, data: bytes) -> None:
-        fd = segment.open()
-        fault: OSError | None = None
-        try:
-            if os.write(fd, data) == len(data):
-                return
-        except OSError as error:
-            fault = error
-        try:  # a piece of it may be there
-            os.ftruncate(fd, segment.size)
-            os.lseek(fd, segment.size, os.SEEK_SET)
-        except OSError:
-            self._writing = None  # what comes next goes into another file
-        raise fault or OSError(f"the disk of {segment.path} took a part of an event only: it is full")
-
     def _rotate(self) -> _Segment:
-        segment = _Segment(self._next, self.folder / f"{self._next:012d}{SUFFIX}", file.BEGIN)
+        number = self._next_number
+        segment = _Segment(number, self.folder / f"{number:012d}{SUFFIX}", HEADER_BYTES)
         segment.fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._next += 1
-        self._segments[segment.number] = segment
-        self.bytes += segment.size
-        before, self._writing = self._writing, segment
-        self._numbers = {}
-        if before is not None and before.delivered >= before.size:
+        self._next_number += 1
+        self._segments[number] = segment
+        self.size_bytes += segment.size
+        before, self._write_segment = self._write_segment, segment
+        self._schema_numbers = {}
+        if before is not None and before.delivered_end >= before.size:
             self._remove(before)
         try:
-            if os.write(segment.fd, file.blank_header()) != file.BEGIN:
-                raise OSError(f"the disk of {segment.path} is full")
+            if os.write(segment.fd, blank_header()) != HEADER_BYTES:
+                raise OSError(f"cannot create {segment.path}: the disk is full; free space")
         except OSError:
-            self._writing = None
+            self._write_segment = None
             self._remove(segment)
             raise
         return segment
 
-    def _make_room(self, size: int, keep: _Segment) -> None:
-        while self.bytes + size > self._limit:
+    def _make_room(self, size: int, current: _Segment) -> None:
+        while self.size_bytes + size > self._limit:
             oldest = next(iter(self._segments.values()))
-            if oldest is keep:
-                raise OSError(f"one event of {size} bytes does not fit a spool of {self._limit}: raise its limit")
-            lost = oldest.unread
+            if oldest is current:
+                raise OSError(f"an event of {size} bytes does not fit into a spool of {self._limit}: raise its limit")
+            dropped = oldest.unread
             self._remove(oldest)
             log.error(
-                "the spool %s is full (%d bytes): its oldest segment is given up, %d events are LOST; "
-                "bring Kafka and the registry back, or give it more room",
+                "dropped the oldest segment of %s with %d unread events: the spool is full (%d bytes); "
+                "restore Kafka and the schema registry, or raise the limit",
                 self.folder,
+                dropped,
                 self._limit,
-                lost,
             )
-            if lost:
-                self._on_lost(lost)
+            if dropped:
+                self._on_dropped(dropped)
+
+    def _write(self, segment: _Segment, data: bytes) -> None:
+        fd = segment.open()
+        cause: OSError | None = None
+        try:
+            if os.write(fd, data) == len(data):
+                return
+        except OSError as error:
+            cause = error
+        try:  # remove a partial frame
+            os.ftruncate(fd, segment.size)
+            os.lseek(fd, segment.size, os.SEEK_SET)
+        except OSError:
+            self._write_segment = None  # the next record starts another file
+        raise cause or OSError(f"wrote only part of an event to {segment.path}: the disk is full; free space")
+
+    def _read_chunk(self, segment: _Segment, max_bytes: int) -> list[tuple[SpoolRecord, SpoolPosition]]:
+        remaining = segment.size - self._read_offset
+        for size in (min(max_bytes, remaining), remaining):  # one record may be larger than `max_bytes`
+            records = []
+            before = start = self._read_offset
+            for payload, after in read_frames(os.pread(segment.open(), size, start)):
+                record = parse_frame(payload, segment.schemas)
+                self._read_offset = start + after
+                if record is not None:
+                    records.append((record, SpoolPosition(segment.number, before, self._read_offset)))
+                before = self._read_offset
+            if records or self._read_offset == segment.size:
+                return records
+        log.error("dropped %d events: %s is damaged after byte %d", segment.unread, segment.path, self._read_offset)
+        self._on_dropped(segment.unread)
+        self._count_read(segment, segment.unread)
+        self._read_offset = segment.size
+        return []
+
+    def _count_read(self, segment: _Segment, records: int) -> None:
+        segment.unread -= records
+        self.unread -= records
 
     def _remove(self, segment: _Segment) -> None:
         segment.close()
         with contextlib.suppress(OSError):
             segment.path.unlink()
         del self._segments[segment.number]
-        self.bytes -= segment.size
+        self.size_bytes -= segment.size
         self.unread -= segment.unread
-        if segment is self._writing:
-            self._writing = None
+        if segment is self._write_segment:
+            self._write_segment = None
 
-    def _parse(self, segment: _Segment, most_bytes: int) -> list[tuple[SpoolRecord, SpoolPosition]]:
-        whole = segment.size - self._at
-        for size in (min(most_bytes, whole), whole):  # a record larger than was asked for comes alone, after all
-            found = []
-            before = begin = self._at
-            for payload, after in file.frames(os.pread(segment.open(), size, begin)):
-                record = file.parse(payload, segment.schemas)
-                self._at = begin + after
-                if record is not None:
-                    found.append((record, SpoolPosition(segment.number, before, self._at)))
-                before = self._at
-            if found or self._at == segment.size:
-                return found
-        log.error("%s is damaged after byte %d: %d events are LOST", segment.path, self._at, segment.unread)
-        self._on_lost(segment.unread)
-        self._seen(segment, segment.unread)
-        self._at = segment.size
-        return []
-
-    def _seen(self, segment: _Segment, records: int) -> None:
-        segment.unread -= records
-        self.unread -= records
-
-    def _take_up(self, path: Path) -> None:
-        """Counts what a file of an earlier writer holds, and cuts off what its end left unfinished."""
+    def _recover(self, path: Path) -> None:
+        """Count the undelivered records of a dead writer's file, and cut off its unfinished last frame."""
         number = int(path.name.removesuffix(SUFFIX))
-        self._next = max(self._next, number + 1)
+        self._next_number = max(self._next_number, number + 1)
         data = path.read_bytes()
-        if len(data) >= file.BEGIN and not data.startswith(file.MAGIC):
-            log.error("%s is no spool file of this version: left as it is, under another name", path)
-            path.rename(path.with_suffix(".unknown"))
+        if len(data) >= HEADER_BYTES and not data.startswith(MAGIC):
+            renamed = path.rename(path.with_suffix(".unknown"))
+            log.error("%s is not a spool file of this version: renamed it to %s", path, renamed.name)
             return
-        segment = _Segment(number, path, file.BEGIN, delivered=file.read_mark(data))
-        for payload, end in file.frames(data, file.BEGIN):
+        segment = _Segment(number, path, HEADER_BYTES, delivered_end=read_mark(data))
+        for payload, end in read_frames(data, HEADER_BYTES):
             segment.size = end
-            if file.is_record(payload):
-                segment.unread += end > segment.delivered
+            if is_record(payload):
+                segment.unread += end > segment.delivered_end
             else:
-                file.parse(payload, segment.schemas)
+                parse_frame(payload, segment.schemas)
         if segment.size < len(data):
-            log.warning("%s: cut off %d bytes that its writer did not finish", path, len(data) - segment.size)
+            log.warning("cut %d unfinished bytes off %s", len(data) - segment.size, path)
         if not segment.unread:
             path.unlink()
             return
         os.truncate(path, segment.size)
         if not self._segments:
-            self._reading, self._at = number, max(segment.delivered, file.BEGIN)
+            self._read_number, self._read_offset = number, max(segment.delivered_end, HEADER_BYTES)
         self._segments[number] = segment
-        self.bytes += segment.size
+        self.size_bytes += segment.size
         self.unread += segment.unread
+
+
+def claim_folder(folder: Path) -> tuple[Path, int]:
+    """Lock the first unlocked subfolder; return it and its lock's file descriptor, which `os.close` unlocks.
+
+    Raises:
+        OSError: a subfolder cannot be created or locked, or there are too many writers.
+    """
+    for number in range(_MAX_WRITERS):
+        own = folder / f"writer-{number}"
+        own.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _try_lock(own)
+        if lock is not None:
+            return own, lock
+    raise OSError(f"{folder} has {_MAX_WRITERS} writing processes: use another folder")
+
+
+def orphaned_folders(folder: Path, own: Path) -> list[Path]:
+    """Return the other writers' subfolders that contain segments; `adopt_segments` skips those of live writers."""
+    return sorted(path for path in folder.glob("writer-*") if path != own and segment_files(path))
+
+
+def adopt_segments(other: Path, own: Path) -> int:
+    """Move the segments of a dead writer behind one's own; return the next free segment number."""
+    taken = [int(path.name.removesuffix(SUFFIX)) for path in segment_files(own)]
+    free = max(taken, default=-1) + 1
+    lock = _try_lock(other)
+    if lock is None:
+        return free
+    try:
+        for path in segment_files(other):
+            path.rename(own / f"{free:012d}{SUFFIX}")
+            free += 1
+    finally:
+        os.close(lock)
+    return free
+
+
+def segment_files(folder: Path) -> list[Path]:
+    """Return the segments of a writer, oldest first."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def _try_lock(folder: Path) -> int | None:
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock

@@ -1,11 +1,4 @@
-"""Events as they are published: with a record, or with one that is bytes already.
-
-x
-
-x
-
-x
-"""
+"""Declare the events, spool records, observer and limits that the delivery modules share. Pure."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Event(NamedTuple):
-    """One event to publish."""
+    """An event to publish, with its record as a dict."""
 
     topic: str
     key: str
@@ -22,19 +15,19 @@ class Event(NamedTuple):
 
 
 class EncodedEvent(NamedTuple):
-    """One event to publish, of no person: it is not sealed any more."""
+    """An event to publish, with its record as Avro. It names no person: nothing seals it."""
 
     topic: str
     key: str
     event_id: str
     occurred_at_us: int
     body: bytes
-    """The record as Avro, without the header."""
+    """Record as Avro, without the registry's five-byte header."""
     headers: Mapping[str, str] | None = None
 
 
 class SpoolRecord(NamedTuple):
-    """One event as it waits: encoded, but for the five-byte header that the registry decides."""
+    """An event in the backlog: encoded, without the five-byte header, which needs the registry."""
 
     topic: str
     key: str
@@ -47,7 +40,7 @@ class SpoolRecord(NamedTuple):
 
 
 class SpoolPosition(NamedTuple):
-    """Where a record stands: its segment, and the offsets of its first byte and of the byte after it."""
+    """Position of a record on disk: number of its segment, offset of its first byte, offset after its last byte."""
 
     segment: int
     start: int
@@ -55,32 +48,30 @@ class SpoolPosition(NamedTuple):
 
 
 class DeliveryObserver(Protocol):
-    """Told what becomes of events; called from any thread, and must not block."""
+    """Receives the outcome of events, as counts. Any thread may call it; it must not block."""
 
-    def delivered(self, events: int) -> None:
-        """Kafka has acknowledged them."""
+    def on_delivered(self, events: int) -> None:
+        """Kafka acknowledged these events."""
 
-    def refused(self, events: int) -> None:
-        """They fit no schema, or Kafka refused them for good."""
+    def on_rejected(self, events: int) -> None:
+        """These events fit no schema, or Kafka rejected them with a permanent error."""
 
-    def lost(self, events: int) -> None:
-        """They were given up, since there was no more room."""
+    def on_dropped(self, events: int) -> None:
+        """These events are lost: the backlog was full, or the process stopped before delivery."""
 
-    def unspooled(self, events: int) -> None:
-        """The disk did not take them: they are in memory only."""
+    def on_unspooled(self, events: int) -> None:
+        """The disk failed: these events are in memory only."""
 
-    def backlog(self, events: int, spool_bytes: int) -> None:
-        """So many are not acknowledged yet, and the spool takes so many bytes."""
+    def on_backlog(self, events: int, spool_bytes: int) -> None:
+        """Current number of unacknowledged events, and size of the spool in bytes."""
 
 
 class BacklogLimits(NamedTuple):
-    """How much may wait, and where.
-
-    Without a folder, events wait in memory only. `drop_oldest`: where memory is full, the oldest event is given up
-    instead of the newest.
-    """
+    """Place and largest size of a backlog."""
 
     folder: Path | None
+    """Folder of the spool; None: events stay in memory."""
     spool_bytes: int
     memory_bytes: int
     drop_oldest: bool = False
+    """True: full memory drops its oldest event. False: it drops the new one."""

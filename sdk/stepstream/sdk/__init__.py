@@ -1,4 +1,4 @@
-"""Records what an agent does from inside its own Python program: trajectories, steps, tools, rewards, sub-agents.
+"""Record an agent from inside its Python program: trajectories, steps, tools, rewards and sub-agents.
 
     from stepstream import sdk
 
@@ -7,16 +7,16 @@
             s.response(answer)
         t.reward("outcome", 1.0)
 
-Nothing here fails or delays the agent: what cannot be recorded is logged and counted. See docs/sdk.md.
+No call raises or blocks: failures are logged and counted. See docs/sdk.md.
 """
 
-from stepstream.sdk.api import current, current_step, feedback, sub_agent, trajectory
+from stepstream.sdk.api import current, feedback, sub_agent, trajectory
 from stepstream.sdk.checkpoints import Checkpoints, subscribe_checkpoints
 from stepstream.sdk.decorators import reward, step
 from stepstream.sdk.recorder import MemorySink, close, configure, flush, recorder
 from stepstream.sdk.step import Step
 from stepstream.sdk.tools import tool, tool_use
-from stepstream.sdk.trajectory import Trajectory
+from stepstream.sdk.trajectory import Trajectory, current_step
 
 __all__ = [
     "Checkpoints",

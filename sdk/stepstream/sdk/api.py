@@ -1,17 +1,19 @@
-"""Opening trajectories: as a context manager, sync or async, or as a decorator of a function of either kind."""
+"""Open trajectories, as context managers or decorators, and send feedback about finished ones."""
 
-import logging
 import uuid
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from stepstream.sdk.context import step_here, trajectory_here
-from stepstream.sdk.recorder import quiet, recorder
-from stepstream.sdk.step import Step
-from stepstream.sdk.trajectory import NOTHING, About, Id, Trajectory, TrajectoryScope
+from stepstream.sdk.recorder import never_raise, recorder
+from stepstream.sdk.trajectory import (
+    UNRECORDED,
+    Id,
+    Trajectory,
+    TrajectoryInfo,
+    TrajectoryScope,
+    current_trajectory,
+)
 from stepstream.topics.events import Consent, Track
-
-log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,20 +50,20 @@ def trajectory(
     tenant: str = "",
     consent: Consent | None = None,
 ) -> Any:
-    """One attempt at one task: a context manager (sync or async) that gives a `Trajectory`, or a decorator.
+    """Open a trajectory: one attempt at one task. A context manager (sync or async) or a decorator.
 
-    Ids may be anything that has a text, as numbers and UUIDs.
+    Ids may be texts, numbers or UUIDs.
 
     Args:
-        task_id: what is attempted; a function, if it is a decorator without parentheses.
+        task_id: the task; or the function, for a decorator without parentheses.
         agent: name of the agent; default `sdk.agent`.
-        group_id: ties the attempts that are compared with one another.
-        trajectory_id: default: a new one.
-        environment: where the agent works; names the reward specification.
-        harness_version: of everything around the model.
-        split: `train`, or `eval` for what is measured and never trained on.
+        group_id: attempts with the same group are compared with one another.
+        trajectory_id: default: a new id.
+        environment: environment of the agent; names the reward specification.
+        harness_version: version of everything around the model.
+        split: `train`, or `eval` for trajectories that are measured and never trained on.
         track: `stable` or `canary`.
-        user: person that the agent works for.
+        user: person whom the agent works for.
         tenant: default `sdk.tenant`.
         consent: default `sdk.consent`.
     """
@@ -69,9 +71,9 @@ def trajectory(
     def make() -> Trajectory:
         active = recorder()
         if active is None:
-            return NOTHING
+            return UNRECORDED
         sdk = active.settings.sdk
-        about = About.of(
+        info = TrajectoryInfo.of(
             agent=agent or sdk.agent,
             tenant=tenant or sdk.tenant,
             consent=consent or sdk.consent,
@@ -83,7 +85,7 @@ def trajectory(
             track=track,
             user=user,
         )
-        return Trajectory(active, trajectory_id or uuid.uuid4(), about)
+        return Trajectory(active, trajectory_id or uuid.uuid4(), info)
 
     return TrajectoryScope(make)(task_id) if callable(task_id) else TrajectoryScope(make)
 
@@ -93,32 +95,27 @@ def sub_agent(function: Callable[P, T], /) -> Callable[P, T]: ...
 @overload
 def sub_agent(agent: str = "", *, task_id: Id = None) -> TrajectoryScope: ...
 def sub_agent(agent: Any = "", *, task_id: Id = None) -> Any:
-    """A child of the trajectory that runs where the block is entered or the decorated function called.
+    """Open a child of the current trajectory, or a new trajectory outside any. A context manager or a decorator.
 
-    Outside any it is a trajectory of its own.
+    The current trajectory is looked up when the block begins or the decorated function is called.
     """
 
     def make() -> Trajectory:
-        parent = trajectory_here()
+        parent = current_trajectory()
         if parent is None:
-            return trajectory(task_id, agent=named)._make()
-        return parent.sub_agent(named, task_id=task_id)._make()
+            return trajectory(task_id, agent=name)._make()
+        return parent.sub_agent(name, task_id=task_id)._make()
 
-    named = "" if callable(agent) else agent
+    name = "" if callable(agent) else agent
     return TrajectoryScope(make)(agent) if callable(agent) else TrajectoryScope(make)
 
 
 def current() -> Trajectory:
-    """The trajectory that the running code belongs to; outside any, one that records nothing."""
-    return trajectory_here() or NOTHING
+    """Return the trajectory of the running code; outside any, one that records nothing."""
+    return current_trajectory() or UNRECORDED
 
 
-def current_step() -> Step | None:
-    """The step that the running code belongs to."""
-    return step_here()
-
-
-@quiet
+@never_raise
 def feedback(
     trajectory_id: Id,
     name: str,
@@ -127,11 +124,11 @@ def feedback(
     tenant: str = "",
     consent: Consent | None = None,
     user: Id = None,
-    **more: Any,
+    **fields: Any,
 ) -> None:
-    """Says something about a trajectory that ran elsewhere or long ago; `more` as in `Trajectory.feedback`."""
+    """Send feedback about a trajectory of another process or an earlier time; `fields` as in `Trajectory.feedback`."""
     active = recorder()
     if active is not None:
         sdk = active.settings.sdk
-        about = About.of(tenant=tenant or sdk.tenant, consent=consent or sdk.consent, user=user)
-        Trajectory(active, trajectory_id, about).feedback(name, value, **more)
+        info = TrajectoryInfo.of(tenant=tenant or sdk.tenant, consent=consent or sdk.consent, user=user)
+        Trajectory(active, trajectory_id, info).feedback(name, value, **fields)

@@ -1,12 +1,13 @@
-"""Following the versions of a model as they are published."""
+"""Iterate over the versions of a model as the learner publishes them."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
-from stepstream.topics.closing import Closing
+from stepstream.topics.catalogue import CHECKPOINTS
 from stepstream.topics.events import Checkpoint
 
 if TYPE_CHECKING:
@@ -14,21 +15,20 @@ if TYPE_CHECKING:
     from stepstream.topics.codec import Codec
     from stepstream.topics.consumer import EventConsumer
 
-TOPIC = "checkpoints"
 _POLL_S = 0.25
 
 
-class Checkpoints(Closing):
-    """An iterator, sync and async, that waits for the next version. Close it, or use it as a context manager.
+class Checkpoints(AbstractContextManager["Checkpoints"]):
+    """A blocking iterator, sync and async, of checkpoint events. Close it, or use it as a context manager.
 
-    Iteration ends when it is closed, from any thread.
+    Closing it, from any thread, ends the iteration.
     """
 
     def __init__(self, settings: Settings, model: str | None, history: bool) -> None:
         self._settings = settings
         self._model = model
-        self._history = history
-        self._found: deque[Checkpoint] = deque()
+        self._with_history = history
+        self._unread: deque[Checkpoint] = deque()
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._consumer: EventConsumer | None = None
@@ -38,26 +38,29 @@ class Checkpoints(Closing):
         return self
 
     def __next__(self) -> Checkpoint:
-        while not self._found:
+        while not self._unread:
             if self._closed.is_set():
                 raise StopIteration
-            self._look()
-        return self._found.popleft()
+            self._read()
+        return self._unread.popleft()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Checkpoint:
-        while not self._found:  # what a cancelled wait has found stays for the next one
+        while not self._unread:  # a cancelled call leaves its events to the next one
             if self._closed.is_set():
                 raise StopAsyncIteration
-            import asyncio  # which a program that only imports the SDK can do without
+            import asyncio  # here: importing the SDK must stay fast
 
-            await asyncio.to_thread(self._look)
-        return self._found.popleft()
+            await asyncio.to_thread(self._read)
+        return self._unread.popleft()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        """Ends the iteration and frees the connections."""
+        """End the iteration and close the connections."""
         self._closed.set()
         with self._lock:
             if self._consumer is not None:
@@ -67,17 +70,17 @@ class Checkpoints(Closing):
                 self._codec.close()
                 self._codec = None
 
-    def _look(self) -> None:
-        """Looks once; blocks for a quarter of a second at most, longer while Kafka or the registry is away."""
+    def _read(self) -> None:
+        """Poll once. Blocks for at most 0.25 s, longer while Kafka or the registry is unavailable."""
         with self._lock:
             if self._closed.is_set():
                 return
             if self._consumer is None:
-                self._found += self._begin()
+                self._unread += self._connect()
                 return
-            self._found += self._poll(self._consumer)
+            self._unread += self._poll(self._consumer)
 
-    def _begin(self) -> list[Checkpoint]:
+    def _connect(self) -> list[Checkpoint]:
         from stepstream.topics.client import wait_for_kafka
         from stepstream.topics.codec import Codec
         from stepstream.topics.consumer import EventConsumer
@@ -87,13 +90,13 @@ class Checkpoints(Closing):
             return []
         self._codec = Codec(self._settings.schema_registry)
         self._consumer = consumer = EventConsumer(self._settings.kafka, self._codec)
-        consumer.follow([TOPIC])
-        before: list[Checkpoint] = []
-        while not consumer.caught_up() and not self._closed.is_set():
-            before += self._poll(consumer)
-        if self._history:
-            return before
-        newest = {checkpoint["model"]: checkpoint for checkpoint in before}
+        consumer.follow([CHECKPOINTS])
+        published: list[Checkpoint] = []
+        while not consumer.is_caught_up() and not self._closed.is_set():
+            published += self._poll(consumer)
+        if self._with_history:
+            return published
+        newest = {checkpoint["model"]: checkpoint for checkpoint in published}
         return list(newest.values())
 
     def _poll(self, consumer: EventConsumer) -> list[Checkpoint]:
@@ -107,15 +110,15 @@ class Checkpoints(Closing):
 def subscribe_checkpoints(
     model: str | None = None, *, history: bool = False, settings: Settings | None = None
 ) -> Checkpoints:
-    """The newest version of a model, then each one that is published: for `for` and `async for`.
+    """Iterate over the newest version of a model, then each new one, with `for` or `async for`.
 
     Args:
         model: default: all models.
-        history: begins with all versions there are instead of the newest.
-        settings: where the log is; default: as `stepstream config` shows them.
+        history: start with all published versions instead of the newest.
+        settings: default: those that `stepstream config` shows.
 
     Raises:
-        KafkaUnavailable: while iterating, where no broker answers within `kafka.deadline_s`.
+        KafkaUnavailable: while iterating, if no broker answers within `kafka.deadline_s`.
     """
     from stepstream.config import load
 

@@ -1,72 +1,58 @@
-"""Which trajectory and step the running code belongs to: of this thread, or of this asyncio task."""
+"""Track the `with` blocks that the running code is inside, for each thread and each asyncio task."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from stepstream.sdk.step import Step
-    from stepstream.sdk.trajectory import Trajectory
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Block(Generic[T]):
-    """A `with` block that code may run in, and the one around it."""
+    """A `with` block and the block around it."""
 
-    __slots__ = ("around", "left", "value")
+    __slots__ = ("has_ended", "outer", "value")
 
-    def __init__(self, value: T | None, around: Block[T] | None) -> None:
+    def __init__(self, value: T | None, outer: Block[T] | None) -> None:
         self.value = value
-        self.around = around
-        self.left = False
+        self.outer = outer
+        self.has_ended = False
 
 
 Blocks = ContextVar[Block[T] | None]
 
-trajectories: Blocks[Trajectory] = ContextVar("stepstream_trajectory", default=None)
-steps: Blocks[Step] = ContextVar("stepstream_step", default=None)
 
-
-def trajectory_here() -> Trajectory | None:
-    """The trajectory in whose block the code runs, as long as that has not ended.
-
-    An asynchronous generator that is not read to its end is closed in another context, so that its reader's would keep
-    the trajectory for good.
-    """
-    block = _standing(trajectories.get())
-    return None if block is None else block.value
-
-
-def step_here() -> Step | None:
-    """The step in whose block the code runs; a task that outlives the block still has it, while the trajectory runs."""
-    block = steps.get()
-    step = None if block is None else block.value
-    return step if step is not None and step.trajectory is trajectory_here() else None
-
-
-def enter(blocks: Blocks[T], value: T | None) -> Block[T]:
-    """Begins a block."""
+def enter_block(blocks: Blocks[T], value: T | None) -> Block[T]:
+    """Begin a block."""
     block = Block(value, blocks.get())
     blocks.set(block)
     return block
 
 
-def leave(blocks: Blocks[T], block: Block[T]) -> None:
-    """Ends a block, in any order and in any context.
+def leave_block(blocks: Blocks[T], block: Block[T]) -> None:
+    """End a block, in any order and in any context.
 
-    Generators that take turns end their blocks crosswise, and frameworks may end one in another context than they began
-    it in: whatever block the code is in now that has not ended stays, else the nearest around it.
+    Interleaved generators end their blocks out of order, and frameworks end a block in another context than it began
+    in. The innermost open block of this context stays the current one.
     """
-    block.left = True
-    here = _standing(blocks.get())
-    if here is not None:
-        here.around = _standing(here.around)  # so that no chain of ended blocks grows
-    blocks.set(here)
+    block.has_ended = True
+    current = _open_block(blocks.get())
+    if current is not None:
+        current.outer = _open_block(current.outer)  # or ended blocks would form a growing chain
+    blocks.set(current)
 
 
-def _standing(block: Block[T] | None) -> Block[T] | None:
-    while block is not None and block.left:
-        block = block.around
+def current_value(blocks: Blocks[T]) -> T | None:
+    """Return the value of the innermost open block; None: the code is in no block.
+
+    The block may have ended in another context: asyncio closes an abandoned asynchronous generator in a task of its
+    own, and the reader's context would keep the block forever.
+    """
+    block = _open_block(blocks.get())
+    return None if block is None else block.value
+
+
+def _open_block(block: Block[T] | None) -> Block[T] | None:
+    while block is not None and block.has_ended:
+        block = block.outer
     return block

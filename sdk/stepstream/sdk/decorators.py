@@ -1,4 +1,4 @@
-"""`@step` and `@reward`: what functions of an agent's program ask a model, and how they judge it."""
+"""Provide `@step` and `@reward`: record the calls of functions as steps, and their return values as rewards."""
 
 import functools
 import inspect
@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from stepstream.sdk.context import step_here, trajectory_here
-from stepstream.sdk.messages import plain
-from stepstream.sdk.recorder import quiet
+from stepstream.sdk.messages import plain_data
+from stepstream.sdk.recorder import never_raise
 from stepstream.sdk.step import Step
-from stepstream.sdk.tools import asked_by_name, signature_of
-from stepstream.sdk.trajectory import NOTHING
+from stepstream.sdk.tools import named_arguments, signature_or_none
+from stepstream.sdk.trajectory import UNRECORDED, current_step, current_trajectory
 
 log = logging.getLogger(__name__)
 
@@ -31,102 +30,102 @@ def step(
     seed: int | None = None,
     tools: Iterable[Any] = (),
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
-def step(function: Callable[..., Any] | None = None, /, **about: Any) -> Any:
-    """Makes each call of a function, sync or async, a step of the trajectory that runs; outside any it records nothing.
+def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Record each call of a function, sync or async, as a step of the current trajectory; outside any, record nothing.
 
-    The prompt is the argument `messages`, else the first one. The response is what the function gives back: a text, an
-    assistant's message or an OpenAI client's chat completion; nothing, where it says it itself (`current_step()`).
+    The prompt is the argument `messages`, else the first one. The response is the return value: a text, an assistant's
+    message or an OpenAI client's chat completion. A function that sets it with `current_step()` may return anything.
 
     Args:
-        function: what to record.
-        about: as `Trajectory.step` takes it.
+        function: the function, for a decorator without parentheses.
+        options: arguments of `Trajectory.step`.
     """
     if function is None:
-        return lambda found: _step_of(found, about)
-    return _step_of(function, about)
+        return lambda decorated: _record_steps(decorated, options)
+    return _record_steps(function, options)
 
 
 def reward(
     name: str, *, source: str = "environment", level: str = "trajectory"
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Makes what a function, sync or async, gives back a reward of the trajectory that runs; None is none.
+    """Record the return value of a function, sync or async, as a reward of the current trajectory; None is no reward.
 
     Args:
-        name: by which the reward specification knows it.
-        source: who says so.
-        level: `trajectory`, or `step`: of the step that runs, else of the last one.
+        name: name in the reward specification.
+        source: origin of the reward.
+        level: `trajectory`, or `step` for the current step, else the last one.
     """
 
-    @quiet
-    def say(value: Any) -> None:
-        trajectory, running = trajectory_here() or NOTHING, step_here()
+    @never_raise
+    def record(value: Any) -> None:
+        trajectory, step = current_trajectory() or UNRECORDED, current_step()
         index = None
         if level == "step":
-            index = running.index if running is not None else trajectory.last_index
-        if trajectory.recorded and value is not None:
+            index = step.index if step is not None else trajectory.last_index
+        if trajectory.is_recorded and value is not None:
             trajectory.reward(name, value, source=source, step_index=index)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def judged(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async def rewarded(*args: P.args, **kwargs: P.kwargs) -> Any:
                 value = await function(*args, **kwargs)
-                say(value)
+                record(value)
                 return value
 
-            return cast(Callable[P, T], judged)
+            return cast(Callable[P, T], rewarded)
 
         @functools.wraps(function)
-        def judged_sync(*args: P.args, **kwargs: P.kwargs) -> T:
+        def rewarded_sync(*args: P.args, **kwargs: P.kwargs) -> T:
             value = function(*args, **kwargs)
-            say(value)
+            record(value)
             return value
 
-        return judged_sync
+        return rewarded_sync
 
     return decorate
 
 
-def _step_of(function: Callable[P, T], about: Mapping[str, Any]) -> Callable[P, T]:
+def _record_steps(function: Callable[P, T], options: Mapping[str, Any]) -> Callable[P, T]:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         log.error("%s is a generator: it is not recorded; use `with t.step(…)` inside it", function.__qualname__)
         return cast(Callable[P, T], function)
-    signature = signature_of(function)
+    signature = signature_or_none(function)
 
-    def begun(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Step:
-        trajectory = trajectory_here() or NOTHING
-        given = asked_by_name(signature, args, kwargs) if trajectory.recorded else {}
-        prompt = given.get("messages", next(iter(given.values()), ()))
-        return trajectory.step(prompt, **about)
+    def begin(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Step:
+        trajectory = current_trajectory() or UNRECORDED
+        arguments = named_arguments(signature, args, kwargs) if trajectory.is_recorded else {}
+        prompt = arguments.get("messages", next(iter(arguments.values()), ()))
+        return trajectory.step(prompt, **options)
 
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def recorded(*args: P.args, **kwargs: P.kwargs) -> Any:
-            with begun(args, kwargs) as running:
+            with begin(args, kwargs) as running_step:
                 answer = await function(*args, **kwargs)
-                _answered(running, answer)
+                _set_response(running_step, answer)
             return answer
 
         return cast(Callable[P, T], recorded)
 
     @functools.wraps(function)
     def recorded_sync(*args: P.args, **kwargs: P.kwargs) -> T:
-        with begun(args, kwargs) as running:
+        with begin(args, kwargs) as running_step:
             answer = function(*args, **kwargs)
-            _answered(running, answer)
+            _set_response(running_step, answer)
         return answer
 
     return recorded_sync
 
 
-@quiet
-def _answered(running: Step, answer: Any) -> None:
-    if not running.trajectory.recorded or answer is None or running.answered:
+@never_raise
+def _set_response(step: Step, answer: Any) -> None:
+    if not step.trajectory.is_recorded or answer is None or step.has_response:
         return
-    answer = plain(answer)
+    answer = plain_data(answer)
     if isinstance(answer, Mapping) and "choices" in answer:
-        running.completion(answer)
+        step.completion(answer)
     else:
-        running.response(answer)
+        step.response(answer)

@@ -1,4 +1,4 @@
-"""Where the SDK's events go: one recorder a process, made at the first use, in the background from then on."""
+"""Send the SDK's events through one recorder a process, which starts at the first use and sends in the background."""
 
 from __future__ import annotations
 
@@ -17,147 +17,147 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
-_SWITCH, _OFF = "STEPSTREAM_SDK_ENABLED", ("0", "f", "false", "n", "no", "off")
+_ENABLED, _OFF = "STEPSTREAM_SDK_ENABLED", ("0", "f", "false", "n", "no", "off")
 MB = 1024 * 1024
 
 
 class Sink(Protocol):
-    """Takes events; never blocks in `send`."""
+    """A destination of events; `send` never blocks."""
 
     def send(self, topic: str, key: str, record: Any) -> bool:
-        """Queues an event; False if it is lost."""
+        """Queue an event; False: it is dropped."""
         ...
 
     def flush(self, timeout_s: float) -> int:
-        """Waits until all is delivered; returns how many events still wait."""
+        """Block until all events are delivered, at most `timeout_s` seconds; return how many are not."""
         ...
 
     def close(self, timeout_s: float) -> object:
-        """Delivers what it can in `timeout_s` seconds and stops."""
+        """Flush for at most `timeout_s` seconds and stop."""
         ...
 
 
 class MemorySink:
-    """Keeps events in a list, for tests of agents: `configure(sink=MemorySink())`."""
+    """A list of events, for tests of agents: `configure(sink=MemorySink())`."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, Any]] = []
         """Topic, key and record of each event."""
 
     def send(self, topic: str, key: str, record: Any) -> bool:
-        """Keeps an event."""
+        """Append an event."""
         self.events.append((topic, key, record))
         return True
 
     def flush(self, timeout_s: float) -> int:
-        """Nothing waits."""
+        """Return 0: a list delivers at once."""
         return 0
 
     def close(self, timeout_s: float) -> None:
-        """Keeps the events."""
+        """Do nothing: the events stay readable."""
 
     def of(self, topic: str) -> list[Any]:
-        """The records of a topic, in order."""
+        """Return the records of a topic, in order."""
         return [record for name, _, record in self.events if name == topic]
 
 
 class Recorder:
-    """Takes events on their way; counts what became of them."""
+    """Sends events and counts them by outcome."""
 
     def __init__(self, settings: Settings, sink: Sink | None = None) -> None:
-        """With `sink`, events go there instead of to Kafka."""
+        """Send events to `sink`, or without one to Kafka."""
         from importlib.metadata import version
 
         self.settings = settings
         self.producer = f"sdk/{version('stepstream')}"
         """`producer` of every event."""
         self.counts = {"delivered": 0, "refused": 0, "lost": 0, "unspooled": 0}
-        """Events by what became of them; see `topics.backlog.Watch`."""
-        self.waiting = 0
-        """Events that Kafka has not acknowledged, as of a moment ago."""
-        self.inherited = False
-        """Whether it is the parent's of a forked process, whose threads and connections are not here."""
+        """Number of events by outcome; `refused` includes invalid calls of the SDK."""
+        self.unacknowledged = 0
+        """Events that Kafka has not acknowledged, updated several times a second."""
+        self.is_inherited = False
+        """True in a forked child for the parent's recorder, whose threads and connections the child lacks."""
         self._lock = threading.Lock()
         self._sink = sink if sink is not None else self._connect()
 
     def emit(self, topic: str, record: Any) -> None:
-        """Queues one event of a trajectory; one that was begun before a fork goes to this process's own recorder."""
-        if not self.inherited:
+        """Queue one event of a trajectory. After a fork, the child's own recorder takes it."""
+        if not self.is_inherited:
             self._sink.send(topic, record["trajectory_id"], record)
-        elif (own := recorder()) is not None:
-            own.emit(topic, record)
+        elif (active := recorder()) is not None:
+            active.emit(topic, record)
 
     def flush(self, timeout_s: float) -> int:
-        """Waits until all is delivered; returns how many events still wait."""
+        """Block until all events are delivered, at most `timeout_s` seconds; return how many are not."""
         return self._sink.flush(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Delivers what it can in `timeout_s` seconds and stops."""
+        """Flush for at most `timeout_s` seconds and stop."""
         self._sink.close(timeout_s)
 
     def _connect(self) -> Sink:
-        # Not needed by a program that only imports the SDK, or has it switched off.
-        from stepstream.crypto.key_ring import codec_of
+        # Imported here: a program that only imports the SDK, or switches it off, does not need Kafka's client.
+        from stepstream.crypto.key_ring import sealing_codec
         from stepstream.delivery.spooled_producer import SpooledProducer
         from stepstream.delivery.types import BacklogLimits
 
         sdk = self.settings.sdk
         return SpooledProducer(
             self.settings.kafka,
-            # A master key made here would be one that the installation does not know: without one, nothing is sealed.
-            lambda keep_key: codec_of(self.settings, keep_key=keep_key, make_master=False),
+            # Never create a master key here: other processes would not have it. Without one, nothing is sealed.
+            lambda keep_key: sealing_codec(self.settings, keep_key=keep_key, make_master=False),
             self.producer,
-            _Counting(self),
+            _OutcomeCounter(self),
             BacklogLimits(sdk.spool, sdk.spool_mb * MB, sdk.memory_mb * MB, drop_oldest=True),
         )
 
-    def count(self, what: str, events: int) -> None:
-        """Adds to `counts`."""
+    def count(self, outcome: str, events: int) -> None:
+        """Add to `counts`."""
         with self._lock:
-            self.counts[what] += events
+            self.counts[outcome] += events
 
 
-class _Counting:
+class _OutcomeCounter:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def delivered(self, events: int) -> None:
+    def on_delivered(self, events: int) -> None:
         self._recorder.count("delivered", events)
 
-    def refused(self, events: int) -> None:
+    def on_rejected(self, events: int) -> None:
         self._recorder.count("refused", events)
 
-    def lost(self, events: int) -> None:
+    def on_dropped(self, events: int) -> None:
         self._recorder.count("lost", events)
 
-    def unspooled(self, events: int) -> None:
+    def on_unspooled(self, events: int) -> None:
         self._recorder.count("unspooled", events)
 
-    def backlog(self, events: int, spool_bytes: int) -> None:
-        self._recorder.waiting = events
+    def on_backlog(self, events: int, spool_bytes: int) -> None:
+        self._recorder.unacknowledged = events
 
 
 class _State:
-    """The process's recorder. `known` is whether it has been decided: then `recorder` None means switched off."""
+    """The process's recorder. Once `is_decided`, None means that the SDK is switched off."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.known = False
+        self.is_decided = False
         self.recorder: Recorder | None = None
         self.settings: Settings | None = None
 
 
 _state = _State()
-_of_the_parent: list[Recorder] = []
+_inherited_recorders: list[Recorder] = []
 
 
 def configure(settings: Settings | None = None, *, enabled: bool | None = None, sink: Sink | None = None) -> None:
-    """Replaces the process's recorder; what the one before it holds is delivered first, within `sdk.flush_s`.
+    """Replace the process's recorder, after closing the old one within `sdk.flush_s`.
 
     Args:
-        settings: default: as `stepstream config` shows them.
-        enabled: switches the SDK on or off, whatever the settings say.
-        sink: takes the events instead of Kafka.
+        settings: default: those that `stepstream config` shows.
+        enabled: switch the SDK on or off; default: `sdk.enabled`.
+        sink: destination of the events; default: Kafka.
     """
     close()
     with _state.lock:
@@ -166,19 +166,19 @@ def configure(settings: Settings | None = None, *, enabled: bool | None = None, 
 
 
 def recorder() -> Recorder | None:
-    """The process's recorder; None: the SDK is switched off."""
-    if not _state.known:
+    """Return the process's recorder; None: the SDK is switched off."""
+    if not _state.is_decided:
         with _state.lock:
-            if not _state.known:
+            if not _state.is_decided:
                 _decide(None, None)
     return _state.recorder
 
 
 def flush(timeout_s: float | None = None) -> int:
-    """Blocks until Kafka has everything, at most `timeout_s` seconds (default `sdk.flush_s`).
+    """Block until Kafka has all events, at most `timeout_s` seconds (default `sdk.flush_s`).
 
     Returns:
-        How many events still wait.
+        Number of unacknowledged events.
     """
     active = _state.recorder
     if active is None:
@@ -187,28 +187,28 @@ def flush(timeout_s: float | None = None) -> int:
 
 
 def close(timeout_s: float | None = None) -> None:
-    """Flushes and stops; the next use starts again. Called when the process ends."""
+    """Flush and stop; the next use starts a new recorder. Runs at process exit, too."""
     with _state.lock:
-        active, _state.recorder, _state.known = _state.recorder, None, False
+        active, _state.recorder, _state.is_decided = _state.recorder, None, False
     if active is not None:
         active.close(active.settings.sdk.flush_s if timeout_s is None else timeout_s)
 
 
-def quiet(method: Callable[P, None]) -> Callable[P, None]:
-    """A method whose failure is logged and never reaches the agent."""
+def never_raise(method: Callable[P, None]) -> Callable[P, None]:
+    """Make a method log its exceptions instead of raising them into the agent's code."""
 
     @wraps(method)
     def safe(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(*args, **kwargs)
         except Exception as error:
-            not_recorded(error)
+            log_failure(error)
 
     return safe
 
 
-def not_recorded(error: Exception) -> None:
-    """Says so and counts it as refused."""
+def log_failure(error: Exception) -> None:
+    """Log an exception that prevented recording, and count it as refused."""
     log.error("not recorded: %s", error, exc_info=error)
     if _state.recorder is not None:
         _state.recorder.count("refused", 1)
@@ -216,16 +216,16 @@ def not_recorded(error: Exception) -> None:
 
 def _decide(enabled: bool | None, sink: Sink | None) -> None:
     try:
-        if enabled is None and _state.settings is None and os.environ.get(_SWITCH, "").lower() in _OFF:
-            enabled = False  # without a look at the settings, which costs more than all else here
+        if enabled is None and _state.settings is None and os.environ.get(_ENABLED, "").lower() in _OFF:
+            enabled = False  # skip loading the settings, which costs more than the rest of the SDK
         if enabled is not False:
-            _begin(enabled, sink)
+            _start(enabled, sink)
     except Exception:
-        log.exception("nothing is recorded")
-    _state.known = True
+        log.exception("nothing is recorded: the recorder cannot start")
+    _state.is_decided = True
 
 
-def _begin(enabled: bool | None, sink: Sink | None) -> None:
+def _start(enabled: bool | None, sink: Sink | None) -> None:
     from stepstream.config import SettingsError, load
 
     try:
@@ -240,19 +240,19 @@ def _begin(enabled: bool | None, sink: Sink | None) -> None:
     if processes is not None and processes.parent_process() is not None:
         from multiprocessing.util import Finalize
 
-        Finalize(None, close, exitpriority=0)  # a child that was forked ends without what `atexit` knows
+        Finalize(None, close, exitpriority=0)  # forked children of `multiprocessing` do not run `atexit`
 
 
 def _after_fork() -> None:
-    # Threads and connections of the parent are not there in the child: it begins anew. The parent's recorder is
-    # neither used nor freed here.
+    # The child lacks the parent's threads and connections, so it starts a new recorder. The list keeps the parent's
+    # recorder, which the child must neither use nor free.
     global _state
     if _state.recorder is not None:
-        _state.recorder.inherited = True
-        _of_the_parent.append(_state.recorder)
-    settings, known = _state.settings, _state.known and _state.recorder is None
+        _state.recorder.is_inherited = True
+        _inherited_recorders.append(_state.recorder)
+    settings, is_off = _state.settings, _state.is_decided and _state.recorder is None
     _state = _State()
-    _state.settings, _state.known = settings, known
+    _state.settings, _state.is_decided = settings, is_off
 
 
 os.register_at_fork(after_in_child=_after_fork)

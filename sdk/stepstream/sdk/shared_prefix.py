@@ -1,4 +1,4 @@
-"""How much of a prompt earlier steps hold already, so that each step stores only what is new. Pure."""
+"""Find the part of a prompt that earlier steps contain, so that each step stores only new content. Pure."""
 
 import hashlib
 import struct
@@ -10,22 +10,22 @@ import orjson
 
 from stepstream.topics.events import Message
 
-REMEMBERED = 8
-"""Steps that a new one is compared with."""
-_WIDTH = 4
+TRACKED_STEPS = 8
+"""Number of earlier steps that a new one is compared with."""
+_TOKEN_BYTES = 4
 
 
 class SharedPrefix(NamedTuple):
-    """The beginning of a prompt that a step's prompt and response hold."""
+    """The longest prefix of a prompt that an earlier step's prompt and response contain."""
 
     step: int | None = None
     """Index of that step; None: the step before, or nothing is shared."""
     messages: int = 0
     tokens: int = 0
     digest: str | None = None
-    """SHA-256 of the shared tokens, as the protocol asks."""
+    """SHA-256 of the shared tokens, little-endian int32; None: no tokens are shared."""
     tools: str = ""
-    """Definitions of the tools that were offered at that step."""
+    """Definitions of the tools offered at that step."""
 
 
 class _Context(NamedTuple):
@@ -39,50 +39,50 @@ class PrefixTracker:
     """The newest steps of one trajectory."""
 
     def __init__(self) -> None:
-        self._contexts: deque[_Context] = deque(maxlen=REMEMBERED)
+        self._contexts: deque[_Context] = deque(maxlen=TRACKED_STEPS)
 
     def find(self, step_index: int, messages: Sequence[Message], tokens: Sequence[int]) -> SharedPrefix:
-        """What the earlier step with the most in common holds of a prompt; of equal ones, the newest."""
-        links, packed = [_link(message) for message in messages], _pack(tokens)
-        best, length, ids = None, 0, 0
-        for context in reversed(list(self._contexts)):  # another thread may add to them meanwhile
+        """Return the longest prefix shared with an earlier step; of equal ones, the newest step's."""
+        digests, packed = [_message_digest(message) for message in messages], _pack(tokens)
+        best, best_lengths = None, (0, 0)
+        for context in reversed(list(self._contexts)):  # a copy: other threads may add steps
             if context.step_index >= step_index:
                 continue
-            found = _common(links, context.messages), _common_tokens(packed, context.tokens)
-            if found > (length, ids):
-                best, (length, ids) = context, found
+            lengths = _common_length(digests, context.messages), _common_tokens(packed, context.tokens)
+            if lengths > best_lengths:
+                best, best_lengths = context, lengths
         if best is None:
             return SharedPrefix()
-        digest = hashlib.sha256(packed[: ids * _WIDTH]).hexdigest() if ids else None
-        return SharedPrefix(
-            None if best.step_index == step_index - 1 else best.step_index, length, ids, digest, best.tools
-        )
+        shared_messages, shared_tokens = best_lengths
+        digest = hashlib.sha256(packed[: shared_tokens * _TOKEN_BYTES]).hexdigest() if shared_tokens else None
+        index = None if best.step_index == step_index - 1 else best.step_index
+        return SharedPrefix(index, shared_messages, shared_tokens, digest, best.tools)
 
-    def remember(
+    def add_step(
         self, step_index: int, messages: Sequence[Message], response: Message, tokens: Sequence[int], tools: str = ""
     ) -> None:
-        """Keeps a step.
+        """Add a step.
 
         Args:
-            step_index: of the step.
-            messages: of its whole prompt.
-            response: what was answered.
+            step_index: position in the trajectory.
+            messages: its whole prompt.
+            response: its response.
             tokens: ids of the whole prompt and the response; empty below fidelity `token`.
-            tools: definitions of those that were offered, as JSON; empty: none.
+            tools: definitions of the offered tools, as JSON; empty: none.
         """
-        links = [_link(message) for message in messages] + [_link(response)]
-        self._contexts.append(_Context(step_index, links, _pack(tokens), tools))
+        digests = [_message_digest(message) for message in messages] + [_message_digest(response)]
+        self._contexts.append(_Context(step_index, digests, _pack(tokens), tools))
 
 
-def _link(message: Message) -> bytes:
-    """What makes two messages the same: libraries change spaces and the looks of JSON when they repeat a response."""
-    calls = [(call["call_id"], call["name"], _looks(call["arguments"])) for call in message["tool_calls"]]
+def _message_digest(message: Message) -> bytes:
+    """Return a digest that ignores the changes of libraries that repeat a response: outer spaces, format of JSON."""
+    calls = [(call["call_id"], call["name"], _normalized(call["arguments"])) for call in message["tool_calls"]]
     content = message["content"].strip() if message["role"] == "assistant" else message["content"]
-    said = (message["role"], content, calls, message["tool_call_id"], message["name"])
-    return hashlib.blake2b(orjson.dumps(said), digest_size=16).digest()
+    parts = (message["role"], content, calls, message["tool_call_id"], message["name"])
+    return hashlib.blake2b(orjson.dumps(parts), digest_size=16).digest()
 
 
-def _looks(arguments: str) -> str:
+def _normalized(arguments: str) -> str:
     try:
         return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONDecodeError:
@@ -93,7 +93,7 @@ def _pack(tokens: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(tokens)}i", *tokens)
 
 
-def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+def _common_length(one: Sequence[bytes], other: Sequence[bytes]) -> int:
     length = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -103,10 +103,10 @@ def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
 
 
 def _common_tokens(one: bytes, other: bytes) -> int:
-    low, high = 0, min(len(one), len(other)) // _WIDTH
-    while low < high:  # equal up to `low`, unequal beyond `high`
+    low, high = 0, min(len(one), len(other)) // _TOKEN_BYTES
+    while low < high:  # the first `low` tokens are equal, the first `high` + 1 are not
         middle = (low + high + 1) // 2
-        if one[low * _WIDTH : middle * _WIDTH] == other[low * _WIDTH : middle * _WIDTH]:
+        if one[low * _TOKEN_BYTES : middle * _TOKEN_BYTES] == other[low * _TOKEN_BYTES : middle * _TOKEN_BYTES]:
             low = middle
         else:
             high = middle - 1

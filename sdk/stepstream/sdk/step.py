@@ -1,16 +1,27 @@
-"""One step: what the agent saw, what it answered, what its tools gave back."""
+"""Record one step: its prompt, the agent's response and the results of its tools."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from stepstream.sdk.context import Block, enter, leave, steps
-from stepstream.sdk.messages import TokenSpan, attach, each_of, message_of, plain, text_of, tool_call_of
-from stepstream.sdk.recorder import quiet
+from stepstream.sdk.context import Block, Blocks, enter_block, leave_block
+from stepstream.sdk.messages import (
+    SampledTokens,
+    attach_results,
+    message_of,
+    plain_data,
+    prompt_messages,
+    text_of,
+    tool_call_of,
+)
+from stepstream.sdk.recorder import never_raise
+from stepstream.sdk.shared_prefix import PrefixTracker
+from stepstream.topics.catalogue import STEPS
 from stepstream.topics.events import (
     Message,
     Sampling,
@@ -23,56 +34,88 @@ from stepstream.topics.events import (
 )
 from stepstream.topics.ids import new_event_id, now_us
 
-if TYPE_CHECKING:
-    from stepstream.sdk.trajectory import Trajectory
-
 log = logging.getLogger(__name__)
 
 
-class Step:
-    """A context manager, sync or async; the step is recorded when its block ends, an exception as its error.
+class StepOwner(Protocol):
+    """The methods and attributes of `Trajectory` that its steps use."""
 
-    No method raises. Make it with `Trajectory.step`.
+    id: str
+    producer: str
+    is_recorded: bool
+    has_ended: bool
+    prefixes: PrefixTracker
+
+    @property
+    def is_inherited(self) -> bool:
+        """True if the process that this one was forked from began the trajectory."""
+
+    def next_index(self) -> int:
+        """Assign the index of a new step."""
+
+    def step_fields(self) -> dict[str, Any]:
+        """Return the fields that all steps of the trajectory share."""
+
+    def headers(self) -> dict[str, str]:
+        """Return the gateway's headers for the trajectory."""
+
+    def emit(self, topic: str, record: Any) -> None:
+        """Send an event of the trajectory."""
+
+    def reward(self, name: str, value: float, *, source: str = "environment", step_index: int | None = None) -> None:
+        """Record a reward."""
+
+    def record_tool_use(self, name: str, step_index: int | None, call_id: str, error: str | None) -> None:
+        """Record a tool's use as feedback."""
+
+    def end(self, kind: TrajectoryEnd = "terminated") -> None:
+        """End the trajectory."""
+
+
+class Step:
+    """A context manager, sync or async. It records the step when its block ends, with an exception as the step's error.
+
+    No method raises. Create it with `Trajectory.step`.
     """
 
     def __init__(
         self,
-        trajectory: Trajectory,
+        trajectory: StepOwner,
         messages: Any,
         model: str,
         sampling: Mapping[str, Any],
         tools: Iterable[Any] = (),
     ) -> None:
         self.index = -1
-        """Position in the trajectory; known inside the block."""
+        """Position in the trajectory; -1 before the block begins."""
         self.trajectory = trajectory
-        """That it is a step of."""
+        """Trajectory that contains the step."""
         self._model = model
-        self._given = messages
-        self._offered = tools
-        self._tools = ""
-        self._sampling_given = sampling
+        self._prompt = messages
+        self._offered_tools = tools
+        self._sampling_options = sampling
+        self._tool_definitions = ""
         self._messages: list[Message] = []
         self._response: Message | None = None
-        self._used: list[ToolCall] = []
-        self._tokens: TokenSpan | None = None
-        self._fields: dict[str, Any] = {}
+        self._tool_calls: list[ToolCall] = []
+        self._tokens: SampledTokens | None = None
+        self._usage: dict[str, Any] = {}
         self._finish_reason = ""
         self._end: TrajectoryEnd = "open"
-        self._remote = False
+        self._uses_gateway = False
         self._first_token_ms: float | None = None
         self._event_id = ""
         self._started = 0.0
         self._started_us = 0
         self._block: Block[Step] | None = None
 
-    @quiet
+    @never_raise
     def messages(self, *messages: Any) -> None:
-        """Adds messages to the prompt: dicts or objects in OpenAI's shape, or texts of the user."""
-        if self.trajectory.recorded and self._runs("messages"):
+        """Append messages to the prompt: dicts or objects in OpenAI's shape, or texts of the user."""
+        if self.trajectory.is_recorded and self._is_running("messages"):
             self._messages += [message_of(message) for message in messages]
 
-    @quiet
+    @never_raise
     def response(
         self,
         message: Any = "",
@@ -88,45 +131,45 @@ class Step:
         response_tokens: int | None = None,
         cost_usd: float | None = None,
     ) -> None:
-        """What the agent answered.
+        """Set the agent's response.
 
         Args:
             message: a text, or a dict or object in the shape of OpenAI's assistant messages.
             tool_calls: more calls, in OpenAI's shape or as `{"id", "name", "arguments"}`.
             finish_reason: `stop`, `length`, `tool_calls`, `error`.
-            model: that answered, if it is another than was asked.
-            prompt_token_ids: of the whole prompt. With `token_ids`, `logprobs` and `policy_version`, the step has
+            model: model that answered, if it differs from the requested one.
+            prompt_token_ids: ids of the whole prompt. With `token_ids`, `logprobs` and `policy_version` the step has
                 fidelity `token`; without one of them, `text`.
-            token_ids: of the response, with its end-of-turn token where it was sampled.
-            logprobs: natural logarithm, of each response token.
-            policy_version: version of the model that sampled it.
-            prompt_tokens: their number, as the upstream counted them.
-            response_tokens: their number, as the upstream counted them.
+            token_ids: ids of the response, with its end-of-turn token if it was sampled.
+            logprobs: natural logarithm of each response token's probability.
+            policy_version: version of the model that sampled the response.
+            prompt_tokens: number of prompt tokens, as the upstream counted them.
+            response_tokens: number of response tokens, as the upstream counted them.
             cost_usd: price of the call.
         """
-        if not self.trajectory.recorded or not self._runs("response"):
+        if not self.trajectory.is_recorded or not self._is_running("response"):
             return
-        message = plain(message)
+        message = plain_data(message)
         if isinstance(message, Mapping) and "choices" in message:
-            raise ValueError("this is a whole completion: give it to `completion`, or its message to `response`")
+            raise ValueError("`response` got a whole completion: give it to `completion`, or its message to `response`")
         self._response = message_of(message, "assistant")
         self._response["tool_calls"] += [tool_call_of(call) for call in tool_calls]
         self._finish_reason = finish_reason or ""
         self._model = model or self._model
-        self._fields = {
+        self._usage = {
             "usage_prompt_tokens": prompt_tokens,
             "usage_response_tokens": response_tokens,
             "cost_usd": cost_usd,
         }
         if len(token_ids) and len(prompt_token_ids) and policy_version >= 0:
-            self._tokens = TokenSpan(prompt_token_ids, token_ids, logprobs, policy_version)
+            self._tokens = SampledTokens(prompt_token_ids, token_ids, logprobs, policy_version)
 
-    @quiet
+    @never_raise
     def completion(self, reply: Any) -> None:
-        """The answer, from a chat completion of an OpenAI-compatible client: an object or a dict."""
-        if not self.trajectory.recorded:
+        """Set the response from a chat completion of an OpenAI-compatible client: an object or a dict."""
+        if not self.trajectory.is_recorded:
             return
-        reply = plain(reply)
+        reply = plain_data(reply)
         choice, usage = reply["choices"][0], reply.get("usage") or {}
         self.response(
             choice["message"],
@@ -136,7 +179,7 @@ class Step:
             response_tokens=usage.get("completion_tokens"),
         )
 
-    @quiet
+    @never_raise
     def tool_call(
         self,
         name: str,
@@ -147,63 +190,63 @@ class Step:
         duration_ms: float | None = None,
         call_id: str = "",
     ) -> None:
-        """What a tool was asked and gave back: goes to the response's call that has none yet, or is a call of its own.
+        """Record a tool's arguments and result: on the response's matching call without a result, else as a new call.
 
-        After the step's block, and in a process that was forked inside it, it is feedback about the call.
+        After the step's block, and in a process forked inside it, this sends feedback about the call.
 
         Args:
-            name: of the tool.
-            arguments: JSON text, or what becomes it.
-            result: a text, or what becomes JSON.
+            name: name of the tool.
+            arguments: JSON text, or a value to convert to JSON.
+            result: a text, or a value to convert to JSON.
             error: class of the error, or the exception.
-            duration_ms: time that it took, in milliseconds.
-            call_id: the response's call, where it is known.
+            duration_ms: duration in milliseconds.
+            call_id: id of the response's call, if known.
         """
-        if not self.trajectory.recorded:
+        if not self.trajectory.is_recorded:
             return
-        if self.index < 0 and not self._runs("tool_call"):
+        if self.index < 0 and not self._is_running("tool_call"):
             return
-        failed = type(error).__name__ if isinstance(error, BaseException) else error
-        said = None if result is None else text_of(result)
-        asked = text_of(arguments) if arguments is not None else "{}"
-        if self._remote or self._block is None or self.trajectory.inherited:
-            self.trajectory.tool_used(name, self.index, call_id, failed)
+        error_class = type(error).__name__ if isinstance(error, BaseException) else error
+        result_text = None if result is None else text_of(result)
+        arguments_text = text_of(arguments) if arguments is not None else "{}"
+        if self._uses_gateway or self._block is None or self.trajectory.is_inherited:
+            self.trajectory.record_tool_use(name, self.index, call_id, error_class)
             return
-        used = new_tool_call(call_id=call_id, name=name, arguments=asked)
-        used["result"], used["error"], used["duration_ms"] = said, failed, duration_ms
-        self._used.append(used)
+        call = new_tool_call(call_id=call_id, name=name, arguments=arguments_text)
+        call["result"], call["error"], call["duration_ms"] = result_text, error_class, duration_ms
+        self._tool_calls.append(call)
 
-    @quiet
+    @never_raise
     def reward(self, name: str, value: float, *, source: str = "environment") -> None:
-        """A number about this step, also after its block."""
-        if not self.trajectory.recorded or (self.index < 0 and not self._runs("reward")):
+        """Record a reward of this step; allowed after its block, too."""
+        if not self.trajectory.is_recorded or (self.index < 0 and not self._is_running("reward")):
             return
-        self.trajectory.feedback(name, value, source=source, step_index=self.index)
+        self.trajectory.reward(name, value, source=source, step_index=self.index)
 
-    @quiet
+    @never_raise
     def first_token(self) -> None:
-        """Notes that the first token of a streamed answer has come."""
+        """Record the time of a streamed response's first token."""
         if self._first_token_ms is None:
             self._first_token_ms = (time.perf_counter() - self._started) * 1000
 
-    @quiet
-    def end(self, config: TrajectoryEnd = "terminated") -> None:
-        """Says that this step ends its trajectory: `terminated` by the task, or `truncated` by a limit."""
+    @never_raise
+    def end(self, kind: TrajectoryEnd = "terminated") -> None:
+        """End the trajectory with this step: `terminated` by the task, or `truncated` by a limit."""
         if self._block is None:
-            self.trajectory.end(config)
+            self.trajectory.end(kind)
         else:
-            self._end = config
+            self._end = kind
 
     @property
-    def answered(self) -> bool:
-        """Whether the response was said."""
+    def has_response(self) -> bool:
+        """True after `response` or `completion`."""
         return self._response is not None
 
     def headers(self) -> dict[str, str]:
-        """For a model call of this step through the gateway, which then records the step instead of the SDK."""
-        if not self.trajectory.recorded:
+        """Return headers for a model call through the gateway, which then records this step instead of the SDK."""
+        if not self.trajectory.is_recorded:
             return {}
-        self._remote = True
+        self._uses_gateway = True
         return self.trajectory.headers() | {"x-stepstream-step": str(self.index)}
 
     def __enter__(self) -> Step:
@@ -214,7 +257,7 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._block is not None:
-            leave(steps, self._block)
+            leave_block(open_steps, self._block)
             self._block = None
             self._record(kind)
 
@@ -226,39 +269,39 @@ class Step:
     ) -> None:
         self.__exit__(kind, error, trace)
 
-    @quiet
+    @never_raise
     def _begin(self) -> None:
-        if not self.trajectory.recorded:
+        if not self.trajectory.is_recorded:
             return
         if self.index >= 0:
-            raise ValueError("a step's block is entered once: the next round is another `with t.step(…)`")
+            raise ValueError("a step's block was entered twice: start the next round with another `with t.step(…)`")
         self.index = self.trajectory.next_index()
         self._event_id, self._started_us, self._started = new_event_id(), now_us(), time.perf_counter()
-        self._block = enter(steps, self)
-        self.messages(*each_of(self._given))
-        offered = [plain(tool) for tool in self._offered]
-        self._tools = text_of(offered) if offered else ""
+        self._block = enter_block(open_steps, self)
+        self.messages(*prompt_messages(self._prompt))
+        tools = [plain_data(tool) for tool in self._offered_tools]
+        self._tool_definitions = text_of(tools) if tools else ""
 
-    @quiet
+    @never_raise
     def _record(self, kind: type[BaseException] | None) -> None:
-        trajectory, tokens, about = self.trajectory, self._tokens, self.trajectory.about
-        if self._remote:
+        trajectory, tokens = self.trajectory, self._tokens
+        if self._uses_gateway:
             if self._end != "open":
                 trajectory.end(self._end)
             return
-        trajectory.ended = trajectory.ended or self._end != "open"
+        trajectory.has_ended = trajectory.has_ended or self._end != "open"
         response = self._response or new_message(role="assistant")
-        attach(response, self._used)
+        attach_results(response, self._tool_calls)
         prompt_ids = tokens.prompt if tokens else []
         response_ids = tokens.response if tokens else []
-        shared = trajectory.sharing.find(self.index, self._messages, prompt_ids)
+        shared = trajectory.prefixes.find(self.index, self._messages, prompt_ids)
         step = new_step(
             event_id=self._event_id,
             occurred_at_us=self._started_us,
             producer=trajectory.producer,
             trajectory_id=trajectory.id,
             step_index=self.index,
-            **about.of_step(),
+            **trajectory.step_fields(),
             model=self._model,
             fidelity="token" if tokens else "text",
             prompt_shared_messages=shared.messages,
@@ -267,7 +310,7 @@ class Step:
             prompt_shared_digest=shared.digest,
             messages=self._messages[shared.messages :],
             prompt_token_ids=prompt_ids[shared.tokens :],
-            tool_definitions=None if self._tools == shared.tools else self._tools or "[]",
+            tool_definitions=None if self._tool_definitions == shared.tools else self._tool_definitions or "[]",
             response=response,
             response_token_ids=response_ids,
             response_logprobs=tokens.logprobs if tokens else [],
@@ -278,18 +321,22 @@ class Step:
             error=kind.__name__ if kind else None,
             duration_ms=(time.perf_counter() - self._started) * 1000,
             first_token_ms=self._first_token_ms,
-            **self._fields,
+            **self._usage,
         )
-        trajectory.emit("steps", step)
+        trajectory.emit(STEPS, step)
         if kind is None:
-            both = prompt_ids + response_ids
-            trajectory.sharing.remember(self.index, self._messages, response, both, self._tools)
+            ids = prompt_ids + response_ids
+            trajectory.prefixes.add_step(self.index, self._messages, response, ids, self._tool_definitions)
 
-    def _runs(self, what: str) -> bool:
-        """Whether the block runs; says what to do where it does not."""
+    def _is_running(self, method: str) -> bool:
+        """Return True inside the block; else log the remedy."""
         if self._block is None:
-            log.error("`%s` is not recorded: it belongs inside the step's block, `with t.step(…) as s:`", what)
+            log.error("not recorded: `%s` was called outside the step's block `with t.step(…) as s:`", method)
         return self._block is not None
 
     def _sampling(self) -> Sampling:
-        return new_sampling(**{name: value for name, value in self._sampling_given.items() if value is not None})
+        return new_sampling(**{name: value for name, value in self._sampling_options.items() if value is not None})
+
+
+open_steps: Blocks[Step] = ContextVar("stepstream_step", default=None)
+"""Blocks of steps around the running code."""

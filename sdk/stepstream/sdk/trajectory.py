@@ -1,46 +1,43 @@
-"""One attempt at one task, and everything that is said about it."""
+"""Record one attempt at one task: its steps, rewards, feedback, sub-agents and end."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import logging
 import math
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self, get_args
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast, get_args
 from urllib.parse import quote
 
-from stepstream.sdk.messages import name_of, optional_text
-from stepstream.sdk.recorder import Recorder, quiet
+from stepstream.sdk.context import Block, Blocks, current_value, enter_block, leave_block
+from stepstream.sdk.messages import id_text, optional_text
+from stepstream.sdk.recorder import Recorder, log_failure, never_raise, recorder
 from stepstream.sdk.shared_prefix import PrefixTracker
-from stepstream.sdk.step import Step
+from stepstream.sdk.step import Step, open_steps
+from stepstream.topics.catalogue import FEEDBACK
 from stepstream.topics.events import Consent, Track, TrajectoryEnd, new_feedback
 from stepstream.topics.ids import new_event_id, now_us
 
-if TYPE_CHECKING:
-    pass
-import functools
-import inspect
-from collections.abc import Callable
-from types import TracebackType
-from typing import ParamSpec, TypeVar, cast
-
-from stepstream.sdk.context import Block, enter, leave, step_here, steps, trajectories
-from stepstream.sdk.recorder import not_recorded, recorder
-
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Id = str | int | uuid.UUID | None
-"""What identifies something: recorded as its text."""
-LONGEST_HEADER = 256
-"""Characters of an id that the gateway takes."""
+"""An identifier; recorded as text."""
+MAX_HEADER_CHARS = 256
+"""Longest id that the gateway accepts."""
 _CHOICES = {"consent": get_args(Consent), "track": get_args(Track)}
 
 
 @dataclass(frozen=True)
-class About:
-    """Whose trajectory it is and what it attempts."""
+class TrajectoryInfo:
+    """Identity and task of a trajectory. The fields are those of the same name in `Step`."""
 
     agent: str = ""
     tenant: str = ""
@@ -56,44 +53,43 @@ class About:
     parent_step_index: int | None = None
 
     @classmethod
-    def of(cls, **told: Any) -> Self:
-        """What is told: ids as texts, and the default for what is None.
+    def of(cls, **given: Any) -> Self:
+        """Convert ids to texts, and None to the field's default.
 
         Raises:
-            ValueError: a consent or track that there is not; the message names those that there are.
+            ValueError: unknown consent or track.
         """
         values: dict[str, Any] = {}
         for field in fields(cls):
-            value = told.get(field.name)
+            value = given.get(field.name)
             if value is not None and field.name != "parent_step_index":
-                value = name_of(value)
+                value = id_text(value)
             values[field.name] = field.default if value is None else value
-        for name, known in _CHOICES.items():
-            if values[name] not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not '{values[name]}'")
+        for name, choices in _CHOICES.items():
+            if values[name] not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not '{values[name]}'")
         return cls(**values)
-
-    def of_step(self) -> dict[str, Any]:
-        """The fields as a step has them."""
-        return dict(vars(self))
 
 
 class Trajectory:
-    """Steps, tools, rewards and sub-agents of one attempt. Made by `trajectory` and `sub_agent`; no method raises."""
+    """Steps, tools, rewards and sub-agents of one attempt. No method raises.
 
-    def __init__(self, recorder: Recorder | None, trajectory_id: Id, about: About) -> None:
-        """Without a recorder, nothing is recorded."""
-        self.id = name_of(trajectory_id)
-        self.about = about
-        self.recorded = recorder is not None
-        """Whether anything becomes of what is said here; false where the SDK is switched off."""
+    Create it with `trajectory` or `sub_agent`.
+    """
+
+    def __init__(self, recorder: Recorder | None, trajectory_id: Id, info: TrajectoryInfo) -> None:
+        """Without a recorder, record nothing."""
+        self.id = id_text(trajectory_id)
+        self.info = info
+        self.is_recorded = recorder is not None
+        """False if the SDK is switched off."""
         self.producer = recorder.producer if recorder is not None else ""
-        self.sharing = PrefixTracker()
-        self.ended = False
+        self.prefixes = PrefixTracker()
+        self.has_ended = False
         self._recorder = recorder
         self._indices = itertools.count()
-        self._last = -1
-        self._through_gateway = False
+        self._last_index = -1
+        self._uses_gateway = False
 
     def step(
         self,
@@ -106,18 +102,18 @@ class Trajectory:
         seed: int | None = None,
         tools: Iterable[Any] = (),
     ) -> Step:
-        """The next step, to be used as a context manager.
+        """Return the next step, a context manager.
 
         Args:
-            messages: the whole prompt, in OpenAI's shape, or one text; what earlier steps hold already is not stored
-                again.
-            model: that is asked.
+            messages: the whole prompt, in OpenAI's shape, or one text. The SDK stores only its part that earlier steps
+                do not contain.
+            model: requested model.
             temperature: default 1.
             top_p: default 1.
             max_tokens: most tokens of the response.
-            seed: of the sampling.
-            tools: definitions of those that the model is offered, in the API's shape. Say them wherever
-                `prompt_token_ids` are given too: those hold them, and what is redacted in the one takes the other.
+            seed: seed of the sampling.
+            tools: definitions of the offered tools, in the API's shape. Give them with `prompt_token_ids`, which
+                contain them: redaction of a definition then removes its tokens, too.
         """
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         return Step(self, messages, model or "", sampling, tools)
@@ -132,23 +128,33 @@ class Trajectory:
         environment: str | None = None,
         harness_version: str | None = None,
     ) -> TrajectoryScope:
-        """A child trajectory, called by the step that runs now, else by the last one; the rest is inherited."""
+        """Return the scope of a child trajectory. Its caller is the current step, else the last one.
 
-        named = {"task_id": task_id, "environment": environment, "harness_version": harness_version}
-        changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-        return child_of(self, trajectory_id, agent=agent or self.about.agent, group_id=group_id, **changes)
+        The child inherits all fields that are not given, except the group.
+        """
+        optional = {"task_id": task_id, "environment": environment, "harness_version": harness_version}
+        changes: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
+        changes |= {"agent": agent or self.info.agent, "group_id": group_id}
 
-    def child(self, step_index: int, **changes: Any) -> About:
-        """What a sub-agent that this step calls is about."""
-        whole = vars(self.about) | {"parent_trajectory_id": self.id, "parent_step_index": step_index} | changes
-        return About.of(**whole)
+        def make() -> Trajectory:
+            active = recorder()
+            if active is None or not self.is_recorded:
+                return UNRECORDED
+            step = current_step()
+            index = step.index if step is not None and step.trajectory is self else self.last_index
+            parent = {"parent_trajectory_id": self.id, "parent_step_index": max(index, 0)}
+            return Trajectory(
+                active, trajectory_id or uuid.uuid4(), TrajectoryInfo.of(**vars(self.info) | parent | changes)
+            )
 
-    @quiet
+        return TrajectoryScope(make)
+
+    @never_raise
     def reward(self, name: str, value: float, *, source: str = "environment", step_index: int | None = None) -> None:
-        """A number (or a boolean) that the reward specification knows by `name`, about all of it or a step."""
+        """Record a number (or a boolean) of the reward specification, for the trajectory or one step."""
         self.feedback(name, value, source=source, step_index=step_index)
 
-    @quiet
+    @never_raise
     def feedback(
         self,
         name: str,
@@ -162,16 +168,16 @@ class Trajectory:
         tool_call_id: str | None = None,
         retracts: str | None = None,
     ) -> None:
-        """What somebody says of it: a number, a word, a text, or what the agent should have answered."""
-        if not self.recorded:
+        """Record feedback: a number, a category, a comment, or the response that the agent should have given."""
+        if not self.is_recorded:
             return
         if not self.id:
             raise ValueError(f"feedback '{name}' needs the id of a trajectory")
-        if not name or all(said is None for said in (value, category, comment, demonstration, retracts)):
+        if not name or all(content is None for content in (value, category, comment, demonstration, retracts)):
             raise ValueError(f"feedback '{name}' needs a name and a value, category, comment or demonstration")
         if value is not None and not math.isfinite(value):
             raise ValueError(f"the value of feedback '{name}' is {value}: it must be a finite number")
-        self._say(
+        self._emit_feedback(
             name,
             value=None if value is None else float(value),
             category=optional_text(category),
@@ -183,45 +189,46 @@ class Trajectory:
             retracts=retracts,
         )
 
-    @quiet
-    def end(self, config: TrajectoryEnd = "terminated", *, error: str | None = None) -> None:
-        """Says that it is over, `terminated` by the task or `truncated` by a limit; leaving the block does too."""
-        if self.ended or not self.recorded:
+    @never_raise
+    def end(self, kind: TrajectoryEnd = "terminated", *, error: str | None = None) -> None:
+        """End the trajectory: `terminated` by the task or `truncated` by a limit. Leaving its block does this, too."""
+        if self.has_ended or not self.is_recorded:
             return
-        self.ended = True
-        last = self._last if self._last >= 0 and not self._through_gateway else None
-        self._say("end", category=error, source="environment", end=config, last_step_index=last)
+        self.has_ended = True
+        last = self._last_index if self._last_index >= 0 and not self._uses_gateway else None
+        self._emit_feedback("end", category=error, source="environment", end=kind, last_step_index=last)
 
     def headers(self) -> dict[str, str]:
-        """For model calls through the gateway, which then records and counts the steps; the SDK adds tools and rewards.
+        """Return headers for model calls through the gateway, which then records and counts the steps.
 
-        Give them to the client as default headers; for one step's calls, see `Step.headers`.
+        Give them to the client as default headers; for the calls of one step, see `Step.headers`. The SDK adds tools
+        and rewards.
         """
-        if not self.recorded:
+        if not self.is_recorded:
             return {}
-        self._through_gateway = True
-        about = self.about
-        named = {
+        self._uses_gateway = True
+        info = self.info
+        values = {
             "trajectory": self.id,
-            "agent": about.agent,
-            "tenant": about.tenant,
-            "consent": about.consent,
-            "task": about.task_id,
-            "group": about.group_id,
-            "environment": about.environment,
-            "harness": about.harness_version,
-            "split": about.split,
-            "user": about.user,
-            "parent": about.parent_trajectory_id,
-            "parent-step": about.parent_step_index,
+            "agent": info.agent,
+            "tenant": info.tenant,
+            "consent": info.consent,
+            "task": info.task_id,
+            "group": info.group_id,
+            "environment": info.environment,
+            "harness": info.harness_version,
+            "split": info.split,
+            "user": info.user,
+            "parent": info.parent_trajectory_id,
+            "parent-step": info.parent_step_index,
         }
-        told = {name: str(value) for name, value in named.items() if value not in (None, "")}
-        return dict(_header(name, value) for name, value in told.items() if _fits(name, value))
+        texts = {name: str(value) for name, value in values.items() if value not in (None, "")}
+        return dict(_header(name, text) for name, text in texts.items() if _is_valid_header(name, text))
 
-    @quiet
-    def tool_used(self, name: str, step_index: int | None, call_id: str, error: str | None) -> None:
-        """A tool's use where the gateway records the step, or outside any: told as feedback about the call."""
-        self._say(
+    @never_raise
+    def record_tool_use(self, name: str, step_index: int | None, call_id: str, error: str | None) -> None:
+        """Record a tool's use as feedback, outside a step or where the gateway records the step."""
+        self._emit_feedback(
             "tool",
             value=0.0 if error else 1.0,
             category=error,
@@ -232,37 +239,41 @@ class Trajectory:
         )
 
     def next_index(self) -> int:
-        """Takes the index of a step that begins."""
-        self._last = index = next(self._indices)
+        """Assign the index of a new step."""
+        self._last_index = index = next(self._indices)
         return index
 
     @property
     def last_index(self) -> int:
-        """Index of the last step that began; -1: none has."""
-        return self._last
+        """Index of the step that began last; -1: none began."""
+        return self._last_index
 
     @property
-    def inherited(self) -> bool:
-        """Whether it was begun by the process that this one was forked from."""
-        return self._recorder is not None and self._recorder.inherited
+    def is_inherited(self) -> bool:
+        """True if the process that this one was forked from began the trajectory."""
+        return self._recorder is not None and self._recorder.is_inherited
+
+    def step_fields(self) -> dict[str, Any]:
+        """Return the fields that all steps of the trajectory share."""
+        return dict(vars(self.info))
 
     def emit(self, topic: str, record: Any) -> None:
-        """Sends an event of this trajectory on its way."""
+        """Send an event of this trajectory."""
         if self._recorder is not None:
             self._recorder.emit(topic, record)
 
-    def _say(self, name: str, **fields: Any) -> None:
-        if self.recorded:
-            about = self.about
+    def _emit_feedback(self, name: str, **fields: Any) -> None:
+        if self.is_recorded:
+            info = self.info
             self.emit(
-                "feedback",
+                FEEDBACK,
                 new_feedback(
                     event_id=new_event_id(),
                     occurred_at_us=now_us(),
                     producer=self.producer,
-                    tenant=about.tenant,
-                    consent=about.consent,
-                    user=about.user,
+                    tenant=info.tenant,
+                    consent=info.consent,
+                    user=info.user,
                     trajectory_id=self.id,
                     name=name,
                     **fields,
@@ -270,57 +281,70 @@ class Trajectory:
             )
 
 
-def _fits(name: str, value: str) -> bool:
-    fits = len(value) <= LONGEST_HEADER and value.isprintable()
-    if not fits:
-        log.error("no header for %s: the gateway takes printable text of at most %d characters", name, LONGEST_HEADER)
-    return fits
+def _is_valid_header(name: str, value: str) -> bool:
+    is_valid = len(value) <= MAX_HEADER_CHARS and value.isprintable()
+    if not is_valid:
+        log.error(
+            "no header for %s: the gateway accepts printable text of at most %d characters", name, MAX_HEADER_CHARS
+        )
+    return is_valid
 
 
 def _header(name: str, value: str) -> tuple[str, str]:
-    """A header that every client can send: where its value is more than ASCII, as RFC 8187 has it."""
+    """Return a header that every client can send: a value beyond ASCII is encoded as in RFC 8187."""
     if value.isascii():
         return f"x-stepstream-{name}", value
     return f"x-stepstream-{name}*", "UTF-8''" + quote(value, safe="")
 
 
-NOTHING = Trajectory(None, "", About())
-"""Stands where nothing is recorded."""
+UNRECORDED = Trajectory(None, "", TrajectoryInfo())
+"""Placeholder where no trajectory is recorded."""
+open_trajectories: Blocks[Trajectory] = ContextVar("stepstream_trajectory", default=None)
+"""Blocks of trajectories around the running code."""
 
 
-P = ParamSpec("P")
+def current_trajectory() -> Trajectory | None:
+    """Return the trajectory whose block the running code is in; None: it is in none."""
+    return current_value(open_trajectories)
 
 
-T = TypeVar("T")
+def current_step() -> Step | None:
+    """Return the step whose block the running code is in.
+
+    A task that outlives the step's block still has the step, while the trajectory's block is open.
+    """
+    block = open_steps.get()
+    step = None if block is None else block.value
+    return step if step is not None and step.trajectory is current_trajectory() else None
 
 
 class TrajectoryScope:
-    """`with` it for one trajectory, or decorate a function with it for one trajectory a call.
+    """A context manager for one trajectory; as a decorator, it gives each call of the function a trajectory.
 
-    An exception that leaves the block ends the trajectory as truncated, with the exception's class, and goes on.
+    An exception that leaves the block ends the trajectory as truncated, with the exception's class, and propagates.
     """
 
     def __init__(self, make: Callable[[], Trajectory]) -> None:
         self._make = make
-        self._trajectory = NOTHING
+        self._trajectory = UNRECORDED
         self._blocks: tuple[Block[Trajectory], Block[Step]] | None = None
 
     def __enter__(self) -> Trajectory:
         try:
             self._trajectory = self._make()
-            if self._trajectory.recorded:
-                self._blocks = enter(trajectories, self._trajectory), enter(steps, None)
+            if self._trajectory.is_recorded:
+                self._blocks = enter_block(open_trajectories, self._trajectory), enter_block(open_steps, None)
         except Exception as error:
-            not_recorded(error)
-            self._trajectory = NOTHING
+            log_failure(error)
+            self._trajectory = UNRECORDED
         return self._trajectory
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._blocks is not None:
-            leave(steps, self._blocks[1])
-            leave(trajectories, self._blocks[0])
+            leave_block(open_steps, self._blocks[1])
+            leave_block(open_trajectories, self._blocks[0])
             self._blocks = None
             self._trajectory.end("terminated" if kind is None else "truncated", error=kind.__name__ if kind else None)
 
@@ -333,7 +357,7 @@ class TrajectoryScope:
         self.__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, each of whose calls is a trajectory; `current()` gives it inside."""
+        """Return the function with a trajectory for each call; `current()` returns it inside."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             log.error("%s is a generator: it is not recorded; use `with` inside it", function.__qualname__)
             return cast(Callable[P, T], function)
@@ -352,17 +376,3 @@ class TrajectoryScope:
                 return function(*args, **kwargs)
 
         return recorded_sync
-
-
-def child_of(parent: Trajectory, trajectory_id: Id, **changes: Any) -> TrajectoryScope:
-    """A sub-agent of `parent`; see `Trajectory.sub_agent`."""
-
-    def make() -> Trajectory:
-        active = recorder()
-        if active is None or not parent.recorded:
-            return NOTHING
-        step = step_here()
-        index = step.index if step is not None and step.trajectory is parent else parent.last_index
-        return Trajectory(active, trajectory_id or uuid.uuid4(), parent.child(max(index, 0), **changes))
-
-    return TrajectoryScope(make)

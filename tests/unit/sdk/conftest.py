@@ -1,4 +1,4 @@
-"""A list in Kafka's place, in which everything must be what `govern` takes."""
+"""Record the SDK's events in a list, and check that `govern` accepts them."""
 
 from collections.abc import Iterator
 
@@ -16,11 +16,11 @@ def sink() -> Iterator[sdk.MemorySink]:
     sink = sdk.MemorySink()
     sdk.configure(Settings(), sink=sink)
     yield sink
-    valid(sink)
+    check_events(sink)
     sdk.close()
 
 
-def valid(sink: sdk.MemorySink) -> None:
+def check_events(sink: sdk.MemorySink) -> None:
     codec = Codec(Settings().schema_registry)
     for topic, key, record in sink.events:
         check_envelope(record, key.encode(), now_us(), 0)

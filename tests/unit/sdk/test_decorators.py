@@ -1,4 +1,4 @@
-"""Functions that are steps, tools' uses and rewards."""
+"""Decorated functions are recorded as steps, tool calls and rewards."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def completion(message: dict[str, Any]) -> Any:
     return SimpleNamespace(model_dump=lambda: reply)
 
 
-async def test_functions_are_steps_and_what_they_give_back_the_response(sink: sdk.MemorySink) -> None:
+async def test_decorated_functions_are_steps_with_their_return_value_as_response(sink: sdk.MemorySink) -> None:
     class Agent:
         @sdk.step(model="m", temperature=0.5)
         def ask(self, tools: str, messages: list[Any]) -> Any:
@@ -31,10 +31,10 @@ async def test_functions_are_steps_and_what_they_give_back_the_response(sink: sd
             return f"answer to {question}"
 
     @sdk.step
-    def itself(messages: str) -> str:
-        running = sdk.current_step()
-        assert running is not None
-        running.response("said inside", finish_reason="length")
+    def sets_response(messages: str) -> str:
+        current = sdk.current_step()
+        assert current is not None
+        current.response("set inside", finish_reason="length")
         return "something else"
 
     @sdk.step
@@ -44,7 +44,7 @@ async def test_functions_are_steps_and_what_they_give_back_the_response(sink: sd
     with sdk.trajectory() as t:
         Agent().ask("none", [{"role": "user", "content": "q"}])
         await Agent().later("why")
-        itself("q")
+        sets_response("q")
         with pytest.raises(KeyError):
             fails("q")
         assert t.last_index == 3
@@ -52,12 +52,12 @@ async def test_functions_are_steps_and_what_they_give_back_the_response(sink: sd
     assert (first["model"], first["sampling"]["temperature"], first["messages"][0]["content"]) == ("m-1", 0.5, "q")
     assert first["response"]["tool_calls"][0]["call_id"] == "c1"
     assert (second["messages"][0]["content"], second["response"]["content"]) == ("why", "answer to why")
-    assert (third["response"]["content"], third["finish_reason"]) == ("said inside", "length")
+    assert (third["response"]["content"], third["finish_reason"]) == ("set inside", "length")
     assert (fourth["error"], fourth["response"]["content"]) == ("KeyError", "")
-    assert itself.__name__ == "itself"
+    assert sets_response.__name__ == "sets_response"
 
 
-async def test_what_a_judging_function_gives_back_is_a_reward(sink: sdk.MemorySink) -> None:
+async def test_the_return_value_of_a_decorated_function_is_a_reward(sink: sdk.MemorySink) -> None:
     @sdk.reward("outcome")
     def grade(answer: str) -> float | None:
         return 1.0 if answer else None
@@ -71,11 +71,15 @@ async def test_what_a_judging_function_gives_back_is_a_reward(sink: sdk.MemorySi
             assert await check("x")
         assert not await check("y")
         assert (grade("x"), grade("")) == (1.0, None)
-    told = [(entry["name"], entry["value"], entry["step_index"], entry["source"]) for entry in sink.of("feedback")]
-    assert told[:-1] == [("format", 1.0, 0, "test"), ("format", 0.0, 0, "test"), ("outcome", 1.0, None, "environment")]
+    rewards = [(entry["name"], entry["value"], entry["step_index"], entry["source"]) for entry in sink.of("feedback")]
+    assert rewards[:-1] == [
+        ("format", 1.0, 0, "test"),
+        ("format", 0.0, 0, "test"),
+        ("outcome", 1.0, None, "environment"),
+    ]
 
 
-async def test_a_tools_use_may_be_a_block(sink: sdk.MemorySink) -> None:
+async def test_a_tool_use_block_is_a_tool_call(sink: sdk.MemorySink) -> None:
     with sdk.trajectory() as t, t.step() as s:
         with sdk.tool_use("search", {"q": "x"}) as use:
             use.result = ["found"]
@@ -84,11 +88,13 @@ async def test_a_tools_use_may_be_a_block(sink: sdk.MemorySink) -> None:
                 raise TimeoutError
         s.response("done")
     calls = sink.of("steps")[0]["response"]["tool_calls"]
-    told = [(call["name"], call["arguments"], call["result"], call["error"]) for call in calls]
-    assert told == [("search", '{"q":"x"}', '["found"]', None), ("fetch", "{}", None, "TimeoutError")]
+    recorded = [(call["name"], call["arguments"], call["result"], call["error"]) for call in calls]
+    assert recorded == [("search", '{"q":"x"}', '["found"]', None), ("fetch", "{}", None, "TimeoutError")]
 
 
-def test_outside_a_trajectory_they_only_run(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
+def test_outside_a_trajectory_decorated_functions_only_run(
+    sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture
+) -> None:
     @sdk.step
     def ask(messages: str) -> str:
         return messages

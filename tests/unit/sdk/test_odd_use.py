@@ -1,4 +1,4 @@
-"""The SDK as people use it who have not read its page: odd values, forgotten blocks, generators, processes."""
+"""The SDK survives unusual use: odd values, missing blocks, interleaved generators, forked processes."""
 
 import asyncio
 import subprocess
@@ -41,7 +41,7 @@ itself.append(itself)
         (Silent(), '"<Silent>"'),
     ],
 )
-def test_whatever_a_tool_gives_back_is_recorded(sink: sdk.MemorySink, result: Any, text: str) -> None:
+def test_any_result_of_a_tool_is_recorded_as_text(sink: sdk.MemorySink, result: Any, text: str) -> None:
     @sdk.tool
     def look() -> Any:
         return result
@@ -79,35 +79,35 @@ def test_a_prompt_may_be_one_message(sink: sdk.MemorySink, prompt: Any) -> None:
         ({"what": 1}, "user", '{"what":1}', ""),
     ],
 )
-def test_messages_of_other_shapes_lose_nothing(raw: Any, role: str, content: str, call: str) -> None:
-    made = message_of(raw)
-    told = [f"{one['call_id']} {one['name']} {one['arguments']}" for one in made["tool_calls"]]
-    assert (made["role"], made["content"], told) == (role, content, [call] if call else [])
-    assert made["tool_call_id"] == ("c" if role == "tool" else None)
+def test_messages_of_other_apis_are_converted(raw: Any, role: str, content: str, call: str) -> None:
+    message = message_of(raw)
+    calls = [f"{one['call_id']} {one['name']} {one['arguments']}" for one in message["tool_calls"]]
+    assert (message["role"], message["content"], calls) == (role, content, [call] if call else [])
+    assert message["tool_call_id"] == ("c" if role == "tool" else None)
 
 
-def test_ids_may_be_what_has_a_text(sink: sdk.MemorySink) -> None:
+def test_ids_may_be_numbers_and_uuids(sink: sdk.MemorySink) -> None:
     name = uuid.uuid4()
     with sdk.trajectory(7, group_id=8, user=name, trajectory_id=name) as t, t.step(), t.sub_agent(task_id=9) as child:
-        assert (child.about.task_id, child.about.parent_trajectory_id) == ("9", t.id)
+        assert (child.info.task_id, child.info.parent_trajectory_id) == ("9", t.id)
     sdk.feedback(name, "merged", 1)
     [step] = sink.of("steps")
     assert (step["task_id"], step["group_id"], step["user"]) == ("7", "8", str(name))
     assert sink.of("feedback")[-1]["trajectory_id"] == t.id == str(name)
     with sdk.trajectory(None) as t:
-        assert t.about.task_id == ""
+        assert t.info.task_id == ""
 
 
-def test_tokens_may_be_arrays_and_what_is_none_costs_them_alone(sink: sdk.MemorySink) -> None:
+def test_tokens_may_be_arrays_and_invalid_tokens_leave_a_text_step(sink: sdk.MemorySink) -> None:
     given: list[Any] = [np.array([4, 5]), [4, 5.5]]
     logprobs: Any = np.zeros(2)
     with sdk.trajectory() as t:
         for ids in given:
             with t.step(["q"], model="demo") as s:
                 s.response("x", prompt_token_ids=[1], token_ids=ids, logprobs=logprobs, policy_version=3)
-    whole, without = sink.of("steps")
-    assert [type(one) for one in whole["response_token_ids"]] == [int, int]
-    assert (whole["fidelity"], without["fidelity"], without["response"]["content"]) == ("token", "text", "x")
+    with_tokens, without = sink.of("steps")
+    assert [type(one) for one in with_tokens["response_token_ids"]] == [int, int]
+    assert (with_tokens["fidelity"], without["fidelity"], without["response"]["content"]) == ("token", "text", "x")
 
 
 @pytest.mark.parametrize("decorate", [sdk.trajectory, sdk.sub_agent])
@@ -120,43 +120,43 @@ def test_decorators_need_no_parentheses(sink: sdk.MemorySink, decorate: Callable
     assert [entry["end"] for entry in sink.of("feedback")] == ["terminated"]
 
 
-def test_what_is_not_recorded_is_told_with_what_to_do_and_counted(
+def test_invalid_calls_are_logged_with_the_remedy_and_counted(
     sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def told(what: str) -> int:
-        return sum(what in record.message for record in caplog.records)
+    def logged(text: str) -> int:
+        return sum(text in record.message for record in caplog.records)
 
     with sdk.trajectory(consent="yes") as t:  # type: ignore[call-overload]
-        assert not t.recorded
+        assert not t.is_recorded
         t.reward("outcome", float("nan"))
-    assert told("consent must be one of train, analyse, none, not 'yes'")
+    assert logged("consent must be one of train, analyse, none, not 'yes'")
     with sdk.trajectory() as t:
         t.reward("outcome", float("nan"))
         t.reward("", 1.0)
         t.feedback("thumbs")
-        assert told("must be a finite number")
-        assert told("needs a name and a value") == 2
+        assert logged("must be a finite number")
+        assert logged("needs a name and a value") == 2
         active = sdk.recorder()
         assert active is not None
         assert active.counts["refused"] == 4
         sdk.feedback("", "merged", 1.0)
-        assert told("needs the id of a trajectory")
+        assert logged("needs the id of a trajectory")
         s = t.step(["q"])
         s.response("x")
         s.reward("x", 1.0)
         s.tool_call("x")
-        assert told("it belongs inside the step's block") == 3
+        assert logged("outside the step's block") == 3
         with s:
             s.response({"choices": []})
-        assert told("give it to `completion`")
+        assert logged("give it to `completion`")
         with s:
             pass
-        assert told("is entered once")
+        assert logged("was entered twice")
     assert [entry["name"] for entry in sink.of("feedback")] == ["end"]
     assert len(sink.of("steps")) == 1
 
 
-def test_a_generator_is_no_tool(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_generator_cannot_be_a_tool(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
     def numbers() -> Iterator[int]:
         yield 1
 
@@ -164,24 +164,24 @@ def test_a_generator_is_no_tool(sink: sdk.MemorySink, caplog: pytest.LogCaptureF
     assert "generator" in caplog.text
 
 
-def test_generators_that_take_turns_leave_nothing_behind(sink: sdk.MemorySink) -> None:
+def test_interleaved_generators_leave_no_open_trajectory(sink: sdk.MemorySink) -> None:
     def agent(name: str) -> Iterator[str]:
         with sdk.trajectory(name):
             yield name
-            yield sdk.current().about.task_id
+            yield sdk.current().info.task_id
 
     one, other, third = agent("one"), agent("other"), agent("third")
     next(one), next(other)
     assert list(one)
     next(third)
-    assert next(other) == "third"  # the context is everybody's: hold the trajectory
+    assert next(other) == "third"  # generators share one context
     assert list(other) == []
     assert next(third) == "third"
     assert list(third) == []
-    assert (sdk.current().recorded, sdk.current_step()) == (False, None)
+    assert (sdk.current().is_recorded, sdk.current_step()) == (False, None)
 
 
-async def test_tasks_that_outlive_their_step_and_readers_that_stop(sink: sdk.MemorySink) -> None:
+async def test_a_task_may_outlive_its_step_and_a_reader_may_stop_early(sink: sdk.MemorySink) -> None:
     @sdk.tool
     async def look(until: asyncio.Event) -> None:
         await until.wait()
@@ -202,10 +202,10 @@ async def test_tasks_that_outlive_their_step_and_readers_that_stop(sink: sdk.Mem
     reading = agent()
     assert await anext(reading) == 1
     await asyncio.create_task(reading.aclose())  # as the loop closes it, in another context
-    assert (sdk.current().recorded, sdk.current_step()) == (False, None)
+    assert (sdk.current().is_recorded, sdk.current_step()) == (False, None)
 
 
-def test_what_is_said_after_the_block(sink: sdk.MemorySink) -> None:
+def test_calls_after_the_block_become_feedback(sink: sdk.MemorySink) -> None:
     with sdk.trajectory() as t:
         with t.step(["q"]) as s:
             s.response("x")
@@ -218,16 +218,14 @@ def test_what_is_said_after_the_block(sink: sdk.MemorySink) -> None:
     assert sink.of("steps")[0]["end"] == "open"
 
 
-def test_a_step_through_the_gateway_ends_its_trajectory_too(sink: sdk.MemorySink) -> None:
+def test_a_step_through_the_gateway_ends_its_trajectory(sink: sdk.MemorySink) -> None:
     with sdk.trajectory() as t, t.step() as s:
         s.end("truncated")
         s.headers()
     assert [entry["end"] for entry in sink.of("feedback")] == ["truncated"]
 
 
-def test_headers_are_what_clients_can_send_and_the_gateway_takes(
-    sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_headers_are_ascii_and_the_gateway_accepts_them(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
     with sdk.trajectory("t" * 300, user="Jos\xe9 100%", agent="50%", group_id="a\nb", trajectory_id="1") as t:
         headers = t.headers()
     assert {name: value for name, value in headers.items() if not value.isascii()} == {}
@@ -237,18 +235,18 @@ def test_headers_are_what_clients_can_send_and_the_gateway_takes(
     assert caplog.text.count("no header for") == 2
 
 
-def test_steps_of_several_threads_are_compared_while_others_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, common = shared_prefix.PrefixTracker(), shared_prefix._common
-    said = [new_message(role="user", content="q")]
+def test_steps_may_be_added_during_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker, common = shared_prefix.PrefixTracker(), shared_prefix._common_length
+    messages = [new_message(role="user", content="q")]
     for index in range(3):
-        shared.remember(index, said, new_message(role="assistant", content="x"), [])
+        tracker.add_step(index, messages, new_message(role="assistant", content="x"), [])
 
     def meanwhile(one: Any, other: Any) -> int:
-        shared.remember(9, said, new_message(role="assistant", content="y"), [])
+        tracker.add_step(9, messages, new_message(role="assistant", content="y"), [])
         return common(one, other)
 
-    monkeypatch.setattr(shared_prefix, "_common", meanwhile)
-    assert shared.find(3, said, []).messages == 1
+    monkeypatch.setattr(shared_prefix, "_common_length", meanwhile)
+    assert tracker.find(3, messages, []).messages == 1
 
 
 PROCESSES = """
@@ -256,14 +254,14 @@ import importlib, multiprocessing, os
 from stepstream import sdk
 from stepstream.config import Settings
 
-class Told(sdk.MemorySink):
+class PrintingSink(sdk.MemorySink):
     def close(self, timeout_s):
         kind = "parent" if os.getpid() == first else "child"
-        said = [f"{topic}:{record.get('name', 'step')}" for topic, _, record in self.events]
-        os.write(1, f"{kind} {' '.join(said)}\\n".encode())
+        events = [f"{topic}:{record.get('name', 'step')}" for topic, _, record in self.events]
+        os.write(1, f"{kind} {' '.join(events)}\\n".encode())
 
 first = os.getpid()
-importlib.import_module("stepstream.sdk.recorder").Recorder._connect = lambda recorder: Told()
+importlib.import_module("stepstream.sdk.recorder").Recorder._connect = lambda recorder: PrintingSink()
 
 @sdk.tool
 def look():
@@ -284,8 +282,8 @@ with sdk.trajectory(), sdk.current().step(["x"]):
 """
 
 
-def test_processes_that_are_forked_deliver_what_they_say() -> None:
-    """Children of `multiprocessing` end without what `atexit` knows, and have none of the parent's threads."""
+def test_forked_processes_deliver_their_own_events() -> None:
+    """Children of `multiprocessing` run no `atexit` functions and lack the parent's threads."""
     run = subprocess.run([sys.executable, "-c", PROCESSES], capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.stderr == ""
     assert run.stdout.splitlines() == [

@@ -1,4 +1,4 @@
-"""The SDK into a list: what an agent's program says becomes valid steps and feedback, and cannot hurt the agent."""
+"""The SDK records valid steps and feedback, and its failures never reach the agent."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ class Box:
         return {"found": {1, 2} and where}
 
 
-def test_a_trajectory(sink: sdk.MemorySink) -> None:
+def test_a_trajectory_records_steps_tools_rewards_and_end(sink: sdk.MemorySink) -> None:
     with sdk.trajectory("task", agent="clerk", group_id="g", environment="lookup", user="ann") as t:
         messages: list[Any] = [QUESTION]
         with t.step(messages=messages, model="m", temperature=0.5, max_tokens=9) as s:
@@ -72,10 +72,10 @@ def test_a_trajectory(sink: sdk.MemorySink) -> None:
     assert (end["end"], end["last_step_index"], end["value"]) == ("terminated", 1, None)
     assert {key for _, key, _ in sink.events} == {t.id}
     assert sdk.current_step() is None
-    assert not sdk.current().recorded
+    assert not sdk.current().is_recorded
 
 
-async def test_an_async_trajectory_with_parallel_sub_agents(sink: sdk.MemorySink) -> None:
+async def test_parallel_sub_agents_are_children_of_the_calling_step(sink: sdk.MemorySink) -> None:
     @sdk.sub_agent(agent="searcher")
     async def search(what: str) -> str:
         async with sdk.current().step([what]) as s:
@@ -103,7 +103,7 @@ async def test_an_async_trajectory_with_parallel_sub_agents(sink: sdk.MemorySink
     assert len([entry for entry in sink.of("feedback") if entry["end"] == "terminated"]) == 3
 
 
-def test_a_tool_may_run_before_its_response_is_told(sink: sdk.MemorySink) -> None:
+def test_results_are_matched_to_calls_of_a_later_response(sink: sdk.MemorySink) -> None:
     other = {"id": "c2", "type": "function", "function": {"name": "get", "arguments": '{ "name": "b" }'}}
     with sdk.trajectory() as t, t.step() as s:
         s.tool_call("get", {"name": "b"}, error=KeyError("b"))
@@ -115,7 +115,7 @@ def test_a_tool_may_run_before_its_response_is_told(sink: sdk.MemorySink) -> Non
     assert calls[2]["result"] == "one too many"
 
 
-async def test_what_a_tool_says_before_the_response_is_kept_by_its_step(sink: sdk.MemorySink) -> None:
+async def test_tools_without_a_response_become_calls_of_the_step(sink: sdk.MemorySink) -> None:
     with sdk.trajectory() as t, t.step() as s:
         await get_later("a")
         s.tool_call("search", {"q": 1}, result={"hits": []}, duration_ms=3)
@@ -129,7 +129,7 @@ async def test_what_a_tool_says_before_the_response_is_kept_by_its_step(sink: sd
     assert all(call["call_id"] for call in calls)
 
 
-def test_exceptions_are_recorded_and_go_on(sink: sdk.MemorySink) -> None:
+def test_exceptions_are_recorded_and_propagate(sink: sdk.MemorySink) -> None:
     @sdk.trajectory()
     def work() -> None:
         with sdk.current().step([QUESTION]) as s:
@@ -145,7 +145,7 @@ def test_exceptions_are_recorded_and_go_on(sink: sdk.MemorySink) -> None:
     assert (end["end"], end["category"], end["last_step_index"]) == ("truncated", "KeyError", 0)
 
 
-def test_a_step_or_a_word_may_end_the_trajectory(sink: sdk.MemorySink) -> None:
+def test_a_step_or_the_trajectory_itself_may_end_it(sink: sdk.MemorySink) -> None:
     with sdk.trajectory() as t, t.step() as s:
         s.end("terminated")
     with sdk.trajectory() as t:
@@ -154,7 +154,7 @@ def test_a_step_or_a_word_may_end_the_trajectory(sink: sdk.MemorySink) -> None:
     assert [entry["end"] for entry in sink.of("feedback")] == ["truncated"]
 
 
-def test_tokens(sink: sdk.MemorySink) -> None:
+def test_steps_store_only_new_tokens(sink: sdk.MemorySink) -> None:
     with sdk.trajectory() as t:
         for prompt, response in (([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 5, 6], [7]), ([1, 2, 9], [8])):
             with t.step([str(len(prompt))], model="demo") as s:
@@ -172,20 +172,20 @@ def test_tokens(sink: sdk.MemorySink) -> None:
     assert (four["fidelity"], four["response_token_ids"], four["response"]["content"]) == ("text", [], "y")
 
 
-def test_tools_are_told_where_they_change(sink: sdk.MemorySink) -> None:
+def test_tool_definitions_are_stored_only_when_they_change(sink: sdk.MemorySink) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     with sdk.trajectory() as t:
-        said: list[str] = []
+        prompt: list[str] = []
         for offered in (tools, tools, [], tools):
-            said = [*said, "go on"]
-            with t.step(said, tools=offered) as s:
+            prompt = [*prompt, "go on"]
+            with t.step(prompt, tools=offered) as s:
                 s.response("done")
-    told = [step["tool_definitions"] for step in sink.of("steps")]
-    whole = '[{"type":"function","function":{"name":"look","parameters":{}}}]'
-    assert told == [whole, None, "[]", whole]
+    definitions = [step["tool_definitions"] for step in sink.of("steps")]
+    all_tools = '[{"type":"function","function":{"name":"look","parameters":{}}}]'
+    assert definitions == [all_tools, None, "[]", all_tools]
 
 
-def test_objects_of_client_libraries(sink: sdk.MemorySink) -> None:
+def test_objects_of_client_libraries_are_converted(sink: sdk.MemorySink) -> None:
     from openai.types.chat import ChatCompletion
 
     message = {"role": "assistant", "content": "hi", "tool_calls": []}
@@ -213,7 +213,7 @@ def test_objects_of_client_libraries(sink: sdk.MemorySink) -> None:
     assert (second["prompt_shared_messages"], second["messages"][0]["content"]) == (2, "go")
 
 
-def test_calls_of_every_shape(sink: sdk.MemorySink) -> None:
+def test_custom_and_legacy_function_calls_are_converted(sink: sdk.MemorySink) -> None:
     custom = {"id": "1", "type": "custom", "custom": {"name": "run", "input": "1+1"}}
     old = {"role": "assistant", "content": None, "function_call": {"name": "get", "arguments": "{}"}}
     with sdk.trajectory() as t, t.step([old, {"role": "function", "name": "get", "content": "4"}]) as s:
@@ -226,7 +226,7 @@ def test_calls_of_every_shape(sink: sdk.MemorySink) -> None:
     assert (call["call_id"], call["name"], call["arguments"]) == ("1", "run", '{"input":"1+1"}')
 
 
-def test_through_the_gateway_the_sdk_adds_what_the_gateway_cannot_see(sink: sdk.MemorySink) -> None:
+def test_through_the_gateway_the_sdk_sends_only_tools_and_rewards(sink: sdk.MemorySink) -> None:
     with sdk.trajectory("task", agent="a", trajectory_id="t1") as t:
         headers = t.headers()
         assert (headers["x-stepstream-trajectory"], headers["x-stepstream-task"]) == ("t1", "task")
@@ -242,13 +242,13 @@ def test_through_the_gateway_the_sdk_adds_what_the_gateway_cannot_see(sink: sdk.
     assert end["last_step_index"] is None
 
 
-def test_late_feedback(sink: sdk.MemorySink) -> None:
+def test_feedback_about_an_earlier_trajectory_is_sent(sink: sdk.MemorySink) -> None:
     sdk.feedback("t9", "merged", 1.0, source="business", comment="three days later", tenant="acme")
     (entry,) = sink.of("feedback")
     assert (entry["trajectory_id"], entry["value"], entry["tenant"]) == ("t9", 1.0, "acme")
 
 
-def test_nothing_reaches_the_agent(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_values_raise_nothing(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
     class Bad:
         def __repr__(self) -> str:
             raise ValueError("no looks")
@@ -264,7 +264,7 @@ def test_nothing_reaches_the_agent(sink: sdk.MemorySink, caplog: pytest.LogCaptu
     sink.events = [event for event in sink.events if event[0] != "steps"]  # max_tokens="many" fits no schema
 
 
-def test_threads_have_trajectories_of_their_own(sink: sdk.MemorySink) -> None:
+def test_threads_have_separate_trajectories(sink: sdk.MemorySink) -> None:
     def work() -> None:
         with sdk.trajectory() as t:
             for _ in range(20):
@@ -282,7 +282,7 @@ def test_threads_have_trajectories_of_their_own(sink: sdk.MemorySink) -> None:
     assert list(by_trajectory.values()) == [list(range(20))] * 4
 
 
-def test_generators_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_generators_are_returned_undecorated(caplog: pytest.LogCaptureFixture) -> None:
     def numbers() -> Iterator[int]:
         yield 1
 
@@ -290,8 +290,8 @@ def test_generators_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert "generator" in caplog.text
 
 
-@pytest.mark.parametrize("how", ["setting", "code"])
-def test_switched_off_it_does_nothing(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("config", ["setting", "code"])
+def test_a_disabled_sdk_records_nothing(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if config == "setting":
         monkeypatch.setenv("STEPSTREAM_SDK_ENABLED", "false")
         sdk.configure()
@@ -320,18 +320,16 @@ def test_switched_off_it_does_nothing(config: str, monkeypatch: pytest.MonkeyPat
         sdk.close()
 
 
-def test_settings_that_cannot_be_used_switch_it_off(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_settings_switch_the_sdk_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("STEPSTREAM_SDK_MEMORY_MB", "lots")
     sdk.configure()
     with sdk.trajectory() as t:
-        assert not t.recorded
+        assert not t.is_recorded
     assert "nothing is recorded: settings" in caplog.text
     sdk.close()
 
 
-def test_a_forked_child_begins_anew(sink: sdk.MemorySink) -> None:
+def test_a_forked_child_has_a_new_recorder(sink: sdk.MemorySink) -> None:
     with sdk.trajectory():
         pass
     code = (
@@ -351,7 +349,7 @@ def test_a_forked_child_begins_anew(sink: sdk.MemorySink) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
-def test_importing_it_is_light_and_switched_off_it_needs_no_more() -> None:
+def test_a_disabled_sdk_imports_no_heavy_package() -> None:
     code = (
         "import sys\nfrom stepstream import sdk\n"
         "with sdk.trajectory() as t, t.step(['x']) as s:\n    s.response('y')\n"
@@ -365,7 +363,7 @@ def test_importing_it_is_light_and_switched_off_it_needs_no_more() -> None:
     assert run.stdout.split() == []
 
 
-def test_without_kafka_the_process_ends_in_time_and_says_what_it_lost() -> None:
+def test_without_kafka_the_process_exits_and_logs_dropped_events() -> None:
     code = (
         "import logging\nlogging.basicConfig()\n"
         "from stepstream import sdk\n"
@@ -379,7 +377,7 @@ def test_without_kafka_the_process_ends_in_time_and_says_what_it_lost() -> None:
     }
     ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0
-    assert "2 events LOST" in ended.stderr
+    assert "dropped 2 events" in ended.stderr
 
 
 @given(
@@ -387,21 +385,21 @@ def test_without_kafka_the_process_ends_in_time_and_says_what_it_lost() -> None:
         st.tuples(st.lists(st.sampled_from("ab"), max_size=4), st.lists(st.integers(0, 2), max_size=5)), max_size=6
     )
 )
-def test_sharing_never_claims_what_is_not_there(rounds: list[tuple[list[str], list[int]]]) -> None:
-    sharing = PrefixTracker()
-    whole: list[tuple[list[str], list[int]]] = []
+def test_shared_prefixes_are_contained_in_the_earlier_step(rounds: list[tuple[list[str], list[int]]]) -> None:
+    tracker = PrefixTracker()
+    contexts: list[tuple[list[str], list[int]]] = []
     for index, (texts, tokens) in enumerate(rounds):
         messages = [new_message(role="user", content=text) for text in texts]
-        shared = sharing.find(index, messages, tokens)
+        shared = tracker.find(index, messages, tokens)
         if shared.messages or shared.tokens:
-            of = index - 1 if shared.step is None else shared.step
-            assert of < index
-            assert whole[of][0][: shared.messages] == texts[: shared.messages]
-            assert whole[of][1][: shared.tokens] == tokens[: shared.tokens]
+            earlier = index - 1 if shared.step is None else shared.step
+            assert earlier < index
+            assert contexts[earlier][0][: shared.messages] == texts[: shared.messages]
+            assert contexts[earlier][1][: shared.tokens] == tokens[: shared.tokens]
             assert shared.digest == (token_digest(tokens[: shared.tokens]) if shared.tokens else None)
-        sharing.remember(index, messages, new_message(role="assistant", content="c"), [*tokens, 3])
-        whole.append(([*texts, "c"], [*tokens, 3]))
+        tracker.add_step(index, messages, new_message(role="assistant", content="c"), [*tokens, 3])
+        contexts.append(([*texts, "c"], [*tokens, 3]))
 
 
-def test_settings_of_the_sdk() -> None:
+def test_the_spool_is_set_by_the_environment() -> None:
     assert load({"STEPSTREAM_SDK_SPOOL": "x"}).sdk.spool is not None

@@ -1,4 +1,4 @@
-"""The programs in docs/sdk.md run as they stand."""
+"""Run the programs of docs/sdk.md."""
 
 import re
 from collections.abc import Iterator
@@ -23,18 +23,18 @@ def sink() -> Iterator[sdk.MemorySink]:
 
 
 @pytest.mark.parametrize(("title", "program"), PROGRAMS, ids=[title for title, _ in PROGRAMS])
-def test_the_pages_programs_run(title: str, program: str, sink: sdk.MemorySink) -> None:
+def test_programs_of_the_page_run(title: str, program: str, sink: sdk.MemorySink) -> None:
     exec(compile(program, f"docs/sdk.md: {title}", "exec"), {"__name__": "program"})
     for topic, _, record in sink.events:
         (check_step if topic == "steps" else check_feedback)(record)
     assert sink.events or "MemorySink" in program
 
 
-def test_all_of_them_are_found() -> None:
+def test_every_program_of_the_page_is_found() -> None:
     assert len(PROGRAMS) == PAGE.count("```python\n") == 6
 
 
-def test_the_first_one_says_all_of_it(sink: sdk.MemorySink) -> None:
+def test_the_first_program_records_two_steps_and_a_reward(sink: sdk.MemorySink) -> None:
     exec(PROGRAMS[0][1], {"__name__": "program"})
     first, second = sink.of("steps")
     assert first["response"]["tool_calls"][0]["result"] == "4"

@@ -1,4 +1,4 @@
-"""`python -m stepstream.services.gateway`: serves until SIGTERM, then finishes calls, delivers events and exits."""
+"""Run the gateway: serve until SIGTERM, then finish calls, send events and exit."""
 
 import gc
 import logging
@@ -18,7 +18,11 @@ log = logging.getLogger(__name__)
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Serves until a signal."""
+    """Serve until a signal.
+
+    Raises:
+        Fatal: events are lost, since neither Kafka nor the spool took them in time.
+    """
     sock = listen(settings.gateway.host, settings.gateway.port, "gateway")
     metrics = Metrics()
     publisher = Publisher(settings, f"gateway/{version('stepstream')}", metrics)
@@ -36,17 +40,20 @@ def main(settings: Settings, stop: Stop) -> None:
         timeout_graceful_shutdown=int(settings.gateway.shutdown_s),
     )
     log.info("listening on http://%s:%d for %s", *sock.getsockname()[:2], ", ".join(settings.gateway.upstreams))
-    # Contexts and trajectories are many small objects that live long: looking through them often costs a tenth of the
-    # processor time, and there are no cycles of weight to be found.
+    # The cached trajectories are many small, long-lived objects without large cycles. With the default thresholds,
+    # collecting garbage among them costs a tenth of the processor time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     if not stop:
         uvicorn.Server(config).run(sockets=[sock])
     left = publisher.close(settings.gateway.shutdown_s)
-    if left.kept:
-        log.info("%d events wait on disk for the next gateway", left.kept)
-    if left.lost:
-        raise Fatal(f"{left.lost} events could not be delivered in {settings.gateway.shutdown_s:g} s and are lost")
+    if left.spooled:
+        log.info("%d events remain in the spool; the next gateway sends them", left.spooled)
+    if left.dropped:
+        raise Fatal(
+            f"{left.dropped} events are lost: Kafka did not acknowledge them in {settings.gateway.shutdown_s:g} s, and "
+            "they are not in the spool; restore Kafka, or raise gateway.shutdown_s"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The spool: whatever is appended comes back in order, also after a crash at any byte."""
+"""Spools return appended records in order, also after a crash at any byte."""
 
 import errno
 import logging
@@ -23,60 +23,67 @@ def record(number: int, topic: str = "steps", size: int = 10) -> SpoolRecord:
     return SpoolRecord(topic, f"key-{number % 3}", f"id-{number}", number, headers, SCHEMAS[topic], b"x" * size)
 
 
-def opened(folder: Path, limit: int = MB) -> tuple[Spool, list[int]]:
-    lost: list[int] = []
-    return Spool(folder, limit, lost.append), lost
+def open_spool(folder: Path, limit: int = MB) -> tuple[Spool, list[int]]:
+    dropped: list[int] = []
+    return Spool(folder, limit, dropped.append), dropped
 
 
 def drain(queue: Spool) -> list[tuple[SpoolRecord, SpoolPosition]]:
-    found = []
-    while some := queue.read(64 * 1024):
-        found += some
-    return found
+    records = []
+    while chunk := queue.read(64 * 1024):
+        records += chunk
+    return records
 
 
-def numbers(found: list[tuple[SpoolRecord, SpoolPosition]]) -> list[int]:
-    return [entry.occurred_at_us for entry, _ in found]
+def numbers(entries: list[tuple[SpoolRecord, SpoolPosition]]) -> list[int]:
+    return [entry.occurred_at_us for entry, _ in entries]
 
 
-def test_records_come_back_whole_and_in_order(tmp_path: Path) -> None:
-    queue, _ = opened(tmp_path)
+def kill(queue: Spool) -> None:
+    """Stop a writer as kill -9 does: files unchanged, locks released."""
+    for open_segment in queue._segments.values():
+        open_segment.close()
+    os.close(queue._lock)
+
+
+def test_records_are_read_unchanged_and_in_order(tmp_path: Path) -> None:
+    queue, _ = open_spool(tmp_path)
     records = [record(n, "feedback" if n % 5 == 0 else "steps", n * 10) for n in range(300)]
     for entry in records:
         queue.append(entry)
     assert queue.unread == 300
-    found = drain(queue)
-    assert [entry for entry, _ in found] == records
-    queue.mark_delivered(found[-1][1])
+    entries = drain(queue)
+    assert [entry for entry, _ in entries] == records
+    queue.mark_delivered(entries[-1][1])
     queue.close()
     assert [path.name for path in queue.folder.iterdir()] == ["lock"]
 
 
-def test_a_crash_repeats_only_what_was_not_delivered(tmp_path: Path) -> None:
-    queue, _ = opened(tmp_path)
-    places = [queue.append(record(n, size=3000), read=True) for n in range(100)]
-    queue.mark_delivered(places[59])
-    _die(queue)
-    after, _ = opened(tmp_path)
+def test_a_crash_repeats_only_undelivered_records(tmp_path: Path) -> None:
+    queue, _ = open_spool(tmp_path)
+    positions = [queue.append(record(n, size=3000), mark_read=True) for n in range(100)]
+    queue.mark_delivered(positions[59])
+    kill(queue)
+    after, _ = open_spool(tmp_path)
     assert after.unread == 40
     assert numbers(drain(after)) == list(range(60, 100))
     after.close()
 
 
 @given(cut=st.floats(0, 1), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=8))
-def test_a_file_cut_anywhere_gives_a_beginning_of_its_records(
+def test_a_truncated_file_yields_its_complete_records(
     cut: float, sizes: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    queue, _ = opened(folder)
+    queue, _ = open_spool(folder)
     ends = [queue.append(record(n, size=size)).end for n, size in enumerate(sizes)]
-    _die(queue)
+    kill(queue)
     (path,) = queue.folder.glob("*.spool")
     at = round(cut * path.stat().st_size)
     os.truncate(path, at)
-    after, lost = opened(folder)
+    after, dropped = open_spool(folder)
     assert numbers(drain(after)) == [n for n, end in enumerate(ends) if end <= at]
-    assert lost == []
+    assert dropped == []
     after.append(record(99))
     assert numbers(drain(after)) == [99]
     after.close()
@@ -84,22 +91,22 @@ def test_a_file_cut_anywhere_gives_a_beginning_of_its_records(
 
 
 @given(flip=st.floats(0, 1, exclude_max=True), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=8))
-def test_damage_anywhere_gives_no_wrong_record(
+def test_a_damaged_file_yields_no_wrong_record(
     flip: float, sizes: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("flip")
-    queue, _ = opened(folder)
-    whole = [record(n, size=size) for n, size in enumerate(sizes)]
-    for entry in whole:
+    queue, _ = open_spool(folder)
+    records = [record(n, size=size) for n, size in enumerate(sizes)]
+    for entry in records:
         queue.append(entry)
-    _die(queue)
+    kill(queue)
     (path,) = queue.folder.glob("*.spool")
     data = bytearray(path.read_bytes())
     data[int(flip * len(data))] ^= 0x40
     path.write_bytes(data)
-    after, _ = opened(folder)
-    found = [entry for entry, _ in drain(after)]
-    assert found == whole[: len(found)]
+    after, _ = open_spool(folder)
+    entries = [entry for entry, _ in drain(after)]
+    assert entries == records[: len(entries)]
     after.close()
     shutil.rmtree(folder)
 
@@ -113,90 +120,90 @@ def test_damage_anywhere_gives_no_wrong_record(
         max_size=60,
     )
 )
-def test_any_interleaving_keeps_order_and_loses_nothing(
+def test_any_sequence_of_calls_keeps_order_and_all_records(
     moves: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("moves")
-    queue, lost = opened(folder)
-    made = 0
+    queue, dropped = open_spool(folder)
+    appended = 0
     taken: list[tuple[int, SpoolPosition]] = []  # read and not delivered
     unread: list[int] = []
     for move in moves:
         if move in ("append", "large", "direct"):
-            entry = record(made, size=30_000 if move == "large" else 10)
+            entry = record(appended, size=30_000 if move == "large" else 10)
             if move == "direct" and not unread:
-                taken.append((made, queue.append(entry, read=True)))
+                taken.append((appended, queue.append(entry, mark_read=True)))
             else:
                 queue.append(entry)
-                unread.append(made)
-            made += 1
+                unread.append(appended)
+            appended += 1
         elif move == "read":
-            found = queue.read(100)
-            assert numbers(found) == unread[: len(found)]
-            assert found or not unread
-            taken += [(entry.occurred_at_us, place) for entry, place in found]
-            del unread[: len(found)]
+            entries = queue.read(100)
+            assert numbers(entries) == unread[: len(entries)]
+            assert entries or not unread
+            taken += [(entry.occurred_at_us, position) for entry, position in entries]
+            del unread[: len(entries)]
         elif move == "deliver" and taken:
             half = len(taken) // 2
             queue.mark_delivered(taken[half][1])
             del taken[: half + 1]
         elif move == "rewind" and taken:
             half = len(taken) // 2
-            assert queue.rewind([place for _, place in taken[half:]]) == 0
+            assert queue.rewind([position for _, position in taken[half:]]) == 0
             unread = [number for number, _ in taken[half:]] + unread
             del taken[half:]
         elif move in ("reopen", "die"):
-            _die(queue) if move == "die" else queue.close()
-            queue, lost = opened(folder)
+            kill(queue) if move == "die" else queue.close()
+            queue, dropped = open_spool(folder)
             unread = [number for number, _ in taken] + unread
             taken = []
         assert queue.unread == len(unread)
     assert numbers(drain(queue)) == unread
-    assert lost == []
+    assert dropped == []
     queue.close()
-    assert queue.bytes == sum(path.stat().st_size for path in queue.folder.glob("*.spool"))
+    assert queue.size_bytes == sum(path.stat().st_size for path in queue.folder.glob("*.spool"))
     shutil.rmtree(folder)
 
 
-def test_a_full_spool_gives_up_its_oldest_segment_loudly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    queue, lost = opened(tmp_path)
+def test_a_full_spool_drops_and_logs_its_oldest_segments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue, dropped = open_spool(tmp_path)
     for n in range(2000):
         queue.append(record(n, size=1000))
-    assert queue.bytes <= MB
+    assert queue.size_bytes <= MB
     assert sum(path.stat().st_size for path in queue.folder.glob("*.spool")) <= MB
-    kept = numbers(drain(queue))
-    assert kept == list(range(2000 - len(kept), 2000))
-    assert len(kept) > 800
-    assert sum(lost) == 2000 - len(kept)
-    assert "LOST" in caplog.text
+    remaining = numbers(drain(queue))
+    assert remaining == list(range(2000 - len(remaining), 2000))
+    assert len(remaining) > 800
+    assert sum(dropped) == 2000 - len(remaining)
+    assert "dropped the oldest segment" in caplog.text
     queue.close()
 
 
-def test_given_up_records_cannot_be_read_again(tmp_path: Path) -> None:
-    queue, lost = opened(tmp_path)
-    places = [queue.append(record(n, size=1000), read=True) for n in range(2000)]
-    assert lost == []  # they were read: their reader has them
-    gone = queue.rewind(places)
-    assert gone == 2000 - queue.unread
-    assert 0 < gone < 1200
-    assert numbers(drain(queue)) == list(range(gone, 2000))
+def test_rewind_counts_dropped_records(tmp_path: Path) -> None:
+    queue, dropped = open_spool(tmp_path)
+    positions = [queue.append(record(n, size=1000), mark_read=True) for n in range(2000)]
+    assert dropped == []  # read records belong to their reader
+    dropped_count = queue.rewind(positions)
+    assert dropped_count == 2000 - queue.unread
+    assert 0 < dropped_count < 1200
+    assert numbers(drain(queue)) == list(range(dropped_count, 2000))
     queue.close()
 
 
-def test_a_record_that_can_never_fit_is_refused(tmp_path: Path) -> None:
-    queue, lost = opened(tmp_path, 100_000)
+def test_a_record_larger_than_the_spool_is_rejected(tmp_path: Path) -> None:
+    queue, dropped = open_spool(tmp_path, 100_000)
     queue.append(record(0))
     with pytest.raises(OSError, match="does not fit"):
         queue.append(record(1, size=200_000))
     queue.append(record(2))
     assert numbers(drain(queue)) == [0, 2]
-    assert lost == []
+    assert dropped == []
     queue.close()
 
 
 @pytest.mark.parametrize("piece", [0, 1, 7, 50])
-def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    queue, _ = opened(tmp_path)
+def test_a_full_disk_keeps_the_earlier_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    queue, _ = open_spool(tmp_path)
     queue.append(record(0))
 
     def full(fd: int, data: bytes) -> int:
@@ -212,48 +219,48 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
                 queue.append(record(1))
     queue.append(record(2))
     assert numbers(drain(queue)) == [0, 2]
-    _die(queue)
-    after, _ = opened(tmp_path)
+    kill(queue)
+    after, _ = open_spool(tmp_path)
     assert numbers(drain(after)) == [0, 2]
     after.close()
 
 
-def test_a_second_writer_has_a_folder_of_its_own_and_the_next_one_sends_both(tmp_path: Path) -> None:
-    first, _ = opened(tmp_path)
-    second, _ = opened(tmp_path)
+def test_writers_have_separate_folders_and_a_later_writer_adopts_both(tmp_path: Path) -> None:
+    first, _ = open_spool(tmp_path)
+    second, _ = open_spool(tmp_path)
     assert first.folder != second.folder
     first.append(record(0))
     second.append(record(1))
-    places = [second.append(record(n)) for n in (2, 3)]
+    positions = [second.append(record(n)) for n in (2, 3)]
     drain(second)
-    second.mark_delivered(places[0])
-    _die(second)
-    third, _ = opened(tmp_path)  # takes the second's folder; the first is alive and keeps its own
+    second.mark_delivered(positions[0])
+    kill(second)
+    third, _ = open_spool(tmp_path)  # adopts the second's folder; the first writer lives
     assert third.folder == second.folder
     assert numbers(drain(third)) == [3]
-    _die(third)
-    _die(first)
-    fourth, _ = opened(tmp_path)
+    kill(third)
+    kill(first)
+    fourth, _ = open_spool(tmp_path)
     assert numbers(drain(fourth)) == [0, 3]
     fourth.close()
 
 
-def test_a_file_of_another_version_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    queue, _ = opened(tmp_path)
+def test_a_file_of_another_version_is_renamed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue, _ = open_spool(tmp_path)
     (queue.folder / f"{3:012d}.spool").write_bytes(b"something else that is long enough")
     queue.close()
     with caplog.at_level(logging.ERROR):
-        after, _ = opened(tmp_path)
+        after, _ = open_spool(tmp_path)
     assert after.unread == 0
-    assert "no spool file" in caplog.text
+    assert "not a spool file" in caplog.text
     assert list(after.folder.glob("*.unknown"))
     after.close()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        opened(tmp_path / "file")
+        open_spool(tmp_path / "file")
 
 
 @given(
@@ -268,15 +275,8 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         st.binary(max_size=200),
     )
 )
-def test_a_frame_gives_its_record(entry: SpoolRecord) -> None:
+def test_frames_round_trip_records(entry: SpoolRecord) -> None:
     data = segment.schema_frame(7, "steps", SCHEMAS["steps"]) + segment.record_frame(7, entry)
     schemas = segment.Schemas()
-    found = [segment.parse(payload, schemas) for payload, _ in segment.frames(data)]
-    assert found == [None, entry]
-
-
-def _die(queue: Spool) -> None:
-    """What kill -9 leaves: files as they are, locks gone."""
-    for held in queue._segments.values():
-        held.close()
-    os.close(queue._lock)
+    entries = [segment.parse_frame(payload, schemas) for payload, _ in segment.read_frames(data)]
+    assert entries == [None, entry]
