@@ -1,13 +1,10 @@
-"""From steps and feedback to the label of a trajectory.
+"""Label closed trajectories with rewards and training data.
 
-`fold.py` follows one partition: `trajectory.py` is what it remembers of each, `store.py` how that is kept, and
-`labelling.py` makes the label from the steps that `joining.py` joins into sequences.
-
-What the `label` job and its topics are called.
+`fold` reads the events of one partition and collects each trajectory in a `TrajectoryState`. `publish` decides when a
+label is due. `build_label` makes it, with the steps that `sequences` and `conversations` join.
 """
 
 NAME = "label"
 VERSION = "2"
-"""Rises where the same inputs make another label: what is kept is then labelled anew. 2: labels carry text."""
+"""Increased when the same inputs give another label; saved trajectories are then labelled again. 2: text in labels."""
 JOB = f"{NAME}@{VERSION}"
-CLOSURES, LABELS, CURATION = "closures", "labeled-trajectories", "curation"

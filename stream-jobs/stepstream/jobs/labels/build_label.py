@@ -1,16 +1,16 @@
-"""Makes the label of a closed trajectory from what came for it. Pure: the same input gives the same bytes."""
+"""Build the label of a closed trajectory. Pure: equal inputs give equal bytes."""
 
 from collections.abc import Collection, Iterable, Sequence
 
-from stepstream.jobs.curation.quality import kept_out, quality
+from stepstream.jobs.curation.quality import kept_out, quality_flags
 from stepstream.jobs.curation.signature import signature
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
-from stepstream.jobs.labels.conversations import converse
-from stepstream.jobs.labels.demonstrations import demonstrated
+from stepstream.jobs.labels.conversations import build_conversations
+from stepstream.jobs.labels.demonstrations import choose_demonstrations
 from stepstream.jobs.labels.sequences import join_sequences
-from stepstream.jobs.labels.tool_results import attach
+from stepstream.jobs.labels.tool_results import attach_tool_results
 from stepstream.jobs.rewards.counted_feedback import CountedFeedback
-from stepstream.jobs.rewards.spec import Declared
+from stepstream.jobs.rewards.spec import VersionedSpec
 from stepstream.jobs.rewards.terms import components, returns_to_go, reward_of, success
 from stepstream.topics.events import (
     Consent,
@@ -27,7 +27,7 @@ from stepstream.topics.events import (
     new_labeled_trajectory,
     new_tool_use,
 )
-from stepstream.topics.step_contexts import failed, shared_step
+from stepstream.topics.step_contexts import is_empty_failure, shared_step
 
 _CONSENT: tuple[Consent, ...] = ("none", "analyse", "train")
 _FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")
@@ -35,12 +35,12 @@ _FIDELITY: tuple[Fidelity, ...] = ("span", "text", "token")
 
 def build_label(
     steps: Sequence[Step],
-    evidence: CountedFeedback,
+    counted: CountedFeedback,
     demonstrations: Sequence[Feedback],
     *,
-    declared: Declared,
-    standing: TrajectoryPolicy,
-    held: Sequence[str],
+    versioned: VersionedSpec,
+    policy: TrajectoryPolicy,
+    hold_reasons: Sequence[str],
     released: bool,
     given_up: Collection[str],
     end: TrajectoryEnd,
@@ -51,55 +51,58 @@ def build_label(
     revision: int,
     job: str,
 ) -> LabeledTrajectory:
-    """The labelled trajectory.
+    """Build the labelled trajectory.
 
     Args:
         steps: governed steps in order of their index, at least one.
-        evidence: the feedback that counts for the reward.
-        demonstrations: the feedback that demonstrates responses, but what was taken back.
-        declared: the reward specification.
-        standing: consent, and what the tenant's policy asks.
-        held: reasons for which somebody decided to keep it out of training.
-        released: whether somebody decided to let it in, whatever its quality.
-        given_up: reward components that were waited for long enough.
-        end: how the trajectory ended, as it was told.
-        closed_by: what closed it: `end`, `idle` or `incomplete`.
+        counted: feedback that counts for the reward.
+        demonstrations: feedback that demonstrates responses and was not retracted.
+        versioned: the reward specification.
+        policy: consent, and the quality rules of the tenant.
+        hold_reasons: reasons of curation decisions that exclude it from training.
+        released: True if a curation decision admits it at any quality.
+        given_up: reward components for which the job no longer waits.
+        end: how the trajectory ended.
+        closed_by: `end`, `idle` or `incomplete`.
         last_step_index: index of the last step, as far as known.
-        event_id: identity of the result.
-        occurred_at_us: time of the result: that of the newest of what it was made from.
-        revision: number of the result.
+        event_id: identity of the label.
+        occurred_at_us: time of the newest input.
+        revision: number of the label.
         job: name and version of the job.
     """
     first = steps[0]
-    spec = declared.spec
+    spec = versioned.spec
     complete = [step["step_index"] for step in steps] == list(range(last_step_index + 1))
-    terms = components(spec, steps, evidence, complete=complete)
+    terms = components(spec, steps, counted, complete=complete)
     rewards = [reward_of(step_terms) for step_terms in terms]
     returns = returns_to_go(rewards, spec.gamma)
     outcome = success(spec, terms)
     joined = join_sequences(steps)
-    calls = attach(steps)
-    persons = list(dict.fromkeys(step["user"] for step in steps if step["user"]))
-    shown = demonstrated(steps, demonstrations, persons)
-    given = [
-        standing.consent,
+    calls = attach_tool_results(steps)
+    users = list(dict.fromkeys(step["user"] for step in steps if step["user"]))
+    demonstrated = choose_demonstrations(steps, demonstrations, users)
+    consents = [
+        policy.consent,
         *(step["consent"] for step in steps),
-        *(signal["consent"] for signal in evidence.signals),
+        *(signal["consent"] for signal in counted.signals),
     ]
-    consent = min(given, key=_CONSENT.index)
-    reasons = quality(steps, calls, end, standing.languages)
-    holds = [*held, *(f"quality:{reason}" for reason in ([] if released else kept_out(reasons, standing.keep_out)))]
-    missing = evidence.lacking(spec, [step["step_index"] for step in steps])
+    consent = min(consents, key=_CONSENT.index)
+    reasons = quality_flags(steps, calls, end, policy.languages)
+    holds = [
+        *hold_reasons,
+        *(f"quality:{reason}" for reason in ([] if released else kept_out(reasons, policy.keep_out))),
+    ]
+    missing = counted.missing(spec, [step["step_index"] for step in steps])
     pending = [name for name in missing if name not in given_up]
-    flags = _flags(steps, joined.faults, standing.consent)
+    flags = _flags(steps, joined.faults, policy.consent)
     if not complete:
         flags.append("incomplete")
     if spec.outcome is not None and outcome is None:
         flags.append("outcome:missing")
     flags += [f"{'waiting' if name in pending else 'missing'}:{name}" for name in missing]
-    flags += [f"wrong_source:{name}" for name in evidence.disputed]
-    flags += [f"unproven_source:{name}" for name in evidence.unproven]
-    flags += [f"demonstration:{fault}" for fault in shown.faults]
+    flags += [f"wrong_source:{name}" for name in counted.wrong_source]
+    flags += [f"unproven_source:{name}" for name in counted.unproven_source]
+    flags += [f"demonstration:{fault}" for fault in demonstrated.faults]
     if first["split"] != "train":
         flags.append(f"split:{first['split']}")
     flags += [f"quality:{reason}" for reason in reasons] + [f"held:{reason}" for reason in holds]
@@ -107,9 +110,9 @@ def build_label(
         flags.append("released")
     allowed = complete and consent == "train" and first["split"] == "train" and "outcome:missing" not in flags
     fidelity = _fidelity(steps, joined.text)
-    said = converse(steps) if fidelity == "text" else []
-    spoken = {span["step_index"] for conversation in said for span in conversation["spans"]}
-    trainable = allowed and not holds and not pending and bool(joined.sequences or said)
+    conversations = build_conversations(steps) if fidelity == "text" else []
+    in_conversations = {span["step_index"] for conversation in conversations for span in conversation["spans"]}
+    trainable = allowed and not holds and not pending and bool(joined.sequences or conversations)
     versions = [span["version"] for step in steps for span in step["policy_spans"]]
     costs = [step["cost_usd"] for step in steps if step["cost_usd"] is not None]
     return new_labeled_trajectory(
@@ -122,8 +125,8 @@ def build_label(
         task_id=first["task_id"],
         group_id=first["group_id"],
         tenant=first["tenant"],
-        user=persons[0] if persons else None,
-        other_users=persons[1:],
+        user=users[0] if users else None,
+        other_users=users[1:],
         consent=consent,
         agent=first["agent"],
         environment=first["environment"],
@@ -140,24 +143,24 @@ def build_label(
         success=outcome,
         reward=sum(rewards),
         reward_spec=spec.identity(),
-        reward_spec_version=declared.version,
+        reward_spec_version=versioned.version,
         gamma=spec.gamma,
         pending=pending,
         steps=[
-            _labelled(
+            _build_step(
                 step,
-                rewards[place],
-                returns[place],
-                terms[place],
-                calls[place] if consent != "none" else [],
-                shown.of.get(step["step_index"]) if trainable else None,
-                trainable and (joined.trainable[place] or step["step_index"] in spoken),
+                rewards[position],
+                returns[position],
+                terms[position],
+                calls[position] if consent != "none" else [],
+                demonstrated.by_step.get(step["step_index"]) if trainable else None,
+                trainable and (joined.trainable[position] or step["step_index"] in in_conversations),
             )
-            for place, step in enumerate(steps)
+            for position, step in enumerate(steps)
         ],
         sequences=joined.sequences if trainable else [],
-        conversations=said if trainable else [],
-        tools=_tools(calls),
+        conversations=conversations if trainable else [],
+        tools=_tool_uses(calls),
         flags=flags,
         trainable=trainable,
         prompt_tokens=sum(len(step["prompt_token_ids"]) for step in steps),
@@ -166,12 +169,12 @@ def build_label(
         ended_at_us=steps[-1]["occurred_at_us"],
         cost_usd=sum(costs) if costs else None,
         labelled_by=job,
-        signature=signature(steps) if standing.signs and consent != "none" else [],
+        signature=signature(steps) if policy.signs and consent != "none" else [],
     )
 
 
-def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
-    """What is left of a label when somebody in it was erased: that it was, without who and without what was said."""
+def without_content(label: LabeledTrajectory) -> LabeledTrajectory:
+    """Return the label of an erased trajectory: counts and rewards remain, users and content do not."""
     steps: list[LabeledStep] = [
         {
             **step,
@@ -181,10 +184,10 @@ def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
             "demonstration_event_id": None,
             "trainable": False,
         }
-        for step in labelled["steps"]
+        for step in label["steps"]
     ]
     return {
-        **labelled,
+        **label,
         "user": None,
         "other_users": [],
         "consent": "none",
@@ -198,13 +201,13 @@ def without_content(labelled: LabeledTrajectory) -> LabeledTrajectory:
     }
 
 
-def _labelled(
+def _build_step(
     step: Step,
     reward: float,
     return_to_go: float,
     terms: list[RewardComponent],
     calls: list[ToolCall],
-    shown: Feedback | None,
+    demonstrated: Feedback | None,
     trainable: bool,
 ) -> LabeledStep:
     versions = [span["version"] for span in step["policy_spans"]]
@@ -222,29 +225,29 @@ def _labelled(
         error=step["error"],
         prompt_shared_step=shared_step(step),
         tool_calls=calls,
-        demonstration=shown and shown["demonstration"],
-        demonstration_event_id=shown and shown["event_id"],
+        demonstration=demonstrated and demonstrated["demonstration"],
+        demonstration_event_id=demonstrated and demonstrated["event_id"],
         trainable=trainable,
     )
 
 
 def _fidelity(steps: Sequence[Step], text: Sequence[bool]) -> Fidelity:
-    """The lowest of its responses. A call that failed had none: what ends in an error can be learned from.
+    """Return the lowest fidelity of the responses; calls that failed have no response and are ignored.
 
     Args:
         steps: the steps, at least one.
-        text: by step, whether it fell back to text when it was joined.
+        text: by step, True if it fell back to text when its sequence was joined.
     """
     captured: list[Fidelity] = [
         min(step["fidelity"], "text", key=_FIDELITY.index) if fell else step["fidelity"]
         for step, fell in zip(steps, text, strict=True)
-        if not failed(step)
+        if not is_empty_failure(step)
     ]
     return min(captured or [step["fidelity"] for step in steps], key=_FIDELITY.index)
 
 
 def _flags(steps: Iterable[Step], faults: Sequence[str], consent: Consent) -> list[str]:
-    """Why parts are kept out of training: what `govern` said, what joining found and what is allowed now, sorted."""
+    """Return the reasons of `govern`, of joining and of consent that exclude parts from training, sorted."""
     flags = set(faults)
     if consent != "train":
         flags.add(f"consent:{consent}")
@@ -254,7 +257,7 @@ def _flags(steps: Iterable[Step], faults: Sequence[str], consent: Consent) -> li
     return sorted(flags)
 
 
-def _tools(calls: Iterable[Sequence[ToolCall]]) -> list[ToolUse]:
+def _tool_uses(calls: Iterable[Sequence[ToolCall]]) -> list[ToolUse]:
     uses: dict[str, ToolUse] = {}
     for made in calls:
         for call in made:

@@ -1,223 +1,238 @@
-"""What `label` does with the records of one partition: joins trajectories, closes them, labels them, looks again.
+"""Fold the events of one partition into trajectories, and publish their labels.
 
-State: the trajectories (`store.py`), and up to which changes of consent and of reward specifications all of them
-were looked at by this version of the job.
+State: the trajectories (`LabelState`), and the fingerprint of policies and reward specifications under which this
+version of the job has reviewed all of them.
 """
 
 import logging
 from typing import Any, cast
 
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicies
-from stepstream.jobs.labels import CURATION, VERSION
+from stepstream.jobs.labels import VERSION
 from stepstream.jobs.labels.publish import LabelPublisher
-from stepstream.jobs.labels.state import DAY_MS, FEEDBACK, STEPS, LabelState, name_of
+from stepstream.jobs.labels.state import DAY_MS, LabelState, name_of
 from stepstream.jobs.labels.timeouts import Timeouts
 from stepstream.jobs.labels.trajectory_state import TrajectoryState, source_of
-from stepstream.jobs.rewards.counted_feedback import too_late
+from stepstream.jobs.rewards.counted_feedback import is_too_late
+from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.spec_lookup import SpecLookup
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record, RecordOrigin
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
+from stepstream.topics.catalogue import CURATION, GOVERNED_FEEDBACK, GOVERNED_STEPS
 from stepstream.topics.events import Curation, Feedback, Step, TrajectoryClosed
 
 log = logging.getLogger(__name__)
 
-_SETTLED = b"r" + VERSION.encode()
-_LOOKED_AT = 500
-"""Trajectories looked at again in one tick after consent or a reward specification changed."""
+_REVIEWED = b"r" + VERSION.encode()
+_REVIEWED_PER_TICK = 500
+"""Trajectories reviewed in one tick after a change of consent or of a reward specification."""
 
 
 class LabelFold:
-    """One partition of trajectories."""
+    """Fold of one partition."""
 
     def __init__(
         self,
         state: PartitionState,
         specs: SpecLookup,
         codec: Decoder,
-        rules: TrajectoryPolicies | None = None,
+        policies: TrajectoryPolicies | None = None,
         *,
         idle_timeout_s: float,
         end_grace_s: float,
         keep_days: int,
     ) -> None:
-        self._store = LabelState(state, codec)
+        self._state = LabelState(state, codec)
         self._specs = specs
-        self._rules: TrajectoryPolicies = rules or NoPolicies()
-        self._waits = Timeouts(self._store, specs, idle_timeout_s=idle_timeout_s, end_grace_s=end_grace_s)
-        self._publishing = LabelPublisher(self._store, self._waits, self._rules)
+        self._policies: TrajectoryPolicies = policies or NoPolicies()
+        self._timeouts = Timeouts(self._state, specs, idle_timeout_s=idle_timeout_s, end_grace_s=end_grace_s)
+        self._publisher = LabelPublisher(self._state, specs, self._policies)
         self._keep_days, self._swept_day = keep_days, 0
-        settled = state.get(_SETTLED)
-        self._settled_rules = None if settled is None else int.from_bytes(settled)
-        self._looking: tuple[int, list[bytes]] | None = None
+        reviewed = state.get(_REVIEWED)
+        self._reviewed_fingerprint = None if reviewed is None else int.from_bytes(reviewed)
+        self._review: tuple[int, list[bytes]] | None = None
         self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Notes an event with its trajectory."""
+        """Add an event to its trajectory.
+
+        Raises:
+            InvalidRecord: a step or feedback that contradicts the trajectory.
+        """
         name = name_of(event["trajectory_id"])
-        head = self._store.head(name, event["trajectory_id"], changes)
-        if head.erased:
+        trajectory = self._state.trajectory(name, event["trajectory_id"], changes)
+        if trajectory.erased:
             out.count(metrics.WITHHELD.labels(record.topic))
             return
-        self._touched[name] = (head, record)
-        if record.topic == STEPS:
-            self._add_step(name, head, cast(Step, event), record, changes, out)
-        elif record.topic == FEEDBACK:
-            self._add_feedback(name, head, cast(Feedback, event), record, changes, out)
+        self._touched[name] = (trajectory, record)
+        if record.topic == GOVERNED_STEPS:
+            self._add_step(name, trajectory, cast(Step, event), record, changes, out)
+        elif record.topic == GOVERNED_FEEDBACK:
+            self._add_feedback(name, trajectory, cast(Feedback, event), record, changes, out)
         elif record.topic == CURATION:
-            head.curate(cast(Curation, event), record.timestamp_ms)
+            trajectory.curate(cast(Curation, event), record.timestamp_ms)
         else:
-            head.close(cast(TrajectoryClosed, event))
-            if not head.steps:
-                self._store.settled(name, changes)
-                waited = f"{len(head.feedback)} events of feedback and {len(head.holds)} holds"
-                told = f"no step came, or none is kept any more, of a trajectory with {waited}"
-                out.dead_letter(record, InvalidRecord("invalid", told), counts=False)
+            trajectory.close(cast(TrajectoryClosed, event))
+            if not trajectory.steps:
+                self._state.remove_waiting(name, changes)
+                feedback, holds = len(trajectory.feedback), len(trajectory.holds)
+                reason = f"closed trajectory has no saved step; it has {feedback} feedback events and {holds} holds"
+                out.dead_letter(record, InvalidRecord("invalid", reason), counts=False)
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Publishes what became due: a first label, or a new revision where the inputs are others."""
-        for name, (head, record) in self._touched.items():
-            if head.closed and head.kept_day < 0:
-                # By the log's time, so that imported history is kept as long as anything else.
-                head.kept_day = head.arrived_ms // DAY_MS
-                self._store.expires(head.kept_day, name, changes)
-            if head.closed:
+        """Publish each label that became due: a first one, or a revision if its inputs have changed."""
+        for name, (trajectory, record) in self._touched.items():
+            if trajectory.is_closed and trajectory.kept_day < 0:
+                # Log time: imported history is saved as long as new events.
+                trajectory.kept_day = trajectory.arrived_ms // DAY_MS
+                self._state.add_expiry(trajectory.kept_day, name, changes)
+            if trajectory.is_closed:
                 try:
-                    self._publishing.publish(name, head, changes, out)
-                except InvalidRecord as refused:
-                    refused.tenant = head.owner or ""
-                    out.dead_letter(record, refused)
-            self._waits.note(name, head, changes)
-            self._store.put(name, head, changes)
+                    self._publisher.publish(name, trajectory, changes, out)
+                except InvalidRecord as error:
+                    error.tenant = trajectory.owner or ""
+                    out.dead_letter(record, error)
+            self._timeouts.update(name, trajectory, changes)
+            self._state.put(name, trajectory, changes)
         self._touched.clear()
-        self._store.trim()
+        self._state.trim()
 
     def due(self, now_ms: int) -> bool:
-        """Whether a trajectory may have waited or been kept long enough, or consent, a specification or we changed."""
+        """Return True if a timeout or a retention period has ended, or if policies or specifications have changed."""
         return (
-            self._waits.due(now_ms)
+            self._timeouts.due(now_ms)
             or now_ms // DAY_MS > self._swept_day
-            or self._looking is not None
-            or self._fingerprint() != self._settled_rules
+            or self._review is not None
+            or self._fingerprint() != self._reviewed_fingerprint
         )
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Writes the decision to close what has waited long enough, or to wait for its reward no longer.
-
-        The decision acts when it is read back. Gives a new revision, some trajectories a time, where consent or the
-        reward specification has changed or somebody was erased.
-        """
+        """Delete expired trajectories, review labels after a change of policies or specs, and decide timeouts."""
         if now_ms // DAY_MS > self._swept_day:
             self._swept_day = now_ms // DAY_MS
-            self._store.forget_before(self._swept_day - self._keep_days, changes)
-        self._look_again(changes, out)
-        self._waits.decide(now_ms, out)
+            self._state.delete_before(self._swept_day - self._keep_days, changes)
+        self._review_changed(changes, out)
+        self._timeouts.decide(now_ms, out)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
-        """Learns of a label that was published while this state was elsewhere."""
+        """Record a label that the job published before this state was built."""
         name = name_of(event["trajectory_id"])
-        head = self._store.head(name, event["trajectory_id"], changes)
-        if event["revision"] >= head.revision:
-            head.revision, head.label_id = event["revision"], event["event_id"]
-        self._store.put(name, head, changes)
+        trajectory = self._state.trajectory(name, event["trajectory_id"], changes)
+        if event["revision"] >= trajectory.revision:
+            trajectory.revision, trajectory.label_id = event["revision"], event["event_id"]
+        self._state.put(name, trajectory, changes)
 
     def _add_step(
-        self, name: bytes, head: TrajectoryState, step: Step, record: Record, changes: Changes, out: Outputs
+        self, name: bytes, trajectory: TrajectoryState, step: Step, record: Record, changes: Changes, out: Outputs
     ) -> None:
         index = step["step_index"]
-        begins = head.owner is None
-        noted, replaced = head.add_step(step, record.offset, record.timestamp_ms)
+        begins = trajectory.owner is None
+        outcome, replaced = trajectory.add_step(step, record.offset, record.timestamp_ms)
         if begins:
-            self._disown(name, head, record, changes, out)
-        if noted == "known":
+            self._drop_foreign_feedback(name, trajectory, record, changes, out)
+        if outcome == "known":
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
-        if noted == "conflict":
+        if outcome == "conflict":
             raise _conflict(index)
-        if noted == "foreign":
-            raise _foreign()
-        if noted != "taken":
-            out.count(metrics.SUPERSEDED.labels(record.topic, noted))
+        if outcome == "foreign":
+            raise _foreign_tenant()
+        if outcome != "taken":
+            out.count(metrics.SUPERSEDED.labels(record.topic, outcome))
             return
         if replaced is not None:
-            if replaced[1] == head.steps[str(index)][1]:
+            if replaced[1] == trajectory.steps[str(index)][1]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "older"))
             elif replaced[4]:
                 out.count(metrics.SUPERSEDED.labels(record.topic, "retried"))
             else:
-                value = self._store.stored_step(name, index, changes)
-                before = Record(STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, value)
+                value = self._state.stored_step(name, index, changes)
+                before = Record(GOVERNED_STEPS, record.partition, replaced[5], record.timestamp_ms, record.key, value)
                 out.dead_letter(before, _conflict(index, step["tenant"]))
         assert record.value is not None
-        self._store.put_step(name, step, record.value, changes)
+        self._state.put_step(name, step, record.value, changes)
 
     def _add_feedback(
-        self, name: bytes, head: TrajectoryState, feedback: Feedback, record: Record, changes: Changes, out: Outputs
+        self,
+        name: bytes,
+        trajectory: TrajectoryState,
+        feedback: Feedback,
+        record: Record,
+        changes: Changes,
+        out: Outputs,
     ) -> None:
-        if head.foreign(feedback["tenant"]):
-            raise _foreign()
+        if trajectory.is_foreign(feedback["tenant"]):
+            raise _foreign_tenant()
         source = source_of(feedback)
-        known = head.feedback.get(source)
-        if not head.add_feedback(feedback, record.timestamp_ms):
+        known = trajectory.feedback.get(source)
+        if not trajectory.add_feedback(feedback, record.timestamp_ms):
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
         if feedback["demonstration"]:
             assert record.value is not None
-            self._store.put_demonstration(name, source, record.value, changes)
+            self._state.put_demonstration(name, source, record.value, changes)
         elif known is not None and known["demonstrates"]:
-            self._store.drop_demonstration(name, source, changes)
-        if head.owner is None:
-            head.came_early(feedback, RecordOrigin.of(record))
-        elif head.closed:
+            self._state.delete_demonstration(name, source, changes)
+        if trajectory.owner is None:
+            trajectory.add_early_feedback(feedback, RecordOrigin.of(record))
+        elif trajectory.is_closed:
             signal = {"name": feedback["name"], "arrived": record.timestamp_ms}
-            if too_late(self._waits.declared(head).spec, signal, head.closed_ms):
+            if is_too_late(self._spec_of(trajectory), signal, trajectory.closed_ms):
                 out.count(metrics.LATE.labels(feedback["name"]))
 
-    def _disown(self, name: bytes, head: TrajectoryState, first: Record, changes: Changes, out: Outputs) -> None:
-        """Refuses feedback of other tenants that came before the first step told whose the trajectory is."""
-        whose = {source: entry["tenant"] for source, entry in head.feedback.items()}
-        for source, place in head.disown().items():
-            self._store.drop_demonstration(name, source, changes)
-            if place is not None:
-                offset, at_ms, size, digest = place
+    def _drop_foreign_feedback(
+        self, name: bytes, trajectory: TrajectoryState, first: Record, changes: Changes, out: Outputs
+    ) -> None:
+        """Dead-letter the feedback of other tenants that came before the first step."""
+        tenants = {source: entry["tenant"] for source, entry in trajectory.feedback.items()}
+        for source, position in trajectory.drop_foreign_feedback().items():
+            self._state.delete_demonstration(name, source, changes)
+            if position is not None:
+                offset, at_ms, size, digest = position
                 out.dead_letter(
-                    RecordOrigin(FEEDBACK, first.partition, offset, at_ms, first.key, size, digest),
-                    _foreign(whose[source]),
+                    RecordOrigin(GOVERNED_FEEDBACK, first.partition, offset, at_ms, first.key, size, digest),
+                    _foreign_tenant(tenants[source]),
                 )
 
-    def _look_again(self, changes: Changes, out: Outputs) -> None:
-        """After a change of consent, of a specification or an erasure: some of those kept, until all were looked at."""
-        if self._looking is None:
+    def _review_changed(self, changes: Changes, out: Outputs) -> None:
+        """Review the saved trajectories after a change, `_REVIEWED_PER_TICK` at a time."""
+        if self._review is None:
             fingerprint = self._fingerprint()
-            if fingerprint == self._settled_rules:
+            if fingerprint == self._reviewed_fingerprint:
                 return
-            self._looking = fingerprint, self._store.names()
-        fingerprint, names = self._looking
-        for name in names[-_LOOKED_AT:]:
-            head = self._store.kept(name, changes)
-            if head is None or head.erased or not head.closed:
+            self._review = fingerprint, self._state.names()
+        fingerprint, names = self._review
+        for name in names[-_REVIEWED_PER_TICK:]:
+            trajectory = self._state.saved(name, changes)
+            if trajectory is None or trajectory.erased or not trajectory.is_closed:
                 continue
-            before = head.revision
+            before = trajectory.revision
             try:
-                self._publishing.publish(name, head, changes, out)
-            except InvalidRecord as refused:
-                log.error("no new revision of a trajectory whose consent or reward has changed: %s", refused)
-            self._waits.note(name, head, changes)
-            if head.revision != before or head.erased:
-                self._store.put(name, head, changes)
-        del names[-_LOOKED_AT:]
+                self._publisher.publish(name, trajectory, changes, out)
+            except InvalidRecord as error:
+                log.error(
+                    "cannot publish a revision after a change of consent or reward: %s; its label is stale", error
+                )
+            self._timeouts.update(name, trajectory, changes)
+            if trajectory.revision != before or trajectory.erased:
+                self._state.put(name, trajectory, changes)
+        del names[-_REVIEWED_PER_TICK:]
         if not names:
-            self._settled_rules, self._looking = fingerprint, None
-            changes.put(_SETTLED, fingerprint.to_bytes(16))
+            self._reviewed_fingerprint, self._review = fingerprint, None
+            changes.put(_REVIEWED, fingerprint.to_bytes(16))
+
+    def _spec_of(self, trajectory: TrajectoryState) -> RewardSpec:
+        return self._specs.of(trajectory.environment, trajectory.agent).spec
 
     def _fingerprint(self) -> int:
-        return self._rules.fingerprint() << 64 | self._specs.fingerprint()
+        return self._policies.fingerprint() << 64 | self._specs.fingerprint()
 
 
-def _foreign(tenant: str = "") -> InvalidRecord:
-    return InvalidRecord("invalid", "it names another tenant than the first step of this trajectory", tenant)
+def _foreign_tenant(tenant: str = "") -> InvalidRecord:
+    return InvalidRecord("invalid", "names another tenant than the first step of this trajectory", tenant)
 
 
 def _conflict(index: int, tenant: str = "") -> InvalidRecord:

@@ -1,118 +1,133 @@
-"""Publishes what `build_label` makes of a trajectory: a revision wherever its inputs differ from the last one's."""
+"""Publish the label of a trajectory: a new revision whenever its inputs change."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies, TrajectoryPolicy
-from stepstream.jobs.labels import JOB, LABELS
+from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.build_label import build_label, without_content
-from stepstream.jobs.labels.demonstrations import standing_demonstrations
+from stepstream.jobs.labels.demonstrations import unretracted_demonstrations
 from stepstream.jobs.labels.state import LabelState
-from stepstream.jobs.labels.timeouts import Timeouts
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.rewards.counted_feedback import CountedFeedback, count_feedback
-from stepstream.jobs.rewards.spec import Declared
+from stepstream.jobs.rewards.spec import VersionedSpec
+from stepstream.jobs.rewards.spec_lookup import SpecLookup
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.state import Changes
+from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 from stepstream.topics.events import Feedback, Step
 
 
 class LabelPublisher:
-    """Of one partition."""
+    """Publishes the labels of one partition."""
 
-    def __init__(self, store: LabelState, waits: Timeouts, rules: TrajectoryPolicies) -> None:
-        self._store = store
-        self._waits = waits
-        self._rules = rules
+    def __init__(self, state: LabelState, specs: SpecLookup, policies: TrajectoryPolicies) -> None:
+        self._state = state
+        self._specs = specs
+        self._policies = policies
 
-    def publish(self, name: bytes, head: TrajectoryState, changes: Changes, out: Outputs) -> None:
-        """Publishes a revision where the inputs are others than those of the last one.
+    def publish(self, name: bytes, trajectory: TrajectoryState, changes: Changes, out: Outputs) -> None:
+        """Publish a revision if the inputs differ from those of the last one.
 
-        While state is rebuilt, nothing: what followed from these inputs was published then, and `published` tells it.
+        Publish nothing while state is rebuilt: these revisions are on the log, and `restore_published` reads them.
+
+        Raises:
+            InvalidRecord: the label does not fit a Kafka record.
         """
-        if out.silent:
+        if out.replaying:
             return
-        standing = self._standing(head)
-        if not head.erased and standing.erased:
-            self._erase(name, head, changes, out)
+        _, tenant, agent, started_us, environment = trajectory.first
+        policy = self._policies.of(tenant, agent, trajectory.users, started_us)
+        if policy.erased and not trajectory.erased:
+            self._erase(name, trajectory, changes, out)
             return
-        declared, evidence = self._waits.declared(head), self._waits.evidence(head)
-        shown = standing_demonstrations(head.feedback.values())
-        decided = {
-            "held": head.held,
-            "released": bool(head.released),
-            "given_up": self._given_up(head, evidence),
-            "demonstrations": [signal["id"] for signal in shown],
-            "shared": len(head.users) > 1,  # such labels were once sealed under one person's key
-        }
-        rules = standing.inputs() | {kind: value for kind, value in decided.items() if value}
-        digest = head.inputs_digest(declared.identity, evidence.signals, rules)
-        if head.revision and head.label_event_id(JOB, head.revision, digest) == head.label_id:
+        versioned = self._specs.of(environment, agent)
+        counted = count_feedback(versioned.spec, trajectory.signals, trajectory.closed_ms)
+        demonstrations = unretracted_demonstrations(trajectory.feedback.values())
+        given_up = _given_up(trajectory, versioned, counted)
+        other_inputs = policy.inputs() | _decisions(trajectory, given_up, [signal["id"] for signal in demonstrations])
+        digest = trajectory.inputs_digest(versioned.identity, counted.signals, other_inputs)
+        if trajectory.revision and trajectory.label_event_id(JOB, trajectory.revision, digest) == trajectory.label_id:
             return
-        steps = self._store.steps(name, head, changes)
+        steps = self._state.steps(name, trajectory, changes)
         if any(map(is_erased, steps)):
-            self._erase(name, head, changes, out)
+            self._erase(name, trajectory, changes, out)
             return
-        given = self._store.demonstrations(name, (signal["source_id"] for signal in shown), changes)
-        self._emit(head, steps, given, digest, declared, evidence, standing, out)
-        self._store.release_steps(name, head)
+        sources = (signal["source_id"] for signal in demonstrations)
+        feedback = self._state.demonstrations(name, sources, changes)
+        self._emit(trajectory, steps, feedback, digest, versioned, counted, given_up, policy, out)
+        self._state.release_steps(name, trajectory)
 
-    def _standing(self, head: TrajectoryState) -> TrajectoryPolicy:
-        _, tenant, agent, started_us, _ = head.first
-        return self._rules.standing(tenant, agent, head.users, started_us)
-
-    def _given_up(self, head: TrajectoryState, evidence: CountedFeedback) -> list[str]:
-        """Reward components that have not come and are waited for no longer."""
-        lacking = evidence.lacking(self._waits.declared(head).spec, map(int, head.steps))
-        return [component for component in lacking if component in head.given_up]
+    def _erase(self, name: bytes, trajectory: TrajectoryState, changes: Changes, out: Outputs) -> None:
+        """Delete the content of a trajectory, and publish a last revision without content."""
+        steps = self._state.steps(name, trajectory, changes)
+        self._state.delete_content(name, trajectory, changes)
+        trajectory.erase()
+        digest = trajectory.inputs_digest("", [], {"erased": True})
+        if trajectory.revision and trajectory.label_event_id(JOB, trajectory.revision, digest) == trajectory.label_id:
+            return
+        versioned = self._specs.of(trajectory.environment, trajectory.agent)
+        counted = count_feedback(versioned.spec, [], trajectory.closed_ms)
+        self._emit(trajectory, steps, [], digest, versioned, counted, [], TrajectoryPolicy(consent="none"), out)
 
     def _emit(
         self,
-        head: TrajectoryState,
+        trajectory: TrajectoryState,
         steps: list[Step],
         demonstrations: list[Feedback],
         digest: str,
-        declared: Declared,
-        evidence: CountedFeedback,
-        standing: TrajectoryPolicy,
+        versioned: VersionedSpec,
+        counted: CountedFeedback,
+        given_up: list[str],
+        policy: TrajectoryPolicy,
         out: Outputs,
     ) -> None:
-        revision = head.revision + 1
-        given_up = self._given_up(head, evidence)
-        labelled = build_label(
+        revision = trajectory.revision + 1
+        label = build_label(
             steps,
-            evidence,
+            counted,
             demonstrations,
-            declared=declared,
-            standing=standing,
-            held=head.held,
-            released=bool(head.released),
+            versioned=versioned,
+            policy=policy,
+            hold_reasons=trajectory.hold_reasons,
+            released=bool(trajectory.released),
             given_up=given_up,
-            end=head.end,
-            closed_by=head.closed_by,
-            last_step_index=head.last_step_index,
-            event_id=head.label_event_id(JOB, revision, digest),
+            end=trajectory.end,
+            closed_by=trajectory.closed_by,
+            last_step_index=trajectory.last_step_index,
+            event_id=trajectory.label_event_id(JOB, revision, digest),
             occurred_at_us=max(
-                head.newest_us,
-                head.closure[2] if head.closure is not None else 0,
-                *(signal["at"] for signal in evidence.signals),
+                trajectory.newest_us,
+                trajectory.closure[2] if trajectory.closure is not None else 0,
+                *(signal["at"] for signal in counted.signals),
                 *(feedback["occurred_at_us"] for feedback in demonstrations),
-                *(at for at, *_ in [*head.holds.values(), head.released or [0]]),
-                *(head.given_up[component][0] for component in given_up),
+                *(at for at, *_ in [*trajectory.holds.values(), trajectory.released or [0]]),
+                *(trajectory.given_up[component][0] for component in given_up),
             ),
             revision=revision,
             job=JOB,
         )
-        if head.erased:
-            labelled = without_content(labelled)
-        out.emit(LABELS, labelled["group_id"] or head.trajectory_id, labelled)
-        head.revision, head.label_id = revision, labelled["event_id"]
+        if trajectory.erased:
+            label = without_content(label)
+        out.emit(LABELED_TRAJECTORIES, label["group_id"] or trajectory.trajectory_id, label)
+        trajectory.revision, trajectory.label_id = revision, label["event_id"]
 
-    def _erase(self, name: bytes, head: TrajectoryState, changes: Changes, out: Outputs) -> None:
-        """Drops what is kept of a trajectory, and publishes its last revision: that it was."""
-        steps = self._store.steps(name, head, changes)
-        self._store.drop_content(name, head, changes)
-        head.erase()
-        digest = head.inputs_digest("", [], {"erased": True})
-        if not head.revision or head.label_event_id(JOB, head.revision, digest) != head.label_id:
-            declared = self._waits.declared(head)
-            evidence = count_feedback(declared.spec, [], head.closed_ms)
-            self._emit(head, steps, [], digest, declared, evidence, TrajectoryPolicy(consent="none"), out)
+
+def _given_up(trajectory: TrajectoryState, versioned: VersionedSpec, counted: CountedFeedback) -> list[str]:
+    """Return the missing reward components for which the job no longer waits."""
+    missing = counted.missing(versioned.spec, map(int, trajectory.steps))
+    return [component for component in missing if component in trajectory.given_up]
+
+
+def _decisions(trajectory: TrajectoryState, given_up: Sequence[str], demonstrations: Sequence[str]) -> dict[str, Any]:
+    """Return the inputs beside steps, feedback and policy. Defaults are left out, so that old digests stay valid."""
+    decisions = {
+        "held": trajectory.hold_reasons,
+        "released": bool(trajectory.released),
+        "given_up": list(given_up),
+        "demonstrations": list(demonstrations),
+        # Earlier releases sealed labels of several users under the key of one: they need a new revision.
+        "shared": len(trajectory.users) > 1,
+    }
+    return {name: value for name, value in decisions.items() if value}

@@ -1,13 +1,14 @@
-"""Joins a trajectory's steps into as few training sequences as their shared prefixes allow. Pure.
+"""Join a trajectory's steps into as few training sequences as their shared prefixes allow. Pure.
 
-A step carries only what is new in its prompt and names the rest by a step, a length and a digest: the steps form a
-tree. Where the rest is all that a sequence holds so far, the sequence simply grows; where it is only the beginning of
-it, the context was edited, compacted or branched, and a new sequence begins with the shared tokens, whose responses
-are trained on in the first one alone. Where it cannot be verified, the step has no known tokens and is left out:
-never a wrong token.
+A step has only the new part of its prompt, and names the shared part by a step, a length and a digest: the steps form
+a tree. There are three cases:
 
-The cost is linear in the tokens that come out: what was hashed of a context is kept with its step, so that a prefix is
-never hashed from its beginning again.
+- the shared part is a whole sequence: the sequence grows;
+- the shared part is the beginning of a sequence (an edited, compacted or branched context): a new sequence starts with
+  the shared tokens, whose responses are trained on only in the first sequence;
+- the shared part cannot be verified: the step is left out, because its tokens are unknown.
+
+The cost is linear in the number of tokens: each context has its hash state, so no prefix is hashed twice.
 """
 
 import hashlib
@@ -17,35 +18,35 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepstream.topics.events import SequenceSpan, Step, TrainingSequence, new_sequence_span, new_training_sequence
-from stepstream.topics.step_contexts import failed
+from stepstream.topics.step_contexts import is_empty_failure
 
 
 @dataclass
 class JoinedSequences:
-    """The sequences, and what became of each step."""
+    """Sequences, and the result for each step."""
 
     sequences: list[TrainingSequence] = field(default_factory=list)
     trainable: list[bool] = field(default_factory=list)
-    """By step: whether its response is in a sequence's spans."""
+    """By step: True if its response is in the spans of a sequence."""
     faults: list[str] = field(default_factory=list)
-    """Why steps fell back to text, each reason once."""
+    """Reasons for falling back to text, each once."""
     text: list[bool] = field(default_factory=list)
-    """By step: whether it has no verified tokens."""
+    """By step: True if it has no verified tokens."""
 
 
 class _Context(NamedTuple):
-    """A step's whole prompt and response: the first `end` tokens of a sequence, which only ever grows."""
+    """Whole prompt and response of a step: the first `end` tokens of a sequence that only grows."""
 
     sequence: TrainingSequence
     end: int
     hashed: "hashlib._Hash"
-    """SHA-256 over them as little-endian int32, to be copied and gone on with."""
+    """SHA-256 state over them as little-endian int32; copy it before updating."""
     before: "_Context | None"
-    """The context that it continues, for a prefix that ends inside it."""
+    """Context that this one continues, for a prefix that ends inside it."""
 
 
 def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
-    """Lays steps over training sequences.
+    """Join steps into training sequences.
 
     Args:
         steps: the trajectory's steps in order of their index; gaps are allowed.
@@ -53,16 +54,16 @@ def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
     joined = JoinedSequences()
     contexts: dict[int, _Context] = {}
     for step in steps:
-        named = step["prompt_shared_step"]
-        before = contexts.get(step["step_index"] - 1 if named is None else named)
-        hashed, fault = _verified(step, before)
-        if fault and fault not in joined.faults and not failed(step):
+        parent_index = step["prompt_shared_step"]
+        before = contexts.get(step["step_index"] - 1 if parent_index is None else parent_index)
+        hashed, fault = _verify_prefix(step, before)
+        if fault and fault not in joined.faults and not is_empty_failure(step):
             joined.faults.append(fault)
         joined.text.append(hashed is None)
         if hashed is None:
             joined.trainable.append(False)
             continue
-        context = _lay(step, before, hashed, joined.sequences)
+        context = _append_step(step, before, hashed, joined.sequences)
         contexts[step["step_index"]] = context
         sequence, start = context.sequence, context.end - len(step["response_token_ids"])
         spans = _spans(step, start) if _may_train(step) else []
@@ -74,8 +75,8 @@ def join_sequences(steps: Sequence[Step]) -> JoinedSequences:
     return joined
 
 
-def _verified(step: Step, before: _Context | None) -> tuple["hashlib._Hash | None", str]:
-    """The hash over the shared part, or None and why the prompt is not known."""
+def _verify_prefix(step: Step, before: _Context | None) -> tuple["hashlib._Hash | None", str]:
+    """Return the hash state over the shared part, or None and the reason."""
     if step["fidelity"] != "token":
         return None, f"fidelity:{step['fidelity']}"
     shared = step["prompt_shared_tokens"]
@@ -90,19 +91,21 @@ def _verified(step: Step, before: _Context | None) -> tuple["hashlib._Hash | Non
 
 
 def _hash_of(context: _Context, length: int) -> "hashlib._Hash":
-    """The hash over the first `length` tokens of a context, from the longest beginning of it that was hashed."""
-    below = _below(context, length)
+    """Return the hash state over the first `length` tokens, continued from the longest context inside them."""
+    below = _longest_context_within(context, length)
     hashed, start = (hashlib.sha256(), 0) if below is None else (below.hashed.copy(), below.end)
     hashed.update(_packed(context.sequence["token_ids"][start:length]))
     return hashed
 
 
-def _lay(step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences: list[TrainingSequence]) -> _Context:
-    """Puts a verified step behind its shared part: in the same sequence where that ends there, else in a new one."""
+def _append_step(
+    step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences: list[TrainingSequence]
+) -> _Context:
+    """Append a verified step to the sequence that ends with its shared part, or to a new sequence."""
     shared, prompt = step["prompt_shared_tokens"], step["prompt_token_ids"]
     sequence = None
     if before is not None and len(before.sequence["token_ids"]) == before.end <= shared + len(prompt):
-        # A producer may share less than it could: its prompt may repeat the rest of the sequence token by token.
+        # A producer may share less than possible: its prompt may repeat the rest of the sequence.
         rest = before.sequence["token_ids"][shared:]
         if prompt[: len(rest)] == rest:
             sequence, prompt = before.sequence, prompt[len(rest) :]
@@ -112,7 +115,7 @@ def _lay(step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences
         if shared:
             assert before is not None
             sequence["token_ids"] += before.sequence["token_ids"][:shared]
-            before = _below(before, shared)
+            before = _longest_context_within(before, shared)
         else:
             before = None
         sequences.append(sequence)
@@ -122,8 +125,8 @@ def _lay(step: Step, before: _Context | None, hashed: "hashlib._Hash", sequences
     return _Context(sequence, len(sequence["token_ids"]), hashed, before)
 
 
-def _below(context: _Context | None, length: int) -> _Context | None:
-    """The longest context on the way to the root that lies wholly inside the first `length` tokens."""
+def _longest_context_within(context: _Context | None, length: int) -> _Context | None:
+    """Return the longest ancestor that lies inside the first `length` tokens."""
     while context is not None and context.end > length:
         context = context.before
     return context
@@ -139,7 +142,7 @@ def _may_train(step: Step) -> bool:
 
 
 def _spans(step: Step, offset: int) -> list[SequenceSpan]:
-    """Runs of response tokens with one policy version and the loss mask set, moved to their place."""
+    """Return runs of trainable response tokens with one policy version, at their position in the sequence."""
     mask = step["loss_mask"]
     spans = []
     for policy in step["policy_spans"]:

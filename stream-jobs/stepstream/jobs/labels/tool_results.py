@@ -1,9 +1,9 @@
-"""Attaches tools' results, which agents send back in later prompts, to the steps that called the tools. Pure.
+"""Attach tool results, which agents send in later prompts, to the steps that called the tools. Pure.
 
-A result belongs to the nearest call of its id in the conversation that the prompt continues: along the tree of steps,
-as far as the prompt repeats it; or, where a prompt repeats the calling message itself (a context that was sent whole
-again), to the latest step that made this very call. Without either, it stays a message of its step: never a result
-with a call that did not cause it.
+A result belongs to the nearest call with its id in the conversation that the prompt continues, along the tree of
+steps and within the shared prefix. If a prompt repeats the calling message (a context sent whole again), the result
+belongs to the latest step that made this exact call. Otherwise it stays a message of its step: no result is attached
+to a call that did not cause it.
 """
 
 from collections.abc import Sequence
@@ -12,68 +12,68 @@ from stepstream.topics.events import Step, ToolCall
 from stepstream.topics.step_contexts import shared_step
 
 
-def attach(steps: Sequence[Step]) -> list[list[ToolCall]]:
-    """Tool calls of each step with the results that came back; a result on record already stays.
+def attach_tool_results(steps: Sequence[Step]) -> list[list[ToolCall]]:
+    """Return the tool calls of each step with their results. A result that is already recorded stays.
 
-    Of several results for one call the first in the order of steps counts. Errors are told as they were recorded, for
-    a message does not say whether its tool failed.
+    The first of several results for one call counts. Errors stay as recorded: a message does not say if its tool
+    failed.
 
     Args:
         steps: the trajectory's steps in order of their index; gaps are allowed.
     """
     calls = [[call.copy() for call in step["response"]["tool_calls"]] for step in steps]
     callers: dict[str, list[int]] = {}
-    for place, step in enumerate(steps):
+    for position, step in enumerate(steps):
         for call in step["response"]["tool_calls"]:
-            callers.setdefault(call["call_id"], []).append(place)
+            callers.setdefault(call["call_id"], []).append(position)
     if not callers:
         return calls
-    places = {step["step_index"]: place for place, step in enumerate(steps)}
-    for place, step in enumerate(steps):
+    positions = {step["step_index"]: position for position, step in enumerate(steps)}
+    for position, step in enumerate(steps):
         repeated: dict[str, int] = {}
         for message in step["messages"]:
             for call in message["tool_calls"]:
-                caller = _made_by(call, callers.get(call["call_id"], ()), place, steps)
+                caller = _made_by(call, callers.get(call["call_id"], ()), position, steps)
                 if caller is not None:
                     repeated[call["call_id"]] = caller
             name = message["tool_call_id"]
             if message["role"] != "tool" or name not in callers:
                 continue
-            caller = repeated[name] if name in repeated else _ancestor(place, callers[name], steps, places)
+            caller = repeated[name] if name in repeated else _ancestor(position, callers[name], steps, positions)
             if caller is not None:
-                _answer(calls[caller], name, message["content"])
+                _set_result(calls[caller], name, message["content"])
     return calls
 
 
 def _made_by(call: ToolCall, callers: Sequence[int], before: int, steps: Sequence[Step]) -> int | None:
-    """The latest earlier step that made exactly this call."""
-    for place in reversed(callers):
-        made = steps[place]["response"]["tool_calls"]
-        if place < before and any(
+    """Return the position of the latest earlier step that made exactly this call."""
+    for position in reversed(callers):
+        made = steps[position]["response"]["tool_calls"]
+        if position < before and any(
             (one["call_id"], one["name"], one["arguments"]) == (call["call_id"], call["name"], call["arguments"])
             for one in made
         ):
-            return place
+            return position
     return None
 
 
-def _ancestor(place: int, callers: Sequence[int], steps: Sequence[Step], places: dict[int, int]) -> int | None:
-    """The nearest caller whose response the shared part of a prompt holds."""
-    step = steps[place]
+def _ancestor(position: int, callers: Sequence[int], steps: Sequence[Step], positions: dict[int, int]) -> int | None:
+    """Return the position of the nearest caller whose response is in the shared part of a prompt."""
+    step = steps[position]
     length = step["prompt_shared_messages"]
     while length > 0 and (index := shared_step(step)) is not None:
-        above = places.get(index)
-        if above is None or above >= place:
+        above = positions.get(index)
+        if above is None or above >= position:
             return None
-        place, step = above, steps[above]
-        if place in callers and length > step["prompt_shared_messages"] + len(step["messages"]):
-            return place
+        position, step = above, steps[above]
+        if position in callers and length > step["prompt_shared_messages"] + len(step["messages"]):
+            return position
         length = min(length, step["prompt_shared_messages"])
     return None
 
 
-def _answer(calls: list[ToolCall], name: str, result: str) -> None:
-    """Gives a result to the first call of this id that has none."""
+def _set_result(calls: list[ToolCall], name: str, result: str) -> None:
+    """Set the result of the first call with this id that has none."""
     for call in calls:
         if call["call_id"] == name and call["result"] is None:
             call["result"] = result

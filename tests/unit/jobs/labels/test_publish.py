@@ -98,7 +98,7 @@ def test_a_change_of_consent_revises_what_is_stored() -> None:
 
 
 def test_consent_is_looked_at_in_slices_and_again_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_fold, "_LOOKED_AT", 5)
+    monkeypatch.setattr(label_fold, "_REVIEWED_PER_TICK", 5)
     run = Run()
     for number in range(12):
         run.labels(*whole(f"t{number}", user="ann"))

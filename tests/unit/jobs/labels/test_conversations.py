@@ -9,7 +9,7 @@ from label_runs import FEEDBACK, STEPS, Run, governed
 from stream_records import as_governed, make_ending, make_steps
 
 from stepstream.jobs.labels.build_label import without_content
-from stepstream.jobs.labels.conversations import converse
+from stepstream.jobs.labels.conversations import build_conversations
 from stepstream.topics.events import Conversation, Step, new_message
 
 NO_TOKENS: dict[str, Any] = {
@@ -39,14 +39,17 @@ def said(conversation: Conversation) -> tuple[str, list[tuple[int, int]]]:
 
 
 def test_an_append_only_context_is_one_conversation() -> None:
-    [conversation] = converse(texts())
+    [conversation] = build_conversations(texts())
     assert said(conversation) == ("q0 a0 q1 a1 q2 a2", [(1, 0), (3, 1), (5, 2)])
 
 
 def test_a_branch_says_what_is_shared_again_and_is_trained_on_once() -> None:
     steps = texts()
     steps[2] |= {"prompt_shared_messages": 2, "prompt_shared_step": 0}
-    assert [said(each) for each in converse(steps)] == [("q0 a0 q1 a1", [(1, 0), (3, 1)]), ("q0 a0 q2 a2", [(3, 2)])]
+    assert [said(each) for each in build_conversations(steps)] == [
+        ("q0 a0 q1 a1", [(1, 0), (3, 1)]),
+        ("q0 a0 q2 a2", [(3, 2)]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -65,13 +68,13 @@ def test_a_branch_says_what_is_shared_again_and_is_trained_on_once() -> None:
 def test_what_may_not_be_said_is_context_alone(change: dict[str, Any]) -> None:
     steps = texts(2)
     steps[1] |= change  # type: ignore[typeddict-item]
-    assert [said(each) for each in converse(steps)] == [("q0 a0", [(1, 0)])]
+    assert [said(each) for each in build_conversations(steps)] == [("q0 a0", [(1, 0)])]
 
 
 def test_other_tools_are_another_conversation() -> None:
     steps = texts(4)
     steps[0]["tool_definitions"], steps[2]["tool_definitions"] = "[1]", "[2]"
-    first, second = converse(steps)
+    first, second = build_conversations(steps)
     assert (first["tool_definitions"], said(first)) == ("[1]", ("q0 a0 q1 a1", [(1, 0), (3, 1)]))
     assert (second["tool_definitions"], said(second)[1]) == ("[2]", [(5, 2), (7, 3)])
 
@@ -85,7 +88,7 @@ def test_whatever_is_shared_a_response_is_trained_on_at_most_once_and_behind_its
         steps[index] |= {"prompt_shared_messages": shared, "prompt_shared_step": before if before < index else None}
         if not clean:
             steps[index]["governed"]["flags"].append("redacted:email")  # type: ignore[index]
-    found = converse(steps)
+    found = build_conversations(steps)
     spans = [(each, span) for each in found for span in each["spans"]]
     indices = [span["step_index"] for _, span in spans]
     assert len(indices) == len(set(indices))

@@ -16,7 +16,7 @@ from stepstream.topics.events import new_message
 
 LABELS, CLOSURES = "labeled-trajectories", "closures"
 NOW_MS = 1_760_000_100_000
-NO_STEP = "no step came, or none is kept any more, of a trajectory with 1 events of feedback and 0 holds"
+NO_STEP = "closed trajectory has no saved step; it has 1 feedback events and 0 holds"
 
 
 def label_run(state: MemoryState | None = None, **limits: Any) -> FoldRun:
@@ -162,7 +162,7 @@ def test_a_closed_trajectory_is_kept_for_its_days_and_then_forgotten() -> None:
     [(_, _, second)] = run.feed([told(run, make_feedback("t", 0.0, number=1))])
     assert second["revision"] == 2
     run.tick(NOW_MS + 32 * 86_400_000)
-    assert set(run.state.content) == {fold._SETTLED}
+    assert set(run.state.content) == {fold._REVIEWED}
 
 
 def test_two_events_cannot_be_the_same_step() -> None:
@@ -241,7 +241,7 @@ def test_what_an_earlier_version_of_the_job_labelled_is_labelled_anew_once(monke
     state = MemoryState()
     with monkeypatch.context() as then:
         then.setattr(publish, "JOB", "label@0")
-        then.setattr(fold, "_SETTLED", b"r0")
+        then.setattr(fold, "_REVIEWED", b"r0")
         run = label_run(state)
         run.feed([*steps_of(run, "t"), *steps_of(run, "open")])
         [(_, _, first)] = run.feed([told(run, make_ending("t", 3))])

@@ -9,7 +9,7 @@ from stream_records import as_governed, make_ending, make_feedback, make_steps
 
 from stepstream.jobs.labels import JOB
 from stepstream.jobs.labels.fold import LabelFold
-from stepstream.jobs.rewards.spec import Declared, RewardSpec, parse_spec
+from stepstream.jobs.rewards.spec import RewardSpec, VersionedSpec, parse_spec
 
 NOW_MS = 1_760_000_100_000
 SPEC = """
@@ -31,9 +31,9 @@ class Versions:
     """A specification that can be changed."""
 
     def __init__(self, spec: RewardSpec) -> None:
-        self.declared = Declared(spec, 1)
+        self.declared = VersionedSpec(spec, 1)
 
-    def of(self, environment: str, agent: str) -> Declared:
+    def of(self, environment: str, agent: str) -> VersionedSpec:
         assert (environment, agent) == ("env", "agent")
         return self.declared
 
@@ -41,7 +41,7 @@ class Versions:
         return self.declared.version - 1
 
     def put(self, text: str) -> None:
-        self.declared = Declared(parse_spec(text), self.declared.version + 1)
+        self.declared = VersionedSpec(parse_spec(text), self.declared.version + 1)
 
 
 def waiting_run(state: MemoryState | None = None) -> tuple[FoldRun, Versions]:

@@ -10,7 +10,7 @@ from label_runs import FEEDBACK, STEPS, Run, governed, whole
 from stream_records import make_ending, make_feedback, make_steps
 
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
-from stepstream.jobs.labels.demonstrations import demonstrated
+from stepstream.jobs.labels.demonstrations import choose_demonstrations
 from stepstream.topics.events import Feedback, new_message
 
 SAID = "the capital is Ulm"
@@ -191,7 +191,7 @@ def test_the_order_in_which_feedback_comes_changes_nothing(all_drawn: list[Any],
 @given(ANY)
 def test_the_newest_that_may_be_used_counts(all_drawn: list[Any]) -> None:
     given = [governed(f) for f in map(drawn_feedback, all_drawn) if f["demonstration"]]
-    found = demonstrated(make_steps("t", 3), given, ()).of
+    found = choose_demonstrations(make_steps("t", 3), given, ()).by_step
     for index in range(3):
         about = [f for f in given if f["step_index"] == index or (index == 2 and f["step_index"] is None)]
         usable = [f for f in about if f["consent"] == "train"]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_records import make_steps
 
-from stepstream.jobs.labels.tool_results import attach
+from stepstream.jobs.labels.tool_results import attach_tool_results
 from stepstream.topics.events import Message, Step, new_message, new_tool_call
 
 TEMPLATE = make_steps("t", 1)[0]
@@ -33,7 +33,7 @@ def result(call: str, content: str) -> Message:
 
 
 def results(steps: list[Step]) -> list[list[str | None]]:
-    return [[call["result"] for call in calls] for calls in attach(steps)]
+    return [[call["result"] for call in calls] for calls in attach_tool_results(steps)]
 
 
 def test_parallel_calls_are_answered_by_id_in_any_order() -> None:
@@ -84,13 +84,13 @@ def test_a_conversation_sent_whole_again_answers_the_calls_that_it_repeats() -> 
 def test_what_the_record_says_already_stays() -> None:
     steps = [step(0, [asks()], "a"), step(1, [result("a", "later")], shared=2)]
     steps[0]["response"]["tool_calls"][0] |= {"result": "known", "error": "Timeout"}
-    assert attach(steps)[0] == steps[0]["response"]["tool_calls"]
+    assert attach_tool_results(steps)[0] == steps[0]["response"]["tool_calls"]
     assert results(steps[1:]) == [[]]
 
 
 def test_the_record_is_not_changed() -> None:
     steps = [step(0, [asks()], "a"), step(1, [result("a", "A")], shared=2)]
-    attach(steps)
+    attach_tool_results(steps)
     assert steps[0]["response"]["tool_calls"][0]["result"] is None
 
 
