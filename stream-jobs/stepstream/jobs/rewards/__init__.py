@@ -1,1 +1,1 @@
-"""What a trajectory is worth: the specification (`spec.py`), which one rules (`specifications.py`), and the terms."""
+"""Compute the reward of a trajectory: `spec` defines it, `spec_lookup` finds it, `terms` computes each step's terms."""

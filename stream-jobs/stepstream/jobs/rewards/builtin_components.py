@@ -1,4 +1,4 @@
-"""Values that are measured on the steps themselves: components with `builtin`. Pure."""
+"""Measure values on the steps themselves: components with `builtin`. Pure."""
 
 import json
 import math
@@ -9,18 +9,18 @@ from stepstream.jobs.rewards.spec import Builtin
 from stepstream.topics.events import Step, ToolCall
 
 MALFORMED = frozenset({"unknown_tool", "invalid_arguments"})
-"""Errors of a tool call that tell that the call itself is malformed; any other tells that its tool failed."""
+"""Errors of a tool call that mean that the call itself is malformed; any other means that its tool failed."""
 
 _MARKUP = re.compile(r"<tool_call>|<function=|<\|tool_call|<\|python_tag\|>|\[TOOL_CALLS\]")
-"""How models begin a call; where it stands in the text of a response, nobody could read it as one."""
+"""Beginnings of tool calls in the syntax of models; text that contains one is a call that could not be parsed."""
 _SHARES = frozenset({"valid_calls", "certainty"})
 _QUESTION = ("?", "？", "؟")
 
 
-def malformed(call: ToolCall) -> bool:
-    """Whether the agent wrote a call that no tool could have taken: no name, or arguments that are no JSON object.
+def is_malformed(call: ToolCall) -> bool:
+    """Return True if no tool could accept the call: it has no name, or its arguments are not a JSON object.
 
-    A call whose tool answered with an error is not malformed: failing at an honest attempt is another thing.
+    A call whose tool returned an error is not malformed.
     """
     if not call["name"].strip() or call["error"] in MALFORMED:
         return True
@@ -30,19 +30,19 @@ def malformed(call: ToolCall) -> bool:
         return True
 
 
-def malformed_calls(step: Step) -> int:
-    """Malformed tool calls of a response, with those that stayed text because they could not be read."""
+def count_malformed_calls(step: Step) -> int:
+    """Count the malformed tool calls of a response, and those that remained text because they could not be parsed."""
     response = step["response"]
-    return sum(map(malformed, response["tool_calls"])) + len(_MARKUP.findall(response["content"]))
+    return sum(map(is_malformed, response["tool_calls"])) + len(_MARKUP.findall(response["content"]))
 
 
-def measured(name: Builtin, step: Step, told_malformed: int) -> float | None:
-    """The value of one step; None where it has none.
+def measure(name: Builtin, step: Step, reported_malformed: int) -> float | None:
+    """Return the value of one step; None: it has none.
 
     Args:
-        name: what is measured.
+        name: the built-in component.
         step: the step.
-        told_malformed: malformed calls of this step of which feedback told.
+        reported_malformed: malformed calls of this step that feedback reports.
     """
     calls = step["response"]["tool_calls"]
     match name:
@@ -51,9 +51,9 @@ def measured(name: Builtin, step: Step, told_malformed: int) -> float | None:
         case "tool_errors":
             return float(sum(call["error"] is not None for call in calls))
         case "malformed_calls":
-            return float(_malformed(step, told_malformed))
+            return float(_malformed(step, reported_malformed))
         case "valid_calls":
-            wrong = _malformed(step, told_malformed)
+            wrong = _malformed(step, reported_malformed)
             attempted = max(len(calls), wrong)
             return 1 - wrong / attempted if attempted else None
         case "seconds":
@@ -69,14 +69,14 @@ def measured(name: Builtin, step: Step, told_malformed: int) -> float | None:
             return float(not calls and step["response"]["content"].rstrip().endswith(_QUESTION))
 
 
-def over_steps(name: Builtin, values: Sequence[float | None]) -> float | None:
-    """The value of a whole trajectory: the sum of its steps', or the mean of those that have one, for a share."""
+def aggregate_steps(name: Builtin, values: Sequence[float | None]) -> float | None:
+    """Return the value of a trajectory: the sum over its steps, or for a share the mean of the steps that have one."""
     known = [value for value in values if value is not None]
     if name not in _SHARES:
         return math.fsum(known)
     return math.fsum(known) / len(known) if known else None
 
 
-def _malformed(step: Step, told: int) -> int:
-    # What is told and what is seen may be the same calls.
-    return max(malformed_calls(step), told)
+def _malformed(step: Step, reported: int) -> int:
+    # Reported and detected calls may be the same ones.
+    return max(count_malformed_calls(step), reported)

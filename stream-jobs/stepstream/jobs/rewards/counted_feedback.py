@@ -1,7 +1,7 @@
-"""Which feedback counts for which component of a reward: by name, source and the time at which it came. Pure.
+"""Select the feedback that counts for each component of a reward, by name, source and arrival time. Pure.
 
-Time is the log's: when feedback first came, and when the trajectory was closed. So whether something came too late is
-the same in every replay, and history that is imported today is not late for having happened long ago.
+Times are log times: when feedback first came, and when the trajectory closed. So every replay finds the same feedback
+late, and imported history is not late because it is old.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,76 +10,79 @@ from statistics import fmean
 from typing import Any
 
 from stepstream.jobs.rewards.spec import Component, RewardSpec
-from stepstream.topics.trusted_sources import VERDICTS, gives_verdicts, speaks_for
+from stepstream.topics.trusted_sources import RESTRICTED_SOURCES, may_give_verdicts, may_report
 
 Signal = Mapping[str, Any]
-"""What is known of feedback: `id`, `source_id`, `name`, `value`, `step`, `call` (the tool call of that step, where it
-is about one), `source`, `producer` (None: not kept yet when it came), `consent`, `retracts`, `at` (occurred_at_us),
-`arrived` (log time at which it first came, in milliseconds) and whether it `demonstrates` a response."""
+"""Feedback as a mapping: `id`, `source_id`, `name`, `value`, `step`, `call` (tool call of that step; None: the whole
+step), `source`, `producer` (None: saved by a release without producers), `consent`, `retracts`, `at` (occurred_at_us),
+`arrived` (log time of its first event, ms), and `demonstrates` (True: it has a demonstration).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CountedFeedback:
-    """What a reward is made from, beside the steps."""
+    """Input of a reward, beside the steps."""
 
-    of: Mapping[str, Sequence[Signal]]
+    by_component: Mapping[str, Sequence[Signal]]
     """Signals that count, by component, in order of time."""
-    disputed: tuple[str, ...]
-    """Components that somebody else gave than their declared source."""
-    unproven: tuple[str, ...]
-    """Names for which somebody spoke as a source that its producer may not speak for."""
+    wrong_source: tuple[str, ...]
+    """Components with feedback of another source than the declared one."""
+    unproven_source: tuple[str, ...]
+    """Names of feedback whose producer may not speak for the source that it names."""
     malformed: Sequence[Signal]
-    """Signals that tell of malformed tool calls."""
+    """Signals that report malformed tool calls."""
     signals: Sequence[Signal]
-    """All of these, those of the wrong source too, in order of time."""
+    """All of these signals and those of a wrong source, in order of time."""
     closed_ms: int
     as_of_ms: int
-    """Log time of the newest of all this."""
+    """Log time of the newest of them, or of the closure."""
 
-    def final(self, component: Component) -> bool:
-        """Whether no feedback can change a component any more."""
+    def is_final(self, component: Component) -> bool:
+        """Return True if no feedback can change a component any more."""
         return component.final_after_s is not None and self.as_of_ms >= _final_ms(component, self.closed_ms)
 
-    def lacking(self, spec: RewardSpec, step_indices: Iterable[int]) -> list[str]:
-        """Names of required components that have not come: for the trajectory, or for each of its steps."""
+    def missing(self, spec: RewardSpec, step_indices: Iterable[int]) -> list[str]:
+        """Return the required components without feedback: for the trajectory, or for one of its steps."""
         indices = set(step_indices)
         names = []
         for component in spec.required:
-            places = {signal["step"] for signal in self.of[component.name]}
+            places = {signal["step"] for signal in self.by_component[component.name]}
             if not ({None} if component.level == "trajectory" else indices) <= places:
                 names.append(component.name)
         return names
 
 
 def count_feedback(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int) -> CountedFeedback:
-    """What counts of all feedback about a trajectory.
+    """Select the signals that count.
 
     Args:
-        spec: the specification.
-        feedback: every signal, with retractions and what they take back.
-        closed_ms: log time at which the trajectory was closed.
+        spec: the reward specification.
+        feedback: all signals about a trajectory, with retractions and retracted ones.
+        closed_ms: log time at which the trajectory closed.
     """
     known = sorted(feedback, key=lambda signal: (signal["at"], signal["id"]))
-    of: dict[str, list[Signal]] = {}
+    by_component: dict[str, list[Signal]] = {}
     wrong: dict[str, list[Signal]] = {}
-    unproven: dict[str, list[Signal]] = {}
+    unproven_source: dict[str, list[Signal]] = {}
     for component in spec.component:
         if component.feedback is None:
             continue
-        named = [s for s in _standing(known, component, closed_ms) if s["name"] == component.feedback]
+        named = [s for s in _valid_signals(known, component, closed_ms) if s["name"] == component.feedback]
         right = [s for s in named if component.source in (None, s["source"])]
         wrong[component.name] = [s for s in named if component.source not in (None, s["source"])]
-        of[component.name] = [s for s in right if not component.counts or _proven(s)]
-        unproven[component.name] = [s for s in right if component.counts and not _proven(s)]
-    told = [s for s in _standing(known, None, closed_ms) if s["name"] == spec.malformed_feedback and s["value"] > 0]
-    malformed = [s for s in told if _proven(s)]
-    unproven.setdefault(spec.malformed_feedback, []).extend(s for s in told if not _proven(s))
-    kept = (*of.values(), *wrong.values(), *unproven.values(), malformed)
-    used = {signal["id"]: signal for signals in kept for signal in signals}
+        by_component[component.name] = [s for s in right if not component.counts or _has_proven_source(s)]
+        unproven_source[component.name] = [s for s in right if component.counts and not _has_proven_source(s)]
+    reported = [
+        s for s in _valid_signals(known, None, closed_ms) if s["name"] == spec.malformed_feedback and s["value"] > 0
+    ]
+    malformed = [s for s in reported if _has_proven_source(s)]
+    unproven_source.setdefault(spec.malformed_feedback, []).extend(s for s in reported if not _has_proven_source(s))
+    selected = (*by_component.values(), *wrong.values(), *unproven_source.values(), malformed)
+    used = {signal["id"]: signal for signals in selected for signal in signals}
     return CountedFeedback(
-        of=of,
-        disputed=tuple(name for name, signals in wrong.items() if signals),
-        unproven=tuple(name for name, signals in unproven.items() if signals),
+        by_component=by_component,
+        wrong_source=tuple(name for name, signals in wrong.items() if signals),
+        unproven_source=tuple(name for name, signals in unproven_source.items() if signals),
         malformed=malformed,
         signals=sorted(used.values(), key=lambda signal: (signal["at"], signal["id"])),
         closed_ms=closed_ms,
@@ -88,12 +91,12 @@ def count_feedback(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int)
 
 
 def newest(signals: Iterable[Signal]) -> Signal | None:
-    """The signal that counts where several were given: the newest, by id among equals."""
+    """Return the newest signal, by id among equals; None: there is none."""
     return max(signals, key=lambda signal: (signal["at"], signal["id"]), default=None)
 
 
-def about_step(signals: Iterable[Signal], index: int) -> Signal | None:
-    """What counts about a step: the newest about all of it; else, of its tool calls, the mean of the newest of each."""
+def feedback_about_step(signals: Iterable[Signal], index: int) -> Signal | None:
+    """Return the newest signal about the whole step; else the mean over its tool calls of the newest of each."""
     about = sorted((s for s in signals if s["step"] == index), key=lambda signal: (signal["at"], signal["id"]))
     whole = [signal for signal in about if signal.get("call") is None]
     if whole or not about:
@@ -102,51 +105,51 @@ def about_step(signals: Iterable[Signal], index: int) -> Signal | None:
     return {**about[-1], "value": fmean(of_call.values())}
 
 
-def not_taken_back(signals: Sequence[Signal]) -> list[Signal]:
-    """The signals that none of them retracts, in the same order; only who gives verdicts may take one back."""
+def unretracted(signals: Sequence[Signal]) -> list[Signal]:
+    """Return the signals that no other retracts, in order. Only a producer of verdicts may retract a verdict."""
     retractions: dict[str, list[Signal]] = {}
     for signal in signals:
         if signal["retracts"] is not None:
             retractions.setdefault(signal["retracts"], []).append(signal)
 
-    def taken_back(signal: Signal) -> bool:
+    def is_retracted(signal: Signal) -> bool:
         about = [r for known_as in {signal["id"], signal["source_id"]} for r in retractions.get(known_as, ())]
-        return any(_may_take_back(retraction, signal) for retraction in about)
+        return any(_may_retract(retraction, signal) for retraction in about)
 
-    return [signal for signal in signals if not taken_back(signal)]
+    return [signal for signal in signals if not is_retracted(signal)]
 
 
-def too_late(spec: RewardSpec, signal: Signal, closed_ms: int) -> bool:
-    """Whether a signal is about components of the reward and came after all of them were final."""
+def is_too_late(spec: RewardSpec, signal: Signal, closed_ms: int) -> bool:
+    """Return True if a signal names components of the reward and came after all of them were final."""
     about = [component for component in spec.component if component.feedback == signal["name"]]
-    return bool(about) and not any(_in_time(signal, component, closed_ms) for component in about)
+    return bool(about) and not any(_is_in_time(signal, component, closed_ms) for component in about)
 
 
-def _standing(known: Sequence[Signal], component: Component | None, closed_ms: int) -> list[Signal]:
-    """Signals with a value that came in time for a component and that nothing in time took back."""
-    came = [signal for signal in known if component is None or _in_time(signal, component, closed_ms)]
-    return [signal for signal in not_taken_back(came) if signal["value"] is not None]
+def _valid_signals(known: Sequence[Signal], component: Component | None, closed_ms: int) -> list[Signal]:
+    """Return the signals with a value that came in time for a component and that no signal in time retracts."""
+    came = [signal for signal in known if component is None or _is_in_time(signal, component, closed_ms)]
+    return [signal for signal in unretracted(came) if signal["value"] is not None]
 
 
-def _proven(signal: Signal) -> bool:
-    """Whether its producer may speak for its source. What came before producers were kept counts as it did then."""
+def _has_proven_source(signal: Signal) -> bool:
+    """Return True if its producer may speak for its source. Signals without a saved producer are trusted."""
     return (
-        signal["source"] not in VERDICTS
+        signal["source"] not in RESTRICTED_SOURCES
         or signal["producer"] is None
-        or speaks_for(signal["producer"], signal["source"])
+        or may_report(signal["producer"], signal["source"])
     )
 
 
-def _may_take_back(retraction: Signal, signal: Signal) -> bool:
+def _may_retract(retraction: Signal, signal: Signal) -> bool:
     return (
-        signal["source"] not in VERDICTS
-        or not _proven(signal)
+        signal["source"] not in RESTRICTED_SOURCES
+        or not _has_proven_source(signal)
         or retraction["producer"] is None
-        or gives_verdicts(retraction["producer"])
+        or may_give_verdicts(retraction["producer"])
     )
 
 
-def _in_time(signal: Signal, component: Component, closed_ms: int) -> bool:
+def _is_in_time(signal: Signal, component: Component, closed_ms: int) -> bool:
     return component.final_after_s is None or signal["arrived"] <= _final_ms(component, closed_ms)
 
 

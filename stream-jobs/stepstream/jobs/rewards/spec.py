@@ -1,4 +1,4 @@
-"""What a reward specification may say: a TOML file of named components. Pure; `docs/rewards.md` explains each entry.
+"""Define a reward specification: a TOML file of named components. Pure; `docs/rewards.md` explains each entry.
 
 name = "support"
 environments = ["shop-*"]
@@ -8,7 +8,7 @@ cap_malformed = true
 [[component]]
 name = "outcome"
 feedback = "outcome"     # the newest feedback of this name gives the value
-source = "environment"   # given by anybody else it does not count
+source = "environment"   # feedback of any other source does not count
 outcome = true           # at its upper bound the trajectory is a success
 
 [[component]]
@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stepstream.config import SettingsError
-from stepstream.topics.trusted_sources import SHADOW
+from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
 Builtin = Literal[
     "errors",
@@ -58,25 +58,25 @@ BUILTIN_SOURCES: dict[Builtin, Source] = {
     "clarifying_questions": "format",
 }
 CORRECTION = "cap:"
-"""The names of corrections begin so; those of components do not."""
+"""Prefix of the names of corrections; component names must not begin with it."""
 
 
 class SpecificationError(Exception):
-    """A text that is no reward specification; says what to change."""
+    """Invalid reward specification; the message says how to correct it."""
 
 
-def _rising(bounds: tuple[float, float]) -> tuple[float, float]:
+def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     if bounds[0] >= bounds[1]:
         raise ValueError("the lower bound must be below the upper one")
     return bounds
 
 
-def _must_not_count(feedback: str | None) -> bool:
-    return feedback is not None and feedback.startswith(SHADOW)
+def _is_shadow(feedback: str | None) -> bool:
+    return feedback is not None and feedback.startswith(SHADOW_PREFIX)
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Bounds = Annotated[tuple[Number, Number], AfterValidator(_rising)]
+Bounds = Annotated[tuple[Number, Number], AfterValidator(_ordered)]
 
 
 class Component(BaseModel):
@@ -86,30 +86,30 @@ class Component(BaseModel):
 
     name: str = Field(min_length=1)
     feedback: str | None = None
-    """Feedback of this name gives the value."""
+    """Name of the feedback that gives the value."""
     builtin: Builtin | None = None
-    """Or it is measured on the steps."""
+    """Alternatively, the value that is measured on the steps."""
     source: Source | None = None
-    """Who has to give the feedback; None: anybody."""
+    """Required source of the feedback; None: any."""
     level: Literal["trajectory", "step"] = "trajectory"
     weight: Number = 1.0
     bounds: Bounds = (0.0, 1.0)
-    """Of each value."""
+    """Bounds of each value."""
     trajectory_bounds: Bounds | None = None
-    """Of the sum of its values over the steps."""
+    """Bounds of the sum of its values over the steps."""
     outcome: bool = False
-    """It tells success from failure."""
+    """True if it decides success and failure."""
     potential: bool = False
-    """Its values are potentials of the steps' states: paid are their differences."""
+    """True if its values are potentials of the steps' states; their differences are paid."""
     guard: bool = False
-    """A fall of it, while a rewarded component rises, is an alarm."""
+    """True if its fall, while a rewarded component rises, is an alarm."""
     shadow: bool = False
-    """Measured, not paid."""
+    """True if it is measured and not paid."""
     required: bool = False
-    """Nothing is trained on before it came, or `wait_s` seconds passed since the trajectory was closed."""
+    """True if a trajectory is not trainable until its feedback comes, or until `wait_s` seconds after it closed."""
     wait_s: float | None = Field(None, gt=0, allow_inf_nan=False)
     final_after_s: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Seconds after closing; feedback that comes later changes nothing. None: it may always change."""
+    """Seconds after closing; later feedback is ignored. None: no limit."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Component":
@@ -122,32 +122,32 @@ class Component(BaseModel):
         fed, capped, final = self.feedback is not None, self.trajectory_bounds, self.final_after_s
         step = self.level == "step"
         return [
-            (fed == (self.builtin is not None), "it needs either feedback or builtin"),
+            (fed == (self.builtin is not None), "it needs either feedback or builtin, not both"),
             (self.name.startswith(CORRECTION), f"names that begin with `{CORRECTION}` are those of corrections"),
             (not fed and self.source is not None, "a builtin has its own source: leave `source` out"),
             (self.outcome and (not fed or step), "an outcome is feedback about the whole trajectory"),
             (
-                _must_not_count(self.feedback) and (not self.shadow or self.outcome),
-                f"feedback named `{SHADOW}…` must not count: say shadow = true, or leave `{SHADOW}` out",
+                _is_shadow(self.feedback) and (not self.shadow or self.outcome),
+                f"feedback named `{SHADOW_PREFIX}…` must not count: set shadow = true, or leave `{SHADOW_PREFIX}` out",
             ),
             (self.potential and not fed, "a potential is feedback about the state before a step"),
-            (self.potential and not step, 'potentials are of steps: say level = "step"'),
-            (self.potential and capped is not None, "a cap would break the sum of its differences: bound the values"),
-            (self.potential and self.guard, "a difference of potentials says nothing as a guard"),
-            (capped is not None and not step, 'trajectory_bounds are of a sum over steps: say level = "step"'),
-            (capped is not None and not capped[0] <= 0 <= capped[1], "trajectory_bounds must hold 0"),
-            (self.required and (not fed or self.wait_s is None), "what is required is feedback, and needs wait_s"),
-            (not self.required and self.wait_s is not None, "only what is required is waited for: say required = true"),
+            (self.potential and not step, 'a potential needs level = "step"'),
+            (self.potential and capped is not None, "a cap would break the sum of its differences: use bounds"),
+            (self.potential and self.guard, "a potential cannot be a guard"),
+            (capped is not None and not step, 'trajectory_bounds needs level = "step"'),
+            (capped is not None and not capped[0] <= 0 <= capped[1], "trajectory_bounds must contain 0"),
+            (self.required and (not fed or self.wait_s is None), "a required component needs feedback and wait_s"),
+            (not self.required and self.wait_s is not None, "wait_s needs required = true"),
             (not fed and final is not None, "a builtin is final at once: leave `final_after_s` out"),
             (
                 final is not None and self.wait_s is not None and self.wait_s > final,
-                "wait_s is longer than final_after_s: what came that late would not count",
+                "wait_s is longer than final_after_s: feedback that late would be ignored",
             ),
         ]
 
     @property
     def kind(self) -> Kind:
-        """What it is in a label."""
+        """Kind of its terms in a label."""
         if self.shadow:
             return "shadow"
         if self.guard:
@@ -158,16 +158,16 @@ class Component(BaseModel):
 
     @property
     def paid_weight(self) -> float:
-        """Its weight in the sum."""
+        """Weight in the sum."""
         return 0.0 if self.shadow else self.weight
 
     @property
     def counts(self) -> bool:
-        """Whether anything follows from it: it is paid, or tells success from failure."""
+        """True if it affects the reward or decides success."""
         return self.paid_weight != 0 or self.outcome
 
     def bounded(self, value: float) -> float:
-        """The value inside the bounds."""
+        """Return the value clipped to the bounds."""
         return min(max(value, self.bounds[0]), self.bounds[1])
 
 
@@ -178,15 +178,15 @@ class RewardSpec(BaseModel):
 
     name: str = Field("outcome", min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     environments: tuple[str, ...] = ("*",)
-    """Patterns; none: it applies to nothing."""
+    """Patterns; empty: it applies to nothing."""
     agents: tuple[str, ...] = ("*",)
     gamma: float = Field(1.0, ge=0, le=1)
     reward_bounds: Bounds | None = None
-    """Of the whole reward, shaping aside."""
+    """Bounds of the whole reward, without shaping."""
     cap_malformed: bool = False
-    """A trajectory with a malformed tool call gets at most the lower one of `reward_bounds`."""
+    """True if a trajectory with a malformed tool call gets at most the lower one of `reward_bounds`."""
     malformed_feedback: str = "malformed_call"
-    """Feedback of this name, with a value above 0, tells of a malformed call that the record does not show."""
+    """Name of feedback that, with a value above 0, reports a malformed call that the record does not show."""
     component: tuple[Component, ...] = (Component(name="outcome", feedback="outcome", outcome=True),)
 
     @model_validator(mode="after")
@@ -196,54 +196,52 @@ class RewardSpec(BaseModel):
         names = [component.name for component in self.component]
         if len(set(names)) != len(names):
             raise ValueError("two components have the same name")
-        if _must_not_count(self.malformed_feedback):
-            raise ValueError(f"malformed_feedback: feedback named `{SHADOW}…` must not count")
+        if _is_shadow(self.malformed_feedback):
+            raise ValueError(f"malformed_feedback: feedback named `{SHADOW_PREFIX}…` must not count")
         if self.cap_malformed and self.reward_bounds is None:
-            raise ValueError(
-                "cap_malformed needs reward_bounds: their lower one is what an honest failure gets at least"
-            )
+            raise ValueError("cap_malformed needs reward_bounds: an honest failure gets at least the lower bound")
         return self
 
     @property
     def outcome(self) -> Component | None:
-        """The component that tells success from failure."""
+        """Component that decides success and failure."""
         return next((component for component in self.component if component.outcome), None)
 
     @property
     def required(self) -> list[Component]:
-        """Components that are waited for."""
+        """Components for which the job waits."""
         return [component for component in self.component if component.required]
 
     def digest(self) -> str:
-        """Names all that it says."""
+        """Return a digest of all fields."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     def identity(self) -> str:
-        """Name and digest: another specification, even under the same name, has another identity."""
+        """Return name and digest: another specification with the same name has another identity."""
         return f"{self.name}@{self.digest()}"
 
     def fit(self, environment: str, agent: str) -> tuple[int, int] | None:
-        """How closely it names an agent and its environment, higher is closer; None: it does not apply to them."""
+        """Return how closely it names an agent and its environment, higher is closer; None: it does not apply."""
         closeness = _closest(self.agents, agent), _closest(self.environments, environment)
         return None if -1 in closeness else closeness
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """A specification as it rules a trajectory."""
+class VersionedSpec:
+    """Specification in force, with its version."""
 
     spec: RewardSpec
     version: int = 0
-    """On `reward-specs`; 0: the one of the settings, or the built-in one."""
+    """Version on `reward-specs`; 0: the one of the settings, or the built-in one."""
 
     @property
     def identity(self) -> str:
-        """Names it and its version."""
+        """Identity of the specification, and its version."""
         return f"{self.spec.identity()}/{self.version}"
 
 
 def parse_spec(text: str) -> RewardSpec:
-    """The specification that a text is.
+    """Parse a reward specification.
 
     Raises:
         SpecificationError: not TOML, or not a reward specification.
@@ -253,12 +251,12 @@ def parse_spec(text: str) -> RewardSpec:
     except tomllib.TOMLDecodeError as error:
         raise SpecificationError(f"it is not TOML: {error}") from None
     except ValidationError as error:
-        told = (_explain(fault) for fault in error.errors(include_url=False, include_input=False))
-        raise SpecificationError("; ".join(told)) from None
+        reported = (_explain(fault) for fault in error.errors(include_url=False, include_input=False))
+        raise SpecificationError("; ".join(reported)) from None
 
 
 def load_spec(file: Path | None) -> RewardSpec:
-    """Reads the specification of the settings; without a file, the outcome alone.
+    """Read the specification of the settings; None: the outcome alone.
 
     Raises:
         SettingsError: missing, not TOML, or not a reward specification.
@@ -274,16 +272,16 @@ def load_spec(file: Path | None) -> RewardSpec:
 
 
 def _closest(patterns: tuple[str, ...], name: str) -> int:
-    """Characters, beside wildcards, of the closest pattern that a name matches; -1: none."""
+    """Return the number of characters, without wildcards, of the closest pattern that a name matches; -1: none."""
     return max((sum(c not in "*?[]" for c in p) for p in patterns if fnmatchcase(name, p)), default=-1)
 
 
 def _explain(fault: Any) -> str:
-    place = ".".join(map(str, fault["loc"]))
+    field = ".".join(map(str, fault["loc"]))
     if fault["type"] == "extra_forbidden":
         known = Component if "component" in fault["loc"] else RewardSpec
-        return f"{place} is unknown: there are {', '.join(known.model_fields)}"
+        return f"{field} is unknown: there are {', '.join(known.model_fields)}"
     if fault["type"] == "literal_error" and fault["loc"][-1] == "builtin":
-        return f"{place} is unknown: there are {', '.join(get_args(Builtin))}"
+        return f"{field} is unknown: there are {', '.join(get_args(Builtin))}"
     message = fault["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}" if place else str(message)
+    return f"{field}: {message}" if field else str(message)

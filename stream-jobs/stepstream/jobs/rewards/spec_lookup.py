@@ -1,39 +1,38 @@
-"""Which reward specification rules a trajectory: the closest of topic `reward-specs`, else the one of the settings."""
+"""Find the reward specification of a trajectory: the closest one on `reward-specs`, else the one of the settings."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from stepstream.config import Settings, SettingsError
-from stepstream.jobs.rewards.spec import Declared, RewardSpec, SpecificationError, load_spec, parse_spec
+from stepstream.jobs.rewards.spec import RewardSpec, SpecificationError, VersionedSpec, load_spec, parse_spec
 from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
-
-REWARD_SPECS = "reward-specs"
+from stepstream.topics.catalogue import REWARD_SPECS
 
 
 class SpecLookup(Protocol):
-    """Where a fold asks what rules. Safe to ask from the fold's thread at any time."""
+    """Specifications in force. Safe to call from the fold's thread at any time."""
 
-    def of(self, environment: str, agent: str) -> Declared:
-        """What rules the trajectories of an agent in an environment."""
+    def of(self, environment: str, agent: str) -> VersionedSpec:
+        """Return the specification for an agent in an environment."""
         ...
 
     def fingerprint(self) -> int:
-        """Names all specifications as of now, below 2^64; another number: what is stored has to be looked at again."""
+        """Return a number below 2^64 that changes with any specification: then saved trajectories need a review."""
         ...
 
 
 class FixedSpec:
-    """One for everybody."""
+    """One specification for all trajectories."""
 
     def __init__(self, spec: RewardSpec) -> None:
-        self._declared = Declared(spec)
+        self._specs = VersionedSpec(spec)
 
-    def of(self, environment: str, agent: str) -> Declared:
-        """The one."""
-        return self._declared
+    def of(self, environment: str, agent: str) -> VersionedSpec:
+        """Return the specification."""
+        return self._specs
 
     def fingerprint(self) -> int:
-        """It never changes."""
+        """Return 0: it never changes."""
         return 0
 
 
@@ -41,51 +40,50 @@ class TableSpecs(FollowedTables):
     """Follows the topic; close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
-        """Begins to follow; ask only after `wait`.
+        """Start to follow; call `of` only after `wait`.
 
         Raises:
             SettingsError: the specification of the settings cannot be read.
         """
-        self._default = Declared(load_spec(settings.label.reward_spec))
-        # A version that cannot be read is refused: the one before it goes on ruling (`store` writes its dead letter).
-        super().__init__(settings, REWARD_SPECS, refused=unreadable)
+        self._default = VersionedSpec(load_spec(settings.label.reward_spec))
+        # After a record that cannot be parsed the previous version stays in force; `store` dead-letters the record.
+        super().__init__(settings, REWARD_SPECS, rejection_of=rejection_of)
         [self._table] = self._tables
-        self._declared: dict[str, Declared] = {}
-        self._known: dict[tuple[str, str], Declared] = {}
+        self._specs: dict[str, VersionedSpec] = {}
+        self._by_place: dict[tuple[str, str], VersionedSpec] = {}
         self._fingerprint = 0
-        self._watch(self._table)
+        self._note_changes_of(self._table)
 
-    def of(self, environment: str, agent: str) -> Declared:
-        """What rules the trajectories of an agent in an environment."""
+    def of(self, environment: str, agent: str) -> VersionedSpec:
+        """Return the specification for an agent in an environment."""
         self._refresh()
         key = environment, agent
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = closest(self._declared.values(), environment, agent) or self._default
-        return found
+        spec = self._by_place.get(key)
+        if spec is None:
+            spec = self._by_place[key] = closest(self._specs.values(), environment, agent) or self._default
+        return spec
 
     def fingerprint(self) -> int:
-        """Names all specifications as of now."""
+        """Return a number below 2^64 that changes with any specification."""
         self._refresh()
         return self._fingerprint
 
     def _refresh(self) -> None:
-        if not self._news():
+        if not self._take_change():
             return
         records = self._table.items()
-        self._declared = {name: declared_by(record) for name, record in records.items()}
-        self._known.clear()
-        ruling = sorted(declared.identity for declared in self._declared.values())
+        self._specs = {name: parse_record(record) for name, record in records.items()}
+        self._by_place.clear()
+        identities = sorted(declared.identity for declared in self._specs.values())
         if self._default.spec != RewardSpec():
-            ruling.append(self._default.identity)
-        self._fingerprint = fingerprint_of(ruling)
+            identities.append(self._default.identity)
+        self._fingerprint = fingerprint_of(identities)
 
 
-def closest(declared: Iterable[Declared], environment: str, agent: str) -> Declared | None:
-    """The specification that names agent and environment the closest: the agent first, then the environment.
+def closest(declared: Iterable[VersionedSpec], environment: str, agent: str) -> VersionedSpec | None:
+    """Return the specification that names agent and environment most closely: by the agent first, then the environment.
 
-    Closer is the pattern with more characters beside its wildcards; of two that are equally close the one whose name
-    comes first.
+    A pattern with more characters beside its wildcards is closer. Among equals, the first name in order wins.
     """
     fitting = [(fit, one) for one in declared if (fit := one.spec.fit(environment, agent)) is not None]
     if not fitting:
@@ -94,31 +92,31 @@ def closest(declared: Iterable[Declared], environment: str, agent: str) -> Decla
     return min((one for fit, one in fitting if fit == best), key=lambda one: one.spec.name)
 
 
-def declared_by(record: Mapping[str, Any]) -> Declared:
-    """The specification of a record of the topic.
+def parse_record(record: Mapping[str, Any]) -> VersionedSpec:
+    """Parse a record of the topic.
 
     Raises:
-        SettingsError: this version cannot read it.
+        SettingsError: this release cannot read it.
     """
     try:
-        return Declared(parse_spec(record["document"]), record["version"])
+        return VersionedSpec(parse_spec(record["document"]), record["version"])
     except SpecificationError as error:
         raise SettingsError(
-            f"version {record['version']} of reward specification '{record['name']}' cannot be read: {error}; put up "
-            "one that can, with `stepstream rewards put FILE`"
+            f"version {record['version']} of reward specification '{record['name']}' cannot be read: {error}; put a "
+            "valid one, with `stepstream rewards put FILE`"
         ) from None
 
 
-def unreadable(record: Mapping[str, Any]) -> str | None:
-    """Why a record of the topic is no specification that rules anything; None: it is one."""
+def rejection_of(record: Mapping[str, Any]) -> str | None:
+    """Return the reason why a record of the topic is invalid; None: it is valid."""
     try:
-        declared_by(record)
+        parse_record(record)
     except SettingsError as error:
         return str(error)
     return None
 
 
 def next_version(records: Mapping[str, Any], name: str) -> int:
-    """Number of the next version of a specification."""
+    """Return the number of the next version of a specification."""
     known = records.get(name)
     return 1 if known is None else int(known["version"]) + 1

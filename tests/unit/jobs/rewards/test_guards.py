@@ -14,7 +14,7 @@ from stream_records import make_steps
 
 from stepstream.jobs.rewards.counted_feedback import count_feedback
 from stepstream.jobs.rewards.spec import RewardSpec
-from stepstream.jobs.rewards.terms import Terms, components, differences, returns_to_go, reward_of
+from stepstream.jobs.rewards.terms import Terms, components, returns_to_go, reward_of, shaping_rewards
 from stepstream.topics.events import new_message, new_tool_call
 
 NUMBERS = st.floats(-5, 5)
@@ -58,9 +58,9 @@ def shaped(gamma: float, weight: float = 1.0) -> RewardSpec:
 def test_the_published_vector() -> None:
     """CREDIT.md, section G: the potentials 0.2, 0.5, 0.4, 0 give -0.2, whatever the discount."""
     for gamma in (1.0, 0.9, 0.5):
-        steps = differences([0.2, 0.5, 0.4, 0.0], gamma)
+        steps = shaping_rewards([0.2, 0.5, 0.4, 0.0], gamma)
         assert math.fsum(gamma**t * value for t, value in enumerate(steps)) == pytest.approx(-0.2)
-    assert differences([0.2, 0.5, 0.4, 0.0], 1.0) == pytest.approx([0.3, -0.1, -0.4, 0.0])
+    assert shaping_rewards([0.2, 0.5, 0.4, 0.0], 1.0) == pytest.approx([0.3, -0.1, -0.4, 0.0])
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=8), GAMMAS, NUMBERS, st.floats(0, 1))

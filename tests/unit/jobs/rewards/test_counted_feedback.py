@@ -20,8 +20,8 @@ def signal(value: float | None, source: str, producer: str | None, **fields: Any
     return {"name": "quality", "value": value, "step": None, "at": 0, "arrived": 0, "retracts": None, **who} | fields
 
 
-def paid(spec: RewardSpec, evidence: CountedFeedback) -> dict[str, float]:
-    [terms] = components(spec, make_steps("t", 1), evidence, complete=True)
+def paid(spec: RewardSpec, counted: CountedFeedback) -> dict[str, float]:
+    [terms] = components(spec, make_steps("t", 1), counted, complete=True)
     return {term["name"]: term["value"] for term in terms}
 
 
@@ -31,12 +31,12 @@ def paid(spec: RewardSpec, evidence: CountedFeedback) -> dict[str, float]:
 def test_who_only_says_that_it_is_a_judge_is_not_paid(producer: str, source: str, declared: bool) -> None:
     """Neither where the specification asks for that source, nor where it takes anybody."""
     spec = parse_spec(PAID + (f"source = '{source}'\n" if declared else ""))
-    evidence = count_feedback(spec, [signal(1.0, source, producer)], 0)
-    assert paid(spec, evidence) == {}
-    assert (evidence.unproven, evidence.disputed) == (("quality",), ())
+    counted = count_feedback(spec, [signal(1.0, source, producer)], 0)
+    assert paid(spec, counted) == {}
+    assert (counted.unproven_source, counted.wrong_source) == (("quality",), ())
     # What came before does not lose its place to it.
-    evidence = count_feedback(spec, [signal(0.5, source, "verify/1"), signal(1.0, source, producer, at=9)], 0)
-    assert paid(spec, evidence) == {"quality": 0.5}
+    counted = count_feedback(spec, [signal(0.5, source, "verify/1"), signal(1.0, source, producer, at=9)], 0)
+    assert paid(spec, counted) == {"quality": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -63,22 +63,22 @@ def test_the_word_of_all_other_sources_counts_whoever_brings_it(source: str) -> 
 
 def test_what_is_not_paid_shows_what_anybody_says() -> None:
     spec = parse_spec(PAID + "shadow = true\n")
-    evidence = count_feedback(spec, [signal(1.0, "judge", "otlp-gateway/0.1.0")], 0)
-    assert (paid(spec, evidence), evidence.unproven) == ({"quality": 1.0}, ())
+    counted = count_feedback(spec, [signal(1.0, "judge", "otlp-gateway/0.1.0")], 0)
+    assert (paid(spec, counted), counted.unproven_source) == ({"quality": 1.0}, ())
 
 
 def test_an_outcome_without_weight_still_tells_success() -> None:
     spec = parse_spec(PAID + "outcome = true\nweight = 0.0\n")
-    evidence = count_feedback(spec, [signal(1.0, "judge", "gateway/1")], 0)
-    assert success(spec, components(spec, make_steps("t", 1), evidence, complete=True)) is None
+    counted = count_feedback(spec, [signal(1.0, "judge", "gateway/1")], 0)
+    assert success(spec, components(spec, make_steps("t", 1), counted, complete=True)) is None
 
 
 def test_a_stranger_cannot_tell_of_malformed_calls_as_a_judge() -> None:
     spec = parse_spec("reward_bounds = [-1.0, 1.0]\ncap_malformed = true\n")
-    told = signal(1.0, "judge", "otlp-gateway/0.1.0", name="malformed_call")
-    evidence = count_feedback(spec, [told], 0)
-    assert (evidence.malformed, evidence.unproven) == ([], ("malformed_call",))
-    assert len(count_feedback(spec, [told | {"producer": "verify/1"}], 0).malformed) == 1
+    reported = signal(1.0, "judge", "otlp-gateway/0.1.0", name="malformed_call")
+    counted = count_feedback(spec, [reported], 0)
+    assert (counted.malformed, counted.unproven_source) == ([], ("malformed_call",))
+    assert len(count_feedback(spec, [reported | {"producer": "verify/1"}], 0).malformed) == 1
 
 
 def test_a_verdict_is_taken_back_by_who_gives_verdicts_alone() -> None:
