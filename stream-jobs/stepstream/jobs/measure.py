@@ -1,9 +1,8 @@
-"""The `measure` job: absolute, versioned statistics of each trajectory and cohort.
+"""The `measure` job: publish statistics of each trajectory and cohort.
 
-Run it as `python -m stepstream.jobs.measure`. Reads `labeled-trajectories`, writes `trajectory-stats`: one snapshot
-per trajectory and cohort that a batch touched, and `component-stats`: one per cohort and period. A snapshot says how
-things stand after the offset in its `version`, so that the newest one replaces all others, and nothing is ever added
-up twice.
+Run it as `python -m stepstream.jobs.measure`. It reads `labeled-trajectories`. It writes one snapshot per trajectory
+and cohort touched by a batch to `trajectory-stats`, and one per cohort and period to `component-stats`. A snapshot
+holds totals as of the offset in its `version`: the newest replaces all others, so readers never add up.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from stepstream.core.process import Stop, run
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
-from stepstream.jobs.statistics.fold import LABELS, NAME, VERSION, MeasureFold
+from stepstream.jobs.statistics.fold import NAME, VERSION, MeasureFold
+from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 
 
 class Measure:
@@ -22,17 +22,17 @@ class Measure:
 
     name: ClassVar = NAME
     version: ClassVar = VERSION
-    inputs: ClassVar[tuple[str, ...]] = (LABELS,)
-    remembers: ClassVar[str | None] = None
+    inputs: ClassVar[tuple[str, ...]] = (LABELED_TRAJECTORIES,)
+    restored_topic: ClassVar[str | None] = None
     max_event_bytes: int | None = None
 
     def fold(self, state: PartitionState) -> MeasureFold:
-        """One partition."""
+        """Return the fold of one partition."""
         return MeasureFold()
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Runs the job until asked to stop."""
+    """Run the job until `stop`."""
     job = Measure()
 
     def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:

@@ -1,1 +1,1 @@
-"""ClickHouse: its tables (`migrations/`, `migrate.py`), records as their rows, and trajectories out of it again."""
+"""Connect to ClickHouse, migrate its tables (`migrations/`), insert records as rows, and export trajectories."""

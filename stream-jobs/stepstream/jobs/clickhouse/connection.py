@@ -1,4 +1,4 @@
-"""Connects to ClickHouse over HTTP, waiting for one that is not there yet."""
+"""Connect to ClickHouse over HTTP, and retry until it is ready."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from stepstream.config import ClickHouseSettings, variable
 
 log = logging.getLogger(__name__)
-# The client logs each failed call on its own; what failed is told by the exception.
+# The client logs each failed call. Its exception says the same.
 logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
 
 _AUTHENTICATION_FAILED = 516
@@ -22,19 +22,19 @@ _LONGEST_WAIT_S = 2.0
 
 
 class StoreUnavailableError(Exception):
-    """ClickHouse cannot be used; the message says where, why and what to set."""
+    """ClickHouse is unavailable; the message has the address, the reason and the setting to change."""
 
 
 def connect(settings: ClickHouseSettings, *, database: str = "", timeout_s: float = 300.0) -> Client:
-    """A client of the ordinary kind; each is for one thread at a time.
+    """Return a client; each is for one thread at a time.
 
     Args:
-        settings: where, and as whom.
-        database: database that its statements start in; empty: the server's default one.
+        settings: address and credentials.
+        database: database of its statements; empty: the default of the server.
         timeout_s: seconds allowed for one reply.
 
     Raises:
-        StoreUnavailableError: it does not answer, or refuses the credentials.
+        StoreUnavailableError: it does not answer, or rejects the credentials.
     """
     address = urlsplit(settings.url)
     if address.scheme not in {"http", "https"} or not address.hostname:
@@ -57,7 +57,7 @@ def connect(settings: ClickHouseSettings, *, database: str = "", timeout_s: floa
         if isinstance(error, DatabaseError) and error.code == _AUTHENTICATION_FAILED:
             user, password = variable("clickhouse", "user"), variable("clickhouse", "password")
             raise StoreUnavailableError(
-                f"ClickHouse at {settings.url} refuses user '{settings.user}': set {user} and {password}"
+                f"ClickHouse at {settings.url} rejects user '{settings.user}': set {user} and {password}"
             ) from None
         if isinstance(error, DatabaseError) and error.code == _UNKNOWN_DATABASE:
             raise StoreUnavailableError(
@@ -75,14 +75,14 @@ def connect_when_ready(
     database: str = "",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Client:
-    """As `connect`, but retries until `settings.deadline_s` has passed or `stopped` tells to give up.
+    """Connect, and retry until `settings.deadline_s` has passed or `stopped` returns True.
 
     Raises:
-        StoreUnavailableError: the last reason.
+        StoreUnavailableError: the last failure.
     """
     deadline = time.monotonic() + settings.deadline_s
     wait = _FIRST_WAIT_S
-    told = False
+    logged = False
     while True:
         try:
             return connect(settings, database=database)
@@ -90,15 +90,15 @@ def connect_when_ready(
             left = deadline - time.monotonic()
             if left <= 0 or stopped():
                 raise
-            if not told:
+            if not logged:
                 log.warning("%s; retrying for %.0f s", error, left)
-                told = True
+                logged = True
             time.sleep(min(wait, left))
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
 
 def _reason(error: BaseException) -> str:
-    """What a connection died of, without the layers around it; of a refusal its first line."""
+    """Return the innermost cause of a failed connection, or the first line of a rejection."""
     cause = error
     while cause.__cause__ or cause.__context__:
         cause = cause.__cause__ or cause.__context__ or cause

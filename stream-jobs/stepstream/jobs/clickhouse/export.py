@@ -1,7 +1,7 @@
-"""Governed trajectories out of ClickHouse, a page at a time, for what may be done with them.
+"""Export governed trajectories from ClickHouse, page by page, for a purpose that their consent allows.
 
-ClickHouse keeps what was said and what was counted, no token ids: `whole` gives a step from the log where the export
-wants those too. The steps are those that the newest label was made of, with its rewards.
+ClickHouse has text and counts but no token ids: a `StepReader` reads steps with tokens from the log. The steps are
+those of the newest label, with its rewards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,20 +10,20 @@ from typing import Any, Literal
 import orjson
 from clickhouse_connect.driver.client import Client
 
-from stepstream.datasets.episode import Episode, as_told, feedback_as_told
+from stepstream.datasets.episode import Episode, ungoverned_feedback, ungoverned_step
 from stepstream.topics.events import Feedback, Step, new_feedback, new_governance, new_message, new_sampling, new_step
 
 Purpose = Literal["train", "analyse"]
-Whole = Callable[[Sequence[str]], dict[str, Step]]
-"""Governed steps with their tokens, of those event ids, where the log has them."""
+StepReader = Callable[[Sequence[str]], dict[str, Step]]
+"""Returns the governed steps with these event ids that the log has, with tokens."""
 
 PAGE = 500
 _ALLOWED: dict[Purpose, tuple[str, ...]] = {"train": ("train",), "analyse": ("train", "analyse")}
-_FIT: dict[Purpose, str] = {
+_CONDITIONS: dict[Purpose, str] = {
     "train": "split = 'train' AND NOT arrayExists(flag -> startsWith(flag, 'held:'), flags)",
     "analyse": "1",
 }
-_SAME = [
+_STEP_COLUMNS = [
     "trajectory_id",
     "step_index",
     "producer",
@@ -51,7 +51,7 @@ _SAME = [
 ]
 """Columns of `steps` that are fields of a step."""
 _STEPS = f"""
-SELECT s.event_id AS event_id, {", ".join(f"s.{name} AS {name}" for name in _SAME)},
+SELECT s.event_id AS event_id, {", ".join(f"s.{name} AS {name}" for name in _STEP_COLUMNS)},
     source_event_id, toUnixTimestamp64Micro(s.occurred_at) AS occurred_at_us, shared_messages, s.fidelity AS fidelity,
     messages, response, temperature, top_p, max_tokens, seed, trajectory_end, l.reward AS reward
 FROM (SELECT * FROM steps FINAL WHERE trajectory_id IN {{ids:Array(String)}}) AS s
@@ -62,7 +62,7 @@ INNER JOIN
 WHERE s.consent IN {{consents:Array(String)}}
 ORDER BY trajectory_id, step_index
 """
-_SAID = [
+_FEEDBACK_COLUMNS = [
     "trajectory_id",
     "step_index",
     "tool_call_id",
@@ -81,13 +81,13 @@ _SAID = [
 ]
 """Columns of `feedback` that are fields of feedback."""
 _FEEDBACK = f"""
-SELECT event_id, {", ".join(_SAID)}, source_event_id, toUnixTimestamp64Micro(occurred_at) AS occurred_at_us,
+SELECT event_id, {", ".join(_FEEDBACK_COLUMNS)}, source_event_id, toUnixTimestamp64Micro(occurred_at) AS occurred_at_us,
     trajectory_end
 FROM feedback FINAL
 WHERE trajectory_id IN {{ids:Array(String)}} AND consent IN {{consents:Array(String)}}
 ORDER BY trajectory_id, policy_version, occurred_at_us, event_id
 """
-_NOT_NOW = """
+_WITHDRAWN = """
 SELECT DISTINCT trajectory_id
 FROM
 (
@@ -104,45 +104,46 @@ WHERE whose IN
     FROM consents FINAL WHERE consent NOT IN {consents:Array(String)}
 )
 """
-"""Trajectories of which somebody has said since that they may not be used so: a tenant, a person or an agent, or a
-person with an agent. `label` revises what it keeps; what is older has the consent of its time."""
+"""Trajectories whose consent was withdrawn since, by a tenant, a user, an agent, or a user with an agent. `label`
+revises only the trajectories that it saves; older ones keep the consent of their time.
+"""
 
 
-class Unbounded(ValueError):
-    """A condition that reaches beyond its place in the query."""
+class UnbalancedCondition(ValueError):
+    """Condition that closes a bracket of the query around it."""
 
 
-def matching(client: Client, where: str, purpose: Purpose) -> Iterator[list[str]]:
-    """Ids of the trajectories that fulfil a condition and may be used so now, in pages, in order.
+def matching_ids(client: Client, where: str, purpose: Purpose) -> Iterator[list[str]]:
+    """Yield the ids of the trajectories that fulfil a condition and that the purpose allows now, in pages, in order.
 
     Args:
-        client: of a database with the tables; its answers are read at once.
-        where: a condition on the columns of `trajectories`; empty: all.
-        purpose: what they are wanted for.
+        client: client of a database with the tables.
+        where: condition on the columns of `trajectories`; empty: all.
+        purpose: use of the export.
 
     Raises:
         ClickHouseError: the condition cannot be evaluated.
-        Unbounded: it does not keep to its brackets.
+        UnbalancedCondition: its brackets do not match.
     """
     query = (
         "SELECT trajectory_id FROM trajectories FINAL WHERE trajectory_id > {after:String} "
         f"AND (\n{where.strip() or '1'}\n) ORDER BY trajectory_id LIMIT {{page:UInt32}}"
     )
-    # Asked on its own: no bracket that the condition closes gets around it.
+    # A query of its own: brackets in the condition cannot bypass it.
     allowed = (
         "SELECT trajectory_id FROM trajectories FINAL WHERE trajectory_id IN {ids:Array(String)} "
-        f"AND consent IN {{consents:Array(String)}} AND {_FIT[purpose]}"
+        f"AND consent IN {{consents:Array(String)}} AND {_CONDITIONS[purpose]}"
     )
     after, parameters = "", {"consents": list(_ALLOWED[purpose]), "page": PAGE}
     while ids := _column(client, query, parameters | {"after": after}):
         if ids[0] <= after:
-            raise Unbounded("the condition closes a bracket that it did not open")
-        those = parameters | {"ids": ids}
-        found = set(_column(client, allowed, those))
-        if found:
-            found -= set(_column(client, _NOT_NOW, those))
-        if found:
-            yield [name for name in ids if name in found]
+            raise UnbalancedCondition("the condition closes a bracket that it did not open")
+        page = parameters | {"ids": ids}
+        usable = set(_column(client, allowed, page))
+        if usable:
+            usable -= set(_column(client, _WITHDRAWN, page))
+        if usable:
+            yield [name for name in ids if name in usable]
         after = ids[-1]
 
 
@@ -150,27 +151,29 @@ def _column(client: Client, query: str, parameters: dict[str, Any]) -> list[str]
     return [row[0] for row in client.query(query, parameters=parameters).result_rows]
 
 
-def episodes(client: Client, ids: Sequence[str], purpose: Purpose, whole: Whole | None = None) -> Iterator[Episode]:
-    """The episodes of a page, as their producers could have told them."""
+def episodes(
+    client: Client, ids: Sequence[str], purpose: Purpose, read_steps: StepReader | None = None
+) -> Iterator[Episode]:
+    """Yield the episodes of a page, as their producers could have sent them."""
     parameters = {"ids": list(ids), "consents": list(_ALLOWED[purpose])}
     rows = list(client.query(_STEPS, parameters=parameters).named_results())
-    known = whole([row["event_id"] for row in rows]) if whole is not None else {}
+    known = read_steps([row["event_id"] for row in rows]) if read_steps is not None else {}
     steps: dict[str, list[Step]] = {}
     rewards: dict[str, dict[int, float]] = {}
     for row in rows:
         step = known.get(row["event_id"]) or _step(row)
-        steps.setdefault(row["trajectory_id"], []).append(as_told(step))
+        steps.setdefault(row["trajectory_id"], []).append(ungoverned_step(step))
         rewards.setdefault(row["trajectory_id"], {})[row["step_index"]] = row["reward"]
     feedback: dict[str, dict[str, Feedback]] = {}
     for row in client.query(_FEEDBACK, parameters=parameters).named_results():
-        told = feedback_as_told(_feedback(row))
-        feedback.setdefault(row["trajectory_id"], {})[told["event_id"]] = told  # of two policies', the newer
-    for name, found in steps.items():
-        yield Episode(found, list(feedback.get(name, {}).values()), rewards[name])
+        record = ungoverned_feedback(_feedback(row))
+        feedback.setdefault(row["trajectory_id"], {})[record["event_id"]] = record  # the newer policy wins
+    for name, trajectory in steps.items():
+        yield Episode(trajectory, list(feedback.get(name, {}).values()), rewards[name])
 
 
 def _step(row: dict[str, Any]) -> Step:
-    fields = {name: row[name] for name in _SAME}
+    fields = {name: row[name] for name in _STEP_COLUMNS}
     return new_step(
         **fields,
         event_id=row["event_id"],
@@ -189,7 +192,7 @@ def _step(row: dict[str, Any]) -> Step:
 
 def _feedback(row: dict[str, Any]) -> Feedback:
     return new_feedback(
-        **{name: row[name] for name in _SAID},
+        **{name: row[name] for name in _FEEDBACK_COLUMNS},
         event_id=row["event_id"],
         occurred_at_us=row["occurred_at_us"],
         end=row["trajectory_end"],
@@ -197,6 +200,6 @@ def _feedback(row: dict[str, Any]) -> Feedback:
     )
 
 
-def _message(kept: dict[str, Any]) -> Any:
-    """A message of a row, which an older version of this package may have written."""
-    return new_message(**kept)
+def _message(saved: dict[str, Any]) -> Any:
+    """Return a message of a row; an older release may have written it."""
+    return new_message(**saved)

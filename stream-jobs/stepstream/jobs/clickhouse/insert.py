@@ -1,4 +1,4 @@
-"""Inserts rows into ClickHouse in batches, waiting while it is away and setting aside what it can never take."""
+"""Insert rows into ClickHouse in batches: retry while it is unavailable, and report rows that do not fit."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from stepstream.jobs.runtime.retry import retry_while
 
 log = logging.getLogger(__name__)
 
-_UNFIT = (DataError, ProgrammingError, TypeError, ValueError, OverflowError, AttributeError)
-"""What the client raises while it builds columns: the rows' own fault, before anything is sent."""
-_AWAY = (ClickHouseError, StoreUnavailableError)
+_CLIENT_ERRORS = (DataError, ProgrammingError, TypeError, ValueError, OverflowError, AttributeError)
+"""Errors of the client while it builds columns: the rows are at fault, and nothing was sent."""
+_UNAVAILABLE = (ClickHouseError, StoreUnavailableError)
 
 
 class Inserter:
-    """Writes to the tables of `rows.py`. Use from one thread."""
+    """Writes to the tables of `rows.py`. Use it from one thread."""
 
     def __init__(self, settings: ClickHouseSettings, cancelled: Callable[[], bool]) -> None:
         self._settings = settings
@@ -29,33 +29,31 @@ class Inserter:
         self._contexts: dict[str, InsertContext] = {}
 
     def insert(self, table: str, rows: Sequence[Row]) -> list[int]:
-        """Inserts rows; returns the places of those that cannot be inserted at all.
-
-        A store that is away or refuses the insert is asked again and again: nothing is given up.
+        """Insert rows; return the indices of those that do not fit the table. A failed insert is retried without limit.
 
         Raises:
-            Abandoned: asked to give up while waiting.
+            Cancelled: `cancelled` returned True while ClickHouse was unavailable.
         """
         try:
-            retry_while(lambda: self._try(table, rows), _AWAY, self._cancelled)
-        except _Unfit:
+            retry_while(lambda: self._try(table, rows), _UNAVAILABLE, self._cancelled)
+        except _InvalidRows:
             if len(rows) == 1:
                 return [0]
             middle = len(rows) // 2
-            unfit = self.insert(table, rows[:middle])
-            return unfit + [middle + place for place in self.insert(table, rows[middle:])]
+            invalid = self.insert(table, rows[:middle])
+            return invalid + [middle + index for index in self.insert(table, rows[middle:])]
         return []
 
     def delete(self, table: str, column: str, value: str) -> None:
-        """Deletes the rows of a value for good, one event after the other.
+        """Delete the rows with a value permanently, one event at a time.
 
         Raises:
-            Abandoned: asked to give up while waiting for the store.
+            Cancelled: `cancelled` returned True while ClickHouse was unavailable.
         """
-        retry_while(lambda: self._try_to_delete(table, column, value), _AWAY, self._cancelled)
+        retry_while(lambda: self._try_to_delete(table, column, value), _UNAVAILABLE, self._cancelled)
 
     def close(self) -> None:
-        """Frees the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
 
@@ -66,9 +64,9 @@ class Inserter:
 
     def _try_to_delete(self, table: str, column: str, value: str) -> None:
         client = self._connected()
-        found = client.query(f"SELECT event_id FROM {table} WHERE {column} = {{value:String}}", {"value": value})
-        for (event_id,) in found.result_rows:
-            # By id, since ClickHouse keeps the text of a mutation, and the value may name a person.
+        rows = client.query(f"SELECT event_id FROM {table} WHERE {column} = {{value:String}}", {"value": value})
+        for (event_id,) in rows.result_rows:
+            # By id: ClickHouse saves the text of a mutation, and the value may name a person.
             client.command(
                 f"ALTER TABLE {table} DELETE WHERE event_id = {{id:String}}",
                 {"id": event_id},
@@ -85,16 +83,16 @@ class Inserter:
         try:
             context.data = rows
             client.insert(context=context)
-        except _UNFIT as error:
+        except _CLIENT_ERRORS as error:
             del self._contexts[table]
-            raise _Unfit from error
+            raise _InvalidRows from error
         except ClickHouseError:
-            # The next try starts from scratch: the connection, or what is known of the table, may be stale.
+            # The connection or the cached columns may be stale: the next attempt starts without them.
             self._contexts.clear()
             client.close()
             self._client = None
             raise
 
 
-class _Unfit(Exception):
+class _InvalidRows(Exception):
     """Rows that do not fit the table."""

@@ -1,7 +1,7 @@
-"""Brings ClickHouse's tables and views to the newest state: `migrations/NNNN_name.sql`, each applied once, in order.
+"""Apply the migrations `migrations/NNNN_name.sql` that are missing in ClickHouse, each once, in order.
 
-ClickHouse has no transactions over DDL, so every statement can be run again without harm: a migration that was cut
-off in the middle, or that two processes apply at the same time, ends in the same state.
+ClickHouse has no transactions over DDL. So every statement can be repeated: a migration that was interrupted, or that
+two processes apply at the same time, ends in the same state.
 """
 
 import hashlib
@@ -32,42 +32,42 @@ ORDER BY name
 
 
 class MigrationError(Exception):
-    """A migration that was changed after it had been applied."""
+    """Migration that was changed after it had been applied."""
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One file of `migrations/`."""
+    """File of `migrations/`."""
 
     name: str
     text: str
 
     @property
     def sha256(self) -> str:
-        """Digest of its text, hex."""
+        """Hex digest of its text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def statements(self) -> list[str]:
-        """Its statements: each ends with a semicolon at the end of a line."""
+        """Return its statements; each ends with a semicolon at the end of a line."""
         parts = re.split(r";[ \t]*(?:\n|\Z)", self.text)
         return [part.strip() for part in parts if re.sub(r"--[^\n]*", "", part).strip()]
 
 
 def migrations() -> list[Migration]:
-    """All migrations, in order."""
+    """Return all migrations in order."""
     files = resources.files("stepstream.jobs.clickhouse") / "migrations"
     named = [(found[1], file) for file in files.iterdir() if (found := _NAME.match(file.name))]
     return [Migration(name, file.read_text("utf-8")) for name, file in sorted(named, key=lambda pair: pair[0])]
 
 
 def migrate(settings: Settings, *, stopped: Callable[[], bool] = lambda: False) -> list[str]:
-    """Applies what is not recorded yet; returns the names of what it applied.
+    """Apply the missing migrations; return their names.
 
-    Waits for ClickHouse as long as `clickhouse.deadline_s` allows, or until `stopped`.
+    Blocks until ClickHouse is ready, at most `clickhouse.deadline_s` or until `stopped`.
 
     Raises:
-        StoreUnavailableError: ClickHouse did not come.
-        MigrationError: an applied migration has another text now.
+        StoreUnavailableError: ClickHouse did not become ready.
+        MigrationError: the text of an applied migration has changed.
     """
     database = settings.clickhouse.database
     quoted = "`" + database.replace("`", "\\`") + "`"
@@ -90,7 +90,7 @@ def _apply(client: Client) -> list[str]:
         if migration.name in recorded:
             if recorded[migration.name] != migration.sha256:
                 raise MigrationError(
-                    f"migration {migration.name} was changed after it was applied: put its text back and write the "
+                    f"migration {migration.name} was changed after it was applied: restore its text and write the "
                     "change as a new migration"
                 )
             continue

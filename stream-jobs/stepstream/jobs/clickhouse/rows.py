@@ -1,9 +1,7 @@
-"""Records of the log as rows of the ClickHouse tables that `migrations/` makes. Pure.
+"""Map records of the log to rows of the ClickHouse tables in `migrations/`. Pure.
 
-`rows(topic, record)` is all that a writer needs: the rows that a record becomes, by table, as tuples in the order of
-`TABLES[table].columns`. Times go as integers, microseconds since the Unix epoch, which is what a DateTime64(6) holds.
-
-What a table is to its writer: its columns, and how a record gives each of them. Pure.
+`rows(topic, record)` gives the rows of a record, by table, as tuples in the order of `TABLES[table].columns`. Times are
+integers: microseconds since the Unix epoch, the unit of DateTime64(6).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +13,26 @@ import orjson
 
 from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance.consent import consent_key
+from stepstream.topics.catalogue import (
+    ALARMS,
+    CHECKPOINTS,
+    CLOSURES,
+    COMPONENT_STATS,
+    CONSENTS,
+    CURATION,
+    DEAD_LETTERS,
+    ERASURES,
+    GOVERNANCE_AUDIT,
+    GOVERNED_FEEDBACK,
+    GOVERNED_STEPS,
+    LABELED_TRAJECTORIES,
+    LEARNER_UPDATES,
+    POLICIES,
+    REWARD_SPECS,
+    TRAINING_DECISIONS,
+    TRAJECTORY_STATS,
+    WORKER_STATUS,
+)
 
 Record = Mapping[str, Any]
 Row = tuple[object, ...]
@@ -23,26 +41,28 @@ Column = Callable[[Record], object]
 
 @dataclass(frozen=True)
 class Table:
-    """A table and how a record gives each of its columns."""
+    """Table, and the function of each column."""
 
     name: str
     columns: tuple[str, ...]
     _values: tuple[Column, ...]
 
     def row(self, record: Record) -> Row:
-        """The record's values, in the order of `columns`."""
+        """Return the values of a record, in the order of `columns`."""
         return tuple([value(record) for value in self._values])
 
 
 def table(name: str, plain: str, **columns: Column) -> Table:
-    """A table whose `plain` columns (names with spaces between) are fields of the record, and the others worked out."""
+    """Define a table: `plain` names the columns that are fields of the record (separated by spaces), `columns` the
+    others.
+    """
     fields = plain.split()
     values: list[Column] = [itemgetter(field) for field in fields]
     return Table(name, (*fields, *columns), (*values, *columns.values()))
 
 
 def governed(field: str, otherwise: object) -> Column:
-    """A field of the record's Governance; `otherwise` where it has none."""
+    """Read a field of the record's Governance; `otherwise` if it has none."""
 
     def value(record: Record) -> object:
         governed = record["governed"]
@@ -52,7 +72,7 @@ def governed(field: str, otherwise: object) -> Column:
 
 
 def policy_version(pick: Callable[..., int]) -> Column:
-    """The lowest or highest version of the policy spans, by `min` or `max`; None without a span."""
+    """Read the lowest or highest version of the policy spans, by `min` or `max`; None without a span."""
 
     def value(record: Record) -> int | None:
         return pick((span["version"] for span in record["policy_spans"]), default=None)
@@ -61,13 +81,13 @@ def policy_version(pick: Callable[..., int]) -> Column:
 
 
 def source_event_id(record: Record) -> object:
-    """The id of the event that was governed, or the record's own."""
+    """Return the id of the event that was governed, or the record's own."""
     governed = record["governed"]
     return record["event_id"] if governed is None else governed["source_event_id"]
 
 
 def components(step: Record) -> dict[str, float]:
-    """The weighted sum of each component of a labelled step, by name."""
+    """Return the weighted sum of each component of a labelled step, by name."""
     terms: dict[str, float] = {}
     for component in step["components"]:
         name = component["name"]
@@ -76,22 +96,22 @@ def components(step: Record) -> dict[str, float]:
 
 
 def json(field: str) -> Column:
-    """A field as JSON."""
+    """Encode a field as JSON."""
     return lambda record: orjson.dumps(record[field]).decode()
 
 
 def size(field: str) -> Column:
-    """How many things a field holds."""
+    """Count the elements of a field."""
     return lambda record: len(record[field])
 
 
 def of_label(field: str) -> Column:
-    """A field of the label that a reward component is of."""
+    """Read a field of the label of a reward component."""
     return lambda term: term["label"][field]
 
 
 def each(field: str) -> Column:
-    """A field of every component of a ComponentStats record."""
+    """Read a field of every component of a ComponentStats record."""
     return lambda record: [component[field] for component in record["components"]]
 
 
@@ -164,7 +184,7 @@ _TRAJECTORIES = table(
     started_at=itemgetter("started_at_us"),
     ended_at=itemgetter("ended_at_us"),
 )
-# A row of this table is made of a LabeledStep with its trajectory's id and revision put in.
+# Record: a LabeledStep, with the id and revision of its trajectory.
 _TRAJECTORY_STEPS = table(
     "trajectory_steps",
     "trajectory_id revision step_index event_id reward return_to_go version_min version_max prompt_tokens "
@@ -173,7 +193,7 @@ _TRAJECTORY_STEPS = table(
     tool_calls=size("tool_calls"),
     tool_results=lambda step: sum(call["result"] is not None for call in step["tool_calls"]),
 )
-# A row of this table is made of a RewardComponent with `label` put in: its trajectory, and `step_index`.
+# Record: a RewardComponent, with its trajectory as `label`, and `step_index`.
 _REWARD_COMPONENTS = table(
     "reward_components",
     "step_index name kind level source value raw_value weight final feedback_event_id",
@@ -248,7 +268,7 @@ _LEARNER_UPDATES = table(
     "event_id model root update learner_version groups trajectories figures dropped seconds job",
     occurred_at=_occurred_at,
 )
-# A row of this table is made of a LagFigures with its update put in.
+# Record: a LagFigures, with fields of its update.
 _LEARNER_UPDATE_LAGS = table(
     "learner_update_lags",
     "model root update least most tokens effective_share clip_share rejected_share kl",
@@ -288,33 +308,33 @@ TABLES = {
 }
 
 _TABLE_OF_TOPIC = {
-    "governed-steps": _STEPS,
-    "governed-feedback": _FEEDBACK,
-    "closures": _CLOSURES,
-    "labeled-trajectories": _TRAJECTORIES,
-    "trajectory-stats": _TRAJECTORY_STATS,
-    "component-stats": _COMPONENT_STATS,
-    "alarms": _ALARMS,
-    "checkpoints": _CHECKPOINTS,
-    "worker-status": _WORKER_STATUS,
-    "curation": _CURATION,
-    "governance-audit": _AUDIT,
-    "policies": _POLICIES,
-    "reward-specs": _REWARD_SPECS,
-    "consents": _CONSENTS,
-    "erasures": _ERASURES,
-    "training-decisions": _TRAINING_DECISIONS,
-    "learner-updates": _LEARNER_UPDATES,
-    "dead-letters": _DEAD_LETTERS,
+    GOVERNED_STEPS: _STEPS,
+    GOVERNED_FEEDBACK: _FEEDBACK,
+    CLOSURES: _CLOSURES,
+    LABELED_TRAJECTORIES: _TRAJECTORIES,
+    TRAJECTORY_STATS: _TRAJECTORY_STATS,
+    COMPONENT_STATS: _COMPONENT_STATS,
+    ALARMS: _ALARMS,
+    CHECKPOINTS: _CHECKPOINTS,
+    WORKER_STATUS: _WORKER_STATUS,
+    CURATION: _CURATION,
+    GOVERNANCE_AUDIT: _AUDIT,
+    POLICIES: _POLICIES,
+    REWARD_SPECS: _REWARD_SPECS,
+    CONSENTS: _CONSENTS,
+    ERASURES: _ERASURES,
+    TRAINING_DECISIONS: _TRAINING_DECISIONS,
+    LEARNER_UPDATES: _LEARNER_UPDATES,
+    DEAD_LETTERS: _DEAD_LETTERS,
 }
 TOPICS = tuple(_TABLE_OF_TOPIC)
 """Topics whose records become rows."""
 
 
 def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
-    """The rows that a record becomes, as (name of the table, values in the order of its columns).
+    """Yield the rows of a record, as (name of the table, values in the order of its columns).
 
-    None for a record whose person was erased: so a replay brings back nothing of what erasing deleted.
+    The record of an erased person has no rows, so that a replay does not restore deleted rows.
 
     Raises:
         KeyError: a topic that is not in `TOPICS`.
@@ -324,13 +344,13 @@ def rows(topic: str, record: Record) -> Iterator[tuple[str, Row]]:
         return
     yield written.name, written.row(record)
     if written is _TRAJECTORIES:
-        whose = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}
+        of_trajectory = {"trajectory_id": record["trajectory_id"], "revision": record["revision"]}
         for step in record["steps"]:
-            yield _TRAJECTORY_STEPS.name, _TRAJECTORY_STEPS.row({**step, **whose})
+            yield _TRAJECTORY_STEPS.name, _TRAJECTORY_STEPS.row({**step, **of_trajectory})
             for term in step["components"]:
                 of_step = {**term, "step_index": step["step_index"], "label": record}
                 yield _REWARD_COMPONENTS.name, _REWARD_COMPONENTS.row(of_step)
     elif written is _LEARNER_UPDATES:
-        of = {name: record[name] for name in ("occurred_at_us", "model", "root", "update")}
+        of_update = {name: record[name] for name in ("occurred_at_us", "model", "root", "update")}
         for lag in record["lags"]:
-            yield _LEARNER_UPDATE_LAGS.name, _LEARNER_UPDATE_LAGS.row({**lag, **of})
+            yield _LEARNER_UPDATE_LAGS.name, _LEARNER_UPDATE_LAGS.row({**lag, **of_update})

@@ -1,1 +1,1 @@
-"""Statistics of cohorts and of reward components, and the alarms that follow from them."""
+"""Sum up trajectories and reward components by cohort, and find rewards that are gamed."""

@@ -1,7 +1,8 @@
-"""Statistics of trajectories and cohorts, as sums that a newer revision can be taken back out of. Pure.
+"""Sum up trajectories by cohort. A newer revision replaces the contribution of the older one. Pure.
 
-Sums of rewards and times are kept as integers (billionths, microseconds): unlike floating-point sums they do not
-depend on the order of additions, so that a rebuild gives the same figures to the last bit.
+Rewards and times are integers (billionths, microseconds). Unlike floating-point sums, they do not depend on the order
+of
+addition: a rebuild gives the same figures to the last bit.
 """
 
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from typing import Self
 from stepstream.topics.events import LabeledTrajectory
 
 REWARD_UNIT = 1_000_000_000
+"""Units of `Sums.reward` in a reward of 1."""
 TIME_UNIT = 1_000
+"""Units of `Sums.duration` in a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """What trajectories are compared by; `tool` empty: all of the trajectory."""
+    """Properties by which trajectories are compared; `tool` empty: whole trajectories."""
 
     agent: str
     model: str
@@ -28,7 +31,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What is added up."""
+    """Totals of a cohort; `reward` in `REWARD_UNIT`, `duration` in `TIME_UNIT`."""
 
     trajectories: int = 0
     successes: int = 0
@@ -43,47 +46,48 @@ class Sums:
     duration: int = 0
 
     def __add__(self, other: Self) -> "Sums":
-        return Sums(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Sums(*(left + right for left, right in zip(astuple(self), astuple(other), strict=True)))
 
     def __neg__(self) -> "Sums":
-        return Sums(*(-mine for mine in astuple(self)))
+        return Sums(*(-value for value in astuple(self)))
 
 
-def contributions(labelled: LabeledTrajectory) -> Iterator[tuple[Cohort, Sums]]:
-    """What one labelled trajectory adds to each of its cohorts: the whole of it, then each of its tools.
+def contributions(label: LabeledTrajectory) -> Iterator[tuple[Cohort, Sums]]:
+    """Yield the contribution of a trajectory to each of its cohorts: first the whole trajectory, then each of its
+    tools.
 
-    The duration of the whole is the time of its model calls, that of a tool the time of its calls.
+    The duration of a trajectory is that of its model calls; the duration of a tool is that of its calls.
     """
     names = (
-        labelled["agent"],
-        labelled["model"],
-        labelled["version_max"],
-        labelled["harness_version"],
-        labelled["split"],
+        label["agent"],
+        label["model"],
+        label["version_max"],
+        label["harness_version"],
+        label["split"],
     )
-    success = labelled["success"]
+    success = label["success"]
     counted = {
         "trajectories": 1,
         "successes": int(success is True),
         "failures": int(success is False),
-        "truncated": int(labelled["end"] != "terminated"),
+        "truncated": int(label["end"] != "terminated"),
     }
-    steps = labelled["steps"]
-    reward = round(labelled["reward"] * REWARD_UNIT)
+    steps = label["steps"]
+    reward = round(label["reward"] * REWARD_UNIT)
     yield (
         Cohort(*names, tool=""),
         Sums(
             **counted,
             steps=len(steps),
             errors=sum(step["error"] is not None for step in steps),
-            tool_calls=sum(use["calls"] for use in labelled["tools"]),
-            prompt_tokens=labelled["prompt_tokens"],
-            response_tokens=labelled["response_tokens"],
+            tool_calls=sum(use["calls"] for use in label["tools"]),
+            prompt_tokens=label["prompt_tokens"],
+            response_tokens=label["response_tokens"],
             reward=reward,
             duration=sum(round((step["duration_ms"] or 0.0) * TIME_UNIT) for step in steps),
         ),
     )
-    for use in labelled["tools"]:
+    for use in label["tools"]:
         if use["name"]:
             yield (
                 Cohort(*names, tool=use["name"]),

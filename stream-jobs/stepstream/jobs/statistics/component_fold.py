@@ -1,8 +1,8 @@
-"""The part of `measure` that follows reward components: sums by cohort and period, exact under revisions.
+"""Sum up reward components by cohort and period, exactly under revisions: a part of the fold of `measure`.
 
-State of a partition: of each group its sums in a period, of each cohort and period the sums over its groups. They are
-integers of any size (squares of millionths leave 64 bits), so they are kept as JSON of the standard library; within a
-batch they are kept as they are, and written when it settles.
+State of a partition: the sums of each group in a period, and of each cohort and period the sums over its groups. They
+are integers of any size (squares of millionths exceed 64 bits), saved as JSON by the standard library. During a batch
+they stay in memory.
 """
 
 import hashlib
@@ -15,82 +15,82 @@ from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.statistics.alarms import Series
-from stepstream.jobs.statistics.component_sums import CohortKey, place_of, told, values_of
+from stepstream.jobs.statistics.component_sums import CohortKey, cohort_key_of, to_records, values_of
 from stepstream.jobs.statistics.moments import Moments
+from stepstream.topics.catalogue import COMPONENT_STATS
 from stepstream.topics.events import LabeledTrajectory, new_component_stats
 from stepstream.topics.ids import derived_id
 
-TOPIC = "component-stats"
 _GROUP, _PERIOD = b"g", b"p"
 
 Counted = list[Any]
-"""What a trajectory was counted as: its place, its group, and its value of each series."""
+"""Saved contribution of a trajectory: its cohort, its group, and its value of each series."""
 Sums = dict[Series, list[int]]
-"""Of a period the fields of `Moments`, of a group [trajectories, total, squares]; values in millionths."""
+"""Of a period the fields of `Moments`; of a group [trajectories, total, squares]. Values in millionths."""
 
 
 @dataclass(slots=True)
 class _Period:
-    """A period that a batch touched, as of the last record that did."""
+    """Period that a batch changed, with the last record that changed it."""
 
     identity: str
-    place: CohortKey
+    cohort: CohortKey
     sums: Sums
     record: Record
     occurred_at_us: int
 
 
 class ComponentFold:
-    """Keeps the sums of one partition. Use it within the fold of `measure`."""
+    """Sums of one partition. Use it within the fold of `measure`."""
 
     def __init__(self, job: str) -> None:
-        """`job` is its name and version, as `measure@1`."""
+        """Create it; `job` is name and version, as `measure@1`."""
         self._job = job
         self._periods: dict[bytes, _Period] = {}
         self._groups: dict[bytes, Sums] = {}
 
-    def take(self, labelled: LabeledTrajectory, before: Counted | None, record: Record, changes: Changes) -> Counted:
-        """Counts a trajectory in place of what it was counted as `before`; returns what it is counted as now."""
-        place, values = place_of(labelled), values_of(labelled)
-        group = _digest(f"{labelled['tenant']}\0{labelled['group_id'] or labelled['trajectory_id']}").hex()
-        at_us = labelled["occurred_at_us"]
+    def replace(self, label: LabeledTrajectory, before: Counted | None, record: Record, changes: Changes) -> Counted:
+        """Add a trajectory, remove its earlier contribution `before`, and return the new contribution."""
+        cohort, values = cohort_key_of(label), values_of(label)
+        group = _digest(f"{label['tenant']}\0{label['group_id'] or label['trajectory_id']}").hex()
+        at_us = label["occurred_at_us"]
         if before is not None:
             earlier = {Series(*series): value for series, value in before[2]}
             self._count(self._period(CohortKey(*before[0]), record, at_us, changes), before[1], earlier, -1, changes)
-        self._count(self._period(place, record, at_us, changes), group, values, 1, changes)
-        return [list(place), group, [[list(series), value] for series, value in values.items()]]
+        self._count(self._period(cohort, record, at_us, changes), group, values, 1, changes)
+        return [list(cohort), group, [[list(series), value] for series, value in values.items()]]
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Writes what a batch changed, and publishes one snapshot of each cohort and period touched."""
+        """Save the changes of a batch, and publish one snapshot of each cohort and period that changed."""
         for key, members in self._groups.items():
             _write(changes, key, {series: sums for series, sums in members.items() if sums[0]})
         for key, period in self._periods.items():
             _write(changes, key, period.sums)
             version = period.record.offset + 1
             snapshot = new_component_stats(
-                event_id=derived_id(self._job, TOPIC, period.identity, version),
+                event_id=derived_id(self._job, COMPONENT_STATS, period.identity, version),
                 occurred_at_us=period.occurred_at_us,
                 key=period.identity,
                 partition=period.record.partition,
                 version=version,
-                **period.place._asdict(),
-                components=told({series: Moments(*sums) for series, sums in period.sums.items()}),
+                **period.cohort._asdict(),
+                components=to_records({series: Moments(*sums) for series, sums in period.sums.items()}),
             )
-            out.emit(TOPIC, period.identity, snapshot)
+            out.emit(COMPONENT_STATS, period.identity, snapshot)
         self._groups.clear()
         self._periods.clear()
 
-    def _period(self, place: CohortKey, record: Record, at_us: int, changes: Changes) -> _Period:
-        identity = json.dumps([*place, record.partition])
+    def _period(self, cohort: CohortKey, record: Record, at_us: int, changes: Changes) -> _Period:
+        identity = json.dumps([*cohort, record.partition])
         key = _PERIOD + _digest(identity)
         period = self._periods.get(key)
         if period is None:
-            period = self._periods[key] = _Period(identity, place, _read(changes, key), record, at_us)
+            period = self._periods[key] = _Period(identity, cohort, _read(changes, key), record, at_us)
         period.record, period.occurred_at_us = record, at_us
         return period
 
     def _count(self, period: _Period, group: str, values: Mapping[Series, int], by: int, changes: Changes) -> None:
-        """Adds a trajectory's values to its group and period (`by` 1), or takes them away (-1)."""
+        """Add a trajectory's values to its group and period (`by` 1), or remove them (-1)."""
         key = _GROUP + _digest(f"{period.identity}/{group}")
         members = self._groups.get(key)
         if members is None:
@@ -99,7 +99,7 @@ class ComponentFold:
             count, total, squares = members.get(series, (0, 0, 0))
             now, sum_now = count + by, total + by * value
             members[series] = [now, sum_now, squares + by * value * value]
-            # What the group adds to the fields of `Moments`, now less than before.
+            # Change of the group's contribution to each field of `Moments`.
             change = (
                 by,
                 (now > 0) - (count > 0),

@@ -1,7 +1,7 @@
-"""What a labelled trajectory adds to the statistics of reward components. Pure.
+"""Compute the contribution of a labelled trajectory to the statistics of reward components. Pure.
 
-Values are kept as integers (millionths): their sums and squares do not depend on the order of additions, and a newer
-revision can be taken back out of them without a trace.
+Values are integers (millionths): their sums and squares do not depend on the order of addition, and a newer revision
+can replace an older one exactly.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _HOUR_US = 3600 * 1_000_000
 
 
 class CohortKey(NamedTuple):
-    """Cohort and period: what a ComponentStats record is about, but for its partition."""
+    """Cohort and period: the key of a ComponentStats record, without its partition."""
 
     environment: str
     agent: str
@@ -27,25 +27,25 @@ class CohortKey(NamedTuple):
     hour: int
 
 
-def place_of(labelled: LabeledTrajectory) -> CohortKey:
-    """Where a trajectory is counted."""
+def cohort_key_of(label: LabeledTrajectory) -> CohortKey:
+    """Return the cohort and period of a trajectory."""
     return CohortKey(
-        labelled["environment"],
-        labelled["agent"],
-        labelled["model"],
-        labelled["split"],
-        labelled["reward_spec"],
-        labelled["version_max"],
-        labelled["ended_at_us"] // _HOUR_US,
+        label["environment"],
+        label["agent"],
+        label["model"],
+        label["split"],
+        label["reward_spec"],
+        label["version_max"],
+        label["ended_at_us"] // _HOUR_US,
     )
 
 
-def values_of(labelled: LabeledTrajectory) -> dict[Series, int]:
-    """The trajectory's value of each series, in millionths: of a component the sum over its steps."""
-    values = {Series(REWARD, REWARD, 1.0, 1): labelled["reward"]}
-    if labelled["success"] is not None:
-        values[Series(SUCCESS, SUCCESS, 0.0, 1)] = float(labelled["success"])
-    for step in labelled["steps"]:
+def values_of(label: LabeledTrajectory) -> dict[Series, int]:
+    """Return the trajectory's value of each series, in millionths; of a component, the sum over its steps."""
+    values = {Series(REWARD, REWARD, 1.0, 1): label["reward"]}
+    if label["success"] is not None:
+        values[Series(SUCCESS, SUCCESS, 0.0, 1)] = float(label["success"])
+    for step in label["steps"]:
         for term in step["components"]:
             series = Series(term["kind"], term["name"], term["weight"], direction(term))
             values[series] = values.get(series, 0.0) + term["value"]
@@ -53,14 +53,16 @@ def values_of(labelled: LabeledTrajectory) -> dict[Series, int]:
 
 
 def direction(term: RewardComponent) -> int:
-    """1 where more of it is better, by the weight that it is paid with or, where it is not paid, declared with."""
+    """Return 1 if more is better, -1 if less is: the sign of the paid weight, or of the declared one if nothing is
+    paid.
+    """
     if term["weight"]:
         return 1 if term["weight"] > 0 else -1
     return term["direction"]
 
 
-def told(sums: Mapping[Series, Moments]) -> list[ComponentSums]:
-    """Sums in millionths as records; series that have no trajectories any more are left out."""
+def to_records(sums: Mapping[Series, Moments]) -> list[ComponentSums]:
+    """Return sums in millionths as records, without series that have no trajectories any more."""
     return [
         new_component_sums(
             name=series.name,
@@ -80,8 +82,8 @@ def told(sums: Mapping[Series, Moments]) -> list[ComponentSums]:
     ]
 
 
-def heard(components: list[ComponentSums]) -> dict[Series, Moments]:
-    """The reverse of `told`, with values in their own unit."""
+def from_records(components: list[ComponentSums]) -> dict[Series, Moments]:
+    """Return records as sums in their own unit: the inverse of `to_records`."""
     return {
         Series(each["kind"], each["name"], each["weight"], each["direction"]): Moments(
             each["trajectories"],

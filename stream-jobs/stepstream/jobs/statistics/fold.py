@@ -1,4 +1,4 @@
-"""The fold of the `measure` job."""
+"""Fold labelled trajectories into statistics of each trajectory and cohort: the fold of the `measure` job."""
 
 import hashlib
 from dataclasses import asdict, astuple
@@ -12,34 +12,21 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
 from stepstream.jobs.statistics.cohorts import REWARD_UNIT, TIME_UNIT, Cohort, Sums, contributions
 from stepstream.jobs.statistics.component_fold import ComponentFold
+from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import LabeledTrajectory, StatsScope, TrajectoryStats, new_trajectory_stats
 from stepstream.topics.ids import derived_id
 
 NAME = "measure"
-
-
 VERSION = "1"
-
-
 JOB = f"{NAME}@{VERSION}"
-
-
-LABELS, STATS = "labeled-trajectories", "trajectory-stats"
-
-
-LABELS, STATS = "labeled-trajectories", "trajectory-stats"
-
-
-_TRAJECTORY, _COHORT = b"t", b"c"
-
 
 _TRAJECTORY, _COHORT = b"t", b"c"
 
 
 class MeasureFold:
-    """One partition of labelled trajectories.
+    """Fold of one partition.
 
-    State: of each trajectory the revision that counts and what it adds to its cohorts; of each cohort its sums.
+    State: for each trajectory its revision and its contribution to each cohort; for each cohort its sums.
     """
 
     def __init__(self) -> None:
@@ -47,55 +34,55 @@ class MeasureFold:
         self._components = ComponentFold(JOB)
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Counts a trajectory, in place of its earlier revision if there was one."""
-        labelled = cast(LabeledTrajectory, event)
-        key = _TRAJECTORY + _digest(labelled["trajectory_id"])
+        """Add a trajectory; it replaces its earlier revision."""
+        label = cast(LabeledTrajectory, event)
+        key = _TRAJECTORY + _digest(label["trajectory_id"])
         packed = changes.get(key)
         before: dict[str, Any] = {"revision": 0, "label": "", "adds": []} if packed is None else orjson.loads(packed)
-        revision, label = labelled["revision"], labelled["event_id"]
-        if revision < before["revision"] or label == before["label"]:
+        revision, label_id = label["revision"], label["event_id"]
+        if revision < before["revision"] or label_id == before["label"]:
             out.count(metrics.DUPLICATES.labels(record.topic))
             return
-        adds = list(contributions(labelled))
-        counted = self._components.take(labelled, before.get("counted"), record, changes)
+        adds = list(contributions(label))
+        counted = self._components.replace(label, before.get("counted"), record, changes)
         now = {"adds": [[astuple(c), astuple(s)] for c, s in adds], "counted": counted}
-        changes.put(key, orjson.dumps({"revision": revision, "label": label} | now))
+        changes.put(key, orjson.dumps({"revision": revision, "label": label_id} | now))
         difference: dict[Cohort, Sums] = {}
         for cohort, sums in before["adds"]:
             difference[Cohort(*cohort)] = -Sums(*sums)
         for cohort, sums in adds:
             difference[cohort] = difference.get(cohort, Sums()) + sums
         for cohort, sums in difference.items():
-            self._add(cohort, sums, record, labelled, changes)
+            self._add(cohort, sums, record, label, changes)
         whole, whole_sums = adds[0]
         self._snapshots[key] = _snapshot(
-            "trajectory", labelled["trajectory_id"], whole, whole_sums, record, labelled, labelled["trajectory_id"]
+            "trajectory", label["trajectory_id"], whole, whole_sums, record, label, label["trajectory_id"]
         )
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Publishes one snapshot of each trajectory, cohort and period touched."""
+        """Publish one snapshot of each trajectory, cohort and period that the batch changed."""
         for snapshot in self._snapshots.values():
-            out.emit(STATS, snapshot["key"], snapshot)
+            out.emit(TRAJECTORY_STATS, snapshot["key"], snapshot)
         self._snapshots.clear()
         self._components.end_batch(changes, out)
 
     def due(self, now_ms: int) -> bool:
-        """Never: nothing here depends on time."""
+        """Return False: nothing depends on time."""
         return False
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
-        """Nothing: snapshots are absolute."""
+        """Do nothing: snapshots hold totals."""
 
-    def _add(self, cohort: Cohort, sums: Sums, record: Record, labelled: LabeledTrajectory, changes: Changes) -> None:
+    def _add(self, cohort: Cohort, sums: Sums, record: Record, label: LabeledTrajectory, changes: Changes) -> None:
         identity = orjson.dumps([*astuple(cohort), record.partition]).decode()
         key = _COHORT + _digest(identity)
         packed = changes.get(key)
         total = sums if packed is None else Sums(*orjson.loads(packed)) + sums
         changes.put(key, orjson.dumps(astuple(total)))
-        self._snapshots[key] = _snapshot("cohort", identity, cohort, total, record, labelled, None)
+        self._snapshots[key] = _snapshot("cohort", identity, cohort, total, record, label, None)
 
 
 def _snapshot(
@@ -104,7 +91,7 @@ def _snapshot(
     cohort: Cohort,
     sums: Sums,
     record: Record,
-    labelled: LabeledTrajectory,
+    label: LabeledTrajectory,
     trajectory_id: str | None,
 ) -> TrajectoryStats:
     counts = asdict(sums)
@@ -112,7 +99,7 @@ def _snapshot(
     version = record.offset + 1
     return new_trajectory_stats(
         event_id=derived_id(JOB, scope, key, record.partition, version),
-        occurred_at_us=labelled["occurred_at_us"],
+        occurred_at_us=label["occurred_at_us"],
         scope=scope,
         key=key,
         partition=record.partition,

@@ -1,12 +1,13 @@
-"""Moments of a series over trajectories whose attempts at one task depend on each other, and a test of two. Pure.
+"""Compute moments of a series over trajectories whose attempts at one task are correlated, and compare two series.
+Pure.
 
 The mean is over trajectories; its standard error is over groups. With N trajectories in G groups, n_g of them with
-total S_g in group g, and mean m = ΣS_g / N, the cluster-robust variance of a mean (Liang and Zeger 1986; for a ratio
-of sums: Cochran, Sampling Techniques, 1977, eq. 11.9)
+total S_g in group g, and mean m = ΣS_g / N, the cluster-robust variance of a mean (Liang and Zeger 1986; for a ratio of
+sums: Cochran, Sampling Techniques, 1977, eq. 11.9)
 
     Var(m) = G / (G − 1) · Σ_g (S_g − n_g m)² / N² = G / (G − 1) · (ΣS_g² − 2m Σn_g S_g + m² Σn_g²) / N²
 
-needs only sums, so that periods and partitions add up in any order.
+needs only sums, so periods and partitions add up in any order.
 """
 
 import math
@@ -20,7 +21,7 @@ _PRECISION = 1e-14
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Sums over trajectories; integers add up exactly, floats nearly so."""
+    """Sums over trajectories. Integers add up exactly, floats approximately."""
 
     trajectories: int = 0
     groups: int = 0
@@ -47,7 +48,7 @@ class Moments:
 
     @property
     def mean(self) -> float:
-        """Mean over trajectories; there must be some."""
+        """Mean over trajectories; there must be at least one."""
         return self.total / self.trajectories
 
     @property
@@ -57,21 +58,22 @@ class Moments:
 
     @property
     def variance_of_mean(self) -> float:
-        """Squared standard error of the mean, over groups; infinite where there are fewer than two."""
+        """Squared standard error of the mean, over groups; infinite for fewer than two groups."""
         if self.groups < 2:
             return math.inf
         mean = self.mean
         residual = self.group_squares - 2 * mean * self.group_cross + mean * mean * self.group_sizes
-        # What rounding leaves of a series that never varies is not variance.
+        # The residual of a constant series is a rounding error.
         if residual <= 1e-12 * max(self.group_squares, mean * mean * self.group_sizes):
             return 0.0
         return self.groups / (self.groups - 1) * residual / self.trajectories**2
 
 
 def p_rise(before: Moments, after: Moments) -> float:
-    """One-sided p-value that the mean is larger in `after`: Welch's test (1947) with standard errors over groups.
+    """Return the one-sided p-value that the mean is larger in `after`: Welch's test (1947), standard errors over
+    groups.
 
-    Two series that never vary have no error: 0 where the second is larger, otherwise 1.
+    Two series that never vary have no error: 0 if the second is larger, otherwise 1.
     """
     if not before.trajectories or not after.trajectories:
         return 1.0
@@ -87,7 +89,7 @@ def p_rise(before: Moments, after: Moments) -> float:
 
 
 def effect(before: Moments, after: Moments) -> float:
-    """Cohen's d: by how many standard deviations of a trajectory the mean rose (negative: fell)."""
+    """Return Cohen's d: the rise of the mean in standard deviations of a trajectory (negative: a fall)."""
     difference = after.mean - before.mean
     spread = math.sqrt((before.spread**2 + after.spread**2) / 2)
     if spread == 0.0:
@@ -96,7 +98,7 @@ def effect(before: Moments, after: Moments) -> float:
 
 
 def student_tail(t: float, freedom: float) -> float:
-    """P(T > t) of Student's distribution: I_x(ν/2, 1/2) / 2 with x = ν / (ν + t²), for t ≥ 0.
+    """Return P(T > t) of Student's distribution: I_x(ν/2, 1/2) / 2 with x = ν / (ν + t²), for t ≥ 0.
 
     Abramowitz and Stegun, 26.5.27 and 26.7.1.
     """
@@ -105,7 +107,7 @@ def student_tail(t: float, freedom: float) -> float:
 
 
 def _beta_share(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (A&S 26.5.8), after Lentz."""
+    """Return the regularised incomplete beta function I_x(a, b): its continued fraction (A&S 26.5.8), after Lentz."""
     if x <= 0.0 or x >= 1.0:
         return float(x >= 1.0)
     if x > (a + 1) / (a + b + 2):

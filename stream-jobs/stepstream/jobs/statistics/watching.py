@@ -1,7 +1,7 @@
-"""What `watch` knows of every cohort, and what it decides: pure, but for the time that it is told.
+"""Decide which alarms to raise and to clear: the state of the `watch` job. Pure: callers pass the time.
 
-What stands by the statistics (`alarms.standing`) is compared with what stands by the log: what is missing there is
-raised, what is too much is cleared.
+The alarms that the statistics justify (`alarms.active_alarms`) are compared with those that are active on the log.
+Missing ones are raised, surplus ones are cleared.
 """
 
 from collections import defaultdict
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stepstream.config import AlarmsSettings
-from stepstream.jobs.statistics.alarms import Finding, Period, Series, Sums, Window, merge, standing, windows
-from stepstream.jobs.statistics.component_sums import heard
+from stepstream.jobs.statistics.alarms import Finding, Period, Series, Sums, Window, active_alarms, merge_sums, windows
+from stepstream.jobs.statistics.component_sums import from_records
 from stepstream.topics.events import Alarm, ComponentStats, new_alarm
 from stepstream.topics.ids import derived_id
 
@@ -18,7 +18,7 @@ RAISED, CLEARED = "raised", "cleared"
 
 
 class Family(NamedTuple):
-    """Whose trajectories are compared, whatever they were paid by."""
+    """Trajectories that are comparable under any reward specification."""
 
     environment: str
     agent: str
@@ -34,30 +34,30 @@ class Cohort(NamedTuple):
 
 
 class Watcher:
-    """All cohorts. Not thread-safe."""
+    """Statistics and alarms of all cohorts. Not thread-safe."""
 
     def __init__(self, rule: AlarmsSettings, job: str) -> None:
-        """`job` is its name and version, as `watch@1`."""
+        """Create it; `job` is name and version, as `watch@1`."""
         self._rule, self._job = rule, job
         self._parts: defaultdict[Cohort, dict[Period, dict[int, tuple[int, Sums]]]] = defaultdict(dict)
         """Version and sums by cohort, period and partition."""
         self._periods: defaultdict[Cohort, dict[Period, Sums]] = defaultdict(dict)
-        """The sums of the partitions together."""
+        """Sums over partitions."""
         self._specs: defaultdict[Family, set[str]] = defaultdict(set)
         self._touched: set[Family] = set()
         self._alarms: dict[str, Alarm] = {}
 
     @property
-    def standing(self) -> list[Alarm]:
-        """The alarms that stand."""
+    def active(self) -> list[Alarm]:
+        """Alarms that are active."""
         return [alarm for alarm in self._alarms.values() if alarm["state"] == RAISED]
 
-    def decided(self, alarm: Alarm) -> None:
-        """Learns of an earlier decision."""
+    def add_decision(self, alarm: Alarm) -> None:
+        """Record an earlier decision."""
         self._alarms[alarm["alarm_id"]] = alarm
 
-    def learn(self, stats: ComponentStats) -> None:
-        """Takes a snapshot of statistics; an older one than is known already changes nothing."""
+    def add_stats(self, stats: ComponentStats) -> None:
+        """Add a snapshot of statistics, unless a newer one is known."""
         family = Family(stats["environment"], stats["agent"], stats["model"], stats["split"])
         cohort = Cohort(family, stats["reward_spec"])
         version = stats["policy_version"]
@@ -65,36 +65,36 @@ class Watcher:
         parts = self._parts[cohort].setdefault(period, {})
         known, _ = parts.get(stats["partition"], (-1, {}))
         if stats["version"] > known:
-            parts[stats["partition"]] = stats["version"], heard(stats["components"])
-            self._periods[cohort][period] = merge(sums for _, sums in parts.values())
+            parts[stats["partition"]] = stats["version"], from_records(stats["components"])
+            self._periods[cohort][period] = merge_sums(sums for _, sums in parts.values())
             self._specs[family].add(cohort.reward_spec)
             self._touched.add(family)
 
     def decide(self, now_us: int) -> Iterator[Alarm]:
-        """What has to be told now; call it when all that is known of the log has been learned."""
+        """Yield the decisions that are due. Call it when the log has been read to its end."""
         for family in sorted(self._touched):
             for cohort in sorted(Cohort(family, spec) for spec in self._specs[family]):
                 for alarm in self._changes(cohort, now_us):
-                    self.decided(alarm)
+                    self.add_decision(alarm)
                     yield alarm
         self._touched.clear()
 
     def _changes(self, cohort: Cohort, now_us: int) -> Iterator[Alarm]:
         wanted = {finding.falling[:2]: finding for finding in self._wanted(cohort)}
-        told = {(alarm["kind"], alarm["falling"]): alarm for alarm in self.standing if _cohort_of(alarm) == cohort}
-        for falling in sorted(told.keys() - wanted.keys()):
-            yield self._next(told[falling] | {"state": CLEARED}, now_us)
-        for falling in sorted(wanted.keys() - told.keys()):
+        raised = {(alarm["kind"], alarm["falling"]): alarm for alarm in self.active if _cohort_of(alarm) == cohort}
+        for falling in sorted(raised.keys() - wanted.keys()):
+            yield self._next(raised[falling] | {"state": CLEARED}, now_us)
+        for falling in sorted(wanted.keys() - raised.keys()):
             yield self._next(self._raise(cohort, wanted[falling]), now_us)
 
     def _wanted(self, cohort: Cohort) -> list[Finding]:
-        """What stands by the statistics; nothing, once another specification has taken the cohort's place."""
+        """Return the findings that justify alarms; none once the cohort has another reward specification."""
         periods = self._periods[cohort]
         for spec in self._specs[cohort.family] - {cohort.reward_spec}:
             others = self._periods[Cohort(cohort.family, spec)]
             if max(others) > max(periods) and windows(others, self._rule.window):
                 return []
-        return standing(periods, self._rule)
+        return active_alarms(periods, self._rule)
 
     def _raise(self, cohort: Cohort, finding: Finding) -> Alarm:
         rising, falling, before, after = finding.rising, finding.falling, finding.before, finding.after
@@ -125,7 +125,7 @@ class Watcher:
         )
 
     def _next(self, alarm: Alarm, now_us: int) -> Alarm:
-        """The decision as an event: derived from the alarm's decision before it."""
+        """Return the decision as an event, derived from the previous decision about the alarm."""
         earlier = self._alarms.get(alarm["alarm_id"])
         origin = "" if earlier is None else earlier["event_id"]
         event_id = derived_id(self._job, alarm["alarm_id"], alarm["state"], origin)
@@ -141,7 +141,7 @@ def _version(period: Period) -> int | None:
 
 
 def _message(cohort: Cohort, finding: Finding, means: list[float]) -> str:
-    def told(series: Series) -> str:
+    def name_of(series: Series) -> str:
         return series.name if series.kind == series.name else f"{series.kind} '{series.name}'"
 
     def when(window: Window) -> str:
@@ -151,7 +151,7 @@ def _message(cohort: Cohort, finding: Finding, means: list[float]) -> str:
 
     name = cohort.family.agent + (f" in {cohort.family.environment}" if cohort.family.environment else "")
     return (
-        f"{name}, {cohort.family.model}: {told(finding.rising)} went from {means[0]:.3g} to {means[1]:.3g} while "
-        f"{told(finding.falling)} went from {means[2]:.3g} to {means[3]:.3g} ({when(finding.before)}, then "
-        f"{when(finding.after)}): what is rewarded may be gamed"
+        f"{name}, {cohort.family.model}: {name_of(finding.rising)} went from {means[0]:.3g} to {means[1]:.3g} while "
+        f"{name_of(finding.falling)} went from {means[2]:.3g} to {means[3]:.3g} ({when(finding.before)}, then "
+        f"{when(finding.after)}): the reward may be gamed"
     )

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepstream.config import AlarmsSettings
-from stepstream.jobs.statistics.alarms import REWARD, SUCCESS, Period, Series, Sums, merge, standing, windows
+from stepstream.jobs.statistics.alarms import REWARD, SUCCESS, Period, Series, Sums, active_alarms, merge_sums, windows
 from stepstream.jobs.statistics.moments import Moments
 
 REWARDED = Series(REWARD, REWARD, 1.0, 1)
@@ -42,11 +42,11 @@ HONEST, GAMED, BETTER = (0.4, 0.5, 0.1, 0.1), (0.8, 0.02, 0.9, 0.9), (0.9, 0.9, 
 
 
 def fallen(periods: dict[Period, Sums], rule: AlarmsSettings = RULE) -> list[tuple[str, str]]:
-    return [(finding.falling.name, finding.rising.name) for finding in standing(periods, rule)]
+    return [(finding.falling.name, finding.rising.name) for finding in active_alarms(periods, rule)]
 
 
 def test_a_rewarded_component_that_rises_while_guards_fall_is_told() -> None:
-    [shadow, success] = standing(history(0, HONEST, HONEST, GAMED), RULE)
+    [shadow, success] = active_alarms(history(0, HONEST, HONEST, GAMED), RULE)
     assert (shadow.falling, shadow.rising) == (MALFORMED, BONUS)
     assert (success.falling, success.rising) == (SUCCEEDED, BONUS)
     assert success.p_value < success.threshold == pytest.approx(0.05 / 6 / 2 / 4)
@@ -115,7 +115,7 @@ def test_what_has_been_so_for_long_is_the_new_normal() -> None:
 def test_a_slow_drift_shows_against_windows_further_back() -> None:
     slow = history(0, *((0.5, 0.6 - 0.025 * n, 0.1 + 0.04 * n, 0.1) for n in range(20)), groups=64)
     steady = RULE.model_copy(update={"window": 64})
-    [finding] = standing(slow, steady)
+    [finding] = active_alarms(slow, steady)
     assert finding.falling == SUCCEEDED
     assert finding.after.last.version - finding.before.last.version >= 8
 
@@ -141,17 +141,17 @@ def test_order_and_partitions_change_nothing(
 ) -> None:
     whole = history(seed, *shares)
     half = history(seed + 1, *shares)
-    one = {at: merge([whole[at], half[at]]) for at in whole}
+    one = {at: merge_sums([whole[at], half[at]]) for at in whole}
     order = list(whole)
     rng.shuffle(order)
-    other = {at: merge([half[at], whole[at]]) for at in order}
-    assert standing(one, RULE) == standing(other, RULE)
+    other = {at: merge_sums([half[at], whole[at]]) for at in order}
+    assert active_alarms(one, RULE) == active_alarms(other, RULE)
 
 
 def ever(periods: dict[Period, Sums]) -> bool:
     """Whether an alarm stood after any window."""
     versions: Iterable[Period] = sorted(periods)
-    return any(standing({at: periods[at] for at in periods if at <= newest}, RULE) for newest in versions)
+    return any(active_alarms({at: periods[at] for at in periods if at <= newest}, RULE) for newest in versions)
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.3, 0.3), (0.5, 0.9, 0.05, 0.02)])

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sample_records import T0_US, trajectory
 
 from stepstream.config import AlarmsSettings
-from stepstream.jobs.statistics.component_fold import TOPIC
 from stepstream.jobs.statistics.fold import JOB as MEASURE
 from stepstream.jobs.statistics.fold import MeasureFold
 from stepstream.jobs.statistics.watching import Watcher
+from stepstream.topics.catalogue import COMPONENT_STATS
 from stepstream.topics.events import Alarm, new_labeled_step, new_reward_component
 
 RULE = AlarmsSettings(window=8)
@@ -66,7 +66,7 @@ class Measured:
             partition = sum(label["group_id"].encode()) % len(self._runs)
             run = self._runs[partition]
             record = replace(run.record("labeled-trajectories", label), partition=partition)
-            snapshots += [event for topic, _, event in run.feed([record]) if topic == TOPIC]
+            snapshots += [event for topic, _, event in run.feed([record]) if topic == COMPONENT_STATS]
         return snapshots
 
 
@@ -84,16 +84,16 @@ def story(*shares: tuple[int, int], spec: str = "bad", first: int = 0) -> list[A
     return list(itertools.chain.from_iterable(version_of(v, *share, spec=spec) for v, share in versions))
 
 
-def told(watcher: Watcher, snapshots: list[Any], now_us: int = T0_US) -> list[Alarm]:
+def raised(watcher: Watcher, snapshots: list[Any], now_us: int = T0_US) -> list[Alarm]:
     for snapshot in snapshots:
-        watcher.learn(snapshot)
+        watcher.add_stats(snapshot)
     return list(watcher.decide(now_us))
 
 
 def test_an_alarm_is_raised_once_and_cleared_once() -> None:
     watcher, measure = Watcher(RULE, JOB), Measured()
     snapshots = measure.feed(story(*STORY))
-    [alarm] = told(watcher, snapshots)
+    [alarm] = raised(watcher, snapshots)
     assert (alarm["state"], alarm["kind"], alarm["rising"], alarm["falling"]) == (
         "raised",
         "success",
@@ -106,46 +106,46 @@ def test_an_alarm_is_raised_once_and_cleared_once() -> None:
     assert (alarm["baseline_version"], alarm["since_version"], alarm["until_version"]) in {(0, 2, 2), (1, 2, 2)}
     assert alarm["message"].startswith("a, demo: term 'excused' went from 0.0556 to 0.889 while success went from")
     assert alarm["p_value"] < alarm["threshold"]
-    assert told(watcher, snapshots) == []
-    [cleared] = told(watcher, measure.feed(story(CURED, first=len(STORY) + 1)), T0_US + 5)
+    assert raised(watcher, snapshots) == []
+    [cleared] = raised(watcher, measure.feed(story(CURED, first=len(STORY) + 1)), T0_US + 5)
     assert cleared == alarm | {"state": "cleared", "event_id": cleared["event_id"], "occurred_at_us": T0_US + 5}
     assert cleared["event_id"] != alarm["event_id"]
-    assert watcher.standing == []
+    assert watcher.active == []
 
 
 def test_a_restart_decides_nothing_anew_and_misses_nothing() -> None:
     first = Watcher(RULE, JOB)
     snapshots = measured(story(*STORY))
-    [alarm] = told(first, snapshots)
+    [alarm] = raised(first, snapshots)
     again = Watcher(RULE, JOB)
-    again.decided(alarm)
-    assert told(again, snapshots) == []
-    assert again.standing == [alarm]
+    again.add_decision(alarm)
+    assert raised(again, snapshots) == []
+    assert again.active == [alarm]
     # Killed before Kafka had it: decided again, as the same event.
-    assert told(Watcher(RULE, JOB), snapshots) == [alarm]
+    assert raised(Watcher(RULE, JOB), snapshots) == [alarm]
     # Cured while it was away.
     away = Watcher(RULE, JOB)
-    away.decided(alarm)
-    assert [each["state"] for each in told(away, measured(story(*STORY, CURED)))] == ["cleared"]
+    away.add_decision(alarm)
+    assert [each["state"] for each in raised(away, measured(story(*STORY, CURED)))] == ["cleared"]
 
 
 def test_another_specification_begins_a_new_comparison() -> None:
     watcher = Watcher(RULE, JOB)
-    [alarm] = told(watcher, measured(story(*STORY)))
+    [alarm] = raised(watcher, measured(story(*STORY)))
     beyond = measured(story(GAMED, CURED, spec="good", first=len(STORY)))
-    [cleared] = told(watcher, beyond)
+    [cleared] = raised(watcher, beyond)
     assert (cleared["alarm_id"], cleared["state"]) == (alarm["alarm_id"], "cleared")
 
 
 def test_a_healthy_story_raises_none() -> None:
-    assert told(Watcher(RULE, JOB), measured(story(HONEST, HONEST, CURED, CURED))) == []
+    assert raised(Watcher(RULE, JOB), measured(story(HONEST, HONEST, CURED, CURED))) == []
 
 
 def test_agents_and_splits_are_not_mixed() -> None:
     labels = story(*STORY)
     for n, label in enumerate(labels):
         label["agent"], label["split"] = f"a{n % 2}", "eval" if n % 3 else "train"
-    alarms = told(Watcher(RULE.model_copy(update={"window": 100}), JOB), measured(labels))
+    alarms = raised(Watcher(RULE.model_copy(update={"window": 100}), JOB), measured(labels))
     assert alarms == []
 
 
@@ -162,13 +162,13 @@ def test_order_and_revisions_change_nothing(data: st.DataObject) -> None:
     final = {label["trajectory_id"]: label | {"revision": 2, "event_id": "2" + label["event_id"]} for label in newest}
     labels = data.draw(st.permutations([*older, *final.values()]))
     snapshots = measured(labels)
-    expected = told(Watcher(RULE, JOB), measured(list(final.values())))
+    expected = raised(Watcher(RULE, JOB), measured(list(final.values())))
     watcher = Watcher(RULE, JOB)
     shuffled = data.draw(st.permutations(snapshots))
-    assert told(watcher, shuffled + snapshots[:20]) == expected
+    assert raised(watcher, shuffled + snapshots[:20]) == expected
     again = Watcher(RULE, JOB)
     for start in range(0, len(snapshots), 25):  # whatever was raised on the way
-        told(again, snapshots[start : start + 25])
-    assert sorted(map(itemgetter("kind", "falling"), again.standing)) == sorted(
+        raised(again, snapshots[start : start + 25])
+    assert sorted(map(itemgetter("kind", "falling"), again.active)) == sorted(
         map(itemgetter("kind", "falling"), expected)
     )

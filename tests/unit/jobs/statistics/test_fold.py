@@ -6,7 +6,8 @@ from fold_harness import FoldRun, MemoryState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepstream.jobs.statistics.fold import JOB, STATS, MeasureFold
+from stepstream.jobs.statistics.fold import JOB, MeasureFold
+from stepstream.topics.catalogue import TRAJECTORY_STATS
 from stepstream.topics.events import new_labeled_step, new_labeled_trajectory, new_tool_use
 from stepstream.topics.ids import derived_id
 
@@ -65,7 +66,7 @@ def measure_run() -> FoldRun:
 
 def feed(run: FoldRun, *labels: Any) -> list[dict[str, Any]]:
     records = [run.record("labeled-trajectories", label) for label in labels]
-    return [event for topic, _, event in run.feed(records) if topic == STATS]
+    return [event for topic, _, event in run.feed(records) if topic == TRAJECTORY_STATS]
 
 
 def cohorts(snapshots: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
