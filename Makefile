@@ -59,7 +59,7 @@ PROXY_TESTS := \
 	tests/integration/test_schema_evolution.py \
 	tests/faults/test_gateway_spool.py \
 	tests/faults/test_otlp_killed.py \
-	tests/unit/otlp
+	tests/unit/gateway/otlp
 
 test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTelemetry and the examples only
 	@$(BIN)/pytest $(PROXY_TESTS)

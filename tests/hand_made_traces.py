@@ -30,7 +30,7 @@ def answer(content: str, *calls: tuple[str, str]) -> list[dict[str, Any]]:
     return [{"role": "assistant", "parts": parts}]
 
 
-def told(
+def assembled(
     *spans: Span, logs: tuple[Log, ...] = (), assembler: Assembler | None = None
 ) -> tuple[list[Step], list[Feedback]]:
     """Steps and feedback of a trace; that of log records alone is theirs."""

@@ -1,26 +1,27 @@
-"""From traces to the log's records: which step each call is, with which tools, below which trajectory.
+"""Assemble a trace's steps and feedback: each call's step, its tools, and its parent trajectory.
 
-Pure but for what it remembers (`SpanIndex`): no clock, no I/O. A record's id is derived from trace, span and kind, so a
-span that is sent twice folds to one event.
+No clock and no I/O; `SpanIndex` is the only state. A record's id derives from trace, span and kind, so a span that is
+sent twice gives one event. `fast_path` and `fast_steps` handle the most common traces; this path handles all.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stepstream.services.gateway.otlp.attributes import text, whole
-from stepstream.services.gateway.otlp.calls import Call, call_of, hash_of, offer_of
-from stepstream.services.gateway.otlp.evaluations import Told, feedback_of, whose
+from stepstream.services.gateway.otlp.attributes import integer, text
+from stepstream.services.gateway.otlp.calls import Call, call_of, tool_definitions_of, tools_hash_of
+from stepstream.services.gateway.otlp.evaluations import TraceSubjects, feedback_of, owner_of
 from stepstream.services.gateway.otlp.identity import Defaults, Identities, Identity
-from stepstream.services.gateway.otlp.messages import encoded, shared
+from stepstream.services.gateway.otlp.messages import encode_message, shared_prefix
 from stepstream.services.gateway.otlp.span_index import SpanIndex, Trajectory
 from stepstream.services.gateway.otlp.spans import AGENT, TOOL, Span
 from stepstream.services.gateway.otlp.tool_spans import attach
 from stepstream.services.gateway.otlp.trace import Run, Trace, name_of, runs_of
+from stepstream.topics.catalogue import FEEDBACK, STEPS
 from stepstream.topics.events import Message, Step, new_message, new_sampling, new_step
 from stepstream.topics.ids import derived_id
 
 JOB = "otlp@1"
-EMPTY = new_step(
+EMPTY_STEP = new_step(
     event_id="",
     occurred_at_us=0,
     producer="",
@@ -33,7 +34,7 @@ EMPTY = new_step(
     response=new_message(role="assistant"),
     sampling=new_sampling(),
 )
-"""What every step is copied from; its lists stay empty."""
+"""Template of every step; never change its lists."""
 
 
 class AssembledRecord(NamedTuple):
@@ -46,25 +47,25 @@ class AssembledRecord(NamedTuple):
 
 
 class Assembler:
-    """Makes records of traces, one trace at a time."""
+    """Assembles records, one trace at a time."""
 
-    def __init__(self, producer: str, places: SpanIndex) -> None:
-        """`producer` is the program that writes the events, as `gateway-otlp/0.1.0`."""
+    def __init__(self, producer: str, span_index: SpanIndex) -> None:
+        """Set the program that writes the events, for example `gateway-otlp/0.1.0`."""
         self._producer = producer
-        self._places = places
+        self._span_index = span_index
 
     def records(self, trace: Trace, defaults: Defaults) -> list[AssembledRecord]:
-        """The steps and the feedback that a trace tells of.
+        """Return the steps and the feedback of a trace.
 
         Args:
             trace: its spans and log records.
-            defaults: of the tenant that sent it.
+            defaults: identity for spans without one.
         """
         calls = trace.calls()
         steps: dict[str, Step] = {}
         found = []
         if len(calls) == 1 and len(trace.spans) == 1:
-            runs = [Run(None, calls)]  # a call on its own, as most services send them
+            runs = [Run(None, calls)]  # a single call, as most services send
         else:
             runs = runs_of(trace, calls) if calls else []
         names: dict[int, str] = {}
@@ -74,22 +75,22 @@ class Assembler:
             base = base or identities.of(run.calls[0]).conversation or trace.trace_id
             name = self._name(trace, run, base)
             names[id(run)] = name
-            parent = self._caller(trace, run, names, steps) if run.parent is not None else (None, None)
+            parent = self._caller_of(trace, run, names, steps) if run.parent is not None else (None, None)
             agent = name_of(run.agent) if run.agent is not None else ""
             for span in run.calls:
                 step = self._step(trace, run, span, name, agent, parent, identities.of(span), defaults)
                 steps[span.span_id] = step
                 context = {"traceparent": f"00-{span.trace_id}-{span.span_id}-01"}
-                found.append(AssembledRecord("steps", step["trajectory_id"], step, context))
+                found.append(AssembledRecord(STEPS, step["trajectory_id"], step, context))
         tools: dict[str, tuple[Step, str]] = {}
         if len(trace.spans) > len(calls):
             tools = attach(trace, runs, steps)
-            self._end(trace, runs, steps)
-        told = Told(trace, runs, steps, tools)
-        self._remember(trace, told)
-        for feedback in feedback_of(trace, told, self._places, defaults, JOB):
+            self._mark_ended(trace, runs, steps)
+        subjects = TraceSubjects(trace, runs, steps, tools)
+        self._add_subjects(trace, subjects)
+        for feedback in feedback_of(trace, subjects, self._span_index, defaults, JOB):
             feedback["producer"] = self._producer
-            found.append(AssembledRecord("feedback", feedback["trajectory_id"], feedback))
+            found.append(AssembledRecord(FEEDBACK, feedback["trajectory_id"], feedback))
         return found
 
     def _name(self, trace: Trace, run: Run, base: str) -> str:
@@ -97,20 +98,20 @@ class Assembler:
             return base
         return f"{trace.trace_id}-{run.agent.span_id}"
 
-    def _caller(
+    def _caller_of(
         self, trace: Trace, run: Run, names: dict[int, str], steps: dict[str, Step]
     ) -> tuple[str | None, int | None]:
-        """The trajectory and the step that called a run: the one whose tool it is, else the last that had begun."""
+        """Return the trajectory and step that called a run: by the tool's call id, else the last step begun before."""
         assert run.parent is not None
         assert run.agent is not None
-        tool = next((s for s in trace.above(run.agent) if s.role is TOOL), None)
-        asked = text(tool.attributes.get("gen_ai.tool.call.id")) if tool is not None else ""
+        tool = next((s for s in trace.ancestors(run.agent) if s.role is TOOL), None)
+        call_id = text(tool.attributes.get("gen_ai.tool.call.id")) if tool is not None else ""
         before: Step | None = None
         for span in run.parent.calls:
             step = steps.get(span.span_id)
-            if step is None:  # spans that are their own ancestors: the caller comes later
+            if step is None:  # a cycle of spans: the caller comes later
                 continue
-            if asked and any(call["call_id"] == asked for call in step["response"]["tool_calls"]):
+            if call_id and any(call["call_id"] == call_id for call in step["response"]["tool_calls"]):
                 return step["trajectory_id"], step["step_index"]
             if span.start_ns <= run.agent.start_ns:
                 before = step
@@ -133,22 +134,24 @@ class Assembler:
         conversation = identity.conversation if run.parent is None else ""
         trajectory_id = identity.trajectory_id or conversation or name
         index, trajectory = self._index(trace, span, call, defaults.tenant, trajectory_id)
-        again = index < trajectory.next_index - 1
+        is_repeated = index < trajectory.next_index - 1
         error = span.error
-        old, offered = 0, 0
-        # Some tell an agent's tools once, for all of its calls.
-        offer = call.offer or (offer_of(run.agent.attributes) if run.agent is not None else "")
-        if not again:
-            said = [encoded(message) for message in call.prompt]
-            old = shared(said, trajectory.said)
-            offered = trajectory.offer if old else 0
-            trajectory.said = [*said, encoded(call.response)] if error is None else ()
-            trajectory.offer = hash_of(offer)
+        shared, known_tools_hash = 0, 0
+        # Some instrumentations list an agent's tools once, for all of its calls.
+        tool_definitions = call.tool_definitions or (
+            tool_definitions_of(run.agent.attributes) if run.agent is not None else ""
+        )
+        if not is_repeated:
+            prompt = [encode_message(message) for message in call.prompt]
+            shared = shared_prefix(prompt, trajectory.messages)
+            known_tools_hash = trajectory.tools_hash if shared else 0
+            trajectory.messages = [*prompt, encode_message(call.response)] if error is None else ()
+            trajectory.tools_hash = tools_hash_of(tool_definitions)
         attributes = span.attributes
-        step = EMPTY.copy()
+        step = EMPTY_STEP.copy()
         step.update(identity.fields)  # type: ignore[typeddict-item]
         response_id = text(attributes.get("gen_ai.response.id"))
-        self._places.put(span.trace_id, span.span_id, (trajectory_id, index, whose(step)), response_id)
+        self._span_index.add_step(span.trace_id, span.span_id, (trajectory_id, index, owner_of(step)), response_id)
         step["event_id"] = derived_id(JOB, span.trace_id, span.span_id, "step")
         step["occurred_at_us"] = span.start_ns // 1000
         step["producer"] = self._producer
@@ -158,9 +161,11 @@ class Assembler:
         step["parent_step_index"] = parent[1]
         step["agent"] = self._agent(span, agent) or defaults.agent
         step["model"] = call.model
-        step["prompt_shared_messages"] = old
-        step["messages"] = call.prompt[old:] if old else call.prompt
-        step["tool_definitions"] = None if hash_of(offer) == offered else offer or "[]"
+        step["prompt_shared_messages"] = shared
+        step["messages"] = call.prompt[shared:] if shared else call.prompt
+        step["tool_definitions"] = (
+            None if tools_hash_of(tool_definitions) == known_tools_hash else tool_definitions or "[]"
+        )
         step["response"] = call.response
         step["sampling"] = call.sampling
         step["finish_reason"] = "error" if error else call.finish_reason
@@ -173,21 +178,21 @@ class Assembler:
         return step
 
     def _index(self, trace: Trace, span: Span, call: Call, tenant: str, trajectory_id: str) -> tuple[int, Trajectory]:
-        """The step's index and its trajectory, whose counter has moved past it."""
-        known = self._places.trajectory(tenant, trajectory_id)
-        told = span.attributes.get("stepstream.step_index")
-        if told is not None:
-            told = whole(told, 31)
-        place = self._places.of_span(span.trace_id, span.span_id)
+        """Return the step's index and its trajectory, whose counter is then past it."""
+        known = self._span_index.trajectory(tenant, trajectory_id)
+        stated = span.attributes.get("stepstream.step_index")
+        if stated is not None:
+            stated = integer(stated, 31)
+        position = self._span_index.step_of(span.trace_id, span.span_id)
         if known is None:
-            # Of a conversation that goes on, earlier steps may have been counted by a gateway that has stopped since:
-            # the answers in the prompt tell how many there were. A gap can be seen; a doubled index would lose a step.
+            # A gateway that has stopped since may have counted a conversation's earlier steps. The prompt's answers
+            # give their number. A gap is visible; a duplicate index would lose a step.
             first = 0 if trajectory_id == trace.trace_id else _answers(call.prompt)
-            known = self._places.begin(tenant, trajectory_id, first)
-        if told is not None and told >= 0:
-            index = told
-        elif place is not None and place[0] == trajectory_id:
-            index = place[1]
+            known = self._span_index.begin(tenant, trajectory_id, first)
+        if stated is not None and stated >= 0:
+            index = stated
+        elif position is not None and position[0] == trajectory_id:
+            index = position[1]
         else:
             index = known.next_index
         known.next_index = max(known.next_index, index + 1)
@@ -197,27 +202,27 @@ class Assembler:
         own = span.attributes.get("gen_ai.agent.name") or span.attributes.get("agent.name")
         return text(own) or inside or text(span.resource.attributes.get("service.name"))
 
-    def _end(self, trace: Trace, runs: list[Run], steps: dict[str, Step]) -> None:
-        """Tells the end of each run whose agent's span has ended; a conversation may go on after one."""
+    def _mark_ended(self, trace: Trace, runs: list[Run], steps: dict[str, Step]) -> None:
+        """Mark the end of each run whose agent's span has ended; a conversation may continue after it."""
         for run in runs:
             last = steps[run.calls[-1].span_id]
             trajectory_id = last["trajectory_id"]
             own = f"{trace.trace_id}-{run.agent.span_id}" if run.agent is not None else ""
             if own and trajectory_id in (trace.trace_id, own):
                 last["end"] = "terminated"
-                known = self._places.trajectory(last["tenant"], trajectory_id)
+                known = self._span_index.trajectory(last["tenant"], trajectory_id)
                 if known is not None:
-                    known.said = ()  # hardly anything follows
+                    known.messages = ()  # frees memory: steps rarely follow
 
-    def _remember(self, trace: Trace, told: Told) -> None:
-        """What spans that are no steps stand for, since evaluations may come later and without them."""
-        if told.whole is None:
+    def _add_subjects(self, trace: Trace, subjects: TraceSubjects) -> None:
+        """Remember the subjects of agents' and tools' spans for evaluations in later requests."""
+        if subjects.whole_trace is None:
             return
-        self._places.note(trace.trace_id, "", told.whole)
+        self._span_index.add_subject(trace.trace_id, "", subjects.whole_trace)
         for span in trace.spans.values():
-            about = told.about(span) if span.role is AGENT or span.role is TOOL else None
-            if about is not None:
-                self._places.note(trace.trace_id, span.span_id, about)
+            subject = subjects.subject_of(span) if span.role is AGENT or span.role is TOOL else None
+            if subject is not None:
+                self._span_index.add_subject(trace.trace_id, span.span_id, subject)
 
 
 def _answers(prompt: list[Message]) -> int:

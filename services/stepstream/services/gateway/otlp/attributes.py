@@ -1,4 +1,4 @@
-"""OTLP's attribute values as Python's."""
+"""Decode OTLP's attribute values into Python's."""
 
 import base64
 import struct
@@ -14,28 +14,28 @@ STRING, INTEGER, DOUBLE = 0x0A, 0x18, 0x21
 _unpack_double = struct.Struct("<d").unpack
 
 
-def decoded(raw: Mapping[str, bytes]) -> Attributes:
-    """Attributes by name, of a map of `protocol`.
+def decode_attributes(raw: Mapping[str, bytes]) -> Attributes:
+    """Decode attributes by name from a map of `wire.TraceRequest`.
 
     Raises:
         DecodeError, UnicodeDecodeError: a value is malformed.
     """
-    return {name: value(held) for name, held in raw.items()}
+    return {name: decode_value(held) for name, held in raw.items()}
 
 
-def value(raw: bytes) -> Any:
-    """One value as it is on the wire, an encoded `AnyValue`. Raises as `decoded` does."""
-    said = string(raw)
-    if said is not None:
-        return said.decode()
+def decode_value(raw: bytes) -> Any:
+    """Decode one encoded `AnyValue`. Raises as `decode_attributes` does."""
+    utf8 = string_bytes(raw)
+    if utf8 is not None:
+        return utf8.decode()
     if raw and raw[0] == DOUBLE and len(raw) == 9:
         return _unpack_double(raw[1:])[0]
     held = AnyValue.FromString(raw)
     return value_of(held, held.WhichOneof("value"))
 
 
-def string(raw: bytes) -> bytes | None:
-    """The UTF-8 of a value that is a string and nothing else; it is not checked."""
+def string_bytes(raw: bytes) -> bytes | None:
+    """Return the unchecked UTF-8 of an encoded string value; None: another kind, or unusual encoding."""
     size = len(raw)
     if size < 2 or raw[0] != STRING:
         return None
@@ -47,17 +47,17 @@ def string(raw: bytes) -> bytes | None:
 
 
 def attributes_of(pairs: Iterable[KeyValue]) -> Attributes:
-    """Attributes by name; of a name that comes twice, the last."""
-    found: Attributes = {}
+    """Return attributes by name; the last of duplicates wins."""
+    attributes: Attributes = {}
     for pair in pairs:
         held = pair.value
-        # Nearly all are strings, which need no asking what they are; of the others most are positive whole numbers.
-        found[pair.key] = held.string_value or held.int_value or value_of(held, held.WhichOneof("value"))
-    return found
+        # Speed: most values are strings, most others positive integers, so try both before `WhichOneof`.
+        attributes[pair.key] = held.string_value or held.int_value or value_of(held, held.WhichOneof("value"))
+    return attributes
 
 
 def value_of(held: AnyValue, kind: str | None) -> Any:
-    """One value; bytes as base64 text, as OTLP's JSON has them."""
+    """Return one value; bytes as base64 text, as in OTLP's JSON."""
     if kind == "double_value":
         return held.double_value
     if kind is None:
@@ -72,14 +72,14 @@ def value_of(held: AnyValue, kind: str | None) -> Any:
 
 
 def text(value: Any) -> str:
-    """A value as text: JSON unless it is a string; nothing is empty."""
+    """Return a value as text: a string itself, None as empty text, anything else as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else orjson.dumps(value, default=str).decode()
 
 
 def structure(value: Any) -> Any:
-    """A structured attribute, which may be given as JSON text; text that is no JSON stays as it is."""
+    """Return a structured attribute, parsed if it is JSON text; other text unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -89,17 +89,17 @@ def structure(value: Any) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number as a float; None: no number."""
     if type(value) is float:
         return value if value - value == 0.0 else None
     return float(value) if type(value) is int and abs(value) < 2**1000 else None
 
 
-def whole(value: Any, bits: int = 63) -> int | None:
-    """A whole number, also as decimal text or a float, within signed `bits + 1` bits; else None."""
+def integer(value: Any, bits: int = 63) -> int | None:
+    """Return an integer, also from decimal text or a float, within signed `bits + 1` bits; None: anything else."""
     if type(value) is int:
         return value if -(2**bits) < value < 2**bits else None
     if isinstance(value, str):
         value = int(value) if value.lstrip("-").isdecimal() and len(value) < 20 else None
-    found = number(value)
-    return int(value) if found is not None and abs(found) < 2**bits else None
+    finite = number(value)
+    return int(value) if finite is not None and abs(finite) < 2**bits else None

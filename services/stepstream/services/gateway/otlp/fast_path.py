@@ -1,8 +1,8 @@
-"""Calls that say all that there is to say themselves, as most do, from their bytes to those of the log.
+"""Read plain traces: convert their calls from OTLP's bytes directly to Avro's.
 
-`assembly` can tell any trace. What it makes of these traces is written here without the objects in between: calls of
-today's conventions, on their own or right below an agent's root span, that name nobody and ran into no error. The
-records are the same to the byte.
+Plain traces are the most common: successful calls of the current conventions without identity attributes, alone or
+directly below an agent's root span. `assembly` handles every trace; this path skips its objects. `fast_steps` writes
+the steps. Both paths give the same bytes.
 """
 
 import struct
@@ -12,17 +12,23 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stepstream.services.gateway.otlp.attributes import Attributes, decoded, string, value, whole
-from stepstream.services.gateway.otlp.calls import NAMES as OFFERS
+from stepstream.services.gateway.otlp.attributes import (
+    Attributes,
+    decode_attributes,
+    decode_value,
+    integer,
+    string_bytes,
+)
+from stepstream.services.gateway.otlp.calls import TOOL_ATTRIBUTES as OFFERS
 from stepstream.services.gateway.otlp.calls import milliseconds, sampling_of
-from stepstream.services.gateway.otlp.identity import NAMES
+from stepstream.services.gateway.otlp.identity import IDENTITY_ATTRIBUTES
 from stepstream.services.gateway.otlp.messages import STEP, finish_reason
 from stepstream.services.gateway.otlp.spans import AGENT, CALL, OPERATIONS, Resource, Role, Span, has_failed, span_of
-from stepstream.topics.avro_writer import HALF, SIZES, compiled, zigzag
+from stepstream.topics.avro_writer import HALF, SIZES, compile_writer, zigzag
 
 _NO_MESSAGES, _NO_ID = b"\x0a\x02[]", b"\x0a\x00"
 _UNUSUAL = (
-    NAMES
+    IDENTITY_ATTRIBUTES
     | OFFERS
     | {
         "agent.name",
@@ -40,26 +46,26 @@ _UNUSUAL = (
         "stepstream.step_index",
     }
 )
-"""All other attributes that `assembly` asks such a call for."""
-_ALONE = b"\0\0\0\0"
-"""A message after its content: no tool calls, no `tool_call_id`, `name`, `reasoning`."""
-_NOT_RUN = b"\0\0\0"
-"""A tool call after its arguments: no `result`, `error`, `duration_ms`."""
-_REMEMBERED = 4096
+"""All other attributes of a call that `assembly` reads."""
+_NO_MORE_FIELDS = b"\0\0\0\0"
+"""Rest of a message after its content: no tool calls, `tool_call_id`, `name` or `reasoning`."""
+_NO_RESULT = b"\0\0\0"
+"""Rest of a tool call after its arguments: no `result`, `error` or `duration_ms`."""
+_CACHE_SIZE = 4096
 _pack_float = struct.Struct("<f").pack
-_write_sampling = compiled(STEP, "stepstream.Sampling")
+_write_sampling = compile_writer(STEP, "stepstream.Sampling")
 _SAMPLING = tuple(f"gen_ai.request.{name}" for name in ("temperature", "top_p", "max_tokens", "seed"))
 
 
 class PlainCall(NamedTuple):
-    """A call, in pieces of its step's bytes."""
+    """A call, as encoded fields of its step."""
 
     start_ns: int
     span_id: str
     parent_id: bytes
     response_id: str
     prompt: list[bytes]
-    """One for each message."""
+    """Encoded messages."""
     response: bytes
     model: bytes
     sampling: bytes
@@ -70,8 +76,8 @@ class PlainCall(NamedTuple):
     usage_response_tokens: bytes
 
 
-class Gathered:
-    """The spans of one trace in one request, and whether they are all plain."""
+class TraceSpans:
+    """The spans of one trace in one request; tracks whether all are plain."""
 
     __slots__ = ("agent", "calls", "is_plain", "shared", "spans", "trace_id")
 
@@ -80,27 +86,27 @@ class Gathered:
         self.spans: list[tuple[Any, Mapping[str, bytes], Resource]] = []
         self.calls: list[PlainCall] = []
         self.agent: Span | None = None
-        """The root, where it is an agent's run."""
+        """The root span if it is an agent's run."""
         self.shared: Attributes = {}
-        """Of the resource of the calls."""
+        """Attributes of the calls' resource."""
         self.is_plain = True
 
-    def add(self, raw: Any, held: Mapping[str, bytes], resource: Resource) -> None:
-        """Takes in a span of a `TraceRequest`; `held` are its attributes.
+    def add(self, raw: Any, values: Mapping[str, bytes], resource: Resource) -> None:
+        """Add a span of a `TraceRequest`; `values`: its encoded attributes by name.
 
         Raises:
             DecodeError, UnicodeDecodeError: an attribute is malformed.
         """
-        self.spans.append((raw, held, resource))
+        self.spans.append((raw, values, resource))
         if self.is_plain:
-            self.is_plain = self._take(raw, held, resource)
+            self.is_plain = self._add_plain(raw, values, resource)
 
-    def _take(self, raw: Any, held: Mapping[str, bytes], resource: Resource) -> bool:
-        role = _role(held.get("gen_ai.operation.name", b""))
+    def _add_plain(self, raw: Any, values: Mapping[str, bytes], resource: Resource) -> bool:
+        role = _role(values.get("gen_ai.operation.name", b""))
         if role is CALL:
             if self.calls and self.shared is not resource.attributes:
                 return False
-            call = _read(raw, held)
+            call = _read(raw, values)
             if call is None:
                 return False
             self.shared = resource.attributes
@@ -108,36 +114,36 @@ class Gathered:
             return True
         if role is not AGENT or self.agent is not None or raw.parent_span_id or raw.events:
             return False
-        self.agent = span_of(raw, decoded(held), resource)
-        return NAMES.isdisjoint(held) and OFFERS.isdisjoint(held)
+        self.agent = span_of(raw, decode_attributes(values), resource)
+        return IDENTITY_ATTRIBUTES.isdisjoint(values) and OFFERS.isdisjoint(values)
 
-    def settle(self) -> bool:
-        """Puts the calls in order once all spans are here; false where the trace is one for `assembly`."""
+    def finish(self) -> bool:
+        """Sort the calls after the last `add`; return False if `assembly` must handle the trace."""
         calls = self.calls
-        above = bytes.fromhex(self.agent.span_id) if self.agent is not None else b""
+        parent_id = bytes.fromhex(self.agent.span_id) if self.agent is not None else b""
         if not self.is_plain or not calls:
             return False
-        ids = {above.hex()} if self.agent is not None else set()
+        ids = {parent_id.hex()} if self.agent is not None else set()
         for call in calls:
-            if call.parent_id != above:
+            if call.parent_id != parent_id:
                 return False
             ids.add(call.span_id)
         calls.sort()
         return len(ids) == len(self.spans)
 
 
-def _read(raw: Any, held: Mapping[str, bytes]) -> PlainCall | None:
-    """The call that a span is; None where it is none of these."""
-    if not _UNUSUAL.isdisjoint(held) or raw.events or has_failed(raw.status):
+def _read(raw: Any, values: Mapping[str, bytes]) -> PlainCall | None:
+    """Return the plain call of a span; None: not plain."""
+    if not _UNUSUAL.isdisjoint(values) or raw.events or has_failed(raw.status):
         return None
-    get = held.get
-    answer = _answer(string(get("gen_ai.output.messages", b"")))
-    prompt = _messages(string(get("gen_ai.input.messages", _NO_MESSAGES)))
-    response_id = string(get("gen_ai.response.id", _NO_ID))
+    get = values.get
+    answer = _answer(string_bytes(get("gen_ai.output.messages", b"")))
+    prompt = _messages(string_bytes(get("gen_ai.input.messages", _NO_MESSAGES)))
+    response_id = string_bytes(get("gen_ai.response.id", _NO_ID))
     if prompt is None or answer is None or response_id is None:
         return None
-    response, said = answer
-    asked = _asked(
+    response, finish = answer
+    request = _request_fields(
         get("gen_ai.request.model"),
         get("gen_ai.response.model"),
         get("gen_ai.request.temperature"),
@@ -145,10 +151,10 @@ def _read(raw: Any, held: Mapping[str, bytes]) -> PlainCall | None:
         get("gen_ai.request.max_tokens"),
         get("gen_ai.request.seed"),
         get("gen_ai.response.finish_reasons"),
-        said,
+        finish,
     )
     first_token = _first_token(get("gen_ai.response.time_to_first_chunk"))
-    if asked is None or first_token is None:
+    if request is None or first_token is None:
         return None
     start, end = raw.start_time_unix_nano, raw.end_time_unix_nano
     return PlainCall(
@@ -158,7 +164,7 @@ def _read(raw: Any, held: Mapping[str, bytes]) -> PlainCall | None:
         response_id.decode(),
         prompt,
         response,
-        *asked,
+        *request,
         b"\2" + _pack_float((end - start) / 1e6) if end >= start > 0 else b"\0",
         first_token,
         _tokens(get("gen_ai.usage.input_tokens")),
@@ -166,30 +172,30 @@ def _read(raw: Any, held: Mapping[str, bytes]) -> PlainCall | None:
     )
 
 
-def text_of(raw: bytes) -> bytes:
-    """UTF-8 as Avro's string."""
+def avro_string(raw: bytes) -> bytes:
+    """Encode UTF-8 as an Avro string."""
     size = len(raw)
     return (SIZES[size] if size < HALF else zigzag(size)) + raw
 
 
 def _messages(raw: bytes | None) -> list[bytes] | None:
-    """The messages that JSON of typed parts spells; None where that is for `messages.part_messages`."""
+    """Encode the messages of JSON with typed parts; None: `messages.part_messages` must read them."""
     if raw is None:
         return None
-    found: list[bytes] = []
+    messages: list[bytes] = []
     try:
         for item in orjson.loads(raw):
             message = _message(item)
             if message is None:
                 return None
-            found.append(message)
+            messages.append(message)
     except (TypeError, orjson.JSONDecodeError):
         return None
-    return found
+    return messages
 
 
 def _answer(raw: bytes | None) -> tuple[bytes, str] | None:
-    """The first message and its finish reason."""
+    """Encode the first message and return its finish reason; None: not plain."""
     if raw is None:
         return None
     try:
@@ -201,75 +207,79 @@ def _answer(raw: bytes | None) -> tuple[bytes, str] | None:
 
 
 def _message(item: Any) -> bytes | None:
-    """What `messages.encoded` writes of a message of texts and tool calls."""
+    """Encode a message of texts and tool calls like `messages.encode_message`; None: not plain."""
     try:
         if "name" in item:
             return None
-        role, said = item["role"].encode(), b""
+        role, content = item["role"].encode(), b""
         calls: list[bytes] = []
         for part in item["parts"]:
             kind = part["type"]
             if kind == "text":
-                content = part["content"].encode()
-                said = said + content if said else content
+                piece = part["content"].encode()
+                content = content + piece if content else piece
             elif kind == "tool_call":
-                calls += (_utf8(part["id"]), _utf8(part["name"]), _utf8(part["arguments"]), _NOT_RUN)
+                calls += (_utf8(part["id"]), _utf8(part["name"]), _utf8(part["arguments"]), _NO_RESULT)
             else:
                 return None
     except (AttributeError, KeyError, TypeError):
         return None
-    if not calls and len(role) < HALF and len(said) < HALF:
-        return b"".join((SIZES[len(role)], role, SIZES[len(said)], said, _ALONE))
+    if not calls and len(role) < HALF and len(content) < HALF:
+        return b"".join((SIZES[len(role)], role, SIZES[len(content)], content, _NO_MORE_FIELDS))
     listed = b"".join((zigzag(len(calls) // 4), *calls, b"\0")) if calls else b"\0"
-    return b"".join((text_of(role), text_of(said), listed, _ALONE[1:]))
+    return b"".join((avro_string(role), avro_string(content), listed, _NO_MORE_FIELDS[1:]))
 
 
 def _utf8(part: Any) -> bytes:
-    """What Avro writes of `values.text`."""
+    """Encode `attributes.text` of a value."""
     if type(part) is str:
-        return text_of(part.encode())
-    return b"\0" if part is None else text_of(orjson.dumps(part, default=str))
+        return avro_string(part.encode())
+    return b"\0" if part is None else avro_string(orjson.dumps(part, default=str))
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHE_SIZE)
 def _role(raw: bytes) -> Role | None:
-    said = string(raw)
-    return None if said is None else OPERATIONS.get(said.decode())
+    operation = string_bytes(raw)
+    return None if operation is None else OPERATIONS.get(operation.decode())
 
 
-@lru_cache(_REMEMBERED)
-def _asked(
-    asked: bytes | None,
-    answered: bytes | None,
+@lru_cache(_CACHE_SIZE)
+def _request_fields(
+    request_model: bytes | None,
+    response_model: bytes | None,
     temperature: bytes | None,
     top_p: bytes | None,
     max_tokens: bytes | None,
     seed: bytes | None,
     finish_reasons: bytes | None,
-    said: str,
+    message_finish: str,
 ) -> tuple[bytes, bytes, bytes] | None:
-    """Model, sampling and finish reason, which are the same for many calls; None for a model that is no text."""
-    model = value(asked) if asked is not None else None
+    """Encode model, sampling and finish reason, which many calls share; None: the model is no text."""
+    model = decode_value(request_model) if request_model is not None else None
     if not model:
-        model = value(answered) if answered is not None else None
+        model = decode_value(response_model) if response_model is not None else None
     if model is not None and not isinstance(model, str):
         return None
     raw = zip(_SAMPLING, (temperature, top_p, max_tokens, seed), strict=True)
-    sampling = sampling_of({name: value(held) for name, held in raw if held is not None}, {})
-    finish = finish_reason(value(finish_reasons)) if finish_reasons is not None else ""
-    return text_of((model or "").encode()), _write_sampling(sampling), text_of((finish or said).encode())
+    sampling = sampling_of({name: decode_value(values) for name, values in raw if values is not None}, {})
+    finish = finish_reason(decode_value(finish_reasons)) if finish_reasons is not None else ""
+    return (
+        avro_string((model or "").encode()),
+        _write_sampling(sampling),
+        avro_string((finish or message_finish).encode()),
+    )
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHE_SIZE)
 def _tokens(raw: bytes | None) -> bytes:
-    count = whole(value(raw)) if raw is not None else None
+    count = integer(decode_value(raw)) if raw is not None else None
     return b"\0" if count is None else b"\2" + zigzag(count)
 
 
 def _first_token(raw: bytes | None) -> bytes | None:
-    """Milliseconds; None where they are too many."""
-    found = milliseconds(value(raw)) if raw is not None else None
+    """Encode milliseconds; None: beyond a float."""
+    duration = milliseconds(decode_value(raw)) if raw is not None else None
     try:
-        return b"\0" if found is None else b"\2" + _pack_float(found)
+        return b"\0" if duration is None else b"\2" + _pack_float(duration)
     except OverflowError:
         return None

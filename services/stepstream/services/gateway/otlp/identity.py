@@ -1,4 +1,4 @@
-"""Whose a span's step is: what the span says, else what is around it, else where it comes from."""
+"""Find a step's identity (person, task, trajectory) in its span, the spans around it, and its resource."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from stepstream.topics.events import Consent
 
 CONSENTS = frozenset(get_args(Consent))
 _PERSONS = "stepstream.user", "user.id", "enduser.id"
-NAMES = frozenset(
+IDENTITY_ATTRIBUTES = frozenset(
     {
         "gen_ai.conversation.id",
         "session.id",
@@ -32,7 +32,7 @@ NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a span that does not say is taken to mean."""
+    """Values for spans that state none."""
 
     tenant: str
     consent: Consent
@@ -41,18 +41,18 @@ class Defaults:
 
 @dataclass(slots=True)
 class Identity:
-    """Whose steps spans are that stand in one place of a trace and say nothing else themselves."""
+    """Identity of the steps of sibling spans without identity attributes of their own."""
 
     fields: dict[str, Any]
-    """Fields of the step."""
+    """Identity fields of the step."""
     trajectory_id: str
-    """Empty: it follows from the trace."""
+    """Empty: derived from the trace."""
     parent_trajectory_id: str
     conversation: str
 
 
 class Identities:
-    """The identities of one trace's spans; siblings mostly share one."""
+    """Identities of one trace's spans; siblings usually share one."""
 
     def __init__(self, trace: Trace, defaults: Defaults) -> None:
         self._trace = trace
@@ -60,49 +60,49 @@ class Identities:
         self._shared: dict[tuple[str, int], Identity] = {}
 
     def of(self, span: Span) -> Identity:
-        """The identity of a span's step."""
-        if not NAMES.isdisjoint(span.attributes):
-            return self._made(span, span.attributes)
-        place = span.parent_id, id(span.resource)
-        found = self._shared.get(place)
-        if found is None:
-            found = self._shared[place] = self._made(span, {})
-        return found
+        """Return the identity of a span's step."""
+        if not IDENTITY_ATTRIBUTES.isdisjoint(span.attributes):
+            return self._merge(span, span.attributes)
+        key = span.parent_id, id(span.resource)
+        identity = self._shared.get(key)
+        if identity is None:
+            identity = self._shared[key] = self._merge(span, {})
+        return identity
 
-    def _made(self, span: Span, own: Attributes) -> Identity:
-        around = [holder.attributes for holder in self._trace.above(span)]
+    def _merge(self, span: Span, own: Attributes) -> Identity:
+        around = [holder.attributes for holder in self._trace.ancestors(span)]
         return identity_of((span.resource.attributes, *reversed(around), own), self._defaults)
 
 
 def identity_of(sources: Iterable[Attributes], defaults: Defaults) -> Identity:
-    """The identity that attributes tell of; of a name that comes several times, the last."""
-    said: Attributes = {}
+    """Merge attributes into an identity; later sources win."""
+    merged: Attributes = {}
     for attributes in sources:
-        for name in NAMES.intersection(attributes):
+        for name in IDENTITY_ATTRIBUTES.intersection(attributes):
             if attributes[name] not in (None, ""):
-                said[name] = attributes[name]
+                merged[name] = attributes[name]
     return Identity(
         {
             "tenant": defaults.tenant,
-            "consent": consent_of(said["stepstream.consent"]) if "stepstream.consent" in said else defaults.consent,
-            "user": user_of(said),
-            "task_id": text(said.get("stepstream.task_id")),
-            "group_id": text(said.get("stepstream.group_id")) or None,
-            "environment": text(said.get("stepstream.environment")),
-            "harness_version": text(said.get("stepstream.harness_version")),
-            "split": text(said.get("stepstream.split")) or "train",
+            "consent": consent_of(merged["stepstream.consent"]) if "stepstream.consent" in merged else defaults.consent,
+            "user": user_of(merged),
+            "task_id": text(merged.get("stepstream.task_id")),
+            "group_id": text(merged.get("stepstream.group_id")) or None,
+            "environment": text(merged.get("stepstream.environment")),
+            "harness_version": text(merged.get("stepstream.harness_version")),
+            "split": text(merged.get("stepstream.split")) or "train",
         },
-        text(said.get("stepstream.trajectory_id")),
-        text(said.get("stepstream.parent_trajectory_id")),
-        text(said.get("gen_ai.conversation.id") or said.get("session.id")),
+        text(merged.get("stepstream.trajectory_id")),
+        text(merged.get("stepstream.parent_trajectory_id")),
+        text(merged.get("gen_ai.conversation.id") or merged.get("session.id")),
     )
 
 
-def consent_of(said: Any) -> Consent:
-    """A consent that an attribute names; one that is none of ours allows nothing."""
-    return cast(Consent, said) if isinstance(said, str) and said in CONSENTS else "none"
+def consent_of(value: Any) -> Consent:
+    """Return the consent in an attribute; an unknown value means `none`."""
+    return cast(Consent, value) if isinstance(value, str) and value in CONSENTS else "none"
 
 
-def user_of(said: Attributes) -> str | None:
-    """The person that attributes name."""
-    return text(next((said[name] for name in _PERSONS if said.get(name)), None)) or None
+def user_of(attributes: Attributes) -> str | None:
+    """Return the person that attributes name; None: nobody."""
+    return text(next((attributes[name] for name in _PERSONS if attributes.get(name)), None)) or None

@@ -1,4 +1,4 @@
-"""Messages as the generations of GenAI instrumentation write them, in the log's form."""
+"""Convert the messages of every generation of GenAI instrumentation into the topic's form."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,12 +7,12 @@ import fastavro
 
 from stepstream.schemas import schema
 from stepstream.services.gateway.otlp.attributes import Attributes, structure, text
-from stepstream.topics.avro_writer import compiled
+from stepstream.topics.avro_writer import compile_writer
 from stepstream.topics.events import Message, ToolCall, new_message
 
 STEP: Any = fastavro.parse_schema(schema("Step"))
-encoded = compiled(STEP, "stepstream.Message")
-"""A message as it is on the log: two are the same if these bytes are."""
+encode_message = compile_writer(STEP, "stepstream.Message")
+"""Encode a message as on the topic: equal messages have equal bytes."""
 
 FINISH = {
     "tool_call": "tool_calls",
@@ -24,11 +24,11 @@ FINISH = {
     "max_output_tokens": "length",
     "safety": "content_filter",
 }
-"""Finish reasons of other protocols in the words of chat completions."""
+"""Chat completions' finish reasons for those of other protocols."""
 
 
 def finish_reason(value: Any) -> str:
-    """A finish reason in the log's words; of several, the first."""
+    """Return a finish reason in the topic's terms; the first of several."""
     if isinstance(value, list):
         value = value[0] if value else ""
     if not value:
@@ -38,41 +38,41 @@ def finish_reason(value: Any) -> str:
 
 
 def part_messages(raw: Any) -> list[Message]:
-    """The value of `gen_ai.input.messages` or `gen_ai.output.messages`: messages made of typed parts."""
+    """Return the messages of `gen_ai.input.messages` or `gen_ai.output.messages`, made of typed parts."""
     raw = structure(raw)
     if not isinstance(raw, list):
         return [new_message(role="user", content=text(raw))] if raw else []
-    found: list[Message] = []
+    messages: list[Message] = []
     for item in raw:
         simple = _plain(item)
         if simple is not None:
-            found.append(simple)
+            messages.append(simple)
         else:
-            found += _of_parts(item)
-    return found
+            messages += _of_parts(item)
+    return messages
 
 
 def _plain(item: Any) -> Message | None:
-    """A message of texts and tool calls, as nearly all are; None for any other."""
+    """Return a message of texts and tool calls, the common case; None: any other message."""
     try:
         role, parts = item["role"], item["parts"]
-        said = ""
+        content = ""
         calls: list[ToolCall] = []
         for part in parts:
             kind = part["type"]
             if kind == "text":
-                said = said + part["content"] if said else part["content"]
+                content = content + part["content"] if content else part["content"]
             elif kind == "tool_call":
                 calls.append(_call(part["id"], part["name"], part["arguments"]))
             else:
                 return None
     except (KeyError, TypeError):
         return None
-    if type(role) is not str or type(said) is not str or "name" in item:
+    if type(role) is not str or type(content) is not str or "name" in item:
         return None
     return {
         "role": role,
-        "content": said,
+        "content": content,
         "tool_calls": calls,
         "tool_call_id": None,
         "name": None,
@@ -81,49 +81,49 @@ def _plain(item: Any) -> Message | None:
 
 
 def instructions(raw: Any) -> list[Message]:
-    """The value of `gen_ai.system_instructions`: the parts of one system message."""
+    """Return the system message of `gen_ai.system_instructions`, the parts of one message."""
     raw = structure(raw)
     return _of_parts({"role": "system", "parts": raw if isinstance(raw, list) else [raw]}) if raw else []
 
 
 def _of_parts(item: Any) -> list[Message]:
-    """One message, or several where it holds the results of several tools."""
+    """Return one message, or several if it has the results of several tools."""
     if not isinstance(item, dict):
         return [new_message(role="user", content=text(item))]
     parts = item.get("parts")
     if not isinstance(parts, list):
         return [chat_message(item)]
-    said: list[str] = []
-    thoughts: list[str] = []
+    texts: list[str] = []
+    reasoning: list[str] = []
     calls: list[ToolCall] = []
     results: list[Message] = []
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text":
-            said.append(text(part.get("content")))
+            texts.append(text(part.get("content")))
         elif kind == "tool_call":
             calls.append(_call(part.get("id"), part.get("name"), part.get("arguments")))
         elif kind == "tool_call_response":
             answer = part["response"] if "response" in part else part.get("result")
             results.append(new_message(role="tool", content=text(answer), tool_call_id=text(part.get("id")) or None))
         elif kind == "reasoning":
-            thoughts.append(text(part.get("content")))
+            reasoning.append(text(part.get("content")))
         else:
-            said.append(text(part))
-    if results and not said and not calls:
+            texts.append(text(part))
+    if results and not texts and not calls:
         return results
     message = new_message(
         role=text(item.get("role")) or "user",
-        content="".join(said),
+        content="".join(texts),
         tool_calls=calls,
         name=text(item.get("name")) or None,
-        reasoning="".join(thoughts) or None,
+        reasoning="".join(reasoning) or None,
     )
     return [message, *results]
 
 
 def chat_message(item: Attributes, role: str = "") -> Message:
-    """One message in the form of chat completions, as a dict; `role` where the dict has none."""
+    """Return a message from a dict in the form of chat completions; `role` is its default."""
     content = item.get("content")
     if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
         content = "".join(part["text"] for part in content)
@@ -163,7 +163,7 @@ def _call(call_id: Any, name: Any, arguments: Any) -> ToolCall:
 
 
 def nested(attributes: Attributes, prefix: str) -> list[Any]:
-    """Attributes with numbered names as the list that they spell.
+    """Return attributes with numbered names as a nested list.
 
     `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` -> `[{"role": …, "tool_calls": [None…, {"name": …}]}]`; levels whose
     names are all numbers are lists, in their order.
@@ -193,12 +193,12 @@ def _lists(level: Any) -> Any:
 
 
 def indexed_messages(attributes: Attributes, prefix: str) -> list[Message]:
-    """OpenLLMetry's `gen_ai.prompt.N.role`, `….content`, `….tool_calls.M.name`."""
+    """Return the messages of OpenLLMetry's `gen_ai.prompt.N.role`, `….content`, `….tool_calls.M.name`."""
     return [chat_message(item) for item in nested(attributes, prefix) if isinstance(item, dict)]
 
 
 def inference_messages(attributes: Attributes, prefix: str) -> list[Message]:
-    """OpenInference's `llm.input_messages.N.message.role` and so on."""
+    """Return the messages of OpenInference's `llm.input_messages.N.message.role` and so on."""
     return [
         chat_message(_inference(item["message"]))
         for item in nested(attributes, prefix)
@@ -229,7 +229,7 @@ CHOICE = "gen_ai.choice"
 
 
 def event_messages(events: Iterable[tuple[str, Any]]) -> tuple[list[Message], Message | None, str]:
-    """Prompt, response and finish reason of one call, from its message events in order.
+    """Return prompt, response and finish reason of one call, from its message events in order.
 
     Args:
         events: name and content; the content of a log record is its body, that of a span event its attributes.
@@ -238,22 +238,24 @@ def event_messages(events: Iterable[tuple[str, Any]]) -> tuple[list[Message], Me
     response: Message | None = None
     finish = ""
     for name, content in events:
-        said = content if isinstance(content, dict) else {"content": content}
+        fields = content if isinstance(content, dict) else {"content": content}
         role = EVENT_ROLES.get(name)
         if role is not None:
-            prompt.append(chat_message(said, role))
+            prompt.append(chat_message(fields, role))
         elif name == CHOICE and response is None:
-            finish = finish_reason(said.get("finish_reason"))
-            message = structure(said.get("message"))
+            finish = finish_reason(fields.get("finish_reason"))
+            message = structure(fields.get("message"))
             inner = message if isinstance(message, dict) else {"content": message if message is not None else ""}
-            # As a span event the calls stand beside the message.
-            calls = {"tool_calls": said["tool_calls"]} if "tool_calls" in said else {}
-            response = chat_message({**said, **inner, **calls} if message is None else {**calls, **inner}, "assistant")
+            # In a span event the calls are beside the message.
+            calls = {"tool_calls": fields["tool_calls"]} if "tool_calls" in fields else {}
+            response = chat_message(
+                {**fields, **inner, **calls} if message is None else {**calls, **inner}, "assistant"
+            )
     return prompt, response, finish
 
 
-def shared(prompt: Sequence[bytes], before: Sequence[bytes]) -> int:
-    """How many leading messages of a prompt are exactly those of the step before, response included."""
+def shared_prefix(prompt: Sequence[bytes], before: Sequence[bytes]) -> int:
+    """Return the number of leading messages of a prompt that equal those of the previous step, with its response."""
     if not before:
         return 0
     for index, (new, old) in enumerate(zip(prompt, before, strict=False)):

@@ -1,4 +1,4 @@
-"""What each span became: what makes indices stable while a gateway lives, and late evaluations find their step."""
+"""Remember the step of each span, for stable step indices and for evaluations that arrive later."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,89 +10,89 @@ from stepstream.topics.events import Consent
 
 @dataclass(slots=True)
 class Trajectory:
-    """A trajectory as far as it was published."""
+    """The published part of a trajectory."""
 
     next_index: int = 0
-    said: Sequence[bytes] = ()
-    """Prompt and response of its newest step, each message as it is on the log."""
-    offer: int = 0
-    """Hash of the tools that its newest step was offered; 0: none that are known."""
+    messages: Sequence[bytes] = ()
+    """Prompt and response of its newest step, each message encoded as on the topic."""
+    tools_hash: int = 0
+    """Hash of the tools available in its newest step; 0: none known."""
 
 
-class Whose(NamedTuple):
-    """Whose step it was, and what may be done with it."""
+class Owner(NamedTuple):
+    """The tenant and person of a step, and its consent."""
 
     tenant: str
     user: str | None
     consent: Consent
 
 
-SpanPosition = tuple[str, int, Whose]
-"""Trajectory and index of a step, and whose it is."""
+StepPosition = tuple[str, int, Owner]
+"""Trajectory, index and owner of a step."""
 
 
-class About(NamedTuple):
-    """What an evaluation is about: a trajectory, a step of it, or a tool call of the step."""
+class Subject(NamedTuple):
+    """Subject of an evaluation: a trajectory, a step of it, or a tool call of the step."""
 
     trajectory_id: str
     step_index: int | None = None
     tool_call_id: str | None = None
-    whose: Whose | None = None
-    """None: nobody was named."""
+    owner: Owner | None = None
+    """None: unknown."""
 
 
 class SpanIndex:
-    """The most recently used trajectories and spans, up to a limit each."""
+    """The most recent trajectories and spans, up to a limit each."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
-        self._spans: OrderedDict[tuple[str, str], SpanPosition] = OrderedDict()
-        self._others: OrderedDict[tuple[str, str], About] = OrderedDict()
-        self._responses: OrderedDict[tuple[str, str], SpanPosition] = OrderedDict()
+        self._spans: OrderedDict[tuple[str, str], StepPosition] = OrderedDict()
+        self._subjects: OrderedDict[tuple[str, str], Subject] = OrderedDict()
+        self._responses: OrderedDict[tuple[str, str], StepPosition] = OrderedDict()
 
     def trajectory(self, tenant: str, trajectory_id: str) -> Trajectory | None:
-        """A trajectory that is known; None for a new or a forgotten one."""
-        found = self._trajectories.get((tenant, trajectory_id))
-        if found is not None:
+        """Return a trajectory; None: new or evicted."""
+        trajectory = self._trajectories.get((tenant, trajectory_id))
+        if trajectory is not None:
             self._trajectories.move_to_end((tenant, trajectory_id))
-        return found
+        return trajectory
 
     def begin(self, tenant: str, trajectory_id: str, next_index: int) -> Trajectory:
-        """Remembers a trajectory from now on."""
-        made = self._trajectories[tenant, trajectory_id] = Trajectory(next_index)
+        """Add a trajectory whose next step gets `next_index`."""
+        trajectory = self._trajectories[tenant, trajectory_id] = Trajectory(next_index)
         if len(self._trajectories) > self._limit:
             self._trajectories.popitem(last=False)
-        return made
+        return trajectory
 
-    def put(self, trace_id: str, span_id: str, place: SpanPosition, response_id: str) -> None:
-        """Remembers which step a span became, and the provider's id of its response."""
-        self._spans[trace_id, span_id] = place
+    def add_step(self, trace_id: str, span_id: str, position: StepPosition, response_id: str) -> None:
+        """Add the step of a span, also by the provider's id of its response (empty: none)."""
+        self._spans[trace_id, span_id] = position
         if len(self._spans) > 4 * self._limit:
             self._spans.popitem(last=False)
         if response_id:
-            self._responses[place[2].tenant, response_id] = place
+            self._responses[position[2].tenant, response_id] = position
             if len(self._responses) > 4 * self._limit:
                 self._responses.popitem(last=False)
 
-    def note(self, trace_id: str, span_id: str, about: About) -> None:
-        """Remembers what a span that is no step stands for; without a span, its trace."""
-        self._others[trace_id, span_id] = about
-        if len(self._others) > 4 * self._limit:
-            self._others.popitem(last=False)
+    def add_subject(self, trace_id: str, span_id: str, subject: Subject) -> None:
+        """Add the subject of a span that is no step, or of a whole trace (empty `span_id`)."""
+        self._subjects[trace_id, span_id] = subject
+        if len(self._subjects) > 4 * self._limit:
+            self._subjects.popitem(last=False)
 
-    def of_span(self, trace_id: str, span_id: str) -> SpanPosition | None:
-        """The step that a span became."""
+    def step_of(self, trace_id: str, span_id: str) -> StepPosition | None:
+        """Return the step of a span."""
         return self._spans.get((trace_id, span_id))
 
-    def about(self, trace_id: str, span_id: str) -> About | None:
-        """What a span, or without one its trace, stands for."""
-        return _about(self._spans.get((trace_id, span_id))) or self._others.get((trace_id, span_id))
+    def subject_of(self, trace_id: str, span_id: str) -> Subject | None:
+        """Return the subject of a span, or of its trace (empty `span_id`)."""
+        return _subject(self._spans.get((trace_id, span_id))) or self._subjects.get((trace_id, span_id))
 
-    def of_response(self, tenant: str, response_id: str) -> About | None:
-        """The step of a model's response, by the id that its provider gave it."""
-        return _about(self._responses.get((tenant, response_id)))
+    def subject_of_response(self, tenant: str, response_id: str) -> Subject | None:
+        """Return the step of a model's response, by the provider's id of it."""
+        return _subject(self._responses.get((tenant, response_id)))
 
 
-def _about(place: SpanPosition | None) -> About | None:
-    return About(place[0], place[1], whose=place[2]) if place is not None else None
+def _subject(position: StepPosition | None) -> Subject | None:
+    return Subject(position[0], position[1], owner=position[2]) if position is not None else None

@@ -1,4 +1,4 @@
-"""What of a span or a log record matters here, and what part it plays in an agent's work."""
+"""Read spans and GenAI log records, and decide each span's role in an agent's work."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,22 +8,22 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from stepstream.services.gateway.otlp.attributes import Attributes, attributes_of, decoded, value_of
+from stepstream.services.gateway.otlp.attributes import Attributes, attributes_of, decode_attributes, value_of
 
 
 class Role(Enum):
-    """The part of a span in an agent's work."""
+    """Role of a span in an agent's work."""
 
     CALL = "call"
     """One call of a model: a step."""
     TOOL = "tool"
     AGENT = "agent"
-    """An agent's run: its steps are a trajectory of their own below that of its caller."""
+    """An agent's run: its steps are a child trajectory of its caller's."""
     OTHER = "other"
 
 
 CALL, TOOL, AGENT, OTHER = Role.CALL, Role.TOOL, Role.AGENT, Role.OTHER
-"""As names: they are compared for every span, and a look into the enumeration costs several times as much."""
+"""Module names, because every span compares them and a lookup in the enumeration costs several times as much."""
 
 OPERATIONS = {
     "chat": CALL,
@@ -46,7 +46,7 @@ _NAMED = (
 
 @dataclass(slots=True)
 class Resource:
-    """Where spans come from."""
+    """Origin of spans: the resource's attributes and the scope's name."""
 
     attributes: Attributes
     scope: str = ""
@@ -63,7 +63,7 @@ class Event:
 
 @dataclass(slots=True)
 class Span:
-    """A span that has ended. Ids are lower-case hexadecimal; `parent_id` is empty for a root."""
+    """A span that has ended. Ids are lower-case hexadecimal; an empty `parent_id` means a root."""
 
     trace_id: str
     span_id: str
@@ -79,7 +79,7 @@ class Span:
 
     @property
     def error(self) -> str | None:
-        """Class of the error, where it failed."""
+        """Class of the error; None: it did not fail."""
         kind = self.attributes.get("error.type")
         if not self.failed and kind is None:
             return None
@@ -90,13 +90,13 @@ class Span:
 
     @property
     def duration_ms(self) -> float | None:
-        """Its time in milliseconds."""
+        """Duration in milliseconds; None: unknown."""
         return (self.end_ns - self.start_ns) / 1e6 if self.end_ns >= self.start_ns > 0 else None
 
 
 @dataclass(slots=True)
 class Log:
-    """A log record that is an event of GenAI."""
+    """A log record that is a GenAI event."""
 
     trace_id: str
     span_id: str
@@ -108,7 +108,7 @@ class Log:
 
 
 def role_of(attributes: Attributes, name: str) -> Role:
-    """The part that a span plays, from whichever convention it follows."""
+    """Return the role of a span in any convention."""
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
         return OPERATIONS.get(operation, OTHER) if type(operation) is str else OTHER
@@ -122,26 +122,26 @@ def role_of(attributes: Attributes, name: str) -> Role:
 
 
 def spans_of(request: Any) -> Iterator[Span]:
-    """The spans of a `TraceRequest`; malformed ids are empty text.
+    """Yield the spans of a `TraceRequest`; malformed ids become empty.
 
     Raises:
         DecodeError, UnicodeDecodeError: an attribute is malformed.
     """
     for group in request.resource_spans:
-        shared = decoded(group.resource.attributes)
+        shared = decode_attributes(group.resource.attributes)
         for scope in group.scope_spans:
             resource = Resource(shared, scope.scope.name)
             for raw in scope.spans:
-                yield span_of(raw, decoded(raw.attributes), resource)
+                yield span_of(raw, decode_attributes(raw.attributes), resource)
 
 
 def has_failed(status: bytes) -> bool:
-    """Whether a span ended in an error, by its encoded `Status`. Raises DecodeError."""
+    """Return True if a span's encoded `Status` is an error. Raises DecodeError."""
     return bool(status) and bool(Status.FromString(status).code == Status.STATUS_CODE_ERROR)
 
 
 def span_of(raw: Any, attributes: Attributes, resource: Resource) -> Span:
-    """A span of a `TraceRequest`. Raises as `spans_of` does."""
+    """Return a span of a `TraceRequest`. Raises as `spans_of` does."""
     name = raw.name
     return Span(
         _id(raw.trace_id, 16),
@@ -153,13 +153,13 @@ def span_of(raw: Any, attributes: Attributes, resource: Resource) -> Span:
         attributes,
         resource,
         has_failed(raw.status),
-        [Event(e.name, e.time_unix_nano, decoded(e.attributes)) for e in raw.events],
+        [Event(e.name, e.time_unix_nano, decode_attributes(e.attributes)) for e in raw.events],
         name,
     )
 
 
 def logs_of(request: ExportLogsServiceRequest) -> Iterator[Log]:
-    """The GenAI events among the log records of an export; malformed ids are empty text."""
+    """Yield the GenAI events among an export's log records; malformed ids become empty."""
     for group in request.resource_logs:
         shared = attributes_of(group.resource.attributes)
         for scope in group.scope_logs:

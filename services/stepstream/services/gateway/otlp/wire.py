@@ -1,10 +1,8 @@
-"""OTLP over HTTP: requests in protobuf or JSON, plain or compressed, and answers in the request's encoding.
+"""Decode OTLP requests over HTTP and encode their answers: protobuf or JSON, plain or compressed.
 
-OTLP's trace request as it is read here: the same bytes on the wire, other types around them.
-
-OTLP has attributes as a list of names and values, each value a message. On the wire a list of pairs is a map, and a
-message is bytes. Declared so, the attributes of a span are one dictionary of bytes, made without a look at what nobody
-asks for; `values` reads what somebody does. Fields that are not declared are kept and written again.
+`TraceRequest` declares other types for the same bytes. OTLP's attributes are a list of names and values, each value a
+message. On the wire a list of pairs equals a map, and a message equals bytes. With these types a span's attributes are
+one dictionary of bytes, and `attributes` decodes only the values that are needed. Undeclared fields are preserved.
 """
 
 import base64
@@ -53,9 +51,9 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
-    made = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
-        message = made.message_type.add(name=name)
+        message = file.message_type.add(name=name)
         for field_name, (number, kind) in fields.items():
             field = message.field.add(name=field_name, number=number)
             repeated = kind == "attributes" or kind.startswith("*")
@@ -72,7 +70,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
                 entry.field.add(name="value", number=2, type=_FIELD.TYPE_BYTES, label=_FIELD.LABEL_OPTIONAL)
             else:
                 field.type_name = f".{_PACKAGE}.{kind.removeprefix('*')}"
-    return made
+    return file
 
 
 def _request() -> Any:
@@ -82,7 +80,7 @@ def _request() -> Any:
 
 
 TraceRequest: Any = _request()
-"""The class of requests; `values.attributes` reads its maps."""
+"""The class of `/v1/traces` requests; `attributes.decode_attributes` reads its maps."""
 
 
 PROTOBUF = "application/x-protobuf"
@@ -97,24 +95,24 @@ _CODES = {400: 3, 401: 16, 403: 7, 413: 8, 415: 3, 503: 14}
 
 
 class Unsupported(GatewayError):
-    """A content type or an encoding that OTLP has not; the message names those that it has."""
+    """The content type or encoding is not OTLP's; the message names those that are."""
 
     status = 415
     type = "invalid_request_error"
 
 
 class Headers(NamedTuple):
-    """What of a request's headers decides how its body is read."""
+    """The headers that decide how to read a request's body."""
 
     content_type: str
     encoding: str
 
 
 def headers_of(raw: list[tuple[bytes, bytes]]) -> Headers:
-    """How a body is written.
+    """Return a body's content type and encoding.
 
     Raises:
-        Unsupported: its content type is none that OTLP has.
+        Unsupported: OTLP has no such content type.
     """
     kind, encoding = PROTOBUF, "identity"
     for name, value in raw:
@@ -127,13 +125,13 @@ def headers_of(raw: list[tuple[bytes, bytes]]) -> Headers:
     return Headers(kind, encoding)
 
 
-def inflate(body: bytes, encoding: str, most: int) -> bytes:
-    """The body itself.
+def inflate(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Return the decompressed body.
 
     Raises:
-        Unsupported: the encoding is none that OTLP has.
-        BadRequest: it is not compressed as it says.
-        TooLarge: it would be more than `most` bytes.
+        Unsupported: OTLP has no such encoding.
+        BadRequest: the body is not compressed as declared.
+        TooLarge: it exceeds `max_bytes` bytes.
     """
     if encoding in ("identity", ""):
         return body
@@ -141,18 +139,18 @@ def inflate(body: bytes, encoding: str, most: int) -> bytes:
         raise Unsupported(f"content-encoding must be gzip, deflate or identity, not '{encoding}'")
     engine = zlib.decompressobj(_GZIP_OR_ZLIB)
     try:
-        plain = engine.decompress(body, most)
+        plain = engine.decompress(body, max_bytes)
     except zlib.error as error:
         raise BadRequest(f"the body is not {encoding}: {error}") from None
     if engine.unconsumed_tail:
-        raise TooLarge(f"the body is larger than {most} bytes once decompressed")
+        raise TooLarge(f"the body is larger than {max_bytes} bytes once decompressed")
     if not engine.eof:
         raise BadRequest(f"the body's {encoding} data is cut off")
     return plain
 
 
 def traces(body: bytes, kind: str) -> Any:
-    """The request of `/v1/traces`, a `TraceRequest`; its attributes are still to be read.
+    """Parse a request of `/v1/traces` into a `TraceRequest`, with attributes still encoded.
 
     Raises:
         BadRequest: it is malformed.
@@ -166,7 +164,7 @@ def traces(body: bytes, kind: str) -> Any:
 
 
 def logs(body: bytes, kind: str) -> ExportLogsServiceRequest:
-    """The request of `/v1/logs`.
+    """Parse a request of `/v1/logs`.
 
     Raises:
         BadRequest: it is malformed.
@@ -174,30 +172,30 @@ def logs(body: bytes, kind: str) -> ExportLogsServiceRequest:
     return _parse(ExportLogsServiceRequest, body, kind)
 
 
-def answer(signal: Signal, kind: str, rejected: int, why: str) -> bytes:
-    """The body of a success; with `rejected`, of a partial one."""
-    if not rejected and not why:
+def success_body(signal: Signal, kind: str, rejected: int, reason: str) -> bytes:
+    """Return the body of a success, a partial one if `rejected`."""
+    if not rejected and not reason:
         return b"{}" if kind == JSON else b""
     response: ExportTraceServiceResponse | ExportLogsServiceResponse
     if signal == "traces":
         spans = ExportTraceServiceResponse()
         spans.partial_success.rejected_spans = rejected
-        spans.partial_success.error_message = why
+        spans.partial_success.error_message = reason
         response = spans
     else:
         records = ExportLogsServiceResponse()
         records.partial_success.rejected_log_records = rejected
-        records.partial_success.error_message = why
+        records.partial_success.error_message = reason
         response = records
     return orjson.dumps(MessageToDict(response)) if kind == JSON else response.SerializeToString()
 
 
-def refusal(error: GatewayError, kind: str) -> bytes:
-    """The body of a failure: a `google.rpc.Status`, whose first two fields are the code and the message."""
-    code, told = _CODES.get(error.status, 13), str(error)
+def error_body(error: GatewayError, kind: str) -> bytes:
+    """Return the body of a failure, a `google.rpc.Status` with its first two fields: code and message."""
+    code, message = _CODES.get(error.status, 13), str(error)
     if kind == JSON:
-        return orjson.dumps({"code": code, "message": told})
-    raw = told.encode()
+        return orjson.dumps({"code": code, "message": message})
+    raw = message.encode()
     return bytes((0x08, code, 0x12)) + _varint(len(raw)) + raw
 
 
@@ -226,7 +224,7 @@ def _parse(kind: type[M], body: bytes, content_type: str) -> M:
 
 
 def _with_base64_ids(node: Any) -> Any:
-    """OTLP's JSON writes ids in hexadecimal, where protobuf's JSON has base64."""
+    """Convert the ids of OTLP's JSON from hexadecimal to the base64 of protobuf's JSON."""
     if isinstance(node, dict):
         return {
             name: _base64_id(value) if name in _IDS and value is not None else _with_base64_ids(value)
@@ -237,10 +235,10 @@ def _with_base64_ids(node: Any) -> Any:
     return node
 
 
-def _base64_id(told: Any) -> str:
-    """An id; one that is none gets a length that none has, so that its span alone is refused."""
+def _base64_id(hexadecimal: Any) -> str:
+    """Convert an id; a malformed one gets an impossible length, so that only its span is rejected."""
     try:
-        raw = bytes.fromhex(told)
+        raw = bytes.fromhex(hexadecimal)
     except (TypeError, ValueError):
         raw = _NO_ID
     return base64.b64encode(raw).decode()
