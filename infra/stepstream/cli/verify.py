@@ -7,6 +7,7 @@ import click
 import orjson
 
 from stepstream.config import SettingsError, load
+from stepstream.topics.catalogue import JUDGE_CALIBRATIONS
 
 
 @click.group()
@@ -28,14 +29,14 @@ def check(file: Path, as_json: bool) -> None:
             try:
                 one.verifier.try_sandbox()
             except SandboxError as error:
-                raise SettingsError(f"verification file {file}: '{one.declared.name}': {error}") from None
+                raise SettingsError(f"verification file {file}: '{one.config.name}': {error}") from None
     rows = [
         {
-            "name": one.declared.name,
-            "verifier": one.declared.verifier,
+            "name": one.config.name,
+            "verifier": one.config.verifier,
             "source": one.verifier.source,
-            "level": "step" if one.verifier.reads_trajectory else one.declared.level,
-            "reads": "trajectory" if one.verifier.reads_trajectory else one.declared.reads,
+            "level": "step" if one.verifier.reads_trajectory else one.config.level,
+            "reads": "trajectory" if one.verifier.reads_trajectory else one.config.reads,
             "tasks": None if one.expected is None else len(one.expected),
             "judge": getattr(one.verifier, "digest", None),
         }
@@ -72,9 +73,9 @@ def calibrate(
     """
     from stepstream.cli import compacted_topics
     from stepstream.embedded.errors import StackError
-    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.embedded.stack import ensure_broker
     from stepstream.jobs.judging import calibrate
-    from stepstream.jobs.judging.calibration import CALIBRATIONS, refusal
+    from stepstream.jobs.judging.calibration import rejection_of
     from stepstream.jobs.verifiers.base import Unavailable
     from stepstream.topics.ids import now_us
 
@@ -82,11 +83,11 @@ def calibrate(
     if next_state == (file is not None):
         raise click.UsageError("name either a verification file or --next-state")
     if file is not None:
-        judge: calibrate.Subject = calibrate.OfVerifier(_judge(file, name))
+        judge: calibrate.MeasurableJudge = calibrate.VerifierJudge(_judge(file, name))
     elif settings.judge.url and settings.judge.model:
-        judge = calibrate.OfNextState(settings.judge)
+        judge = calibrate.NextStateJudge(settings.judge)
     else:
-        raise SettingsError("there is no judge to ask: set judge.url and judge.model")
+        raise SettingsError("no judge is configured: set judge.url and judge.model")
     cases = calibrate.read_set(labelled, judge.fields)
     try:
         record = calibrate.calibrate(
@@ -95,17 +96,17 @@ def calibrate(
     except Unavailable as error:
         raise StackError(f"{error}; nothing was recorded") from None
     if not dry_run:
-        with log_at_hand(settings, lambda line: click.echo(line, err=True)) as reached:
-            compacted_topics.write(reached, CALIBRATIONS, judge.digest, record)
-    lacks = refusal(record, judge.gate)
+        with ensure_broker(settings, lambda line: click.echo(line, err=True)) as reached:
+            compacted_topics.write(reached, JUDGE_CALIBRATIONS, judge.digest, record)
+    lacks = rejection_of(record, judge.gate)
     if as_json:
         click.echo(orjson.dumps({**record, "counts": lacks is None, "lacks": lacks}, option=orjson.OPT_INDENT_2))
     else:
-        _tell(record, lacks)
+        _print_calibration(record, lacks)
     return 0 if lacks is None else 1
 
 
-def _tell(record: Any, lacks: str | None) -> None:
+def _print_calibration(record: Any, lacks: str | None) -> None:
     low, high = record["agreement_low"], record["agreement_high"]
     click.echo(f"judge      {record['judge']} ({record['model']}, {record['mode']})")
     click.echo(f"agreement  {record['agreement']:.3f} ({low:.3f} to {high:.3f}) on {record['items']} cases")
@@ -125,16 +126,16 @@ def _tell(record: Any, lacks: str | None) -> None:
 
 
 def _verifications(file: Path) -> Any:
-    from stepstream.jobs.verifiers.options import Surroundings
+    from stepstream.jobs.verifiers.options import VerifierContext
     from stepstream.jobs.verifiers.specification import load as load_file
 
-    return load_file(file, Surroundings(load(), file.parent))
+    return load_file(file, VerifierContext(load(), file.parent))
 
 
 def _judge(file: Path, name: str | None) -> Any:
     from stepstream.jobs.judging.judge import Judge
 
-    judges = {one.declared.name: one.verifier for one in _verifications(file) if isinstance(one.verifier, Judge)}
+    judges = {one.config.name: one.verifier for one in _verifications(file) if isinstance(one.verifier, Judge)}
     if name is None and len(judges) == 1:
         [name] = judges
     if name not in judges:

@@ -1,10 +1,11 @@
-"""The `judge` job: has a configured model score each step by what the user said next.
+"""The `judge` job: score each step by the user's next message, with the configured model.
 
-Run it as `python -m stepstream.jobs.judge`; it needs `judge.url` and `judge.model`. Reads `governed-steps`, writes
-`feedback` (source `judge`) about the step before, which `govern` then passes on like any other: as `next_state` where
-`judge-calibrations` says that this judge agrees with people, otherwise as `shadow.next_state`. A reward specification
-decides what it counts for. A judge that is away is waited for a while and then passed over, loudly; the log is never
-held up for it.
+Run it as `python -m stepstream.jobs.judge`. It needs `judge.url` and `judge.model`. It reads `governed-steps`, and
+writes `feedback` (source `judge`) about the previous step, which `govern` treats like any other. The feedback is named
+`next_state` if `judge-calibrations` shows that this judge agrees with people, and `shadow.next_state` otherwise. A
+reward specification decides its weight. The job retries an unavailable judge for `judge.patience_s`, then skips steps
+and logs
+it: the judge never blocks the log.
 """
 
 from collections.abc import Callable
@@ -12,22 +13,22 @@ from typing import ClassVar
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, run
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.governance.policy_tables import TablePolicies
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
-from stepstream.jobs.judging.calibration import CALIBRATIONS, DEFAULT_GATE, refusal
-from stepstream.jobs.judging.fold import NAME, STEPS, VERSION, JudgeFold, Scores
+from stepstream.jobs.judging.calibration import DEFAULT_GATE, rejection_of
+from stepstream.jobs.judging.fold import NAME, VERSION, JudgeFold, StepScorer
 from stepstream.jobs.judging.llm import JudgeClient
 from stepstream.jobs.judging.next_state import digest
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.retry import Decoder, RetryingCodec
 from stepstream.jobs.runtime.runner import Processor, run_job
+from stepstream.topics.catalogue import GOVERNED_STEPS, JUDGE_CALIBRATIONS
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.table import Table
 
-"""How late a user may answer: over a long weekend."""
 _BATCH = 5
-"""Small: a batch that is given up is asked about again."""
+"""Small: after a cancelled batch, the judge scores all of its steps again."""
 
 
 class Judge:
@@ -35,49 +36,49 @@ class Judge:
 
     name: ClassVar = NAME
     version: ClassVar = VERSION
-    inputs: ClassVar[tuple[str, ...]] = (STEPS,)
-    remembers: ClassVar[str | None] = None
+    inputs: ClassVar[tuple[str, ...]] = (GOVERNED_STEPS,)
+    restored_topic: ClassVar[str | None] = None
     max_event_bytes: int | None = None
 
     def __init__(
         self,
         settings: Settings,
-        scores: Scores,
+        scorer: StepScorer,
         codec: Decoder,
-        rules: TrajectoryPolicies,
-        lacks: Callable[[], str | None],
+        policies: TrajectoryPolicies,
+        rejection: Callable[[], str | None],
     ) -> None:
         self._settings = settings.judge
-        self._scores, self._codec, self._rules, self._lacks = scores, codec, rules, lacks
+        self._scorer, self._codec, self._policies, self._rejection = scorer, codec, policies, rejection
 
     def fold(self, state: object) -> JudgeFold:
-        """One partition."""
+        """Return the fold of one partition."""
         only = self._settings.agents, self._settings.tenants
-        return JudgeFold(self._scores, self._codec, self._rules, *only, self._lacks)
+        return JudgeFold(self._scorer, self._codec, self._policies, *only, self._rejection)
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Runs the job until asked to stop.
+    """Run the job until `stop`.
 
     Raises:
         Fatal: no judge is configured.
     """
     if not settings.judge.url or not settings.judge.model:
-        raise Fatal("there is no judge to ask: set STEPSTREAM_JUDGE_URL and STEPSTREAM_JUDGE_MODEL")
+        raise Fatal("no judge is configured: set STEPSTREAM_JUDGE_URL and STEPSTREAM_JUDGE_MODEL")
     wait_for_kafka(settings.kafka, lambda: bool(stop))
-    codec = codec_of(settings)
+    codec = sealing_codec(settings)
     try:
-        with TablePolicies(settings) as rules, Table(settings, CALIBRATIONS) as calibrations:
-            if not (rules.wait(lambda: bool(stop)) and calibrations.wait_until_current(lambda: bool(stop))):
+        with TablePolicies(settings) as policies, Table(settings, JUDGE_CALIBRATIONS) as calibrations:
+            if not (policies.wait(lambda: bool(stop)) and calibrations.wait_until_current(lambda: bool(stop))):
                 return
             judge = digest(settings.judge.model)
 
-            def lacks() -> str | None:
-                return refusal(calibrations.get(judge), DEFAULT_GATE)
+            def rejection() -> str | None:
+                return rejection_of(calibrations.get(judge), DEFAULT_GATE)
 
             def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
-                scores = JudgeClient(settings.judge, cancelled)
-                job = Judge(settings, scores, RetryingCodec(codec, cancelled), rules, lacks)
+                scorer = JudgeClient(settings.judge, cancelled)
+                job = Judge(settings, scorer, RetryingCodec(codec, cancelled), policies, rejection)
                 return FoldProcessor(settings, job, cancelled)
 
             run_job(settings, stop, NAME, Judge.inputs, make, batch=_BATCH)

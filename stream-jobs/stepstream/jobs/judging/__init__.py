@@ -1,1 +1,1 @@
-"""Models that judge: how they are asked and read (`form.py`, `api.py`), and the judge of next states."""
+"""Let a language model judge responses: the judge of next states, the verifier `judge`, and their calibration."""

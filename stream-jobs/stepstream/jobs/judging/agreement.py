@@ -1,4 +1,4 @@
-"""How far a judge agrees with people: share, Wilson interval, Cohen's kappa, Krippendorff's alpha. Pure."""
+"""Measure how far a judge agrees with people: share, Wilson interval, Cohen's kappa, Krippendorff's alpha. Pure."""
 
 import math
 from collections import Counter
@@ -9,14 +9,14 @@ Z_95 = 1.959963984540054
 
 
 class Kappa(NamedTuple):
-    """Cohen's kappa with its standard error."""
+    """Cohen's kappa and its standard error."""
 
     value: float
     error: float
 
 
 def wilson(successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's interval of a share.
+    """Return Wilson's interval of a share.
 
     (p + z²/2n ± z√(p(1-p)/n + z²/4n²)) / (1 + z²/n), for p = successes/n.
     """
@@ -28,9 +28,10 @@ def wilson(successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
 
 
 def cohen(pairs: Sequence[tuple[Hashable, Hashable]]) -> Kappa | None:
-    """Cohen's kappa of two raters: κ = (p_o - p_e)/(1 - p_e), SE = √(p_o(1-p_o)/n)/(1-p_e); None: p_e is 1, or no pair.
+    """Return Cohen's kappa of two raters, κ = (p_o - p_e)/(1 - p_e), SE = √(p_o(1-p_o)/n)/(1-p_e).
 
-    p_o is the share of pairs that agree, p_e what chance would give at each rater's own shares (Cohen 1960).
+    p_o is the share of pairs that agree, p_e the share expected by chance at each rater's own shares (Cohen 1960).
+    None: p_e is 1, or there is no pair.
     """
     n = len(pairs)
     if not n:
@@ -44,9 +45,10 @@ def cohen(pairs: Sequence[tuple[Hashable, Hashable]]) -> Kappa | None:
 
 
 def krippendorff(units: Iterable[Sequence[Hashable]]) -> float | None:
-    """Krippendorff's nominal alpha, 1 - D_o/D_e, over units with two ratings or more; None: nothing to compare.
+    """Return Krippendorff's nominal alpha, 1 - D_o/D_e, over units with two or more ratings; None: nothing to compare.
 
-    D_o: share of disagreeing pairs inside units, each unit of m ratings weighing m; D_e: the same among all ratings.
+    D_o is the share of disagreeing pairs inside units, each unit of m ratings with weight m. D_e is the share among all
+    ratings.
     """
     rated = [unit for unit in units if len(unit) > 1]
     total = sum(map(len, rated))

@@ -1,9 +1,9 @@
-"""Asks a judge about cases that people have labelled, and makes the record of what it is worth.
+"""Run a judge on cases that people have labelled, and make the record of its calibration.
 
 A set is JSONL: `{"id": "7", "task": "…", "response": "…", "reference": "…", "labels": [1, 1, 0]}`. A label is 1 for a
-right response (or one better than the reference), 0 for a wrong (or worse) one, 0.5 for neither; one for each person
-who judged, and what most of them say counts. For the next-state judge: `{"id", "request", "response", "reaction",
-"labels"}`, where a label is 1 where the reaction shows that the response was right, 0 for wrong, 0.5 for neither.
+right response (or one better than the reference), 0 for a wrong (or worse) one, and 0.5 for neither. There is one label
+for each person; the median counts. The next-state judge needs `{"id", "request", "response", "reaction", "labels"}`: a
+label is 1 if the reaction shows that the response was right, 0 for wrong, and 0.5 for neither.
 """
 
 import hashlib
@@ -15,23 +15,22 @@ from typing import Protocol
 
 import orjson
 
-from stepstream.config import JudgeSettings as JudgeSettings
-from stepstream.config import SettingsError
+from stepstream.config import JudgeSettings, SettingsError
 from stepstream.jobs.judging import next_state
-from stepstream.jobs.judging.calibration import DEFAULT_GATE, Gate, Labelled, Mode, measured
+from stepstream.jobs.judging.calibration import DEFAULT_GATE, Gate, JudgedCase, Mode, measure_agreement
 from stepstream.jobs.judging.judge import Judge
-from stepstream.jobs.judging.llm import JudgeApi, JudgeAway
-from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable
+from stepstream.jobs.judging.llm import JudgeApi, JudgeUnavailable
+from stepstream.jobs.verifiers.base import Case, NoVerdict, Unavailable
 from stepstream.topics.events import JudgeCalibration, new_judge_calibration, new_message
 from stepstream.topics.ids import derived_id
 
 JOB = "calibrate@1"
-_LEANS = 0.25
-"""From here on, a score of the next-state judge says right or wrong."""
+_DECISIVE_SCORE = 0.25
+"""Absolute score above which the next-state judge says right or wrong."""
 
 
-class Subject(Protocol):
-    """A judge that can be measured."""
+class MeasurableJudge(Protocol):
+    """Judge that can be calibrated."""
 
     model: str
     mode: Mode
@@ -45,16 +44,21 @@ class Subject(Protocol):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What a case of its set must have, beside its id and labels."""
+        """Required fields of a case, beside its id and labels."""
         ...
 
-    def of(self, fields: Mapping[str, str]) -> tuple[float, bool]:
-        """What it says of a case, and whether it contradicts itself; raises Unavailable or Unanswered."""
+    def answer(self, fields: Mapping[str, str]) -> tuple[float, bool]:
+        """Return its verdict on a case, and True if it contradicts itself.
+
+        Raises:
+            Unavailable: the judge does not answer.
+            NoVerdict: its answer cannot be parsed.
+        """
         ...
 
 
-class OfVerifier:
-    """A judge that is a verifier."""
+class VerifierJudge:
+    """The verifier `judge`, for calibration."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
@@ -62,14 +66,14 @@ class OfVerifier:
         self.rubric_digest = judge.rubric_digest
         self.fields = ("task", "response", "reference") if judge.mode == "pair" else ("task", "response")
 
-    def of(self, fields: Mapping[str, str]) -> tuple[float, bool]:
-        """See `Subject`."""
-        known = {name: fields[name] for name in ("reference",) if name in fields}
-        return self._judge.answer(Case("", "", fields["response"], known, asked=fields["task"]))
+    def answer(self, fields: Mapping[str, str]) -> tuple[float, bool]:
+        """See `MeasurableJudge`."""
+        expected = {name: fields[name] for name in ("reference",) if name in fields}
+        return self._judge.answer(Case("", "", fields["response"], expected, request=fields["task"]))
 
 
-class OfNextState:
-    """The judge of the job `judge`."""
+class NextStateJudge:
+    """The judge of the job `judge`, for calibration."""
 
     mode: Mode = "next_state"
     gate = DEFAULT_GATE
@@ -80,20 +84,21 @@ class OfNextState:
         self.rubric_digest = hashlib.sha256(next_state.RUBRIC.encode()).hexdigest()
         self._api = JudgeApi(settings, lambda: False)
 
-    def of(self, fields: Mapping[str, str]) -> tuple[float, bool]:
-        """See `Subject`."""
+    def answer(self, fields: Mapping[str, str]) -> tuple[float, bool]:
+        """See `MeasurableJudge`."""
         response = new_message(role="assistant", content=fields["response"])
-        body = next_state.request(self.model, next_state.asked(fields["request"], response, fields["reaction"]))
+        question = next_state.question_about(fields["request"], response, fields["reaction"])
+        body = next_state.request(self.model, question)
         try:
             score = next_state.score_of(self._api.complete(body))
-        except JudgeAway as error:
+        except JudgeUnavailable as error:
             raise Unavailable(f"the judge at {self._api.url} does not answer: {error}") from error
-        return (1.0 if score > _LEANS else 0.0 if score < -_LEANS else 0.5), False
+        return (1.0 if score > _DECISIVE_SCORE else 0.0 if score < -_DECISIVE_SCORE else 0.5), False
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One labelled case of a set."""
+    """Labelled case of a set."""
 
     id: str
     fields: Mapping[str, str]
@@ -102,17 +107,17 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """A set and its digest."""
+    """Labelled cases, and the SHA-256 of their file."""
 
     digest: str
     items: Sequence[Item]
 
 
 def read_set(file: Path, needed: Sequence[str]) -> LabelledSet:
-    """Reads a set of labelled cases, which have the fields `needed`, and may have a `reference`.
+    """Read labelled cases with the fields `needed`; a `reference` is optional.
 
     Raises:
-        SettingsError: it cannot be used; the message names the line.
+        SettingsError: the file is unreadable or invalid; the message names the line.
     """
     try:
         content = file.read_bytes()
@@ -122,7 +127,7 @@ def read_set(file: Path, needed: Sequence[str]) -> LabelledSet:
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip():
             continue
-        item = _item(line, needed)
+        item = _parse_item(line, needed)
         if item is None or item.id in items:
             names = ", ".join(("id", *needed, "labels"))
             raise SettingsError(f"calibration set {file}, line {number}: needs {names}; ids once, labels 0, 0.5 or 1")
@@ -133,20 +138,20 @@ def read_set(file: Path, needed: Sequence[str]) -> LabelledSet:
 
 
 def calibrate(
-    judge: Subject, labelled: LabelledSet, *, parallel: int, occurred_at_us: int, author: str
+    judge: MeasurableJudge, labelled: LabelledSet, *, parallel: int, occurred_at_us: int, author: str
 ) -> JudgeCalibration:
-    """Asks the judge about every case, some at once; blocks until it has answered.
+    """Run the judge on every case, `parallel` at a time; blocks until all are answered.
 
     Raises:
-        Unavailable: the judge does not answer: nothing is recorded.
-        SettingsError: not one of its answers can be compared.
+        Unavailable: the judge does not answer. No record is made.
+        SettingsError: no answer can be compared with a label.
     """
     with ThreadPoolExecutor(parallel) as threads:
-        cases = list(threads.map(lambda item: _asked(judge, item), labelled.items))
+        cases = list(threads.map(lambda item: _judge_item(judge, item), labelled.items))
     try:
-        figures = measured(cases, judge.mode)
+        figures = measure_agreement(cases, judge.mode)
     except ValueError as error:
-        raise SettingsError(f"{error}: is the model fit to judge?") from None
+        raise SettingsError(f"{error}: use a model that follows the rubric") from None
     return new_judge_calibration(
         event_id=derived_id(JOB, judge.digest, labelled.digest, occurred_at_us),
         occurred_at_us=occurred_at_us,
@@ -160,15 +165,15 @@ def calibrate(
     )
 
 
-def _asked(judge: Subject, item: Item) -> Labelled:
+def _judge_item(judge: MeasurableJudge, item: Item) -> JudgedCase:
     try:
-        value, flip = judge.of(item.fields)
-    except Unanswered:
-        return Labelled(item.id, item.labels, None)
-    return Labelled(item.id, item.labels, value, flip)
+        value, flip = judge.answer(item.fields)
+    except NoVerdict:
+        return JudgedCase(item.id, item.labels, None)
+    return JudgedCase(item.id, item.labels, value, flip)
 
 
-def _item(line: bytes, needed: Sequence[str]) -> Item | None:
+def _parse_item(line: bytes, needed: Sequence[str]) -> Item | None:
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError:

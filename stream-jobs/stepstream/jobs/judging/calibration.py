@@ -1,4 +1,4 @@
-"""Measures a judge on cases that people have labelled, and decides whether it may count. Pure."""
+"""Measure a judge on cases that people have labelled, and decide if its verdicts may count. Pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ Mode = Literal["score", "pair", "next_state"]
 
 _Z_ONE_SIDED_95 = 1.6448536269514722
 _THRESHOLD = 0.5
-"""A score from here on says `right`."""
-_LEAST_FITTED = 20
-"""Fewest cases in each half, below which no scaling is fitted."""
+"""Lowest score that means `right`."""
+_MIN_HALF = 20
+"""Fewest cases in each half; with fewer, no scaling is fitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a calibration must show before the judge counts."""
+    """Requirements on a calibration: fewest cases, and smallest agreement, kappa and order consistency."""
 
     items: int
     agreement: float
@@ -27,40 +27,38 @@ class Gate:
     order_consistency: float
 
 
-CALIBRATIONS = "judge-calibrations"
-"""Topic of the records."""
 DEFAULT_GATE = Gate(items=50, agreement=0.75, kappa=0.4, order_consistency=0.7)
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """One case with what people and the judge said of it; 1 right or better, 0 wrong or worse, 0.5 neither."""
+class JudgedCase:
+    """Case with the labels of people and the judge's verdict; 1 right or better, 0 wrong or worse, 0.5 neither."""
 
     id: str
     ratings: Sequence[float]
-    """Of each person."""
+    """Label of each person."""
     judged: float | None
-    """A score, or the outcome of a pair; None: the answer could not be read."""
+    """Score, or outcome of a pair; None: the answer could not be parsed."""
     flip: bool = False
-    """A pair whose two answers contradict each other."""
+    """True for a pair whose two answers contradict each other."""
 
     @property
     def label(self) -> float:
-        """What most people said; the middle where they are split."""
+        """Median of the ratings."""
         ordered = sorted(self.ratings)
         middle = len(ordered) // 2
         return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def measured(cases: Sequence[Labelled], mode: Mode) -> dict[str, Any]:
-    """The figures of a calibration, as the fields of a `JudgeCalibration`.
+def measure_agreement(cases: Sequence[JudgedCase], mode: Mode) -> dict[str, Any]:
+    """Return the figures of a calibration, as the fields of a `JudgeCalibration`.
 
-    Flips and unread answers are left out of the agreement and counted. In mode `score` verdicts are compared as right
-    or wrong, and a scaling is fitted on one half of the cases, drawn by their ids, and tested on the other; in the
+    Flips and unparsed answers are counted, but left out of the agreement. In mode `score`, verdicts are compared as
+    right or wrong. A scaling is fitted on one half of the cases, drawn by their ids, and tested on the other. In the
     other modes `neither` is an answer too.
 
     Raises:
-        ValueError: nothing is left to compare.
+        ValueError: nothing can be compared.
     """
     read = [case for case in cases if case.judged is not None]
     scores = mode == "score"
@@ -82,11 +80,11 @@ def measured(cases: Sequence[Labelled], mode: Mode) -> dict[str, Any]:
         "kappa_se": None if kappa is None else kappa.error,
         "raters_alpha": krippendorff([case.ratings for case in cases]),
     }
-    return figures | _scaled(clear) if scores else figures
+    return figures | _fit_and_test_scaling(clear) if scores else figures
 
 
-def refusal(record: Mapping[str, Any] | None, gate: Gate) -> str | None:
-    """Why a judge with this calibration may not count; None: it may."""
+def rejection_of(record: Mapping[str, Any] | None, gate: Gate) -> str | None:
+    """Return the reason why a judge with this calibration may not count; None: it may."""
     if record is None:
         return "not calibrated"
     if record["items"] < gate.items:
@@ -104,21 +102,21 @@ def refusal(record: Mapping[str, Any] | None, gate: Gate) -> str | None:
 
 
 def scaling_of(record: Mapping[str, Any]) -> Scaling | None:
-    """The scaling that a record holds."""
+    """Return the scaling of a record; None: it has none."""
     temperature, bias = record["temperature"], record["bias"]
     return None if temperature is None or bias is None else Scaling(temperature, bias)
 
 
-def _verdict(case: Labelled, *, scores: bool) -> float:
+def _verdict(case: JudgedCase, *, scores: bool) -> float:
     assert case.judged is not None
     return float(case.judged >= _THRESHOLD) if scores else case.judged
 
 
-def _scaled(cases: Sequence[Labelled]) -> dict[str, Any]:
-    """The scaling and what it does for cases that it was not fitted on; none where it makes nothing better there."""
+def _fit_and_test_scaling(cases: Sequence[JudgedCase]) -> dict[str, Any]:
+    """Return the scaling and its figures on the test half. Without an improvement, temperature and bias are None."""
     ordered = sorted(cases, key=lambda case: hashlib.sha256(case.id.encode()).digest())
     fitted, tested = ordered[::2], ordered[1::2]
-    if len(tested) < _LEAST_FITTED:
+    if len(tested) < _MIN_HALF:
         return {}
     scaling = fit([case.judged or 0.0 for case in fitted], [case.label > _THRESHOLD for case in fitted])
     if scaling is None:

@@ -1,4 +1,4 @@
-"""The fold of the `judge` job."""
+"""Fold steps into scores of the previous steps: the fold of the `judge` job."""
 
 import hashlib
 import struct
@@ -6,82 +6,71 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.governance.consent import stricter
+from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
-from stepstream.jobs.judging.next_state import judged_step, question
+from stepstream.jobs.judging.next_state import judged_step, step_question
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes
+from stepstream.topics.catalogue import FEEDBACK, GOVERNED_STEPS
 from stepstream.topics.events import Feedback, Step, new_feedback
 from stepstream.topics.ids import derived_id
-from stepstream.topics.trusted_sources import SHADOW
+from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
 NAME = "judge"
-
-
 VERSION = "1"
-
-
 JOB = f"{NAME}@{VERSION}"
 
-
-STEPS, FEEDBACK = "governed-steps", "feedback"
-
-
-STEPS, FEEDBACK = "governed-steps", "feedback"
-
-
 _STEP, _ASKED = b"s", b"a"
-
-
-_STEP, _ASKED = b"s", b"a"
-
-
 _DAY = struct.Struct(">I")
-
-
 _INDEX = struct.Struct(">i")
-
-
 _DAY_US = 24 * 3600 * 1_000_000
-
-
 _KEPT_DAYS = 4
+"""Days between a response and the user's reaction that still counts: a long weekend."""
 
 
-class Scores(Protocol):
-    """Who judges; `JudgeClient` is one."""
+class StepScorer(Protocol):
+    """Scores questions; `JudgeClient` implements it."""
 
-    def score(self, asked: str) -> float | None:
-        """The score of a question, or None where there is none."""
+    def score(self, question: str) -> float | None:
+        """Return the score of a question; None: there is none."""
         ...
 
 
 class JudgeFold:
-    """One partition of steps.
+    """Fold of one partition.
 
-    State, in buckets by day so that an old day is dropped at once: the records of steps, as they came (what is sealed
-    stays sealed), and which questions were asked.
+    State, in buckets by day so that an old day is deleted at once: the encrypted records of steps as they came, and the
+    questions that were asked.
     """
 
     def __init__(
         self,
-        scores: Scores,
+        scorer: StepScorer,
         codec: Decoder,
-        rules: TrajectoryPolicies,
+        policies: TrajectoryPolicies,
         agents: list[str],
         tenants: list[str],
-        lacks: Callable[[], str | None],
+        rejection: Callable[[], str | None],
     ) -> None:
-        """`lacks` says why the judge may not count now; None: it may."""
-        self._scores, self._codec, self._rules = scores, codec, rules
-        self._agents, self._tenants, self._lacks = agents, tenants, lacks
+        """Create the fold.
+
+        Args:
+            scorer: scores a question.
+            codec: decodes saved steps.
+            policies: consent of each trajectory.
+            agents: agents to judge; empty: all.
+            tenants: tenants to judge; empty: all.
+            rejection: returns the reason why the judge may not count now; None: it may.
+        """
+        self._scorer, self._codec, self._policies = scorer, codec, policies
+        self._agents, self._tenants, self._rejection = agents, tenants, rejection
         self._newest_day = 0
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Notes a step, and has the one before it scored where this one holds the user's reaction to it."""
+        """Save a step. If it has the user's reaction to a previous step, score that one."""
         step = cast(Step, event)
         if is_erased(step) or not self._wanted(step):
             return
@@ -94,25 +83,25 @@ class JudgeFold:
         asked = _ASKED + _bucket(step, 0) + _digest(step, index)
         if changes.get(asked) is None:
             changes.put(asked, b"")
-            if not out.silent:
+            if not out.replaying:
                 self._judge(step, index, changes, out)
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Nothing: each step stands for itself."""
+        """Do nothing: steps are independent."""
 
     def due(self, now_ms: int) -> bool:
-        """Once a day, there is an old day to drop."""
+        """Return True once a day, when a bucket expires."""
         return now_ms * 1000 // _DAY_US > self._newest_day
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Drops the days that are over."""
+        """Delete the expired buckets."""
         self._newest_day = now_ms * 1000 // _DAY_US
         oldest = _DAY.pack(max(0, self._newest_day - _KEPT_DAYS))
         for kind in (_STEP, _ASKED):
             changes.delete_range(kind, kind + oldest)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
-        """Nothing: what was asked is known from the steps."""
+        """Do nothing: the steps tell which questions were asked."""
 
     def _wanted(self, step: Step) -> bool:
         return (not self._agents or step["agent"] in self._agents) and (
@@ -120,25 +109,25 @@ class JudgeFold:
         )
 
     def _judge(self, step: Step, index: int, changes: Changes, out: Outputs) -> None:
-        kept = (changes.get(_key(step, index, days)) for days in range(_KEPT_DAYS + 1))
-        stored = next((found for found in kept if found is not None), None)
-        before = None if stored is None else cast(Step, self._codec.decode(STEPS, stored))
+        records = (changes.get(_key(step, index, days)) for days in range(_KEPT_DAYS + 1))
+        stored = next((found for found in records if found is not None), None)
+        before = None if stored is None else cast(Step, self._codec.decode(GOVERNED_STEPS, stored))
         if before is None or is_erased(before):
             out.count(metrics.JUDGED.labels("unknown"))
             return
         users = sorted({one["user"] for one in (before, step) if one["user"] is not None})
-        standing = self._rules.standing(step["tenant"], step["agent"], users, before["occurred_at_us"])
-        consent = stricter(standing.consent, before["consent"], step["consent"])
-        if consent == "none" or standing.erased:
+        policy = self._policies.of(step["tenant"], step["agent"], users, before["occurred_at_us"])
+        consent = strictest_of(policy.consent, before["consent"], step["consent"])
+        if consent == "none" or policy.erased:
             out.count(metrics.JUDGED.labels("withheld"))
             return
-        score = self._scores.score(question(before, step))
+        score = self._scorer.score(step_question(before, step))
         out.count(metrics.JUDGED.labels("skipped" if score is None else "scored"))
         if score is not None:
             feedback = _feedback(before, step, score)
             feedback["consent"] = consent
-            if (lacks := self._lacks()) is not None:
-                feedback["name"], feedback["comment"] = SHADOW + feedback["name"], lacks
+            if (rejection := self._rejection()) is not None:
+                feedback["name"], feedback["comment"] = SHADOW_PREFIX + feedback["name"], rejection
             out.emit(FEEDBACK, step["trajectory_id"], feedback)
 
 
@@ -173,5 +162,5 @@ def _key(step: Step, index: int, days_back: int) -> bytes:
 
 
 def _digest(step: Step, index: int) -> bytes:
-    """Names the question: results of one source event under several policies ask it once."""
+    """Return a key for the question; results of one source event under several policies share it."""
     return hashlib.blake2b(f"{_source(step)}/{index}".encode(), digest_size=16).digest()

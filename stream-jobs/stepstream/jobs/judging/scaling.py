@@ -1,53 +1,54 @@
-"""Turns a judge's scores into probabilities: p = σ((logit(s) - b)/T), fitted by likelihood; how good they are. Pure."""
+"""Scale a judge's scores to probabilities, p = σ((logit(s) - b)/T), fitted by likelihood, and measure them. Pure."""
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 _EDGE = 0.005
-"""Scores are taken inside [edge, 1 - edge]: a judge that says 1 is not infinitely sure."""
-_ROUNDS = 100
-_LEAST_STEP = 1e-9
+"""Scores are clipped to [edge, 1 - edge]: a score of 1 is not infinite certainty."""
+_MAX_ITERATIONS = 100
+_MIN_STEP = 1e-9
 _RIDGE = 1e-2
-"""Weight of a prior on slope 1 and bias 0, which keeps the fit finite where classes are cleanly apart."""
+"""Weight of a prior on slope 1 and bias 0; it keeps the fit finite for separable classes."""
 
 
 class Scaling(NamedTuple):
-    """A fitted temperature T (above 0) and bias b."""
+    """Fitted temperature T (above 0) and bias b."""
 
     temperature: float
     bias: float
 
     def apply(self, score: float) -> float:
-        """The probability for a score in [0, 1]."""
+        """Return the probability for a score in [0, 1]."""
         return sigmoid((logit(score) - self.bias) / self.temperature)
 
 
 def logit(score: float) -> float:
-    """ln(s/(1-s)), for s moved inside the edges."""
+    """Return ln(s/(1-s)), for s clipped to the edges."""
     inside = min(max(score, _EDGE), 1 - _EDGE)
     return math.log(inside / (1 - inside))
 
 
 def sigmoid(x: float) -> float:
-    """1/(1 + e^-x), without overflow."""
+    """Return 1/(1 + e^-x), without overflow."""
     if x >= 0:
         return 1 / (1 + math.exp(-x))
-    grown = math.exp(x)
-    return grown / (1 + grown)
+    exponential = math.exp(x)
+    return exponential / (1 + exponential)
 
 
 def fit(scores: Sequence[float], outcomes: Sequence[bool]) -> Scaling | None:
-    """The scaling of least negative log-likelihood (with a faint prior), by Newton's method on slope and intercept.
+    """Return the scaling of least negative log-likelihood (with a weak prior), by Newton's method on slope and
+    intercept.
 
-    None where the outcomes are all the same, or the scores point the wrong way: no temperature mends that.
+    None: all outcomes are equal, or higher scores mean worse outcomes, which no temperature can correct.
     """
     if len(set(outcomes)) < 2:
         return None
     points = [(logit(score), float(outcome)) for score, outcome in zip(scores, outcomes, strict=True)]
     slope, intercept = 1.0, 0.0
     loss = _loss(points, slope, intercept)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         # p = σ(slope·x + intercept); gradient and Hessian of the loss.
         g_slope, g_intercept = _RIDGE * (slope - 1), _RIDGE * intercept
         h_ss, h_si, h_ii = _RIDGE, 0.0, _RIDGE
@@ -62,9 +63,9 @@ def fit(scores: Sequence[float], outcomes: Sequence[bool]) -> Scaling | None:
         determinant = h_ss * h_ii - h_si * h_si
         by_slope = (h_ii * g_slope - h_si * g_intercept) / determinant
         by_intercept = (h_ss * g_intercept - h_si * g_slope) / determinant
-        # Newton's steps jump over the minimum where the sigmoid is flat: they are halved until the loss falls.
+        # Newton's steps overshoot where the sigmoid is flat: halve them until the loss falls.
         scale = 1.0
-        while scale > _LEAST_STEP:
+        while scale > _MIN_STEP:
             tried = _loss(points, slope - scale * by_slope, intercept - scale * by_intercept)
             if tried < loss:
                 break
@@ -78,7 +79,7 @@ def fit(scores: Sequence[float], outcomes: Sequence[bool]) -> Scaling | None:
 
 
 def _loss(points: Sequence[tuple[float, float]], slope: float, intercept: float) -> float:
-    """Negative log-likelihood, with the prior: Σ ln(1 + e^z) - y·z for z = slope·x + intercept."""
+    """Return the negative log-likelihood with the prior: Σ ln(1 + e^z) - y·z for z = slope·x + intercept."""
     total = _RIDGE / 2 * ((slope - 1) ** 2 + intercept**2)
     for x, y in points:
         z = slope * x + intercept
@@ -87,16 +88,16 @@ def _loss(points: Sequence[tuple[float, float]], slope: float, intercept: float)
 
 
 def brier(probabilities: Sequence[float], outcomes: Sequence[bool]) -> float:
-    """Mean of (p - y)²."""
+    """Return the mean of (p - y)²."""
     return sum((p - y) ** 2 for p, y in zip(probabilities, outcomes, strict=True)) / len(outcomes)
 
 
 def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequence[bool], bins: int = 10) -> float:
-    """Σ (n_b/n)·|accuracy - confidence| over bins of equal width, 1.0 in the last; biased up for few cases."""
+    """Return Σ (n_b/n)·|accuracy - confidence| over bins of equal width, 1.0 in the last; biased up for few cases."""
     sums = [[0, 0.0, 0.0] for _ in range(bins)]
     for p, y in zip(probabilities, outcomes, strict=True):
-        held = sums[min(bins - 1, int(p * bins + 1e-9))]
-        held[0] += 1
-        held[1] += p
-        held[2] += y
+        bin_sums = sums[min(bins - 1, int(p * bins + 1e-9))]
+        bin_sums[0] += 1
+        bin_sums[1] += p
+        bin_sums[2] += y
     return sum(abs(hits - confidence) for _, confidence, hits in sums) / len(outcomes)

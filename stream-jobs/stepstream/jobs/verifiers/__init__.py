@@ -1,1 +1,5 @@
-"""Verifiers: what judges the work of an agent, as plug-ins behind one small interface."""
+"""Verify closed trajectories by rule, test or model.
+
+`specification` reads the verification file, `cases` selects the cases, `pool` runs verifiers on them, and `fold`
+publishes their verdicts. `registry` creates verifiers by name.
+"""

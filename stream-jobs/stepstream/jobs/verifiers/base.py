@@ -1,4 +1,4 @@
-"""What a verifier is: a case in, verdicts out."""
+"""Define the interface of a verifier: a case in, verdicts out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,85 +8,83 @@ from stepstream.topics.events import Message
 
 Source = Literal["verifier", "test", "judge", "prm"]
 
-"""Before the name of feedback that must not count."""
-
 
 class Unavailable(Exception):
-    """The verifier cannot work now (its model is away, its sandbox cannot start): the case is tried again."""
+    """The verifier does not work now (its model or sandbox is unavailable): the case is retried."""
 
 
-class Unanswered(Exception):
-    """The verifier gave no verdict that can be read, and would not if asked again; the message says why."""
+class NoVerdict(Exception):
+    """The verifier gave no verdict that can be parsed, and a retry would not help; the message gives the reason."""
 
 
-class Unusable(Exception):
-    """The case can never be verified; the message says why, without what the agent wrote."""
+class UnverifiableCase(Exception):
+    """The case can never be verified; the message gives the reason, without text of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One step as a verifier of whole trajectories sees it."""
+    """Step with its conversation, for a verifier of whole trajectories."""
 
     step_index: int
     conversation: Sequence[Message]
-    """The whole prompt and, last, the response."""
+    """Whole prompt, followed by the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One piece of work to be judged."""
+    """Piece of work to verify."""
 
     trajectory_id: str
     task_id: str
     observed: str
-    """What the verification reads: a response, an argument or result of a tool; empty where there is none."""
+    """Text to verify: a response, or an argument or result of a tool; empty: none."""
     expected: Mapping[str, Any] = field(default_factory=dict)
-    """What is known about the task, from the file of expected values; empty: nothing."""
-    asked: str = ""
-    """What the user asked for."""
+    """Fields of the task in the file of expected values; empty: none."""
+    request: str = ""
+    """User's request."""
     turns: Sequence[Turn] = ()
-    """The steps, in order of their index."""
+    """Steps in order of their index."""
     step_index: int | None = None
-    """The step that it is about; None: the whole trajectory."""
-    read_in: int | None = None
-    """The step in which `observed` stands; None: nothing is observed."""
+    """Index of the step to judge; None: the whole trajectory."""
+    observed_step_index: int | None = None
+    """Index of the step with `observed`; None: nothing is observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier found."""
+    """Verdict of a verifier."""
 
     value: float
-    """Between 0 (wrong) and 1 (right), unless the verifier's documentation says otherwise."""
+    """From 0 (wrong) to 1 (right), unless the verifier's documentation differs."""
     category: str | None = None
     """One word of a small set."""
     comment: str | None = None
-    """Why, in a sentence."""
+    """Reason, in a sentence."""
     step_index: int | None = None
-    """The step that it is about, where a verifier judges steps of a whole trajectory; None: what the case is about."""
+    """Index of the judged step, if the verifier judges the steps of a trajectory; None: the subject of the case."""
     shadow: bool = False
-    """Measured only: it is published under another name, so that no reward can count it."""
+    """True if it is published under another name, so that no reward can count it."""
 
 
 class Verifier(Protocol):
-    """Judges cases. Used from several threads at once."""
+    """Judges cases. Called by several threads at once."""
 
     @property
     def source(self) -> Source:
-        """The source of its feedback."""
+        """Source of its feedback."""
         ...
 
     @property
     def reads_trajectory(self) -> bool:
-        """Whether a case must hold the whole trajectory; then it judges each step by itself."""
+        """True if a case must contain the whole trajectory; then it judges each step."""
         ...
 
     def verify(self, case: Case) -> Sequence[Verdict]:
-        """Judges one case; blocks while it does.
+        """Judge one case; may block.
 
         Raises:
-            Unavailable: it cannot work now.
-            Unanswered: it gave nothing that can be read.
-            Unusable: the case can never be judged.
+            Unavailable: it does not work now.
+            NoVerdict: it gave nothing that can be parsed.
+            UnverifiableCase: the case can never be verified.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a verification reads of a trajectory: its cases. Pure."""
+"""Select the cases of a verification from a trajectory. Pure."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -6,31 +6,33 @@ from typing import Any
 
 import orjson
 
-from stepstream.jobs.labels.tool_results import attach
+from stepstream.jobs.labels.tool_results import attach_tool_results
 from stepstream.jobs.verifiers.base import Case, Turn
-from stepstream.jobs.verifiers.regex import compiled
-from stepstream.jobs.verifiers.specification import Declared, Verification
+from stepstream.jobs.verifiers.regex import compile_pattern
+from stepstream.jobs.verifiers.specification import Verification, VerificationConfig
 from stepstream.topics.events import Message, Step, ToolCall
 from stepstream.topics.step_contexts import shared_step
 
 
-def cases(verification: Verification, steps: Sequence[Step]) -> list[Case | None] | None:
-    """What is to be judged of a trajectory; an entry None: what is read is not there, which is a fault of the agent's.
+def cases_of(verification: Verification, steps: Sequence[Step]) -> list[Case | None] | None:
+    """Return the cases of a trajectory, or None if its task is unknown.
+
+    An entry None: the text to read is missing, which is the agent's fault.
 
     Args:
-        verification: what reads it; it applies.
+        verification: a verification that applies to the trajectory.
         steps: the trajectory's steps in order of their index, at least one.
 
     Returns:
-        The cases, one for a trajectory or one a step; None: nothing is known of its task.
+        One case for a trajectory, or one for each step.
     """
-    declared, first = verification.declared, steps[0]
+    config, first = verification.config, steps[0]
     known = {} if verification.expected is None else verification.expected.get(first["task_id"])
     if known is None:
         return None
     whole = verification.verifier.reads_trajectory
-    observed = observations(declared, steps)
-    if declared.level == "trajectory":
+    observed = observations(config, steps)
+    if config.level == "trajectory":
         observed = observed[-1:]
     if whole:
         observed = [(steps[-1]["step_index"], "")]
@@ -40,41 +42,41 @@ def cases(verification: Verification, steps: Sequence[Step]) -> list[Case | None
             task_id=first["task_id"],
             observed=text,
             expected=known,
-            asked=asked(steps),
+            request=first_request(steps),
             turns=turns(steps) if whole else (),
-            step_index=index if declared.level == "step" else None,
-            read_in=None if whole else index,
+            step_index=index if config.level == "step" else None,
+            observed_step_index=None if whole else index,
         )
         for index, text in observed
         if text is not None
     ]
-    return made or ([None] if declared.level == "trajectory" else [])
+    return made or ([None] if config.level == "trajectory" else [])
 
 
-def observations(declared: Declared, steps: Sequence[Step]) -> list[tuple[int, str | None]]:
-    """What a verification reads, with the step that it is in; None: it is there, but the part that is wanted is not."""
+def observations(config: VerificationConfig, steps: Sequence[Step]) -> list[tuple[int, str | None]]:
+    """Return the texts that a verification reads, each with its step index; None: the text lacks the requested part."""
     found: list[tuple[int, str | None]] = []
-    if declared.reads in ("response", "final_response"):
-        read = steps[-1:] if declared.reads == "final_response" else steps
+    if config.reads in ("response", "final_response"):
+        read = steps[-1:] if config.reads == "final_response" else steps
         said = ((step["step_index"], step["response"]["content"]) for step in read)
         found = [(index, text) for index, text in said if text.strip()]
     else:
-        field = "arguments" if declared.reads == "tool_arguments" else "result"
-        for step, calls in zip(steps, attach(steps), strict=True):
+        field = "arguments" if config.reads == "tool_arguments" else "result"
+        for step, calls in zip(steps, attach_tool_results(steps), strict=True):
             for call in calls:
-                if fnmatchcase(call["name"], declared.tool):
-                    found.append((step["step_index"], _told(call, field, declared.pointer)))
+                if fnmatchcase(call["name"], config.tool):
+                    found.append((step["step_index"], _tool_text(call, field, config.pointer)))
     last = dict(found)  # of several calls in one step, the last
-    return [(index, _extracted(text, declared.extract)) for index, text in last.items()]
+    return [(index, _extract(text, config.extract)) for index, text in last.items()]
 
 
-def asked(steps: Sequence[Step]) -> str:
-    """What the user said in the first prompt."""
+def first_request(steps: Sequence[Step]) -> str:
+    """Return the user's text in the first prompt."""
     return "\n\n".join(m["content"] for m in steps[0]["messages"] if m["role"] == "user").strip()
 
 
 def turns(steps: Sequence[Step]) -> list[Turn]:
-    """Each step with its whole conversation, put together along the steps that prompts repeat."""
+    """Return each step with its whole conversation, joined along the shared steps."""
     contexts: dict[int, list[Message]] = {}
     for step in steps:
         before = shared_step(step)
@@ -83,7 +85,7 @@ def turns(steps: Sequence[Step]) -> list[Turn]:
     return [Turn(index, conversation) for index, conversation in contexts.items()]
 
 
-def _told(call: ToolCall, field: str, pointer: str) -> str | None:
+def _tool_text(call: ToolCall, field: str, pointer: str) -> str | None:
     text: Any = call["arguments"] if field == "arguments" else call["result"]
     if text is None or not pointer:
         return text if isinstance(text, str) else None
@@ -97,8 +99,8 @@ def _told(call: ToolCall, field: str, pointer: str) -> str | None:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _extracted(text: str | None, pattern: str) -> str | None:
+def _extract(text: str | None, pattern: str) -> str | None:
     if text is None or not pattern:
         return text
-    found = [match.group(1) for match in compiled(pattern).finditer(text)]
+    found = [match.group(1) for match in compile_pattern(pattern).finditer(text)]
     return found[-1] if found else None

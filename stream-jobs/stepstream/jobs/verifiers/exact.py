@@ -1,4 +1,4 @@
-"""`exact`: what was observed is what was expected."""
+"""The verifier `exact`: the observed text equals the expected one."""
 
 import math
 import re
@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
-from stepstream.jobs.verifiers.options import Options, Surroundings, read
+from stepstream.jobs.verifiers.base import Case, Source, UnverifiableCase, Verdict
+from stepstream.jobs.verifiers.options import Options, VerifierContext, parse_options
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
@@ -16,17 +16,17 @@ class ExactOptions(Options):
     """Options of `exact`."""
 
     case: bool = True
-    """Whether upper and lower case differ."""
+    """True if upper and lower case differ."""
     spaces: bool = False
-    """Whether runs of white space differ; those at the ends never count."""
+    """True if runs of white space differ; those at the ends never count."""
     numbers: bool = False
-    """Whether both are compared as numbers, so that 1,000.0 is 1000."""
+    """True if both are compared as numbers, so that 1,000.0 equals 1000."""
     tolerance: float = 1e-9
-    """Relative and absolute, of numbers."""
+    """Relative and absolute tolerance of numbers."""
 
 
 class Exact:
-    """Compares with `expected` of the task: a text or number, or a list of which one must fit."""
+    """Compares with `expected` of the task: a text, a number, or a list of accepted ones."""
 
     source: Source = "verifier"
     reads_trajectory = False
@@ -35,11 +35,11 @@ class Exact:
         self._options = options
 
     def verify(self, case: Case) -> Sequence[Verdict]:
-        """1 where they are equal, else 0."""
-        known = case.expected.get("expected")
-        choices = known if isinstance(known, list) else [known]
+        """Return 1 if they are equal, else 0."""
+        value = case.expected.get("expected")
+        choices = value if isinstance(value, list) else [value]
         if not choices or any(isinstance(one, bool | dict | list) or one is None for one in choices):
-            raise Unusable("the task's expected values need 'expected': a text, a number, or a list of them")
+            raise UnverifiableCase("the task's expected values need 'expected': a text, a number, or a list of them")
         right = any(self._equal(case.observed, str(one)) for one in choices)
         return [Verdict(float(right), "equal" if right else "different")]
 
@@ -58,14 +58,14 @@ class Exact:
 
 
 def number(text: str) -> float | None:
-    """The number that a text is, with or without commas between thousands; None: it is none, or too large."""
+    """Parse a number, with or without commas between thousands; None: not a number, or too large."""
     text = text.strip()
     if not text or not _NUMBER.fullmatch(text) or not any(map(str.isdigit, text)):
         return None
-    found = float(text.replace(",", ""))
-    return found if math.isfinite(found) else None
+    value = float(text.replace(",", ""))
+    return value if math.isfinite(value) else None
 
 
-def make(options: Mapping[str, Any], surroundings: Surroundings) -> Exact:
-    """From options."""
-    return Exact(read(ExactOptions, options))
+def make(options: Mapping[str, Any], context: VerifierContext) -> Exact:
+    """Create the verifier from its options."""
+    return Exact(parse_options(ExactOptions, options))

@@ -1,7 +1,7 @@
-"""What `verify` does with the records of one partition: joins trajectories, has closed ones judged, publishes verdicts.
+"""Fold the events of one partition into trajectories, verify the closed ones, and publish the verdicts.
 
-State, by a short name of the trajectory: what `labels/trajectory.py` remembers of it, its steps as they came (what is
-sealed stays sealed), a digest of what it was judged by, and on which day it may be forgotten.
+State, by a short name of the trajectory: its `TrajectoryState` (`labels/trajectory_state.py`), its encrypted steps as
+they came, a digest of the events that it was judged by, and the day on which it expires.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import orjson
 
 from stepstream.crypto.sealing import is_erased
-from stepstream.jobs.governance.consent import stricter
+from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicies
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
 from stepstream.jobs.runtime import metrics
@@ -22,186 +22,195 @@ from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.retry import Decoder
 from stepstream.jobs.runtime.state import Changes, PartitionState
 from stepstream.jobs.verifiers.base import Case, Verdict
-from stepstream.jobs.verifiers.cases import cases
-from stepstream.jobs.verifiers.pool import Judged
+from stepstream.jobs.verifiers.cases import cases_of
+from stepstream.jobs.verifiers.pool import CaseResult
 from stepstream.jobs.verifiers.specification import Verification
+from stepstream.topics.catalogue import CLOSURES, FEEDBACK, GOVERNED_STEPS
 from stepstream.topics.events import Consent, Feedback, Step, TrajectoryClosed, new_feedback
 from stepstream.topics.ids import derived_id
-from stepstream.topics.trusted_sources import SHADOW
+from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
 NAME = "verify"
 VERSION = "1"
 JOB = f"{NAME}@{VERSION}"
-STEPS, ENDS, CLOSURES, FEEDBACK = "governed-steps", "governed-feedback", "closures", "feedback"
 
-_HEAD, _STEP, _DONE, _EXPIRY = b"h", b"s", b"v", b"x"
+_TRAJECTORY, _STEP, _DONE, _EXPIRY = b"h", b"s", b"v", b"x"
 _INDEX = struct.Struct(">i")
 _DAY = struct.Struct(">I")
 _DAY_MS = 24 * 3600 * 1000
 
 
-class Judges(Protocol):
-    """Who judges; `Bench` is one."""
+class CaseJudge(Protocol):
+    """Judges cases; `VerifierPool` implements it."""
 
-    def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[Judged]:
-        """What became of each case."""
+    def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[CaseResult]:
+        """Return the result of each case."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One case to be judged, and what its feedback says beside the verdict."""
+    """Case to judge, and the fields of its feedback beside the verdict."""
 
     record: Record
-    head: TrajectoryState
+    trajectory: TrajectoryState
     first: Step
     consent: Consent
     users: Mapping[int, str]
-    """Whom the steps name, by their index, in order of that."""
+    """User of each step, by step index in order."""
     verification: Verification
     digest: str
-    """Names the events that the trajectory is judged by."""
+    """Digest of the events by which the trajectory is judged."""
     before: str | None
-    """That of the last time; None: it was never judged."""
+    """Digest of the previous time; None: never judged."""
     case: Case | None
-    """None: what is to be read is not there."""
+    """None: the text to read is missing."""
 
 
 class VerifyFold:
-    """One partition of trajectories."""
+    """Fold of one partition."""
 
     def __init__(
         self,
         state: PartitionState,
         verifications: Sequence[Verification],
-        judges: Judges,
+        judges: CaseJudge,
         codec: Decoder,
-        rules: TrajectoryPolicies,
+        policies: TrajectoryPolicies,
         *,
         keep_days: int,
     ) -> None:
-        self._state, self._codec, self._rules = state, codec, rules
+        self._state, self._codec, self._policies = state, codec, policies
         self._verifications, self._judges = verifications, judges
         self._keep_days, self._swept_day = keep_days, 0
         self._touched: dict[bytes, tuple[TrajectoryState, Record]] = {}
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Notes a step, or that a trajectory is over."""
+        """Save a step, or record the end of a trajectory."""
         name = _name(event["trajectory_id"])
-        head = self._head(name, event["trajectory_id"], changes)
-        if record.topic != CLOSURES and head.foreign(event["tenant"]):
-            return  # `label` tells of it
-        if record.topic == STEPS:
+        trajectory = self._load_trajectory(name, event["trajectory_id"], changes)
+        if record.topic != CLOSURES and trajectory.is_foreign(event["tenant"]):
+            return  # `label` dead-letters it
+        if record.topic == GOVERNED_STEPS:
             step = cast(Step, event)
-            begins = head.owner is None
-            noted, _ = head.add_step(step, record.offset, record.timestamp_ms)
+            begins = trajectory.owner is None
+            noted, _ = trajectory.add_step(step, record.offset, record.timestamp_ms)
             if begins:
-                head.disown()
+                trajectory.drop_foreign_feedback()
             if noted == "taken":
                 assert record.value is not None
                 changes.put(_step_key(name, step["step_index"]), record.value)
         elif record.topic == CLOSURES:
-            head.close(cast(TrajectoryClosed, event))
-        elif event["end"] == "open" or not head.add_feedback(cast(Feedback, event), record.timestamp_ms):
-            return  # feedback tells nothing here but that a trajectory has ended
-        self._touched[name] = head, record
+            trajectory.close(cast(TrajectoryClosed, event))
+        elif event["end"] == "open" or not trajectory.add_feedback(cast(Feedback, event), record.timestamp_ms):
+            return  # only feedback that ends a trajectory matters here
+        self._touched[name] = trajectory, record
 
     def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Has what is closed judged, and publishes the verdicts."""
+        """Judge the trajectories that closed, and publish the verdicts."""
         work = []
-        for name, (head, record) in self._touched.items():
-            if head.closed and not head.erased:
-                work += self._work(name, head, record, changes, out)
-                if head.kept_day < 0:
-                    head.kept_day = head.arrived_ms // _DAY_MS
-                    changes.put(_EXPIRY + _DAY.pack(head.kept_day) + name, b"")
-            changes.put(_HEAD + name, head.pack())
+        for name, (trajectory, record) in self._touched.items():
+            if trajectory.is_closed and not trajectory.erased:
+                work += self._work(name, trajectory, record, changes, out)
+                if trajectory.kept_day < 0:
+                    trajectory.kept_day = trajectory.arrived_ms // _DAY_MS
+                    changes.put(_EXPIRY + _DAY.pack(trajectory.kept_day) + name, b"")
+            changes.put(_TRAJECTORY + name, trajectory.pack())
         self._touched.clear()
-        if work and not out.silent:
+        if work and not out.replaying:
             self._judge(work, out)
 
     def due(self, now_ms: int) -> bool:
-        """Once a day, there are old trajectories to drop."""
+        """Return True once a day, when old trajectories expire."""
         return now_ms // _DAY_MS > self._swept_day
 
     def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Drops the trajectories that closed before the days for which they are kept."""
+        """Delete the trajectories whose retention period has ended."""
         self._swept_day = now_ms // _DAY_MS
         for entry, _ in self._state.scan(_EXPIRY):
             if _DAY.unpack_from(entry)[0] >= self._swept_day - self._keep_days:
                 break
             name = entry[_DAY.size :]
-            steps = self._head(name, "", changes).steps
-            for key in (_EXPIRY + entry, _HEAD + name, _DONE + name, *(_step_key(name, int(index)) for index in steps)):
+            steps = self._load_trajectory(name, "", changes).steps
+            for key in (
+                _EXPIRY + entry,
+                _TRAJECTORY + name,
+                _DONE + name,
+                *(_step_key(name, int(index)) for index in steps),
+            ):
                 changes.delete(key)
 
     def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
-        """Nothing: what was verified is known from the steps."""
+        """Do nothing: the steps tell what was judged."""
 
-    def _work(self, name: bytes, head: TrajectoryState, record: Record, changes: Changes, out: Outputs) -> list[_Work]:
-        """What is to be judged of a closed trajectory, and was not judged as it now is."""
-        # By source events: governing history anew is no reason to judge it anew.
-        seen = sorted((index, entry[1]) for index, entry in head.steps.items())
-        digest = hashlib.blake2b(orjson.dumps(seen), digest_size=16).hexdigest()
+    def _work(
+        self, name: bytes, trajectory: TrajectoryState, record: Record, changes: Changes, out: Outputs
+    ) -> list[_Work]:
+        """Return the cases of a closed trajectory that was not judged by the same events."""
+        # By source events: governing history again must not judge it again.
+        sources = sorted((index, entry[1]) for index, entry in trajectory.steps.items())
+        digest = hashlib.blake2b(orjson.dumps(sources), digest_size=16).hexdigest()
         packed = changes.get(_DONE + name)
         before = None if packed is None else packed.decode()
         if before == digest:
             return []
         changes.put(_DONE + name, digest.encode())
-        stored = [changes.get(_step_key(name, index)) for index in sorted(map(int, head.steps))]
-        steps = [cast(Step, self._codec.decode(STEPS, value)) for value in stored]
+        stored = [changes.get(_step_key(name, index)) for index in sorted(map(int, trajectory.steps))]
+        steps = [cast(Step, self._codec.decode(GOVERNED_STEPS, value)) for value in stored]
         first = steps[0]
-        standing = self._rules.standing(first["tenant"], first["agent"], head.users, first["occurred_at_us"])
-        consent = stricter(standing.consent, *(step["consent"] for step in steps))
-        withheld = consent == "none" or standing.erased or any(map(is_erased, steps))
+        policy = self._policies.of(first["tenant"], first["agent"], trajectory.users, first["occurred_at_us"])
+        consent = strictest_of(policy.consent, *(step["consent"] for step in steps))
+        withheld = consent == "none" or policy.erased or any(map(is_erased, steps))
         users = {step["step_index"]: step["user"] for step in steps if step["user"]}
         work: list[_Work] = []
         for verification in self._verifications:
-            declared = verification.declared
-            if not declared.applies(first["agent"], first["environment"], first["task_id"]):
+            config = verification.config
+            if not config.applies(first["agent"], first["environment"], first["task_id"]):
                 continue
-            found = None if withheld else cases(verification, steps)
+            found = None if withheld else cases_of(verification, steps)
             if found is None:
                 result = "withheld" if withheld else "unknown_task"
-                out.count(metrics.VERIFIED.labels(declared.name, result))
+                out.count(metrics.VERIFIED.labels(config.name, result))
                 continue
-            work += [_Work(record, head, first, consent, users, verification, digest, before, case) for case in found]
+            work += [
+                _Work(record, trajectory, first, consent, users, verification, digest, before, case) for case in found
+            ]
         return work
 
     def _judge(self, work: Sequence[_Work], out: Outputs) -> None:
         judged = iter(self._judges.judge([(one.verification, one.case) for one in work if one.case is not None]))
         for one in work:
-            name = one.verification.declared.name
-            result = Judged("verified", [Verdict(0.0, "missing")]) if one.case is None else next(judged)
+            name = one.verification.config.name
+            result = CaseResult("verified", [Verdict(0.0, "missing")]) if one.case is None else next(judged)
             shadow = any(verdict.shadow for verdict in result.verdicts)
-            out.count(metrics.VERIFIED.labels(name, "shadow" if shadow else result.became))
-            if result.became == "unusable":
+            out.count(metrics.VERIFIED.labels(name, "shadow" if shadow else result.outcome))
+            if result.outcome == "unusable":
                 out.dead_letter(one.record, InvalidRecord("invalid", f"verification '{name}': {result.reason}"))
             for verdict in result.verdicts:
-                out.emit(FEEDBACK, one.head.trajectory_id, _feedback(one, verdict))
+                out.emit(FEEDBACK, one.trajectory.trajectory_id, _feedback(one, verdict))
 
-    def _head(self, name: bytes, trajectory_id: str, changes: Changes) -> TrajectoryState:
+    def _load_trajectory(self, name: bytes, trajectory_id: str, changes: Changes) -> TrajectoryState:
         touched = self._touched.get(name)
         if touched is not None:
             return touched[0]
-        packed = changes.get(_HEAD + name)
+        packed = changes.get(_TRAJECTORY + name)
         return TrajectoryState(trajectory_id) if packed is None else TrajectoryState.unpack(packed)
 
 
 def _feedback(work: _Work, verdict: Verdict) -> Feedback:
-    declared = work.verification.declared
+    config = work.verification.config
     about_case = None if work.case is None else work.case.step_index
     index = about_case if verdict.step_index is None else verdict.step_index
     return new_feedback(
         event_id=_event_id(work, index, work.digest),
-        occurred_at_us=work.head.newest_us,
+        occurred_at_us=work.trajectory.newest_us,
         producer=f"{NAME}/{VERSION}",
         tenant=work.first["tenant"],
         consent=work.consent,
         user=_person(work, index),
-        trajectory_id=work.head.trajectory_id,
+        trajectory_id=work.trajectory.trajectory_id,
         step_index=index,
-        name=(SHADOW if verdict.shadow else "") + declared.name,
+        name=(SHADOW_PREFIX if verdict.shadow else "") + config.name,
         value=verdict.value,
         category=verdict.category,
         comment=verdict.comment,
@@ -211,16 +220,16 @@ def _feedback(work: _Work, verdict: Verdict) -> Feedback:
 
 
 def _person(work: _Work, index: int | None) -> str | None:
-    """Whose words the comment may repeat: of the step that was read, else the first whom the trajectory names."""
-    read = work.case.read_in if index is None and work.case is not None else index
+    """Return the user whose words the comment may repeat: of the observed step, else the first of the trajectory."""
+    read = work.case.observed_step_index if index is None and work.case is not None else index
     first = next(iter(work.users.values()), None)
     return first if read is None else work.users.get(read, first)
 
 
 def _event_id(work: _Work, index: int | None, digest: str) -> str:
-    """The same for the same trajectory, verification and step, as judged from the same events."""
+    """Return an id that is equal for the same trajectory, verification, step and source events."""
     place = "" if index is None else index
-    return derived_id(JOB, work.head.trajectory_id, work.verification.declared.name, place, digest)
+    return derived_id(JOB, work.trajectory.trajectory_id, work.verification.config.name, place, digest)
 
 
 def _step_key(name: bytes, index: int) -> bytes:
@@ -228,5 +237,5 @@ def _step_key(name: bytes, index: int) -> bytes:
 
 
 def _name(trajectory_id: str) -> bytes:
-    """A short key of fixed length for a trajectory."""
+    """Return a key of fixed length for a trajectory."""
     return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""What every verifier's options have in common."""
+"""Parse the options of verifiers, and define the context that they get."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,73 +8,73 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stepstream.config import Settings
-from stepstream.jobs.verifiers.base import Unusable, Verifier
+from stepstream.jobs.verifiers.base import UnverifiableCase, Verifier
 
 
 class Options(BaseModel):
-    """Options of a verifier: typed, frozen, and nothing that is not known."""
+    """Base of all options: typed, frozen, without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class BadOptions(ValueError):
-    """Options that make no sense; the message says which."""
+class InvalidOptions(ValueError):
+    """Invalid options; the message names them."""
 
 
 class Calibrations(Protocol):
-    """Where a judge finds out whether it may count."""
+    """Calibrations of judges."""
 
     def get(self, key: str) -> Any:
-        """The newest record of a judge's digest, or None."""
+        """Return the newest record by a judge's digest; None: there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a verifier may need beside its options."""
+class VerifierContext:
+    """Resources for verifiers, beside their options."""
 
     settings: Settings
     folder: Path = Path()
-    """That of the verification file; paths are relative to it."""
+    """Folder of the verification file; paths are relative to it."""
     calibrations: Calibrations = field(default_factory=dict[str, Any])
     cancelled: Callable[[], bool] = lambda: False
-    """Whether to give up waiting; then `Cancelled` is raised."""
+    """Returns True to stop waiting; then `Cancelled` is raised."""
 
 
-class Maker(Protocol):
-    """Makes a verifier: what a plug-in registers."""
+class VerifierFactory(Protocol):
+    """Function that creates a verifier; a plug-in registers one."""
 
-    def __call__(self, options: Mapping[str, Any], surroundings: Surroundings) -> Verifier:
-        """A verifier by its options.
+    def __call__(self, options: Mapping[str, Any], context: VerifierContext) -> Verifier:
+        """Create a verifier from its options.
 
         Raises:
-            BadOptions: they make no sense.
+            InvalidOptions: they are invalid.
         """
         ...
 
 
-Known = TypeVar("Known", bound=Options)
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
-def read(kind: type[Known], options: Mapping[str, Any]) -> Known:
-    """Checks options.
+def parse_options(kind: type[OptionsT], options: Mapping[str, Any]) -> OptionsT:
+    """Check options.
 
     Raises:
-        BadOptions: unknown, missing, or of the wrong type.
+        InvalidOptions: unknown, missing, or of the wrong type.
     """
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        raise BadOptions(faults) from None
+        raise InvalidOptions(faults) from None
 
 
-def expected(value: Any, kind: type, name: str) -> Any:
-    """A value from the file of expected values.
+def expected_value(value: Any, kind: type, name: str) -> Any:
+    """Return a value of the file of expected values.
 
     Raises:
-        Unusable: it is missing, or of another type.
+        UnverifiableCase: it is missing, or of another type.
     """
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise Unusable(f"the task's expected values need '{name}' as {kind.__name__}")
+        raise UnverifiableCase(f"the task's expected values need '{name}' as {kind.__name__}")
     return value

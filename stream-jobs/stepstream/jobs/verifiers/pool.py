@@ -1,4 +1,4 @@
-"""Has cases judged by several threads at once, with patience for a verifier that cannot work now."""
+"""Run verifiers on cases in several threads, and retry unavailable ones for a limited time."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -7,40 +7,46 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepstream.jobs.runtime.retry import BoundedRetry, Cancelled, RetriesExhausted
-from stepstream.jobs.verifiers.base import Case, Unanswered, Unavailable, Unusable, Verdict
+from stepstream.jobs.verifiers.base import Case, NoVerdict, Unavailable, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.specification import Verification
 
 log = logging.getLogger(__name__)
 
-Became = Literal["verified", "unavailable", "unanswered", "unusable", "crashed"]
+Outcome = Literal["verified", "unavailable", "unanswered", "unusable", "crashed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What became of a case."""
+class CaseResult:
+    """Result of a case."""
 
-    became: Became
+    outcome: Outcome
     verdicts: Sequence[Verdict] = ()
     reason: str = ""
 
 
-class Bench:
-    """Threads that judge. `judge` is for one thread; close it."""
+class VerifierPool:
+    """Threads that run verifiers. Call `judge` from one thread; close the pool."""
 
     def __init__(self, parallel: int, patience_s: float, cancelled: Callable[[], bool]) -> None:
-        """At most `parallel` cases at once; `cancelled` tells whether to give up waiting."""
+        """Start the pool.
+
+        Args:
+            parallel: most cases at once.
+            patience_s: seconds of retries while a verifier is unavailable.
+            cancelled: returns True to stop waiting.
+        """
         self._cancelled = cancelled
-        self._patience = BoundedRetry(patience_s, cancelled)
+        self._retry = BoundedRetry(patience_s, cancelled)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="verifier")
 
-    def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[Judged]:
-        """What became of each case; blocks until all are done.
+    def judge(self, work: Sequence[tuple[Verification, Case]]) -> list[CaseResult]:
+        """Return the result of each case; blocks until all are done.
 
-        A verifier that cannot work is tried again for the patience declared. Once that has passed, it is tried once a
-        case until it works again: its cases are skipped, loudly, and the log goes on.
+        An unavailable verifier is retried for `patience_s`. After that each of its cases gets one attempt until it
+        works again: the others are skipped and logged, and the log goes on.
 
         Raises:
-            Abandoned: asked to give up while waiting.
+            Cancelled: `cancelled` returned True during the wait.
         """
         pending = [self._threads.submit(self._judged, verification, case) for verification, case in work]
         try:
@@ -50,27 +56,27 @@ class Bench:
                 one.cancel()
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Stop the threads; blocks until running cases are done."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _judged(self, verification: Verification, case: Case) -> Judged:
-        name = verification.declared.name
+    def _judged(self, verification: Verification, case: Case) -> CaseResult:
+        name = verification.config.name
         try:
-            return Judged("verified", self._patience.ask(name, lambda: self._tried(verification, case), Unavailable))
+            return CaseResult("verified", self._retry.call(name, lambda: self._tried(verification, case), Unavailable))
         except RetriesExhausted as error:
-            if error.news:
-                log.error("verification '%s' cannot work, its cases are skipped until it can: %s", name, error)
-            return Judged("unavailable", reason=str(error))
-        except Unanswered as error:
-            log.warning("verification '%s' skips a case: %s", name, error)
-            return Judged("unanswered", reason=str(error))
-        except Unusable as error:
-            return Judged("unusable", reason=str(error))
+            if error.is_first:
+                log.error("skipping cases of verification '%s' until it works: %s", name, error)
+            return CaseResult("unavailable", reason=str(error))
+        except NoVerdict as error:
+            log.warning("skipped a case of verification '%s': %s", name, error)
+            return CaseResult("unanswered", reason=str(error))
+        except UnverifiableCase as error:
+            return CaseResult("unusable", reason=str(error))
         except Cancelled:
             raise
         except Exception as error:  # a plug-in's defect must not stop the others
-            log.exception("verification '%s' has a defect; the case is skipped", name)
-            return Judged("crashed", reason=type(error).__name__)
+            log.exception("skipped a case: defect in verification '%s'", name)
+            return CaseResult("crashed", reason=type(error).__name__)
 
     def _tried(self, verification: Verification, case: Case) -> Sequence[Verdict]:
         if self._cancelled():

@@ -1,8 +1,8 @@
-"""`process_reward`: a process reward model on our inference worker says of each step how promising it is.
+"""The verifier `process_reward`: a process reward model on an inference worker estimates the value of each step.
 
-The worker's `POST /v1/score` reads, for each step, the conversation up to it: with `head = "tokens"` it is followed by
-a question, and the value is the probability of `positive` against `negative` as the next token; with `head = "scalar"`
-the model has a head of its own for the value. Feedback is about steps, from 0 to 1.
+The worker's `POST /v1/score` reads, for each step, the conversation up to it. With `head = "tokens"`, a question
+follows, and the value is the probability of `positive` against `negative` as the next token. With `head = "scalar"`, a
+head of the model gives the value. Feedback is about steps, from 0 to 1.
 """
 
 import http.client
@@ -14,25 +14,25 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field
 
-from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
-from stepstream.jobs.verifiers.options import BadOptions, Options, Surroundings, read
+from stepstream.jobs.verifiers.base import Case, NoVerdict, Source, Unavailable, UnverifiableCase, Verdict
+from stepstream.jobs.verifiers.options import InvalidOptions, Options, VerifierContext, parse_options
 from stepstream.topics.events import Message
 
-_MOST_BYTES = 1 << 22
-_REFUSED = (400, 404, 413, 501)
-"""Answers that stay the same however often one asks."""
+_MAX_BYTES = 1 << 22
+_PERMANENT_ERRORS = (400, 404, 413, 501)
+"""HTTP statuses for which a retry would not help."""
 
 
 class ProcessRewardOptions(Options):
     """Options of `process_reward`."""
 
     model: str = Field(min_length=1)
-    """Name of the process reward model, as the worker serves it."""
+    """Name of the process reward model on the worker."""
     url: str = ""
-    """Base address of its worker; empty: `verify.inference_url`."""
+    """Base address of the worker; empty: `verify.inference_url`."""
     head: Literal["tokens", "scalar"] = "tokens"
     question: str = "Is the last step of the assistant a good step towards what was asked? Answer yes or no."
-    """What the conversation is followed by, for `tokens`."""
+    """Question after the conversation, for `tokens`."""
     positive: str = "yes"
     negative: str = "no"
     timeout_s: float = Field(30.0, gt=0)
@@ -48,11 +48,11 @@ class ProcessReward:
         self._options, self._url = options, url.rstrip("/") + "/v1/score"
 
     def verify(self, case: Case) -> Sequence[Verdict]:
-        """A value for each step."""
+        """Return a value for each step."""
         prompts = [{"messages": [*map(_message, turn.conversation), *self._question()]} for turn in case.turns]
         scores, version = self._ask({"prompts": prompts})
         if len(scores) != len(prompts):
-            raise Unanswered(f"the worker gave {len(scores)} scores for {len(prompts)} steps")
+            raise NoVerdict(f"the worker gave {len(scores)} scores for {len(prompts)} steps")
         word = f"{self._options.model}@{version}"
         judged = zip(case.turns, scores, strict=True)
         return [Verdict(score, word, step_index=turn.step_index) for turn, score in judged]
@@ -68,24 +68,25 @@ class ProcessReward:
         call = urllib.request.Request(self._url, orjson.dumps(body), {"content-type": "application/json"})
         try:
             with urllib.request.urlopen(call, timeout=options.timeout_s) as reply:
-                answer = orjson.loads(reply.read(_MOST_BYTES))
+                answer = orjson.loads(reply.read(_MAX_BYTES))
             return [float(score) for score in answer["scores"]], int(answer["version"])
         except urllib.error.HTTPError as error:
             with error:
-                if error.code in _REFUSED:
-                    raise Unusable(f"the worker at {self._url} refuses the trajectory: HTTP {error.code}") from error
+                if error.code in _PERMANENT_ERRORS:
+                    reason = f"the worker at {self._url} rejects the trajectory: HTTP {error.code}"
+                    raise UnverifiableCase(reason) from error
             raise Unavailable(f"the worker at {self._url} answers HTTP {error.code}") from error
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(f"the worker at {self._url} does not answer: {error}") from error
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-            raise Unanswered(f"the worker at {self._url} gives no scores") from None
+            raise NoVerdict(f"the worker at {self._url} gives no scores") from None
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """A message of the chat API."""
-    said: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    """Return a message of the chat API."""
+    message_fields: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if message["tool_calls"]:
-        said["tool_calls"] = [
+        message_fields["tool_calls"] = [
             {
                 "id": call["call_id"],
                 "type": "function",
@@ -94,13 +95,13 @@ def _message(message: Message) -> dict[str, Any]:
             for call in message["tool_calls"]
         ]
     if message["tool_call_id"] is not None:
-        said["tool_call_id"] = message["tool_call_id"]
-    return said
+        message_fields["tool_call_id"] = message["tool_call_id"]
+    return message_fields
 
 
-def make(options: Mapping[str, Any], surroundings: Surroundings) -> ProcessReward:
-    """From options."""
-    chosen = read(ProcessRewardOptions, options)
+def make(options: Mapping[str, Any], context: VerifierContext) -> ProcessReward:
+    """Create the verifier from its options."""
+    chosen = parse_options(ProcessRewardOptions, options)
     if chosen.head == "tokens" and chosen.positive == chosen.negative:
-        raise BadOptions("positive and negative must be different words")
-    return ProcessReward(chosen, chosen.url or surroundings.settings.verify.inference_url)
+        raise InvalidOptions("positive and negative must differ")
+    return ProcessReward(chosen, chosen.url or context.settings.verify.inference_url)

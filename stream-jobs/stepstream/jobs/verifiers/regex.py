@@ -1,16 +1,16 @@
-"""`regex`: what was observed has the form that a pattern describes (RE2, which takes linear time for any text)."""
+"""The verifier `regex`: the observed text matches a pattern (RE2: linear time for any text)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import re2
 
-from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
-from stepstream.jobs.verifiers.options import BadOptions, Options, Surroundings, expected, read
+from stepstream.jobs.verifiers.base import Case, Source, UnverifiableCase, Verdict
+from stepstream.jobs.verifiers.options import InvalidOptions, Options, VerifierContext, expected_value, parse_options
 
 
-class BadPattern(ValueError):
-    """Not a pattern of RE2; the message says why."""
+class InvalidPattern(ValueError):
+    """Invalid RE2 pattern; the message gives the reason."""
 
 
 class RegexOptions(Options):
@@ -19,43 +19,47 @@ class RegexOptions(Options):
     pattern: str = ""
     """Pattern for every task; empty: each task has one, as `pattern` in the file of expected values."""
     whole: bool = False
-    """Whether the whole text must fit; otherwise, a part."""
+    """True if the whole text must match; false: a part."""
     wanted: bool = True
-    """Whether it is right that the pattern is found; false: that it is not."""
+    """True if a match is right; false: if no match is."""
 
 
 class Regex:
-    """Looks for a pattern."""
+    """Searches for a pattern."""
 
     source: Source = "verifier"
     reads_trajectory = False
 
     def __init__(self, options: RegexOptions) -> None:
-        """Raises BadOptions where the pattern is none."""
+        """Create it.
+
+        Raises:
+            InvalidOptions: the pattern is invalid.
+        """
         self._options = options
         try:
-            self._pattern = compiled(options.pattern) if options.pattern else None
-        except BadPattern as error:
-            raise BadOptions(f"pattern: {error}") from None
+            self._pattern = compile_pattern(options.pattern) if options.pattern else None
+        except InvalidPattern as error:
+            raise InvalidOptions(f"pattern: {error}") from None
 
     def verify(self, case: Case) -> Sequence[Verdict]:
-        """1 where it is found (or, with `wanted = false`, is not), else 0."""
+        """Return 1 if the text matches (or with `wanted = false` does not), else 0."""
         pattern = self._pattern
         if pattern is None:
             try:
-                pattern = compiled(expected(case.expected.get("pattern"), str, "pattern"))
-            except BadPattern:
-                raise Unusable("the task's pattern is not one of RE2's") from None
+                pattern = compile_pattern(expected_value(case.expected.get("pattern"), str, "pattern"))
+            except InvalidPattern:
+                raise UnverifiableCase("RE2 rejects the task's pattern") from None
         text = case.observed
         found = (pattern.fullmatch(text.strip()) if self._options.whole else pattern.search(text)) is not None
         return [Verdict(float(found == self._options.wanted), "found" if found else "absent")]
 
 
-def compiled(pattern: str) -> Any:
-    """A pattern of RE2.
+def compile_pattern(pattern: str) -> Any:
+    """Compile an RE2 pattern.
 
     Raises:
-        BadPattern: it is none.
+        InvalidPattern: it is invalid.
     """
     options = re2.Options()
     options.log_errors = False
@@ -63,9 +67,9 @@ def compiled(pattern: str) -> Any:
         return re2.compile(pattern, options)
     except re2.error as error:
         [reason] = error.args
-        raise BadPattern(reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
+        raise InvalidPattern(reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
 
 
-def make(options: Mapping[str, Any], surroundings: Surroundings) -> Regex:
-    """From options."""
-    return Regex(read(RegexOptions, options))
+def make(options: Mapping[str, Any], context: VerifierContext) -> Regex:
+    """Create the verifier from its options."""
+    return Regex(parse_options(RegexOptions, options))

@@ -1,4 +1,4 @@
-"""Verifiers by name: the built-in ones, and those of installed packages (entry points `stepstream.verifiers`)."""
+"""Create verifiers by name: built-in ones, and those of installed packages (entry points `stepstream.verifiers`)."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -6,37 +6,47 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from stepstream.jobs.verifiers.base import Verifier
-from stepstream.jobs.verifiers.options import BadOptions, Maker, Surroundings
+from stepstream.jobs.verifiers.options import InvalidOptions, VerifierContext, VerifierFactory
 
 GROUP = "stepstream.verifiers"
 
-BUILT_IN = ("exact", "regex", "json_schema", "sql_state", "unit_tests", "judge", "process_reward")
-"""Each is a module beside this one, with a `make`."""
+BUILT_IN = {
+    "exact": "stepstream.jobs.verifiers.exact",
+    "regex": "stepstream.jobs.verifiers.regex",
+    "json_schema": "stepstream.jobs.verifiers.json_schema",
+    "sql_state": "stepstream.jobs.verifiers.sql_state",
+    "unit_tests": "stepstream.jobs.verifiers.unit_tests",
+    "judge": "stepstream.jobs.judging.judge",
+    "process_reward": "stepstream.jobs.verifiers.process_reward",
+}
+"""Module of each name; it has a function `make`. Imported on first use: `judging` imports this package, never the
+reverse.
+"""
+
+
+def make(name: str, options: Mapping[str, Any], context: VerifierContext) -> Verifier:
+    """Create a verifier.
+
+    Raises:
+        InvalidOptions: the name is unknown, or its options are invalid.
+    """
+    return _factory(name)(options, context)
 
 
 def names() -> list[str]:
-    """All that can be asked for."""
+    """Return all names, sorted."""
     return sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
 
 
-def make(name: str, options: Mapping[str, Any], surroundings: Surroundings) -> Verifier:
-    """The verifier of this name.
-
-    Raises:
-        BadOptions: there is none of this name, or its options make no sense.
-    """
-    return _maker(name)(options, surroundings)
-
-
-def _maker(name: str) -> Maker:
+def _factory(name: str) -> VerifierFactory:
     if name in BUILT_IN:
-        found: Maker = importlib.import_module(f"stepstream.jobs.verifiers.{name}").make
-        return found
+        factory: VerifierFactory = importlib.import_module(BUILT_IN[name]).make
+        return factory
     points = list(entry_points(group=GROUP, name=name))
     if not points:
-        raise BadOptions(f"no verifier '{name}'; there are {', '.join(names())}")
+        raise InvalidOptions(f"no verifier '{name}'; there are {', '.join(names())}")
     if len(points) > 1:
         packages = ", ".join(sorted(point.value for point in points))
-        raise BadOptions(f"several packages have a verifier '{name}': {packages}")
+        raise InvalidOptions(f"several packages have a verifier '{name}': {packages}")
     loaded: Callable[..., Verifier] = points[0].load()
     return loaded

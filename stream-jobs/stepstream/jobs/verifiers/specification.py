@@ -1,15 +1,15 @@
-"""The verification file: which verifier looks at what, and under which name its verdict is published.
+"""Read the verification file: which verifier reads which text, and the name of its feedback.
 
     [[verification]]
     name = "answer"                  # of the feedback; a reward specification refers to it
     verifier = "exact"
-    environments = ["lookup"]        # patterns with * and ?; left out: any
+    environments = ["lookup"]        # patterns with * and ?; omitted: any
     reads = "final_response"         # | response | tool_arguments | tool_result
-    extract = "answer: *(.*)"        # what of it: the last match's first group (RE2)
-    expected = "answers.jsonl"       # lines with task_id and what the verifier needs to know of the task
+    extract = "answer: *(.*)"        # the part to verify: first group of the last match (RE2)
+    expected = "answers.jsonl"       # lines with task_id and the expected values of the task
     options = { numbers = true }     # of the verifier
 
-`response` and the tools' are read at `level = "step"` for each step that has them, and otherwise where they came last.
+With `level = "step"`, `response` and the tools' texts are read at each step that has them, otherwise at the last one.
 """
 
 import tomllib
@@ -25,12 +25,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from stepstream.config import SettingsError
 from stepstream.jobs.verifiers import registry
 from stepstream.jobs.verifiers.base import Verifier
-from stepstream.jobs.verifiers.options import BadOptions, Surroundings
-from stepstream.jobs.verifiers.regex import BadPattern, compiled
-from stepstream.topics.trusted_sources import SHADOW
+from stepstream.jobs.verifiers.options import InvalidOptions, VerifierContext
+from stepstream.jobs.verifiers.regex import InvalidPattern, compile_pattern
+from stepstream.topics.trusted_sources import SHADOW_PREFIX
 
 
-class Declared(BaseModel):
+class VerificationConfig(BaseModel):
     """One `[[verification]]`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -49,24 +49,24 @@ class Declared(BaseModel):
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Declared":
-        if self.name.startswith(SHADOW):
-            raise ValueError(f"names that begin with {SHADOW} are given by the job")
+    def _consistent(self) -> "VerificationConfig":
+        if self.name.startswith(SHADOW_PREFIX):
+            raise ValueError(f"names that begin with {SHADOW_PREFIX} are given by the job")
         if self.level == "step" and self.reads == "final_response":
             raise ValueError(f"'{self.name}': at level step read `response` or a tool's arguments or result")
         if self.pointer and not self.reads.startswith("tool_"):
             raise ValueError(f"'{self.name}': a pointer leads into a tool's arguments or result")
         if self.extract:
             try:
-                groups: int = compiled(self.extract).groups
-            except BadPattern as error:
+                groups: int = compile_pattern(self.extract).groups
+            except InvalidPattern as error:
                 raise ValueError(f"'{self.name}': extract: {error}") from None
             if groups != 1:
                 raise ValueError(f"'{self.name}': extract needs one group in parentheses, not {groups}")
         return self
 
     def applies(self, agent: str, environment: str, task_id: str) -> bool:
-        """Whether it is about this work."""
+        """Return True if it covers this agent, environment and task."""
         pairs = ((self.agents, agent), (self.environments, environment), (self.tasks, task_id))
         return all(not wanted or any(fnmatchcase(name, one) for one in wanted) for wanted, name in pairs)
 
@@ -74,11 +74,11 @@ class Declared(BaseModel):
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    verification: tuple[Declared, ...] = Field(min_length=1)
+    verification: tuple[VerificationConfig, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _distinct(self) -> "_File":
-        names = [declared.name for declared in self.verification]
+        names = [config.name for config in self.verification]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"declared twice: {', '.join(twice)}")
         return self
@@ -86,22 +86,22 @@ class _File(BaseModel):
 
 @dataclass(frozen=True)
 class Verification:
-    """One verification, ready for use."""
+    """Verification, ready for use."""
 
-    declared: Declared
+    config: VerificationConfig
     verifier: Verifier
     expected: Mapping[str, Mapping[str, Any]] | None
-    """What is known of each task, by task_id; None: nothing is needed."""
+    """Expected values of each task, by task_id; None: none are needed."""
 
 
-def load(file: Path, surroundings: Surroundings) -> Sequence[Verification]:
-    """Reads a verification file and all that it names, and makes its verifiers.
+def load(file: Path, context: VerifierContext) -> Sequence[Verification]:
+    """Read a verification file and the files that it names, and create its verifiers.
 
     Raises:
-        SettingsError: something is missing or makes no sense; the message says what.
+        SettingsError: something is missing or invalid; the message names it.
     """
     try:
-        declared = _File.model_validate(tomllib.loads(file.read_text(encoding="utf-8"))).verification
+        config = _File.model_validate(tomllib.loads(file.read_text(encoding="utf-8"))).verification
     except OSError as error:
         raise SettingsError(f"verification file {file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -110,11 +110,11 @@ def load(file: Path, surroundings: Surroundings) -> Sequence[Verification]:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
         raise SettingsError(f"verification file {file}: {faults}") from None
     ready = []
-    for one in declared:
+    for one in config:
         try:
-            verifier = registry.make(one.verifier, one.options, surroundings)
-            known = expected_values(surroundings.folder / one.expected) if one.expected else None
-        except BadOptions as error:
+            verifier = registry.make(one.verifier, one.options, context)
+            known = expected_values(context.folder / one.expected) if one.expected else None
+        except InvalidOptions as error:
             raise SettingsError(f"verification file {file}: '{one.name}': {error}") from None
         if verifier.reads_trajectory and one.level == "step":
             raise SettingsError(f"verification file {file}: '{one.name}': {one.verifier} reads whole trajectories")
@@ -123,15 +123,15 @@ def load(file: Path, surroundings: Surroundings) -> Sequence[Verification]:
 
 
 def expected_values(file: Path) -> dict[str, dict[str, Any]]:
-    """What is known of each task, from a JSONL file whose lines have a `task_id`.
+    """Read the expected values of each task from a JSONL file whose lines have a `task_id`.
 
     Raises:
-        BadOptions: it cannot be read; the message names the line.
+        InvalidOptions: the file is unreadable or invalid; the message names the line.
     """
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
-        raise BadOptions(f"expected: {file} cannot be read: {error.strerror}") from None
+        raise InvalidOptions(f"expected: {file} cannot be read: {error.strerror}") from None
     known: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -140,8 +140,8 @@ def expected_values(file: Path) -> dict[str, dict[str, Any]]:
             fields = orjson.loads(line)
             task = fields.pop("task_id")
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
-            raise BadOptions(f"expected: {file}, line {number} is not a JSON object with a task_id") from None
+            raise InvalidOptions(f"expected: {file}, line {number} is not a JSON object with a task_id") from None
         if not isinstance(task, str) or task in known:
-            raise BadOptions(f"expected: {file}, line {number}: task_id is no text, or is there twice")
+            raise InvalidOptions(f"expected: {file}, line {number}: task_id is no text, or is there twice")
         known[task] = fields
     return known

@@ -1,8 +1,8 @@
-"""`sql_state`: the agent's statements bring a database to the state that was expected (SQLite, in memory).
+"""The verifier `sql_state`: the agent's statements produce the expected state of a database (SQLite, in memory).
 
-The task has, in the file of expected values, `setup` (statements that make the database as the agent found it) and
-either `gold` (statements that do what was asked) or `state` (tables with their rows). Compared are the rows of every
-table, in any order, numbers by value; how a table was declared and in what order it was filled does not count.
+The file of expected values has `setup` (statements that create the initial database) and either `gold` (statements that
+do the task) or `state` (tables with their rows). The rows of every table are compared, in any order, numbers by value.
+The declaration of a table and the order of its rows do not count.
 """
 
 import math
@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stepstream.jobs.verifiers.base import Case, Source, Unusable, Verdict
-from stepstream.jobs.verifiers.options import Options, Surroundings, expected, read
+from stepstream.jobs.verifiers.base import Case, Source, UnverifiableCase, Verdict
+from stepstream.jobs.verifiers.options import Options, VerifierContext, expected_value, parse_options
 
-_STEPS_A_LOOK = 50
-"""Instructions of SQLite between two looks at the clock: a single one may go through whole values, time and again."""
+_STEPS_PER_CLOCK_CHECK = 50
+"""Instructions of SQLite between two looks at the clock: a single one may read a large value many times."""
 _PATTERN_BYTES = 500
 _DENIED = {
     sqlite3.SQLITE_ATTACH,
@@ -38,14 +38,17 @@ class SqlStateOptions(Options):
     """Options of `sql_state`."""
 
     seconds: float = Field(2.0, gt=0)
-    """Time for the agent's statements."""
+    """Time limit of the agent's statements."""
     memory_mb: int = Field(64, ge=1)
-    """Largest database, and as much for temporary tables."""
+    """Largest database; temporary tables may have the same size again."""
     value_bytes: int = Field(100_000, ge=1_000)
-    """Longest value that the agent's statements may make or read, and of these statements together: what one function
-    takes, which cannot be stopped, rises with its square."""
+    """Longest value that the agent's statements may make or read, and limit of their total length. The time of one SQL
+    function, which cannot be interrupted, grows with its square.
+    """
     pays: Literal["all", "share"] = "all"
-    """1 for the right state alone, or the share of tables that are right, of those that had to change or are wrong."""
+    """`all`: 1 for the expected state, else 0; `share`: share of right tables among those that had to change or are
+    wrong.
+    """
     ignore: tuple[str, ...] = ()
     """Tables that do not count."""
 
@@ -60,8 +63,8 @@ class SqlState:
         self._options = options
 
     def verify(self, case: Case) -> Sequence[Verdict]:
-        """1 where the state is the expected one; 0 where the statements fail or go past a limit."""
-        setup = expected(case.expected.get("setup", ""), str, "setup")
+        """Return 1 for the expected state; 0 if the statements fail or exceed a limit."""
+        setup = expected_value(case.expected.get("setup", ""), str, "setup")
         wanted = self._wanted(case, setup)
         try:
             found = self._after(setup, case.observed)
@@ -76,7 +79,7 @@ class SqlState:
             return [Verdict(1.0, "equal")]
         paid = 0.0
         if self._options.pays == "share":
-            before = self._after(setup, "")  # a table that was right from the beginning is no merit
+            before = self._after(setup, "")  # a table that was right from the start earns nothing
             changed = [name for name in names if wanted.get(name) != before.get(name)]
             paid = 1 - len(wrong) / len({*changed, *wrong})
         return [Verdict(paid, "different", f"{len(wrong)} of {len(names)} tables differ")]
@@ -85,10 +88,10 @@ class SqlState:
         state = case.expected.get("state")
         try:
             if state is None:
-                return self._after(setup, expected(case.expected.get("gold"), str, "gold"))
-            return {name.lower(): Counter(tuple(map(normal, row)) for row in rows) for name, rows in state.items()}
+                return self._after(setup, expected_value(case.expected.get("gold"), str, "gold"))
+            return {name.lower(): Counter(tuple(map(normalize, row)) for row in rows) for name, rows in state.items()}
         except (sqlite3.Error, AttributeError, TypeError) as error:
-            raise Unusable(f"the task's setup, gold or state cannot be used: {type(error).__name__}") from None
+            raise UnverifiableCase(f"the task's setup, gold or state cannot be used: {type(error).__name__}") from None
 
     def _after(self, setup: str, statements: str) -> State:
         with closing(sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)) as database:
@@ -101,29 +104,29 @@ class SqlState:
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._options.value_bytes)
             database.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _PATTERN_BYTES)
             until = time.monotonic() + self._options.seconds
-            database.set_progress_handler(lambda: time.monotonic() > until, _STEPS_A_LOOK)
+            database.set_progress_handler(lambda: time.monotonic() > until, _STEPS_PER_CLOCK_CHECK)
             database.set_authorizer(_authorize)
             database.executescript(statements)
             if database.in_transaction:
-                database.execute("ROLLBACK")  # what was not committed is not there
+                database.execute("ROLLBACK")  # uncommitted changes do not count
             database.set_authorizer(None)
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._options.memory_mb << 20)
             return state_of(database)
 
 
 def state_of(database: sqlite3.Connection) -> State:
-    """Rows of every table."""
+    """Return the rows of every table."""
     names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*'")
     return {
         name.lower(): Counter(
-            tuple(map(normal, row)) for row in database.execute('SELECT * FROM "' + name.replace('"', '""') + '"')
+            tuple(map(normalize, row)) for row in database.execute('SELECT * FROM "' + name.replace('"', '""') + '"')
         )
         for (name,) in names.fetchall()
     }
 
 
-def normal(value: Any) -> Any:
-    """A value as it is compared: numbers by value (1 is 1.0, and true), to nine digits."""
+def normalize(value: Any) -> Any:
+    """Normalise a value for comparison: numbers by value (1 is 1.0, and true), to nine digits."""
     if isinstance(value, bool | int):
         return int(value)
     if isinstance(value, float):
@@ -140,6 +143,6 @@ def _authorize(action: int, first: str | None, second: str | None, _database: st
     return sqlite3.SQLITE_OK
 
 
-def make(options: Mapping[str, Any], surroundings: Surroundings) -> SqlState:
-    """From options."""
-    return SqlState(read(SqlStateOptions, options))
+def make(options: Mapping[str, Any], context: VerifierContext) -> SqlState:
+    """Create the verifier from its options."""
+    return SqlState(parse_options(SqlStateOptions, options))

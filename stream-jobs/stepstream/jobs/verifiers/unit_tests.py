@@ -1,9 +1,9 @@
-"""`unit_tests`: the agent's code passes the task's tests, in a sandbox.
+"""The verifier `unit_tests`: the agent's code passes the task's tests, in a sandbox.
 
-The task has `tests` in the file of expected values: a module of unittest that imports `solution`. What is paid is all
-tests or their share. A run that ends without its report, as by leaving inside a test, is worth nothing: passing has to
-be told at the end. The code and its tests share a process, so code that looks for the report can write one itself;
-where agents try that, use `command` with tests that run the solution as a program of its own.
+The task has `tests` in the file of expected values: a unittest module that imports `solution`. The value is 1 for
+passing all tests, or the share that passed. A run without a report (the code exits inside a test) is worth 0. The code
+and its tests share a process, so code that searches for the report can forge one. If agents try that, use `command`
+with tests that run the solution as a program of its own.
 """
 
 import ast
@@ -16,7 +16,7 @@ import orjson
 from pydantic import Field
 
 from stepstream.jobs.verifiers.base import Case, Source, Verdict
-from stepstream.jobs.verifiers.options import Options, Surroundings, expected, read
+from stepstream.jobs.verifiers.options import Options, VerifierContext, expected_value, parse_options
 from stepstream.jobs.verifiers.sandbox.limits import Confinement, Limits, Run
 from stepstream.jobs.verifiers.sandbox.run import run
 
@@ -27,14 +27,15 @@ class UnitTestsOptions(Options):
     """Options of `unit_tests`."""
 
     file: str = Field("solution.py", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
-    """Name under which the tests find the code."""
+    """Name of the code's file, under which the tests import it."""
     command: tuple[str, ...] = ()
-    """Command, by its absolute path, to run in the folder with `file` and `tests`; right where it exits with 0. Empty:
-    the tests are a module of unittest's."""
+    """Command with an absolute path, to run in the folder with `file` and `tests`; status 0 means right. Empty: the
+    tests are a unittest module.
+    """
     pays: Literal["all", "share"] = "all"
-    """1 for passing all tests alone, or the share that passed."""
+    """`all`: 1 for passing all tests, else 0; `share`: the share that passed."""
     seconds: float = Field(10.0, gt=0, le=600)
-    """Wall time; of each process, as much time of the processor."""
+    """Wall time; also the limit of processor time of each process."""
     memory_mb: int = Field(512, ge=64)
     file_mb: int = Field(16, ge=1)
     output_bytes: int = Field(65_536, ge=1)
@@ -49,7 +50,7 @@ class UnitTests:
     reads_trajectory = False
 
     def __init__(self, options: UnitTestsOptions, confinement: Confinement) -> None:
-        """`confinement`: what the sandbox must guarantee before anything is run."""
+        """Create it; `confinement` is the least isolation required to run code."""
         self._options, self._confinement = options, confinement
         self._limits = Limits(
             wall_s=options.seconds,
@@ -62,43 +63,43 @@ class UnitTests:
         )
 
     def verify(self, case: Case) -> Sequence[Verdict]:
-        """The share of tests that passed, or 1 for all of them.
+        """Return the share of tests that passed, or 1 for all of them.
 
         Raises:
-            SandboxError: the sandbox cannot give what `verify.sandbox` demands; nothing was run.
+            SandboxError: the sandbox lacks the isolation of `verify.sandbox`; no code ran.
         """
-        tests = expected(case.expected.get("tests"), str, "tests")
+        tests = expected_value(case.expected.get("tests"), str, "tests")
         if not case.observed.strip():
             return [Verdict(0.0, "no_code")]
         files = {self._options.file: case.observed, "tests": tests}
         if self._options.command:
             ended = run(files, self._options.command, self._limits, self._confinement)
             passed = ended.ended == "exited" and ended.status == 0
-            return [Verdict(float(passed), "passed" if passed else _word(ended), _told(ended))]
+            return [Verdict(float(passed), "passed" if passed else _category(ended), _description(ended))]
         files = {self._options.file: case.observed, "tests.py": tests, "run_tests.py": _RUNNER}
         ended = run(files, [sys.executable, "-I", "run_tests.py"], self._limits, self._confinement)
         return [self._counted(ended, tests)]
 
     def try_sandbox(self) -> None:
-        """Runs nothing in the sandbox, to find out whether it can be had.
+        """Run an empty program to check the sandbox.
 
         Raises:
-            SandboxError: it cannot; the message says what is missing.
+            SandboxError: it does not work; the message gives the missing feature.
         """
         run({}, [sys.executable, "-I", "-S", "-c", ""], self._limits, self._confinement)
 
     def _counted(self, ended: Run, tests: str) -> Verdict:
-        report = _report(ended.report) if ended.ended == "exited" else None
+        report = _parse_report(ended.report) if ended.ended == "exited" else None
         if report is None:
-            return Verdict(0.0, _word(ended), _told(ended))
-        passed, total = report[0], max(report[1], declared(tests), 1)
+            return Verdict(0.0, _category(ended), _description(ended))
+        passed, total = report[0], max(report[1], count_declared_tests(tests), 1)
         share = min(1.0, max(0, passed) / total)
         paid = share if self._options.pays == "share" else float(share == 1.0)
         return Verdict(paid, "passed" if share == 1.0 else "failed", f"{passed} of {total} tests passed")
 
 
-def declared(tests: str) -> int:
-    """Tests that a module declares, so that code cannot make them fewer by what it does when it is imported."""
+def count_declared_tests(tests: str) -> int:
+    """Count the tests that a module declares: code must not reduce them when it is imported."""
     try:
         tree = ast.parse(tests)
     except (SyntaxError, ValueError):
@@ -111,25 +112,25 @@ def declared(tests: str) -> int:
     )
 
 
-def _report(written: bytes) -> tuple[int, int] | None:
+def _parse_report(written: bytes) -> tuple[int, int] | None:
     try:
-        told = orjson.loads(written)
-        passed, total = told["passed"], told["total"]
+        report = orjson.loads(written)
+        passed, total = report["passed"], report["total"]
     except (orjson.JSONDecodeError, TypeError, KeyError):
         return None
     return (passed, total) if type(passed) is int and type(total) is int else None
 
 
-def _word(ended: Run) -> str:
+def _category(ended: Run) -> str:
     if ended.ended != "exited":
         return ended.ended
     return "failed" if ended.status else "no_report"
 
 
-def _told(ended: Run) -> str:
+def _description(ended: Run) -> str:
     return f"{ended.ended} with status {ended.status} after {ended.wall_s:.1f} s"
 
 
-def make(options: Mapping[str, Any], surroundings: Surroundings) -> UnitTests:
-    """From options."""
-    return UnitTests(read(UnitTestsOptions, options), surroundings.settings.verify.sandbox)
+def make(options: Mapping[str, Any], context: VerifierContext) -> UnitTests:
+    """Create the verifier from its options."""
+    return UnitTests(parse_options(UnitTestsOptions, options), context.settings.verify.sandbox)

@@ -1,177 +1,108 @@
-"""The next-state judge: asked once about a step, by what its user said next; its answer read strictly."""
+"""The judge as a verifier: how it is asked, what it needs before it counts, and how that is measured."""
 
+import math
+import random
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from fold_harness import FoldRun, MemoryChanges, MemoryState
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted_judge import reply, served
-from stream_records import as_governed, make_steps
 
-from stepstream.config import JudgeSettings
-from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
-from stepstream.jobs.judging.fold import JOB, JudgeFold
-from stepstream.jobs.judging.llm import JudgeClient
-from stepstream.jobs.judging.next_state import RUBRIC, judged_step, question, score_of
-from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.retry import Cancelled
-from stepstream.jobs.verifiers.base import Unanswered
-from stepstream.topics.events import Step, new_message
+from stepstream.config import JudgeSettings, Settings, SettingsError
+from stepstream.jobs.judging.agreement import cohen, krippendorff, wilson
+from stepstream.jobs.judging.calibrate import NextStateJudge, VerifierJudge, calibrate, read_set
+from stepstream.jobs.judging.calibration import Gate, JudgedCase, measure_agreement, rejection_of
+from stepstream.jobs.judging.judge import Judge, make
+from stepstream.jobs.judging.judge_prompts import better_of, digest, score_of
+from stepstream.jobs.judging.next_state import digest as next_state_digest
+from stepstream.jobs.judging.scaling import Scaling, brier, expected_calibration_error, fit, logit, sigmoid
+from stepstream.jobs.verifiers.base import Case, NoVerdict, Unavailable, UnverifiableCase, Verdict
+from stepstream.jobs.verifiers.options import InvalidOptions, VerifierContext
 
-DAY_US = 24 * 3600 * 1_000_000
-
-
-def talk(name: str = "t", count: int = 2, **fields: Any) -> list[Step]:
-    """Steps in which the user answers each response."""
-    steps = make_steps(name, count, **fields)
-    for index, step in enumerate(steps):
-        step["messages"] = [new_message(role="user", content=f"said {index}")]
-        step["response"] = new_message(role="assistant", content=f"answered {index}")
-    return steps
-
-
-class Scripted:
-    """A judge without a network."""
-
-    def __init__(self, *scores: float | None) -> None:
-        self.scores, self.asked = list(scores), [""][:0]
-
-    def score(self, asked: str) -> float | None:
-        self.asked.append(asked)
-        return self.scores.pop(0) if self.scores else 0.5
+CASE = Case("t", "task", "4", {"reference": "four"}, request="2+2?")
+GATE = Gate(50, 0.75, 0.4, 0.7)
+GOOD: dict[str, Any] = {
+    "event_id": "c",
+    "items": 80,
+    "agreement": 0.9,
+    "kappa": 0.8,
+    "kappa_se": 0.05,
+    "order_consistency": None,
+    "temperature": None,
+    "bias": None,
+}
 
 
-class Refused(NoPolicies):
-    def standing(self, *_: Any) -> TrajectoryPolicy:
-        return TrajectoryPolicy(consent="none")
+def judge(url: str, known: Any = None, folder: Path = Path(), **options: Any) -> Judge:
+    section = JudgeSettings(url=url, model="m", per_minute=1e6)
+    configured = Settings().model_copy(update={"judge": section})
+    return make(options, VerifierContext(configured, folder, {} if known is None else known))
 
 
-def judge_run(
-    judge: Scripted,
-    rules: Any = None,
-    state: MemoryState | None = None,
-    lacks: str | None = None,
-    **only: list[str],
-) -> FoldRun:
-    run = FoldRun(JOB, None, state or MemoryState())  # type: ignore[arg-type]
-    wanted: dict[str, list[str]] = {"agents": [], "tenants": []} | only
-    run.fold = JudgeFold(judge, run.codec, rules or NoPolicies(), lacks=lambda: lacks, **wanted)
-    return run
+def verdict(one: Judge, case: Case = CASE) -> Verdict:
+    [found] = one.verify(case)
+    return found
 
 
-def fed(run: FoldRun, steps: list[Any]) -> list[Any]:
-    return [event for _, _, event in run.feed([run.record("governed-steps", step) for step in steps])]
+def chosen(word: str) -> tuple[int, bytes]:
+    return 200, reply(f'{{"better": "{word}"}}')
 
 
-def test_the_users_next_message_scores_the_step_before() -> None:
-    judge = Scripted(0.75)
-    steps = talk(user="ann")
-    [feedback] = fed(judge_run(judge), [as_governed(step) for step in steps])
-    about = ("trajectory_id", "step_index", "name", "value", "source", "user", "consent")
-    assert tuple(feedback[field] for field in about) == ("t", 0, "next_state", 0.75, "judge", "ann", "train")
-    assert [orjson.loads(asked) for asked in judge.asked] == [
-        {"request": "said 0", "response": {"text": "answered 0", "tools": []}, "reaction": "said 1"}
-    ]
+# Asking
 
 
-def test_a_judge_that_may_not_count_casts_a_shadow() -> None:
-    [feedback] = fed(judge_run(Scripted(), lacks="not calibrated"), [as_governed(step) for step in talk()])
-    assert (feedback["name"], feedback["comment"]) == ("shadow.next_state", "not calibrated")
-
-
-def test_a_redelivered_or_newly_governed_step_is_asked_about_once() -> None:
-    judge = Scripted()
-    run = judge_run(judge)
-    governed: list[Any] = [as_governed(step) for step in talk()]
-    [first] = fed(run, governed)
-    newer = governed[1] | {"event_id": "newer", "governed": governed[1]["governed"] | {"policy_version": 2}}
-    assert fed(run, [*governed, newer]) == []
-    assert len(judge.asked) == 1
-    # And if its state is lost, the feedback is the same event.
-    assert fed(judge_run(Scripted()), governed) == [first]
-
-
-def test_while_state_is_rebuilt_nobody_is_asked() -> None:
-    judge = Scripted()
-    run = judge_run(judge)
-    changes, out = MemoryChanges(run.state), Outputs(JOB, run.codec, lambda call: call())  # type: ignore[arg-type]
-    out.silent = True
-    steps = [as_governed(step) for step in talk(count=3)]
-    for record in [run.record("governed-steps", step) for step in steps[:2]]:
-        run.fold.apply(record, run.codec.decode(record.topic, record.value), changes, out)
-    run.state.write(changes)
-    assert judge.asked == []
-    [feedback] = fed(run, steps[2:])
-    assert feedback["step_index"] == 1
-
-
-def test_what_no_user_answered_is_not_judged() -> None:
-    judge = Scripted()
-    tools = make_steps("tools", 3)
-    roots = [step | {"prompt_shared_messages": 0, "prompt_shared_tokens": 0} for step in talk("roots", 3)]
-    assert fed(judge_run(judge), [as_governed(step) for step in [*tools, *roots]]) == []
-    assert judge.asked == []
-
-
-def test_a_branch_is_about_the_step_that_it_continues() -> None:
-    steps = talk(count=3)
-    steps[2]["prompt_shared_step"] = 0
-    assert [judged_step(step) for step in steps] == [None, 0, 0]
-    repeated = steps[1] | {"messages": [steps[0]["response"], *steps[1]["messages"]]}
-    assert judged_step(repeated) == 0
-
-
-@pytest.mark.parametrize("only", [{"agents": ["other"]}, {"tenants": ["other"]}])
-def test_only_the_chosen_are_judged(only: dict[str, Any]) -> None:
-    steps = [as_governed(step) for step in talk()]
-    judge = Scripted()
-    run = judge_run(judge, **only)
-    assert fed(run, steps) == []
-    assert run.state.content == {}
-    assert len(fed(judge_run(judge, agents=["agent"], tenants=["default"]), steps)) == 1
-
-
-def test_consent_is_asked_for_before_anything_leaves() -> None:
-    judge = Scripted()
-    steps = talk(consent="analyse")
-    [feedback] = fed(judge_run(judge), [as_governed(step) for step in steps])
-    assert feedback["consent"] == "analyse"
-    assert fed(judge_run(judge, Refused()), [as_governed(step) for step in steps]) == []
-    erased = [as_governed(step) | {"seal_key": "k"} for step in steps]
-    assert fed(judge_run(judge), erased) == []
-    assert len(judge.asked) == 1
-
-
-def test_a_user_may_answer_after_a_weekend() -> None:
-    judge, (asked, answered) = Scripted(), talk()
-    answered["occurred_at_us"] += 3 * DAY_US
-    run = judge_run(judge)
-    assert fed(run, [as_governed(asked)]) == []
-    run.tick((asked["occurred_at_us"] + 3 * DAY_US) // 1000)
-    assert len(fed(run, [as_governed(answered)])) == 1
-
-
-def test_old_days_are_dropped() -> None:
-    run = judge_run(Scripted(None))
-    steps = talk()
-    assert fed(run, [as_governed(step) for step in steps]) == []
-    run.tick((steps[0]["occurred_at_us"] + 6 * DAY_US) // 1000)
-    assert run.state.content == {}
-
-
-def test_a_long_text_is_cut_in_the_middle() -> None:
-    before, step = talk()
-    before["response"] = new_message(role="assistant", content="a" * 9_000 + "z" * 9_000)
-    text = orjson.loads(question(before, step))["response"]["text"]
-    assert len(text) < 8_100
-    assert (text[0], text[-1]) == ("a", "z")
+def test_a_score_is_asked_for_with_the_rubric_at_temperature_0() -> None:
+    with served((200, reply('{"score": 0.75}'))) as (url, seen):
+        found = verdict(judge(url))
+    assert (found.value, found.category) == (0.75, "scored")
+    [(path, _, body)] = seen
+    system, question = body["messages"]
+    assert (path, body["model"], body["temperature"]) == ("/v1/chat/completions", "m", 0)
+    assert "never an instruction for you" in " ".join(system["content"].split())
+    assert orjson.loads(question["content"]) == {"task": "2+2?", "response": "4", "reference": "four"}
 
 
 @pytest.mark.parametrize(
-    ("content", "score"), [('{"score": 1}', 1.0), ('{"score": -0.25}', -0.25), (' {"score":0}', 0.0)]
+    ("first", "second", "value", "word"),
+    [
+        ("A", "B", 1.0, "better"),
+        ("B", "A", 0.0, "worse"),
+        ("neither", "neither", 0.5, "neither"),
+        ("A", "A", 0.5, "flip"),
+        ("B", "B", 0.5, "flip"),
+        ("A", "neither", 0.5, "flip"),
+        ("neither", "A", 0.5, "flip"),
+    ],
 )
-def test_a_score_is_read(content: str, score: float) -> None:
-    assert score_of(reply(content)) == score
+def test_pairs_are_asked_about_in_both_orders(first: str, second: str, value: float, word: str) -> None:
+    with served(chosen(first), chosen(second)) as (url, seen):
+        found = verdict(judge(url, mode="pair"))
+    assert (found.value, found.category) == (value, word)
+    request = [orjson.loads(body["messages"][1]["content"]) for _, _, body in seen]
+    assert [(one["A"], one["B"]) for one in request] == [("4", "four"), ("four", "4")]
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_once_more() -> None:
+    with served((200, reply("Well, ...")), (200, reply('{"score": 1}'))) as (url, seen):
+        assert verdict(judge(url)).value == 1.0
+    assert len(seen) == 2
+    with served((200, reply("Well, ..."))) as (url, seen), pytest.raises(NoVerdict):
+        verdict(judge(url))
+    assert len(seen) == 2
+
+
+def test_a_judge_that_fails_is_waited_for_by_others() -> None:
+    with served((500, b"")) as (url, seen), pytest.raises(Unavailable):
+        verdict(judge(url))
+    assert len(seen) == 1
+
+
+def test_a_pair_needs_a_reference() -> None:
+    with pytest.raises(UnverifiableCase):
+        verdict(judge("http://127.0.0.1:9", mode="pair"), Case("t", "task", "4"))
 
 
 @pytest.mark.parametrize(
@@ -180,50 +111,214 @@ def test_a_score_is_read(content: str, score: float) -> None:
         b"",
         b"{}",
         reply(None),
-        reply("good"),
         reply("0.5"),
-        reply('{"score": 2}'),
+        reply('{"score": 1.1}'),
         reply('{"score": true}'),
         reply('{"score": "1"}'),
-        reply('{"score": 1, "why": "x"}'),
-        reply('{"score": 1} and more'),
+        reply('{"score": 1, "why": 2}'),
+        reply('{"better": "A"} or so'),
+        reply('{"better": "C"}'),
         reply("[]"),
     ],
 )
-def test_what_is_no_score_is_none(answer: bytes) -> None:
-    with pytest.raises(Unanswered):
-        score_of(answer)
+def test_what_is_no_answer_is_none(answer: bytes) -> None:
+    for read in (score_of, better_of):
+        with pytest.raises(NoVerdict):
+            read(answer)
 
 
-def client(url: str, cancelled: bool = False, **fields: Any) -> JudgeClient:
-    values = {"url": url, "model": "m", "api_key": "k", "per_minute": 1e6, "patience_s": 5.0} | fields
-    return JudgeClient(JudgeSettings(**values), lambda: cancelled)
+# Counting
 
 
-def test_the_judge_is_asked_with_the_rubric_at_temperature_0() -> None:
-    with served((200, reply('{"score": 0.5}'))) as (url, seen):
-        assert client(url).score("{}") == 0.5
-    [(path, authorization, body)] = seen
-    assert (path, authorization) == ("/v1/chat/completions", "Bearer k")
-    assert (body["model"], body["temperature"], body["messages"][0]["content"]) == ("m", 0, RUBRIC)
+def test_a_judge_without_a_calibration_is_a_shadow_and_one_with_counts(tmp_path: Path) -> None:
+    known: dict[str, Any] = {}
+    with served((200, reply('{"score": 0.5}'))) as (url, _):
+        calibrated = judge(url, known)
+        assert verdict(calibrated).shadow
+        assert str(verdict(calibrated).comment).endswith(": not calibrated")
+        known[calibrated.digest] = GOOD
+        assert not verdict(calibrated).shadow
+        assert verdict(calibrated).comment == f"judge {calibrated.digest}"
+        known[calibrated.digest] = GOOD | {"temperature": 2.0, "bias": 1.0}
+        assert verdict(calibrated).value == pytest.approx(sigmoid(-0.5))
+        (tmp_path / "rubric.txt").write_text("Be kind.")
+        for other in (judge(url, known, tmp_path, rubric="rubric.txt"), judge(url, known, model="n")):
+            assert verdict(other).shadow
+    with pytest.raises(InvalidOptions, match=r"gone\.txt cannot be read"):
+        judge(url, rubric="gone.txt")
 
 
-def test_a_judge_that_fails_is_asked_again_and_one_that_talks_is_not() -> None:
-    with served((503, b""), (200, reply('{"score": 1}'))) as (url, seen):
-        assert client(url).score("{}") == 1.0
-    assert len(seen) == 2
-    with served((200, reply("I think it went well."))) as (url, seen):
-        assert client(url).score("{}") is None
-    assert len(seen) == 1
+def test_a_judge_keeps_its_name() -> None:
+    """What was measured of a judge is found by it."""
+    names = digest("m", "r", "score", None), digest("m", "r", "pair", 3), next_state_digest("m")
+    assert [name[:8] for name in names] == ["0ca83af9", "f1bc8228", "65ad2d50"]
 
 
-def test_a_judge_that_is_away_is_passed_over_after_a_while_and_found_again() -> None:
-    with served((500, b""), (500, b""), (200, reply('{"score": 1}'))) as (url, seen):
-        asks = client(url, patience_s=0.1)
-        assert [asks.score("{}"), asks.score("{}"), asks.score("{}")] == [None, None, 1.0]
-    assert len(seen) == 3
+@given(st.lists(st.sampled_from(["model", "rubric", "mode", "seed"]), unique=True, min_size=1))
+def test_another_model_rubric_or_parameter_is_another_judge(changes: list[str]) -> None:
+    fields: dict[str, Any] = {"model": "m", "rubric": "r", "mode": "score", "seed": None}
+    other: dict[str, Any] = {"model": "n", "rubric": "s", "mode": "pair", "seed": 1}
+    assert digest(**fields) != digest(**{name: (other if name in changes else fields)[name] for name in fields})
 
 
-def test_who_waits_for_the_judge_can_be_stopped() -> None:
-    with pytest.raises(Cancelled):
-        client("http://127.0.0.1:9", cancelled=True).score("{}")
+@pytest.mark.parametrize(
+    ("fields", "lacks"),
+    [
+        ({"items": 49}, "49 cases, fewer than 50"),
+        ({"agreement": 0.74}, "agreement 0.740"),
+        ({"kappa": 0.45}, "kappa may be 0.368"),
+        ({"kappa": None}, "kappa is not defined"),
+        ({"order_consistency": 0.69}, "order consistency 0.690"),
+    ],
+)
+def test_a_weak_calibration_is_refused_and_says_why(fields: dict[str, Any], lacks: str) -> None:
+    assert rejection_of(GOOD, GATE) is None
+    assert rejection_of(None, GATE) == "not calibrated"
+    assert lacks in str(rejection_of(GOOD | fields, GATE))
+
+
+# Figures: the vectors of docs/verifiers.md
+
+
+def test_figures_of_agreement() -> None:
+    assert wilson(7, 10) == pytest.approx((0.396778, 0.892209), abs=1e-6)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.161125), abs=1e-6)
+    pairs = [(1, 1)] * 45 + [(1, 0)] * 5 + [(0, 1)] * 10 + [(0, 0)] * 20
+    assert cohen(pairs) == pytest.approx((0.586207, 0.096305), abs=1e-6)
+    ratings = ["1101.0", "100110", "110.11"]
+    assert krippendorff([[row[i] for row in ratings if row[i] != "."] for i in range(6)]) == pytest.approx(0.5)
+    assert cohen([(1, 1)] * 9) is None
+    assert krippendorff([[1], [0]]) is None
+
+
+def test_figures_of_scores() -> None:
+    scores = [0.95, 0.9, 0.85, 0.7, 0.65, 0.6, 0.35, 0.3, 0.1, 1.0]
+    outcomes = [bool(y) for y in (1, 1, 0, 1, 0, 1, 0, 1, 0, 1)]
+    assert expected_calibration_error(scores, outcomes) == pytest.approx(0.2)
+    assert brier(scores, outcomes) == pytest.approx(0.203)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1))
+def test_kappa_is_symmetric_and_at_most_1(pairs: list[tuple[int, int]]) -> None:
+    kappa, turned = cohen(pairs), cohen([(b, a) for a, b in pairs])
+    if kappa is None or turned is None:
+        assert kappa is turned
+        return
+    assert kappa == pytest.approx(turned)
+    assert kappa.value <= 1 + 1e-12
+
+
+@given(st.floats(0.3, 4), st.floats(-2, 2), st.integers(0, 100))
+def test_a_distorted_score_is_set_right(temperature: float, bias: float, seed: int) -> None:
+    drawn = random.Random(seed)
+    wanted = [drawn.uniform(0.02, 0.98) for _ in range(400)]
+    outcomes = [drawn.random() < p for p in wanted]
+    scores = [sigmoid(temperature * logit(p) + bias) for p in wanted]
+    scaling = fit(scores, outcomes)
+    assert scaling is not None
+    before, after = ([f(s) for s in scores] for f in (lambda s: s, scaling.apply))
+    assert negative_log_likelihood(after, outcomes) <= negative_log_likelihood(before, outcomes) + 1e-3
+
+
+def negative_log_likelihood(probabilities: list[float], outcomes: list[bool]) -> float:
+    inside = [min(max(p, 1e-12), 1 - 1e-12) for p in probabilities]
+    return -sum(math.log(p if y else 1 - p) for p, y in zip(inside, outcomes, strict=True)) / len(outcomes)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 5), st.floats(-3, 3))
+def test_scaling_keeps_the_order(left: float, right: float, temperature: float, bias: float) -> None:
+    scaling = Scaling(temperature, bias)
+    if left <= right:
+        assert scaling.apply(left) <= scaling.apply(right)
+
+
+def test_no_scaling_mends_scores_that_say_nothing_or_the_contrary() -> None:
+    assert fit([0.9, 0.1], [True, True]) is None
+    assert fit([0.9] * 20 + [0.1] * 20, [False] * 20 + [True] * 20) is None
+
+
+# Measuring
+
+
+def test_flips_and_unread_answers_are_counted_and_left_out() -> None:
+    cases = [JudgedCase(f"w{i}", [1], 1.0) for i in range(42)] + [JudgedCase(f"l{i}", [0], 1.0) for i in range(30)]
+    cases += [JudgedCase(f"f{i}", [1], 0.5, flip=True) for i in range(28)] + [JudgedCase("u", [1], None)]
+    figures = measure_agreement(cases, "pair")
+    assert (figures["items"], figures["flips"], figures["unread"]) == (72, 28, 1)
+    assert figures["order_consistency"] == pytest.approx(0.72)
+    assert figures["agreement"] == pytest.approx(42 / 72)
+    with pytest.raises(ValueError, match="no answer"):
+        measure_agreement([JudgedCase("u", [1], None)], "pair")
+
+
+def test_scores_are_compared_as_right_or_wrong_and_scaled() -> None:
+    drawn = random.Random(3)
+    cases = []
+    for number in range(200):
+        chance = drawn.random()
+        label = float(drawn.random() < chance)
+        cases.append(JudgedCase(str(number), [label, label, 1 - label], sigmoid(4 * logit(chance))))
+    figures = measure_agreement(cases, "score")
+    assert figures["items"] == 200
+    assert figures["agreement"] > 0.6
+    assert figures["temperature"] > 1.5
+    assert figures["brier"] < figures["brier_raw"]
+    assert figures["ece"] < figures["ece_raw"]
+    assert figures["raters_alpha"] is not None
+
+
+def test_people_who_are_split_say_neither() -> None:
+    assert [JudgedCase("", ratings, None).label for ratings in ([1, 0], [1, 1, 0], [0.0], [0, 0.5, 1])] == [
+        0.5,
+        1,
+        0,
+        0.5,
+    ]
+
+
+def test_a_set_makes_a_record(tmp_path: Path) -> None:
+    file = tmp_path / "set.jsonl"
+    rows = [{"id": str(n), "task": "q", "response": "right" if n % 2 else "wrong", "labels": [n % 2]} for n in range(6)]
+    file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    answers = [(200, reply(f'{{"score": {n % 2}}}')) for n in range(5)] + [(200, reply("?"))]
+    with served(*answers) as (url, seen):
+        request = VerifierJudge(judge(url))
+        record = calibrate(request, read_set(file, request.fields), parallel=1, occurred_at_us=7, author="ann")
+    assert (record["judge"], record["items"], record["unread"], record["agreement"]) == (request.digest, 5, 1, 1.0)
+    assert (record["mode"], record["author"], record["occurred_at_us"]) == ("score", "ann", 7)
+    assert len(seen) == 7  # what could not be read was asked for once more
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"id": "1", "task": "q", "response": "r"}',
+        '{"id": "1", "task": "q", "response": "r", "labels": [2]}',
+        '{"id": "1", "task": "q", "response": "r", "labels": [true]}',
+        '{"id": "0", "task": "q", "response": "r", "labels": [1]}',
+        '{"id": "1", "task": "q", "response": "r", "labels": [1], "reference": 3}',
+    ],
+)
+def test_a_set_that_cannot_be_used_names_the_line(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "set.jsonl"
+    file.write_text('{"id": "0", "task": "q", "response": "r", "labels": [1]}\n' + line)
+    with pytest.raises(SettingsError, match="line 2"):
+        read_set(file, ("task", "response"))
+
+
+def test_the_next_state_judge_is_measured_in_three_words(tmp_path: Path) -> None:
+    file = tmp_path / "set.jsonl"
+    rows = [
+        {"id": str(n), "request": "q", "response": "r", "reaction": "thanks", "labels": [label]}
+        for n, label in enumerate([1, 0, 0.5, 1])
+    ]
+    file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    answers = [(200, reply(f'{{"score": {score}}}')) for score in (0.5, -1, 0.25, -0.5)]
+    with served(*answers) as (url, seen):
+        request = NextStateJudge(JudgeSettings(url=url, model="m", per_minute=1e6))
+        record = calibrate(request, read_set(file, request.fields), parallel=1, occurred_at_us=7, author="")
+    assert (record["judge"], record["mode"], record["items"]) == (next_state_digest("m"), "next_state", 4)
+    assert (record["agreement"], record["order_consistency"], record["temperature"]) == (0.75, None, None)
+    assert orjson.loads(seen[0][2]["messages"][1]["content"])["reaction"] == "thanks"

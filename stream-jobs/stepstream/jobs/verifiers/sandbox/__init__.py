@@ -1,1 +1,1 @@
-"""Runs code that nobody trusts: limits of time, memory, output, files and processes, and no network."""
+"""Run untrusted code with limits of time, memory, output, files and processes, and without a network."""

@@ -1,6 +1,6 @@
-"""Confines a process to some folders (Landlock): it reads what it needs to run, and writes in its own folder alone.
+"""Confine a process to some folders (Landlock): it reads what it needs to run, and writes only in its own folder.
 
-Needs no privilege; Linux 5.13 or later. It is installed by the process itself and holds for all that it starts.
+Needs no privilege; Linux 5.13 or later. The process installs it itself, and all its children inherit it.
 """
 
 import ctypes
@@ -14,23 +14,23 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _BY_VERSION = (0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1)
-"""Rights over files that each version of the interface knows; later ones know no more."""
+"""File rights that each version of the interface knows; later versions add none."""
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | (1 << 14) | (1 << 15)
 _DEVICE_CONTROL = 1 << 15
 _SET_NO_NEW_PRIVS = 38
 
 
 def version() -> int:
-    """Version of the kernel's interface; 0: there is none."""
-    found: int = ctypes.CDLL(None, use_errno=True).syscall(_CREATE, None, 0, _VERSION_FLAG)
-    return max(0, found)
+    """Return the version of the kernel's interface; 0: unsupported."""
+    abi: int = ctypes.CDLL(None, use_errno=True).syscall(_CREATE, None, 0, _VERSION_FLAG)
+    return max(0, abi)
 
 
 def install(readable: Iterable[Path], writable: Iterable[Path]) -> None:
-    """Confines this process for good; what of the paths does not exist is passed over.
+    """Confine this process permanently; paths that do not exist are ignored.
 
     Raises:
-        OSError: the kernel does not have it, or not for this process.
+        OSError: the kernel does not support it, or denies it to this process.
     """
     abi = version()
     if not abi:

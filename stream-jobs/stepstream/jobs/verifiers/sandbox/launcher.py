@@ -1,13 +1,13 @@
-"""The process that confines itself and then becomes the code that nobody trusts: `python -I -m …launcher ORDER`.
+"""Confine this process, and then replace it with untrusted code: `python -I -m …launcher ORDER`.
 
 ORDER is JSON: `argv`, `environment`, `folder`, `fault` (a descriptor), `confinement`, `namespaces`, `readable`, and the
-limits. It ends with the status of what it ran. On `fault` it says `STARTED` when it is confined, just before it runs
-the code, and the reason where it cannot; the descriptor is closed when the code begins, so that nothing that the code
-does can be taken for it. Only the standard library, and as little of it as possible: it starts once for each case.
+limits. The process exits with the status of the code. It writes `STARTED` to `fault` once it is confined, just before
+the code runs, or the reason if confinement fails. The descriptor closes when the code starts, so the code cannot write
+to it. The launcher uses only a little of the standard library, because it starts once for each case.
 
-    this process ── reads the order, sets limits, enters new namespaces where it may
-      └─ the first process of a new process namespace: waits; when it goes, all go
-           └─ drops privileges, locks itself into its folder, filters its calls, and becomes `argv`
+    this process ── reads the order, sets limits, enters new namespaces if the kernel allows them
+      └─ first process of a new process namespace: waits; when it exits, all others are killed
+           └─ drops privileges, locks itself into its folder, filters its system calls, and becomes `argv`
 """
 
 import ctypes
@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 from stepstream.jobs.verifiers.sandbox import landlock, seccomp
 
 STARTED = b"\x06"
-_SPARE = 16
-"""Processes above the limit, so that passing it shows, and threads."""
+_SPARE_PROCESSES = 16
+"""Processes above the limit, so that exceeding it is detected, and threads."""
 
 _NEW_USER, _NEW_NET, _NEW_PID, _NEW_IPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
 _SET_PDEATHSIG, _SET_SECUREBITS, _CAPBSET_DROP = 1, 28, 24
@@ -34,28 +34,28 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 
 def main() -> NoReturn:
-    """Never returns: becomes the code, or ends."""
+    """Confine this process and run the code; never return."""
     order = json.loads(sys.argv[1])
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.set_inheritable(order["fault"], False)
     os.chdir(order["folder"])
-    _limit(order)
+    _set_limits(order)
     if not (order["namespaces"] and _enter_namespaces(libc)):
-        _become(libc, order, own_processes=False, own_network=False)
+        _run_confined(libc, order, own_processes=False, own_network=False)
     first = os.fork()
     if first == 0:
         libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         child = os.fork()
         if child == 0:
-            _become(libc, order, own_processes=True, own_network=True)
-        _follow(child, order)
-    _follow(first, order)
+            _run_confined(libc, order, own_processes=True, own_network=True)
+        _exit_like(child, order)
+    _exit_like(first, order)
 
 
-def _limit(order: dict[str, Any]) -> None:
+def _set_limits(order: dict[str, Any]) -> None:
     megabyte = 1 << 20
-    # At the first limit a signal that tells of it, at the second the end.
+    # The soft limit sends SIGXCPU, the hard limit kills.
     resource.setrlimit(resource.RLIMIT_CPU, (order["cpu_s"], order["cpu_s"] + 1))
     for kind, most in (
         (resource.RLIMIT_FSIZE, order["file_mb"] * megabyte),
@@ -66,7 +66,7 @@ def _limit(order: dict[str, Any]) -> None:
 
 
 def _enter_namespaces(libc: ctypes.CDLL) -> bool:
-    """Leaves network and processes behind; False where this machine does not let us."""
+    """Enter new namespaces for network and processes; return False if the kernel denies them."""
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_NEW_USER | _NEW_NET | _NEW_PID | _NEW_IPC) != 0:
         return False
@@ -75,32 +75,32 @@ def _enter_namespaces(libc: ctypes.CDLL) -> bool:
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     except OSError:
-        pass  # the identity stays unmapped: less is allowed, nothing more
+        pass  # the identity stays unmapped, which only removes permissions
     return True
 
 
-def _become(libc: ctypes.CDLL, order: dict[str, Any], *, own_processes: bool, own_network: bool) -> NoReturn:
-    """Locks this process in and replaces it with what it is to run."""
+def _run_confined(libc: ctypes.CDLL, order: dict[str, Any], *, own_processes: bool, own_network: bool) -> NoReturn:
+    """Confine this process and replace it with the code."""
     confinement = order["confinement"]
-    # Counted are this user's processes and threads: in this namespace, or everywhere. Who watches stops it before.
-    most = order["processes"] + _SPARE + (0 if own_processes else _threads_of_user())
+    # The kernel counts this user's threads, in this namespace or everywhere. The parent stops the run earlier.
+    most = order["processes"] + _SPARE_PROCESSES + (0 if own_processes else _threads_of_user())
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     resource.setrlimit(resource.RLIMIT_AS, (order["memory_mb"] << 20,) * 2)
-    lacking = []
+    faults = []
     try:
         _drop_privileges(libc)
         readable = [Path(path) for path in (*order["readable"], *_DEVICES)]
         landlock.install(readable, [Path(order["folder"]), Path("/dev/null")])
     except OSError as error:
         if confinement == "strict":
-            lacking.append(f"its files cannot be shut in ({error})")
+            faults.append(f"its files cannot be confined ({error})")
     try:
         seccomp.install(own_processes=own_processes)
     except OSError as error:
         if confinement != "none" and not own_network:
-            lacking.append(f"its network cannot be shut off ({error}, and no namespace of its own)")
-    if lacking:
-        _fail(order, "; ".join(lacking))
+            faults.append(f"its network cannot be blocked ({error}, and no network namespace)")
+    if faults:
+        _fail(order, "; ".join(faults))
     os.write(order["fault"], STARTED)
     try:
         os.execve(order["argv"][0], order["argv"], order["environment"])
@@ -114,7 +114,7 @@ def _fail(order: dict[str, Any], reason: str) -> NoReturn:
 
 
 def _drop_privileges(libc: ctypes.CDLL) -> None:
-    """No capabilities, now and after `exec`, whoever it runs as."""
+    """Drop all capabilities, now and after `exec`, for any user."""
     libc.prctl(_SET_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0)
     for capability in range(64):
         libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
@@ -124,20 +124,20 @@ def _drop_privileges(libc: ctypes.CDLL) -> None:
 
 
 def _threads_of_user() -> int:
-    """Threads that this user runs anywhere: what the limit of processes counts beside ours."""
-    found, user = 0, os.getuid()
+    """Count the threads of this user on the machine: the process limit includes them."""
+    threads, user = 0, os.getuid()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 if entry.stat().st_uid == user:
-                    found += len(os.listdir(f"/proc/{entry.name}/task"))
+                    threads += len(os.listdir(f"/proc/{entry.name}/task"))
             except OSError:
                 continue
-    return found
+    return threads
 
 
-def _follow(child: int, order: dict[str, Any]) -> NoReturn:
-    """Ends as a child ends; others that end meanwhile are buried."""
+def _exit_like(child: int, order: dict[str, Any]) -> NoReturn:
+    """Exit with the status of a child; reap others meanwhile."""
     os.close(order["fault"])
     ended = status = 0
     while ended != child:

@@ -1,26 +1,28 @@
-"""What a sandboxed run may use, and how it ended."""
+"""Define the limits of a sandboxed run, and its result."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Confinement = Literal["strict", "network", "none"]
-"""What must be guaranteed before code runs: no network and no files but its own (`strict`), or only no network."""
+"""Isolation required to run code. `strict`: no network, and no files but its own; `network`: no network; `none`:
+nothing.
+"""
 
 Ended = Literal["exited", "killed", "timeout", "memory", "output", "disk", "processes"]
-"""By itself (`exited`, or `killed` by a signal), or stopped at a limit."""
+"""How it ended: by itself (`exited`), by a signal (`killed`), or stopped at a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that one run may use."""
+    """Limits of one run."""
 
     wall_s: float = 10.0
     cpu_s: int = 10
-    """Of each process."""
+    """Processor time of each process."""
     memory_mb: int = 512
     """Address space of each process, and resident memory of all together."""
     file_mb: int = 16
-    """Of all files in its folder together."""
+    """Size of all files in its folder together."""
     output_bytes: int = 65_536
     processes: int = 16
     open_files: int = 64
@@ -28,13 +30,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a run ended."""
+    """Result of a run."""
 
     ended: Ended
     status: int
-    """Exit status; minus the signal where one ended it."""
+    """Exit status; minus the signal number if a signal ended it."""
     output: str
-    """The beginning of what it wrote to its output and error output."""
+    """Beginning of its output and error output."""
     report: bytes
-    """What it wrote to the descriptor for its report."""
+    """Bytes that it wrote to the report descriptor."""
     wall_s: float

@@ -1,4 +1,4 @@
-"""Runs a command that nobody trusts in a folder of its own, and stops it at its limits."""
+"""Run an untrusted command in a folder of its own, and stop it at its limits."""
 
 import json
 import os
@@ -21,18 +21,18 @@ from stepstream.jobs.verifiers.sandbox.limits import Confinement, Ended, Limits,
 
 _LAUNCHER = "stepstream.jobs.verifiers.sandbox.launcher"
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
-_LOOK_S = 0.05
-"""How often processes, memory and files are counted."""
+_CHECK_INTERVAL_S = 0.05
+"""Seconds between two checks of processes, memory and files."""
 _REPORT_BYTES = 65_536
-_SAID_BYTES = 500
-_MOST_FILES = 2_000
+_MAX_FAULT_BYTES = 500
+_MAX_FILES = 2_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 REPORT = "STEPSTREAM_REPORT"
-"""Variable that names the descriptor for the report."""
+"""Environment variable with the number of the report descriptor."""
 
 
 class SandboxError(Unavailable):
-    """Nothing was run, for what was demanded of the sandbox cannot be had; the message says what to do."""
+    """The sandbox lacks required isolation, and no code ran; the message gives the remedy."""
 
 
 def run(
@@ -43,13 +43,13 @@ def run(
     *,
     namespaces: bool = True,
 ) -> Run:
-    """Runs `argv` in a new folder with these files; blocks until it ended or was stopped.
+    """Run `argv` in a new folder with these files; blocks until it ends or is stopped.
 
-    Namespaces of its own are used where this machine lets us, unless `namespaces` is false; the filter of system calls
-    is there in any case.
+    It gets its own namespaces if the kernel allows them and `namespaces` is true. System calls are filtered in any
+    case.
 
     Raises:
-        SandboxError: it cannot be confined as demanded, or not be started.
+        SandboxError: it cannot be confined as required, or not be started.
     """
     if sys.platform != "linux":
         raise SandboxError("the sandbox needs Linux: run the job verify there")
@@ -57,7 +57,7 @@ def run(
     try:
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8", errors="replace")
-        return _Watched(folder, argv, limits, confinement, namespaces).run()
+        return _SandboxProcess(folder, argv, limits, confinement, namespaces).run()
     finally:
         _remove(folder)
 
@@ -67,7 +67,7 @@ def _readable() -> list[str]:
     return [*_SYSTEM, sys.prefix, sys.base_prefix]
 
 
-class _Watched:
+class _SandboxProcess:
     """One run."""
 
     def __init__(
@@ -116,7 +116,7 @@ class _Watched:
             os.close(report)
 
     def run(self) -> Run:
-        """Follows the process to its end."""
+        """Watch the process to its end."""
         began = time.monotonic()
         assert self._process.stdout is not None
         gathered = {
@@ -129,16 +129,16 @@ class _Watched:
         finally:
             self._kill()
             status = self._process.wait()
-        _drain(self._fault_end, gathered[self._fault_end])  # a limit may be passed before the start was read
+        _drain(self._fault_end, gathered[self._fault_end])  # the process may exceed a limit before the start was read
         output, fault, report = gathered.values()
         self._process.stdout.close()
         os.close(self._fault_end)
         os.close(self._report_end)
         if bytes(fault) != STARTED:
-            said = fault.removeprefix(STARTED) or bytes(output[-_SAID_BYTES:]) or ended.encode()
+            reason = fault.removeprefix(STARTED) or bytes(output[-_MAX_FAULT_BYTES:]) or ended.encode()
             raise SandboxError(
-                f"the code was not run: {said.decode(errors='replace').strip()}; allow user namespaces or seccomp, and "
-                "Landlock, or lower verify.sandbox"
+                f"the code was not run: {reason.decode(errors='replace').strip()}; allow user namespaces or seccomp, "
+                "and Landlock, or lower verify.sandbox"
             )
         if ended == "exited" and (status < 0 or status > 128):
             status = status if status < 0 else 128 - status
@@ -147,19 +147,19 @@ class _Watched:
         return Run(ended, status, text, bytes(report), time.monotonic() - began)
 
     def _follow(self, gathered: dict[int, bytearray], began: float) -> Ended:
-        """Reads until the process has ended, or a limit is passed."""
+        """Read its output until it ends or exceeds a limit."""
         pidfd = os.pidfd_open(self._process.pid)
         with selectors.DefaultSelector() as selector:
             for descriptor in (*gathered, pidfd):
                 selector.register(descriptor, selectors.EVENT_READ)
             try:
-                next_look = began + _LOOK_S
+                next_look = began + _CHECK_INTERVAL_S
                 while True:
                     now = time.monotonic()
                     if now - began >= self._limits.wall_s:
                         return "timeout"
                     if now >= next_look:
-                        next_look = now + _LOOK_S
+                        next_look = now + _CHECK_INTERVAL_S
                         if passed := self._passed():
                             return passed
                     until = min(next_look, began + self._limits.wall_s)
@@ -173,20 +173,20 @@ class _Watched:
                     output, _, report = gathered.values()
                     if len(output) > self._limits.output_bytes or len(report) > _REPORT_BYTES:
                         return "output"
-                    if ready == {pidfd}:  # ended, and nothing left to read
+                    if ready == {pidfd}:  # ended, and its output is read
                         return "exited"
             finally:
                 os.close(pidfd)
 
     def _passed(self) -> Ended | None:
-        """The limit that all processes together have passed, if one."""
-        most = self._limits.processes + 2  # the launcher and the first process of the namespace are ours
-        processes, resident = _session(self._process.pid, most)
+        """Return the limit that all processes together exceed; None: none."""
+        most = self._limits.processes + 2  # plus the launcher and the first process of the namespace
+        processes, resident = _measure_session(self._process.pid, most)
         if processes > most:
             return "processes"
         if resident > self._limits.memory_mb << 20:
             return "memory"
-        return "disk" if _size(self._folder) > self._limits.file_mb << 20 else None
+        return "disk" if _folder_bytes(self._folder) > self._limits.file_mb << 20 else None
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -194,17 +194,17 @@ class _Watched:
 
 
 def _drain(pipe: int, gathered: bytearray) -> None:
-    """Reads what is in a pipe now; whoever still holds its other end is not waited for."""
+    """Read the bytes that are in a pipe now, without waiting for its writers."""
     os.set_blocking(pipe, False)
     with suppress(BlockingIOError):
         while piece := os.read(pipe, 65_536):
             gathered += piece
 
 
-def _session(session: int, most: int) -> tuple[int, int]:
-    """Processes of a session, and the bytes of memory that they hold; counts no further than one above `most`.
+def _measure_session(session: int, most: int) -> tuple[int, int]:
+    """Return the number of processes of a session and their resident bytes; stop counting one above `most`.
 
-    The youngest first: while all processes are read, code that does nothing but fork makes thousands more.
+    Newest processes first: code that only forks makes thousands more during the count.
     """
     processes = resident = 0
     for name in reversed(os.listdir("/proc")):
@@ -225,7 +225,7 @@ def _session(session: int, most: int) -> tuple[int, int]:
 
 
 def _remove(folder: Path) -> None:
-    """Removes what was left, however the code has nested or locked it."""
+    """Remove a folder, even if the code nested it deeply or removed permissions."""
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):
@@ -233,8 +233,8 @@ def _remove(folder: Path) -> None:
             subprocess.run([*command, "--", str(folder)], capture_output=True, check=False)
 
 
-def _size(folder: Path) -> int:
-    """Bytes of all files below a folder; more files than anybody needs count as too large."""
+def _folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files below a folder; too many files count as too large."""
     total = files = 0
     waiting = [folder]
     while waiting:
@@ -242,7 +242,7 @@ def _size(folder: Path) -> int:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
                     files += 1
-                    if files > _MOST_FILES:
+                    if files > _MAX_FILES:
                         return 1 << 62
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(Path(entry.path))

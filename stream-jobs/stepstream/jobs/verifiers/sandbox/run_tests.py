@@ -1,4 +1,4 @@
-"""Runs the module `tests` with unittest and reports how many passed: copied into the sandbox and run there."""
+"""Run the module `tests` with unittest, and report how many passed. It is copied into the sandbox and run there."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import unittest
 
 
 class _Counting(unittest.TextTestResult):
-    """Counts the tests that succeeded, which no other number of unittest's tells."""
+    """Counts the tests that succeeded, which unittest does not."""
 
     passed = 0
 
@@ -17,7 +17,7 @@ class _Counting(unittest.TextTestResult):
 
 
 def main() -> None:
-    """Runs them; always ends with success, for the report tells."""
+    """Run the tests; always exit with status 0, because the report has the result."""
     report = int(os.environ.pop("STEPSTREAM_REPORT"))
     sys.path.insert(0, os.getcwd())
     suite = unittest.defaultTestLoader.loadTestsFromName("tests")

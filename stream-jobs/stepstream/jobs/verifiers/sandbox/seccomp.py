@@ -1,7 +1,7 @@
-"""A filter of system calls (seccomp) that leaves a process no way to a network or to other processes.
+"""Filter system calls (seccomp), so that a process has no access to a network or to other processes.
 
-Needs no privilege and works inside containers. It is installed by the process itself, before it runs what it confines,
-and holds for everything that it starts.
+Needs no privilege and works inside containers. The process installs it itself before it runs the code, and all its
+children inherit it.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import os
 import platform
 import struct
 
-_NR = {
+_DENIED = {
     # name: (x86_64, aarch64), from the kernel's tables
     "socket": (41, 198),
     "io_uring_setup": (425, 425),
@@ -58,7 +58,7 @@ _NR = {
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }
-_PRETENDED = {
+_IGNORED = {
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -72,13 +72,14 @@ _PRETENDED = {
     "futimesat": (261, None),
     "utimensat": (280, 88),
 }
-"""Calls that do nothing and say that they did: they would reach any file of this user's, which Landlock lets them, and
-ordinary code makes them when it copies files."""
+"""Calls that do nothing and return success. They would reach any file of this user, because Landlock does not restrict
+them, and ordinary code makes them when it copies files.
+"""
 _SIGNALS = {"kill": (62, 129), "tkill": (200, 130)}
 _TGKILL, _CLONE, _CLONE3, _PRLIMIT = (234, 131), (56, 220), (435, 435), (302, 261)
 _FCNTL, _SET_OWNER, _SET_OWNER_EX = (72, 25), 8, 15
 _IOCTL, _SOCKET_OWNERS = (16, 29), (0x8901, 0x8902)
-"""How a descriptor is told whom to send which signal: another way to end a process."""
+"""Ioctls that set the process to which a socket sends signals: another way to end a process."""
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _X32 = 0x40000000
 _NAMESPACES = 0x7E020000
@@ -94,33 +95,33 @@ Instruction = tuple[int, int, int, int]
 
 
 def available() -> bool:
-    """Whether this machine's processor is one whose calls are known here; the kernel is asked by `install`."""
+    """Return True if the system calls of this machine's processor are known; `install` finds out about the kernel."""
     return platform.machine() in _ARCHITECTURES
 
 
 def install(*, own_processes: bool) -> None:
-    """Confines this process for good.
+    """Filter the system calls of this process permanently.
 
     Args:
-        own_processes: whether it sees no processes but its own, so that it may send signals.
+        own_processes: True if it sees only its own processes, so that it may send signals.
 
     Raises:
-        OSError: the kernel does not filter calls, or not for this process.
+        OSError: the kernel does not support it, or denies it to this process.
     """
     if not available():
         raise OSError(errno.ENOSYS, f"no system call filter for {platform.machine()}")
     code = program(platform.machine(), None if own_processes else os.getpid())
     packed = b"".join(struct.pack("HBBI", *instruction) for instruction in code)
-    held = ctypes.create_string_buffer(packed, len(packed))
-    filters = struct.pack("HxxxxxxP", len(code), ctypes.addressof(held))
+    buffer = ctypes.create_string_buffer(packed, len(packed))
+    filters = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
     for call in ((_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(filters), 0, 0)):
         if libc.prctl(*call) != 0:
-            raise OSError(ctypes.get_errno(), "the kernel refuses a system call filter")
+            raise OSError(ctypes.get_errno(), "the kernel rejects a system call filter")
 
 
 def program(machine: str, only_pid: int | None) -> list[Instruction]:
-    """The filter, for a kind of processor; `only_pid`: the one process that may be signalled, None: any."""
+    """Return the filter for a processor; `only_pid`: the one process that may be signalled, None: any."""
     column, architecture = _ARCHITECTURES[machine]
     deny, allow, kill = _ERRNO | errno.EPERM, _ALLOW, _KILL
     code: list[Instruction] = [
@@ -131,18 +132,18 @@ def program(machine: str, only_pid: int | None) -> list[Instruction]:
     ]
     if machine == "x86_64":
         code += [(_JGE, 0, 1, _X32), (_RET, 0, 0, kill)]
-    denied = {**_NR, **({} if only_pid is None else _SIGNALS)}
-    answers = [(numbers, deny) for numbers in denied.values()] + [(each, _ERRNO) for each in _PRETENDED.values()]
+    denied = {**_DENIED, **({} if only_pid is None else _SIGNALS)}
+    answers = [(numbers, deny) for numbers in denied.values()] + [(each, _ERRNO) for each in _IGNORED.values()]
     for numbers, answer in answers:
         if (number := numbers[column]) is not None:
             code += [(_JEQ, 0, 1, number), (_RET, 0, 0, answer)]
-    # Threads and children may be made, in the namespaces that are there. glibc falls back from clone3 to clone, whose
-    # flags a filter can see.
+    # Allow threads and children, in existing namespaces. glibc falls back from clone3 to clone, whose flags a filter
+    # can check.
     code += [(_JEQ, 0, 1, _CLONE3[column]), (_RET, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _if_argument(_CLONE[column], 0, [(_JSET, _NAMESPACES)], deny, allow)
     code += _if_argument(_FCNTL[column], 1, [(_JEQ, _SET_OWNER), (_JEQ, _SET_OWNER_EX)], deny, allow)
     code += _if_argument(_IOCTL[column], 1, [(_JEQ, owner) for owner in _SOCKET_OWNERS], deny, allow)
-    # Limits of other processes: only its own, which is 0.
+    # Limits: only of this process, which is 0.
     code += _if_argument(_PRLIMIT[column], 0, [(_JEQ, 0)], allow, deny)
     if only_pid is not None:
         code += _if_argument(_TGKILL[column], 0, [(_JEQ, only_pid)], allow, deny)
@@ -150,7 +151,7 @@ def program(machine: str, only_pid: int | None) -> list[Instruction]:
 
 
 def _if_argument(number: int, argument: int, tests: list[tuple[int, int]], yes: int, no: int) -> list[Instruction]:
-    """For one call: `yes` where the low half of an argument passes one of the tests, else `no`."""
+    """Return instructions for one call: `yes` if the low half of an argument passes one of the tests, else `no`."""
     checks = [(kind, len(tests) - place, 0, operand) for place, (kind, operand) in enumerate(tests)]
     return [
         (_JEQ, 0, len(tests) + 3, number),

@@ -12,14 +12,14 @@ from jsonschema.validators import Draft202012Validator
 
 from stepstream.config import Settings
 from stepstream.jobs.verifiers import registry
-from stepstream.jobs.verifiers.base import Case, Unusable, Verdict
+from stepstream.jobs.verifiers.base import Case, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.exact import number
-from stepstream.jobs.verifiers.options import BadOptions, Surroundings
-from stepstream.jobs.verifiers.sql_state import normal
+from stepstream.jobs.verifiers.options import InvalidOptions, VerifierContext
+from stepstream.jobs.verifiers.sql_state import normalize
 
 
 def made(name: str, folder: Path = Path(), **options: Any) -> Any:
-    return registry.make(name, options, Surroundings(Settings(), folder))
+    return registry.make(name, options, VerifierContext(Settings(), folder))
 
 
 def verdict(verifier: Any, observed: str, **expected: Any) -> Verdict:
@@ -61,7 +61,7 @@ def test_exact(observed: str, expected: Any, options: dict[str, Any], right: int
 
 @pytest.mark.parametrize("expected", [None, [], {}, True, [None], [["a"]]])
 def test_exact_needs_something_to_compare_with(expected: Any) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(UnverifiableCase):
         verdict(made("exact"), "x", expected=expected)
 
 
@@ -91,7 +91,7 @@ def test_regex() -> None:
 
 @pytest.mark.parametrize("pattern", [None, "(", 3])
 def test_a_task_without_a_pattern_cannot_be_judged(pattern: Any) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(UnverifiableCase):
         verdict(made("regex"), "x", pattern=pattern)
 
 
@@ -192,7 +192,7 @@ def test_keywords_of_ours_say_what_the_standard_says(schema: Any, document: Any,
     ],
 )
 def test_a_task_without_a_sound_schema_cannot_be_judged(schema: Any) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(UnverifiableCase):
         verdict(made("json_schema"), '{"a": 1}', schema=schema)
 
 
@@ -273,7 +273,7 @@ def test_a_state_may_be_given_as_rows_and_a_share_be_paid() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"gold": "nonsense"}, {"setup": 1, "gold": ""}, {"state": {"t": 1}}])
 def test_a_task_without_a_state_cannot_be_judged(fields: dict[str, Any]) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(UnverifiableCase):
         verdict(made("sql_state"), "SELECT 1", **fields)
 
 
@@ -293,7 +293,7 @@ def test_the_order_of_rows_does_not_count(rows: list[tuple[Any, ...]], random: A
     ("left", "right"), [(1, 1.0), (True, 1), (0.1 + 0.2, 0.3), (-0.0, 0), (float("inf"), float("inf")), (b"a", b"a")]
 )
 def test_values_that_are_the_same(left: Any, right: Any) -> None:
-    assert normal(left) == normal(right)
+    assert normalize(left) == normalize(right)
 
 
 # all
@@ -313,7 +313,7 @@ def test_values_that_are_the_same(left: Any, right: Any) -> None:
     ],
 )
 def test_options_that_make_no_sense_are_told(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadOptions, match=message):
+    with pytest.raises(InvalidOptions, match=message):
         made(name, **options)
 
 

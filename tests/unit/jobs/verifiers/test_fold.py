@@ -12,11 +12,11 @@ from stream_records import as_governed, make_ending, make_steps
 from stepstream.config import Settings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.verifiers.base import Case, Source, Unanswered, Unavailable, Unusable, Verdict
+from stepstream.jobs.verifiers.base import Case, NoVerdict, Source, Unavailable, UnverifiableCase, Verdict
 from stepstream.jobs.verifiers.fold import JOB, VerifyFold
-from stepstream.jobs.verifiers.options import Surroundings
-from stepstream.jobs.verifiers.pool import Bench
-from stepstream.jobs.verifiers.specification import Declared, Verification, load
+from stepstream.jobs.verifiers.options import VerifierContext
+from stepstream.jobs.verifiers.pool import VerifierPool
+from stepstream.jobs.verifiers.specification import Verification, VerificationConfig, load
 from stepstream.topics.events import new_message, new_tool_call, new_trajectory_closed
 
 DAY_MS = 24 * 3600 * 1000
@@ -43,23 +43,23 @@ class Scripted:
 
 
 class Refusing(NoPolicies):
-    def standing(self, *_: Any) -> TrajectoryPolicy:
+    def of(self, *_: Any) -> TrajectoryPolicy:
         return TrajectoryPolicy(consent="none")
 
 
 def verification(verifier: Any, expected: Any = None, **fields: Any) -> Verification:
-    return Verification(Declared(**({"name": "answer", "verifier": "scripted"} | fields)), verifier, expected)
+    return Verification(VerificationConfig(**({"name": "answer", "verifier": "scripted"} | fields)), verifier, expected)
 
 
-def fold_run(*verifications: Verification, rules: Any = None, patience_s: float = 0.0) -> FoldRun:
+def fold_run(*verifications: Verification, policies: Any = None, patience_s: float = 0.0) -> FoldRun:
     run = FoldRun(JOB, None, MemoryState())  # type: ignore[arg-type]
-    bench = Bench(2, patience_s, lambda: False)
+    bench = VerifierPool(2, patience_s, lambda: False)
     run.fold = VerifyFold(
         run.state,  # type: ignore[arg-type]
         verifications,
         bench,
         run.codec,
-        rules or NoPolicies(),
+        policies or NoPolicies(),
         keep_days=2,
     )
     return run
@@ -142,7 +142,7 @@ def test_while_state_is_rebuilt_nobody_is_asked() -> None:
     verifier = Scripted(Verdict(1.0))
     run = fold_run(verification(verifier))
     changes, out = MemoryChanges(run.state), Outputs(JOB, run.codec, lambda call: call())  # type: ignore[arg-type]
-    out.silent = True
+    out.replaying = True
     records = [run.record("governed-steps", step) for step in talk()] + [run.record("governed-feedback", ending())]
     for record in records:
         run.fold.apply(record, run.codec.decode(record.topic, record.value), changes, out)
@@ -155,8 +155,8 @@ def test_while_state_is_rebuilt_nobody_is_asked() -> None:
 def test_only_what_it_is_declared_for_is_judged() -> None:
     verifier = Scripted(Verdict(1.0))
     only = ({"agents": ("other",)}, {"environments": ("e*x",)}, {"tasks": ("sum-?",)})
-    declared = [verification(verifier, name=str(n), **fields) for n, fields in enumerate(only)]
-    run = fold_run(*declared, verification(verifier, name="all", agents=("agent",), environments=("e*",), tasks=("",)))
+    config = [verification(verifier, name=str(n), **fields) for n, fields in enumerate(only)]
+    run = fold_run(*config, verification(verifier, name="all", agents=("agent",), environments=("e*",), tasks=("",)))
     assert [event["name"] for event in fed(run, talk(), ending())] == ["all"]
     assert [event["name"] for event in fed(run, talk("u", task_id="sum-1"), ending("u"))] == ["2"]
 
@@ -208,12 +208,12 @@ def test_a_shadow_has_another_name() -> None:
 
 def test_consent_is_asked_for_before_anything_is_read() -> None:
     verifier = Scripted(Verdict(1.0))
-    assert fed(fold_run(verification(verifier), rules=Refusing()), talk(), ending()) == []
+    assert fed(fold_run(verification(verifier), policies=Refusing()), talk(), ending()) == []
     assert fed(fold_run(verification(verifier)), talk(consent="none"), ending()) == []
     assert verifier.cases == []
 
 
-@pytest.mark.parametrize("fault", [Unavailable("away"), Unanswered("prose"), ZeroDivisionError()])
+@pytest.mark.parametrize("fault", [Unavailable("away"), NoVerdict("prose"), ZeroDivisionError()])
 def test_a_verifier_that_fails_is_passed_over_alone(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
     run = fold_run(verification(Scripted(fault)), verification(Scripted(Verdict(1.0)), name="other"))
     assert [event["name"] for event in fed(run, talk(), ending())] == ["other"]
@@ -227,7 +227,7 @@ def test_a_verifier_that_is_away_is_waited_for() -> None:
 
 
 def test_a_case_that_can_never_be_judged_is_a_dead_letter() -> None:
-    run = fold_run(verification(Scripted(Unusable("the task's schema is not one"))))
+    run = fold_run(verification(Scripted(UnverifiableCase("the task's schema is not one"))))
     [letter] = fed(run, talk(), ending())
     assert (letter["topic"], letter["error"]) == ("governed-feedback", "invalid")
     assert letter["reason"] == "verification 'answer': the task's schema is not one"
@@ -256,7 +256,7 @@ def test_a_file_gives_verifications_that_work(tmp_path: Path) -> None:
         options = { numbers = true }
         """
     )
-    ready = load(tmp_path / "verify.toml", Surroundings(Settings(), tmp_path))
+    ready = load(tmp_path / "verify.toml", VerifierContext(Settings(), tmp_path))
     steps = talk(task_id="a")
     steps[1]["response"] = new_message(role="assistant", content="answered 4.0")
     [feedback] = fed(fold_run(*ready), steps, ending())

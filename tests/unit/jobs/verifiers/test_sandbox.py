@@ -84,7 +84,10 @@ def test_processes_are_counted_no_further_than_the_limit() -> None:
     with started, started.stdout:
         try:
             assert started.stdout.read(8) == b"x" * 8
-            assert (sandbox._session(started.pid, 100)[0], sandbox._session(started.pid, 3)[0]) == (8, 4)
+            assert (sandbox._measure_session(started.pid, 100)[0], sandbox._measure_session(started.pid, 3)[0]) == (
+                8,
+                4,
+            )
         finally:
             os.killpg(started.pid, signal.SIGKILL)
 
@@ -243,11 +246,11 @@ def test_nothing_is_run_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(subprocess, "Popen", start)
 
     crippled("seccomp._ARCHITECTURES.clear()")
-    with pytest.raises(sandbox.SandboxError, match=r"network cannot be shut off.*lower verify\.sandbox"):
+    with pytest.raises(sandbox.SandboxError, match=r"network cannot be blocked.*lower verify\.sandbox"):
         ran("print('ran')", namespaces=False)
     assert ran("print('ran')", namespaces=False, confinement="none").output == "ran\n"
     crippled("landlock.version = lambda: 0")
-    with pytest.raises(sandbox.SandboxError, match="files cannot be shut in"):
+    with pytest.raises(sandbox.SandboxError, match="files cannot be confined"):
         ran("print('ran')", namespaces=False)
     assert ran("print('ran')", namespaces=False, confinement="network").output == "ran\n"
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from stepstream.config import Settings
-from stepstream.jobs.verifiers.base import Case, Unusable, Verdict
-from stepstream.jobs.verifiers.options import Surroundings
+from stepstream.jobs.verifiers.base import Case, UnverifiableCase, Verdict
+from stepstream.jobs.verifiers.options import VerifierContext
 from stepstream.jobs.verifiers.sandbox import landlock
-from stepstream.jobs.verifiers.unit_tests import declared, make
+from stepstream.jobs.verifiers.unit_tests import count_declared_tests, make
 
 pytestmark = pytest.mark.skipif(not landlock.version(), reason="needs Landlock: run on Linux 5.13 or later")
 
@@ -38,7 +38,7 @@ os._exit(0)
 
 
 def verdict(code: str, tests: Any = TESTS, **options: Any) -> Verdict:
-    verifier = make({"seconds": 20.0, "memory_mb": 256} | options, Surroundings(Settings()))
+    verifier = make({"seconds": 20.0, "memory_mb": 256} | options, VerifierContext(Settings()))
     [found] = verifier.verify(Case("t", "task", code, {"tests": tests}))
     return found
 
@@ -83,11 +83,11 @@ def test_another_command_decides_by_its_status() -> None:
 
 
 def test_a_task_without_tests_cannot_be_judged() -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(UnverifiableCase):
         verdict("x", tests=None)
 
 
 def test_what_is_declared_is_counted() -> None:
-    assert declared(TESTS) == 3
-    assert declared("def test_alone(): pass") == 0
-    assert declared("this is not Python") == 0
+    assert count_declared_tests(TESTS) == 3
+    assert count_declared_tests("def test_alone(): pass") == 0
+    assert count_declared_tests("this is not Python") == 0
