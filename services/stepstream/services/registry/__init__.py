@@ -1,6 +1,6 @@
-"""The embedded schema registry: Confluent's REST protocol over one compacted topic.
+"""Serve a schema registry: Confluent's REST protocol over one compacted topic.
 
-From the bottom up: `avro_text` (one text per schema), `compatibility`, `records` (what the topic holds), `view`
-(the fold over them), `writes` (what a request would append), all pure; then `reader`, `writer` and `log` (Kafka), and
-`app` (HTTP).
+From top to bottom: `app` (HTTP); `log`, `writer` and `reader` (Kafka); then pure modules: `writes` (the records that a
+request appends), `view` (the fold over the records), `records` (their encoding), `compatibility`, and `avro_text`
+(canonical text of a schema).
 """

@@ -1,4 +1,4 @@
-"""Runs the embedded schema registry: `python -m stepstream.services.registry`."""
+"""Run the embedded schema registry: `python -m stepstream.services.registry`."""
 
 import asyncio
 import logging
@@ -18,18 +18,18 @@ logger = logging.getLogger(__name__)
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Replays the schemas topic, then serves until told to stop.
+    """Replay the schemas topic, then serve until SIGTERM.
 
     Raises:
         KafkaUnavailable: no broker within `kafka.deadline_s`.
-        Fatal: the port is taken, or the topic cannot hold schemas.
+        Fatal: the port is taken, or the topic has the wrong partitions or cleanup policy.
     """
     listener = listen(settings.registry.host, settings.registry.port, "registry")
-    topic.ensure(settings.kafka)
+    topic.ensure_topic(settings.kafka)
     log = KafkaLog(settings.kafka, settings.registry.write_timeout_s)
     try:
         if not log.replay(settings.kafka.deadline_s):
-            raise KafkaUnavailable(f"the schemas topic could not be read within {settings.kafka.deadline_s:g} s")
+            raise KafkaUnavailable(f"no end of the schemas topic within {settings.kafka.deadline_s:g} s; check Kafka")
         logger.info("%d schemas; serving at http://%s:%d", len(log.view.schemas), *listener.getsockname()[:2])
         if not stop:
             asyncio.run(_serve(log, listener))

@@ -1,4 +1,4 @@
-"""Confluent's REST protocol over a schema log."""
+"""Serve Confluent's REST protocol over a schema log."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,48 +14,48 @@ from starlette.routing import Route
 
 from stepstream.services.registry import errors, writes
 from stepstream.services.registry.avro_text import canonical, normalised
-from stepstream.services.registry.compatibility import faults, level
+from stepstream.services.registry.compatibility import incompatibilities, parse_level
 from stepstream.services.registry.log import SchemaLog
 from stepstream.services.registry.view import View
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 MAX_BODY = 2_000_000
-"""Longest request body in bytes."""
+"""Limit of a request's body in bytes."""
 
-ANSWERS = Counter("stepstream_registry_answers", "Requests answered.", ["method", "status"])
+REQUESTS = Counter("stepstream_registry_answers", "Requests answered, by method and status.", ["method", "status"])
 
 Answer = Any
-Reading = Callable[[View, Request, Mapping[str, Any]], Answer]
+ReadHandler = Callable[[View, Request, Mapping[str, Any]], Answer]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(log: SchemaLog) -> Starlette:
-    """The whole protocol over one log."""
+    """Build the application that serves the whole protocol over one log."""
 
-    def reads(reading: Reading) -> Endpoint:
-        """An endpoint that only looks; what is not found is looked for again at the log's end."""
+    def reads(handler: ReadHandler) -> Endpoint:
+        """Make an endpoint that only reads; before it answers 404, it reads to the log's end and tries again."""
 
         async def endpoint(request: Request) -> Response:
             body = await _body(request)
             view = log.view
             try:
-                return _json(request, reading(view, request, body))
+                return _json(request, handler(view, request, body))
             except errors.RegistryError as error:
                 if error.status != 404:
                     raise
                 await log.refresh()
                 if log.view is view:
                     raise
-            return _json(request, reading(log.view, request, body))
+            return _json(request, handler(log.view, request, body))
 
         return endpoint
 
     async def register(request: Request) -> Response:
         schema = _schema(await _body(request))
         subject, normalize = request.path_params["subject"], _flag(request, "normalize")
-        held = writes.find(log.view, subject, schema, normalize=normalize)
-        if held is not None:  # Known already: no need of a broker.
-            return _json(request, {"id": held.id})
+        existing = writes.find(log.view, subject, schema, normalize=normalize)
+        if existing is not None:  # already registered: answer without Kafka
+            return _json(request, {"id": existing.id})
         decide = partial(writes.register, subject=subject, schema=schema, normalize=normalize)
         return _json(request, await log.write(decide))
 
@@ -71,7 +71,7 @@ def create_app(log: SchemaLog) -> Starlette:
     async def put_config(request: Request) -> Response:
         body = await _body(request)
         decide = partial(
-            writes.set_level, subject=request.path_params.get("subject"), level=level(body.get("compatibility"))
+            writes.set_level, subject=request.path_params.get("subject"), level=parse_level(body.get("compatibility"))
         )
         return _json(request, await log.write(decide))
 
@@ -110,7 +110,11 @@ def create_app(log: SchemaLog) -> Starlette:
         Route(checks, reads(_check_all), methods=["POST"]),
         Route(checks + "/{version}", reads(_check_one), methods=["POST"]),
     ]
-    handlers: dict[Any, Any] = {errors.RegistryError: _fault, HTTPException: _http_fault, Exception: _unexpected}
+    handlers: dict[Any, Any] = {
+        errors.RegistryError: _error_reply,
+        HTTPException: _http_error_reply,
+        Exception: _unexpected_reply,
+    }
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
@@ -190,22 +194,22 @@ def _subject_mode(_: View, request: Request, __: Mapping[str, Any]) -> Answer:
 
 def _check_all(view: View, request: Request, body: Mapping[str, Any]) -> Answer:
     found = view.versions(request.path_params["subject"])
-    return _checked(view, request, body, [(version.version, canonical(version.schema)) for version in found])
+    return _check(view, request, body, [(version.version, canonical(version.schema)) for version in found])
 
 
 def _check_one(view: View, request: Request, body: Mapping[str, Any]) -> Answer:
     subject, number = request.path_params["subject"], _number(request)
     if number is None and not view.versions(subject):
-        return _checked(view, request, body, [])  # Nothing to be incompatible with.
+        return _check(view, request, body, [])  # compatible: there is no earlier version
     version = view.version(subject, number)
-    return _checked(view, request, body, [(version.version, canonical(version.schema))])
+    return _check(view, request, body, [(version.version, canonical(version.schema))])
 
 
-def _checked(view: View, request: Request, body: Mapping[str, Any], earlier: list[tuple[int, str]]) -> Answer:
+def _check(view: View, request: Request, body: Mapping[str, Any], earlier: list[tuple[int, str]]) -> Answer:
     schema = _schema(body)
     if _flag(request, "normalize"):
         schema = normalised(schema)
-    found = faults(view.effective_level(request.path_params["subject"]), schema, earlier)
+    found = incompatibilities(view.effective_level(request.path_params["subject"]), schema, earlier)
     answer: dict[str, Any] = {"is_compatible": not found}
     if _flag(request, "verbose"):
         answer["messages"] = found
@@ -228,7 +232,7 @@ def _id(request: Request) -> int:
 
 
 def _number(request: Request) -> int | None:
-    """The version that a path names; None: the latest."""
+    """Return the path's version number; None: the latest."""
     text = request.path_params["version"]
     if text in ("latest", "-1"):
         return None
@@ -259,7 +263,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
 
 
 def _schema(body: Mapping[str, Any]) -> str:
-    """The canonical text of the schema in a request."""
+    """Return the canonical text of a request's schema."""
     kind = body.get("schemaType") or "AVRO"
     if kind != "AVRO":
         raise errors.invalid_schema(f"schema type {kind} is not supported, only AVRO")
@@ -273,18 +277,18 @@ def _schema(body: Mapping[str, Any]) -> str:
 
 
 def _json(request: Request, answer: Answer, status: int = 200) -> Response:
-    ANSWERS.labels(request.method, status).inc()
+    REQUESTS.labels(request.method, status).inc()
     return Response(json.dumps(answer), status, media_type=CONTENT_TYPE)
 
 
-async def _fault(request: Request, error: errors.RegistryError) -> Response:
+async def _error_reply(request: Request, error: errors.RegistryError) -> Response:
     return _json(request, {"error_code": error.code, "message": error.message}, error.status)
 
 
-async def _http_fault(request: Request, error: HTTPException) -> Response:
+async def _http_error_reply(request: Request, error: HTTPException) -> Response:
     message = f"HTTP {error.status_code} {error.detail}"
     return _json(request, {"error_code": error.status_code, "message": message}, error.status_code)
 
 
-async def _unexpected(request: Request, _: Exception) -> Response:
+async def _unexpected_reply(request: Request, _: Exception) -> Response:
     return _json(request, {"error_code": 50001, "message": "Error in the schema registry; see its log"}, 500)

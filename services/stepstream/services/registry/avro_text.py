@@ -1,7 +1,7 @@
-"""One text per Avro schema: formatting, attribute order and needless wrapping fall away; defaults and docs stay.
+"""Reduce an Avro schema to one text: drop formatting, attribute order and redundant wrapping; keep defaults and docs.
 
-`canonical` is what the registry stores and compares. `normalised` goes further for `normalize=true`: full names instead
-of namespaces, and no attribute that only repeats a default of the specification.
+The registry stores and compares `canonical` texts. For `normalize=true`, `normalised` also replaces namespaces by full
+names and drops attributes that repeat a default of the specification.
 """
 
 import json
@@ -16,7 +16,7 @@ import avro.schema
 from stepstream.services.registry import defaults, errors
 
 MAX_BYTES = 900_000
-"""Longest schema text; a record of Kafka's default 1 MB must hold it with its key."""
+"""Limit of a schema's text, so that it fits with its key into a record of Kafka's default 1 MB."""
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
@@ -39,7 +39,7 @@ _ORDER = [
     "scale",
 ]
 _RANK = {name: rank for rank, name in enumerate(_ORDER)}
-# Python's warning filters are shared by all threads, and `catch_warnings` sets them back.
+# All threads share Python's warning filters, which `catch_warnings` resets.
 _parsing = threading.Lock()
 
 Json = Any
@@ -47,7 +47,7 @@ Json = Any
 
 @lru_cache(maxsize=4096)
 def canonical(text: str) -> str:
-    """The text under which a schema is stored.
+    """Return the text under which the registry stores a schema.
 
     Raises:
         RegistryError: 42201, the text is not a valid Avro schema.
@@ -59,13 +59,13 @@ def canonical(text: str) -> str:
         raise errors.invalid_schema("nested too deeply") from None
     if len(result.encode()) > MAX_BYTES:
         raise errors.invalid_schema(f"longer than {MAX_BYTES} bytes")
-    parsed(result)
+    parse(result)
     return result
 
 
 @lru_cache(maxsize=4096)
 def normalised(text: str) -> str:
-    """The canonical text with full names, for comparing schemas that say the same in other words.
+    """Return the canonical text with full names, to compare schemas of equal meaning.
 
     Raises:
         RegistryError: 42201, the text is not a valid Avro schema.
@@ -74,16 +74,16 @@ def normalised(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def parsed(canonical_text: str) -> avro.schema.Schema:
-    """The schema as the `avro` package's object, names and aliases in full, defaults checked.
+def parse(canonical_text: str) -> avro.schema.Schema:
+    """Return the schema as the `avro` package's object, with full names and aliases, and checked defaults.
 
     Raises:
-        RegistryError: 42201, with the reason.
+        RegistryError: 42201, the schema is invalid.
     """
     try:
         full = _dump(_full_names(json.loads(canonical_text), ""))
         with _parsing, warnings.catch_warnings():
-            # A logical type that the package does not know is still a valid schema of its underlying type.
+            # An unknown logical type is still a valid schema of its underlying type.
             warnings.simplefilter("ignore", avro.errors.IgnoredLogicalType)
             schema = avro.schema.parse(full)
         defaults.check(schema)
@@ -101,7 +101,7 @@ def _load(text: str) -> Json:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        # Confluent's parser takes a bare primitive name too.
+        # Confluent's parser also accepts a bare primitive name.
         if text.strip() in PRIMITIVES:
             return text.strip()
         raise errors.invalid_schema(f"not JSON: {error}") from None
@@ -139,7 +139,7 @@ def _canonical_field(field: Json) -> Json:
 
 
 def _sorted(value: Json) -> Json:
-    """A default or a property of someone's own: its objects have no order."""
+    """Sort the objects of a default or a custom property, which have no order."""
     if isinstance(value, dict):
         return {name: _sorted(value[name]) for name in sorted(value)}
     if isinstance(value, list):
@@ -168,7 +168,7 @@ def _full_names(node: Json, enclosing: str) -> Json:
             result["namespace"] = ""
         _full_aliases(result, inside)
         if not isinstance(node.get("symbols", []), list):
-            raise ValueError(f"symbols of enum {full} must be a list")  # The package takes a string's letters.
+            raise ValueError(f"symbols of enum {full} must be a list")  # the package would take a string's letters
         if isinstance(node.get("fields"), list):
             result["fields"] = [_full_field(field, inside) for field in node["fields"]]
     elif not isinstance(kind, str):

@@ -1,4 +1,4 @@
-"""Compatibility levels, decided by the `avro` package's reader-writer check."""
+"""Check compatibility levels with the `avro` package's reader-writer check."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,11 +9,11 @@ from avro.compatibility import (
 )
 
 from stepstream.services.registry import errors
-from stepstream.services.registry.avro_text import parsed
+from stepstream.services.registry.avro_text import parse
 
 
 class Level(StrEnum):
-    """How a subject's next schema must relate to its earlier ones."""
+    """Required relation of a subject's next schema to its earlier ones."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -25,28 +25,28 @@ class Level(StrEnum):
 
     @property
     def backward(self) -> bool:
-        """The new schema must read what the earlier ones wrote."""
+        """True if the new schema must read data of the earlier ones."""
         return self.startswith(("BACKWARD", "FULL"))
 
     @property
     def forward(self) -> bool:
-        """The earlier schemas must read what the new one writes."""
+        """True if the earlier schemas must read data of the new one."""
         return self.startswith(("FORWARD", "FULL"))
 
     @property
     def transitive(self) -> bool:
-        """All earlier versions count, not only the last."""
+        """True if all earlier versions count, not only the last."""
         return self.endswith("_TRANSITIVE")
 
 
-DEFAULT = Level.FULL_TRANSITIVE
+DEFAULT_LEVEL = Level.FULL_TRANSITIVE
 
 
-def level(name: object) -> Level:
-    """The level of that name, in any case.
+def parse_level(name: object) -> Level:
+    """Return the level of a name, in upper or lower case.
 
     Raises:
-        RegistryError: 42203.
+        RegistryError: 42203, no such level.
     """
     try:
         return Level(name.upper() if isinstance(name, str) else "")
@@ -54,8 +54,8 @@ def level(name: object) -> Level:
         raise errors.invalid_level(name, ", ".join(Level)) from None
 
 
-def faults(required: Level, schema: str, earlier: Sequence[tuple[int, str]]) -> list[str]:
-    """What keeps a schema from following `earlier`; empty when it may.
+def incompatibilities(required: Level, schema: str, earlier: Sequence[tuple[int, str]]) -> list[str]:
+    """Return the reasons why a schema may not follow `earlier`; empty: compatible.
 
     Args:
         required: the subject's level.
@@ -63,18 +63,18 @@ def faults(required: Level, schema: str, earlier: Sequence[tuple[int, str]]) -> 
         earlier: (version, canonical text), oldest first.
     """
     compared = earlier if required.transitive else earlier[-1:]
-    found = []
+    reasons = []
     for version, text in reversed(compared):
         if required.backward:
-            found += [f"cannot read version {version}: {why}" for why in _unreadable(schema, text)]
+            reasons += [f"cannot read version {version}: {reason}" for reason in _unreadable(schema, text)]
         if required.forward:
-            found += [f"version {version} cannot read it: {why}" for why in _unreadable(text, schema)]
-    return found
+            reasons += [f"version {version} cannot read it: {reason}" for reason in _unreadable(text, schema)]
+    return reasons
 
 
 def _unreadable(reader: str, writer: str) -> list[str]:
     checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
-    result = checker.get_compatibility(parsed(reader), parsed(writer))
+    result = checker.get_compatibility(parse(reader), parse(writer))
     if result.compatibility is SchemaCompatibilityType.compatible:
         return []
     kinds = ", ".join(sorted({kind.value for kind in result.incompatibilities}))

@@ -1,4 +1,4 @@
-"""Whether a field's default is a value of its type: the `avro` package does not look."""
+"""Check that each field's default is a value of its type, which the `avro` package does not check."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ _LONG = range(-(2**63), 2**63)
 
 
 def check(schema: avro.schema.Schema) -> None:
-    """Look at every default in a schema.
+    """Check every default in a schema.
 
     Raises:
         ValueError: a default does not fit; the message names the field.
@@ -24,17 +24,17 @@ def check(schema: avro.schema.Schema) -> None:
 
 
 def fits(schema: Any, value: Any) -> bool:
-    """Whether a default, as JSON, is a value of the type (of any branch, for a union: Avro 1.12)."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    """Return True if a default, as JSON, is a value of the type (for a union, of any branch: Avro 1.12)."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match schema.type:
         case "null":
             return value is None
         case "boolean":
             return isinstance(value, bool)
         case "int" | "long":
-            return number and isinstance(value, int) and value in (_INT if schema.type == "int" else _LONG)
+            return is_number and isinstance(value, int) and value in (_INT if schema.type == "int" else _LONG)
         case "float" | "double":
-            return number
+            return is_number
         case "bytes" | "string":
             return isinstance(value, str)
         case "fixed":

@@ -1,8 +1,8 @@
-"""The faults that Confluent's protocol names, each an HTTP status, an error code and a sentence."""
+"""Define the errors of Confluent's protocol, each an HTTP status, an error code and a message."""
 
 
 class RegistryError(Exception):
-    """What a request is answered with when it cannot be served."""
+    """An error answer to a request."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
         super().__init__(message)
@@ -21,23 +21,23 @@ def version_not_found(version: object) -> RegistryError:
     return RegistryError(404, 40402, f"Version {version} not found.")
 
 
-def schema_not_found(what: object = "") -> RegistryError:
-    """No schema has that id, or the subject does not hold that schema."""
-    return RegistryError(404, 40403, f"Schema {what} not found".replace("  ", " "))
+def schema_not_found(schema_id: object = "") -> RegistryError:
+    """No schema has that id, or the subject has no such schema."""
+    return RegistryError(404, 40403, f"Schema {schema_id} not found".replace("  ", " "))
 
 
 def subject_soft_deleted(subject: str) -> RegistryError:
-    """The subject is deleted already; only a permanent delete is left."""
+    """The subject is already softly deleted; only a permanent delete is possible."""
     return RegistryError(404, 40404, f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently")
 
 
 def subject_not_soft_deleted(subject: str) -> RegistryError:
-    """A permanent delete needs a soft one before it."""
+    """A permanent delete requires a soft one before."""
     return RegistryError(404, 40405, f"Subject '{subject}' was not deleted first before being permanently deleted")
 
 
 def version_soft_deleted(subject: str, version: int) -> RegistryError:
-    """The version is deleted already; only a permanent delete is left."""
+    """The version is already softly deleted; only a permanent delete is possible."""
     return RegistryError(
         404,
         40406,
@@ -46,7 +46,7 @@ def version_soft_deleted(subject: str, version: int) -> RegistryError:
 
 
 def version_not_soft_deleted(subject: str, version: int) -> RegistryError:
-    """A permanent delete needs a soft one before it."""
+    """A permanent delete requires a soft one before."""
     return RegistryError(
         404,
         40407,
@@ -76,7 +76,7 @@ def incompatible(subject: str, level: str, messages: list[str]) -> RegistryError
 
 
 def invalid_schema(reason: str) -> RegistryError:
-    """The text is not a schema that this registry takes."""
+    """The text is no schema that this registry accepts."""
     return RegistryError(422, 42201, f"Invalid schema: {reason}")
 
 
@@ -91,12 +91,12 @@ def invalid_version(version: object) -> RegistryError:
 
 
 def invalid_level(level: object, allowed: str) -> RegistryError:
-    """Not a compatibility level."""
+    """The name is no compatibility level."""
     return RegistryError(422, 42203, f"Invalid compatibility level '{level}'. Valid values are {allowed}")
 
 
 def write_timed_out(seconds: float) -> RegistryError:
-    """The log did not confirm in time; the write may or may not have happened, and may be sent again."""
+    """Kafka did not confirm in time: the effect of the write is unknown, and it may be sent again."""
     return RegistryError(
         500,
         50002,

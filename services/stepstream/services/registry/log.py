@@ -1,4 +1,4 @@
-"""The schemas topic as the HTTP service uses it: a view to read, and writes that wait for their turn."""
+"""Offer the schemas topic to the HTTP service: a view to read, and one write at a time."""
 
 import asyncio
 import time
@@ -14,17 +14,17 @@ from stepstream.services.registry.writes import Write
 
 
 class SchemaLog(Protocol):
-    """What the HTTP service needs of a log."""
+    """A log of schemas, as the HTTP service uses it."""
 
     @property
     def view(self) -> View:
         """The newest view."""
 
     async def refresh(self) -> None:
-        """Reads to the log's end, where that is possible soon."""
+        """Read to the log's end if possible within a short time."""
 
     async def write(self, decide: Callable[[View], Write]) -> Any:
-        """Decides, appends, and answers once the records are in the view."""
+        """Decide, append the records, and return the answer once the view contains them."""
 
 
 class KafkaLog:
@@ -34,7 +34,7 @@ class KafkaLog:
         self._reader = Reader(kafka)
         self._writer = Writer(kafka, self._reader)
         self._timeout = write_timeout_s
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @property
     def view(self) -> View:
@@ -42,26 +42,26 @@ class KafkaLog:
         return self._reader.view
 
     def replay(self, timeout: float) -> bool:
-        """Blocks until the topic has been read to its end; False: not within `timeout` seconds."""
+        """Block until the topic is read to its end; return False after `timeout` seconds."""
         return self._reader.catch_up(timeout)
 
     async def refresh(self) -> None:
-        """Reads to the log's end, or gives up after `REFRESH_S` seconds: reads go on without a broker."""
+        """Read to the log's end, for at most `REFRESH_S` seconds, so that reads work without a broker."""
         await asyncio.to_thread(self._reader.catch_up, REFRESH_S)
 
     async def write(self, decide: Callable[[View], Write]) -> Any:
-        """Decides, appends, and answers once the records are in the view.
+        """Decide, append the records, and return the answer once the view contains them.
 
         Raises:
-            RegistryError: what `decide` raises; 50002 or 50003 when the log does not take it in time.
+            RegistryError: as `decide` raises; 50002 or 50003 if Kafka does not commit in time.
         """
         arrived = time.monotonic()
-        async with self._turn:
+        async with self._write_lock:
             left = self._timeout - (time.monotonic() - arrived)
             if left <= 0:
                 raise errors.log_unreachable("earlier writes are still waiting")
             return await asyncio.to_thread(self._writer.write, decide, left)
 
     def close(self) -> None:
-        """Stops following the log."""
+        """Stop following the log."""
         self._reader.close()

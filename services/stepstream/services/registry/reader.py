@@ -1,4 +1,4 @@
-"""Follows the schemas topic in a thread of its own and keeps the view of it."""
+"""Follow the schemas topic on a separate thread, and keep the newest view of it."""
 
 import logging
 import os
@@ -25,15 +25,15 @@ from stepstream.topics.client import admin_client, client_config
 
 log = logging.getLogger(__name__)
 
-SKIPPED = Counter("stepstream_registry_records_skipped", "Records of the schemas topic that could not be read.")
+SKIPPED = Counter("stepstream_registry_records_skipped", "Unreadable records of the schemas topic.")
 SCHEMAS = Gauge("stepstream_registry_schemas", "Schemas with an id.")
 OFFSET = Gauge("stepstream_registry_offset", "Offset up to which the schemas topic has been read.")
 
 
 class Reader:
-    """The newest view; only committed records are ever seen.
+    """Keeps the newest view; reads only committed records.
 
-    `view` may be read from any thread: a view never changes, it is replaced.
+    Any thread may read `view`: each change replaces it with a new immutable one.
     """
 
     def __init__(self, kafka: KafkaSettings) -> None:
@@ -46,53 +46,53 @@ class Reader:
         self._consumer = Consumer(
             client_config(kafka)
             | {
-                # A group is only named because the client asks for one: nothing is committed, all of it is read.
+                # The client requires a group; this reader commits nothing and reads everything.
                 "group.id": f"stepstream-registry-{uuid.uuid4()}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
-                # How late the end of the log is noticed after somebody else's write.
+                # Limits the delay of noticing the log's end after another instance's write.
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
             }
         )
         self._consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
-        # The consumer's own look at the end waits for its poll, and that for the next record.
+        # Asks for the log's end, because the consumer's own query would wait for its poll.
         self._admin = admin_client(kafka)
         self._thread = threading.Thread(target=self._follow, name="schemas-reader", daemon=True)
         self._thread.start()
 
     def catch_up(self, timeout: float) -> bool:
-        """Waits until all that was committed before this call has been read; False: not within `timeout` seconds."""
+        """Block until all records committed before this call are read; return False after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         end = self._end(deadline)
         return end is not None and self.wait_for(end, deadline - time.monotonic())
 
     def wait_for(self, offset: int, timeout: float) -> bool:
-        """Waits until every record before `offset` is in the view; False: not within `timeout` seconds."""
+        """Block until every record before `offset` is in the view; return False after `timeout` seconds."""
         with self._moved:
             return self._moved.wait_for(lambda: self._position >= offset, max(0.0, timeout))
 
     def _end(self, deadline: float) -> int | None:
-        """The offset after the last committed record; None: not told in time."""
+        """Return the offset after the last committed record; None: no answer before `deadline`."""
         partition = TopicPartition(TOPIC, 0)
         while (left := deadline - time.monotonic()) > 0:
-            admin = self._admin  # Its futures end with it, and another thread may put a new one here.
-            asked = admin.list_offsets(
+            admin = self._admin  # keep a reference: its futures end with it, and another thread may replace it
+            offsets = admin.list_offsets(
                 {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
                 isolation_level=IsolationLevel.READ_COMMITTED,
                 request_timeout=max(0.01, left),
             )
             try:
-                return int(asked[partition].result().offset)
+                return int(offsets[partition].result().offset)
             except KafkaException as error:
                 log.debug("asking for the end of topic %s: %s", TOPIC, error)
-                # The client keeps the leader's epoch of before a broker's restart for minutes: a new one does not.
+                # After a broker's restart the client keeps the old leader epoch for minutes; a new client does not.
                 self._admin = admin_client(self._kafka)
                 time.sleep(0.02)
         return None
 
     def close(self) -> None:
-        """Stops following."""
+        """End the thread; blocks until it has ended."""
         self._closing = True
         self._thread.join()
         self._consumer.close()
@@ -101,18 +101,18 @@ class Reader:
         try:
             self._follow_until_closed()
         except Exception:
-            # Without its reader the service would answer from an old view for ever: end, be started again, replay.
-            log.exception("reading topic %s failed", TOPIC)
+            # Without its reader the service would answer from an old view forever: exit, so that a restart replays.
+            log.exception("reading topic %s failed; exiting for a restart", TOPIC)
             os._exit(1)
 
     def _follow_until_closed(self) -> None:
         while not self._closing:
             first = self._consumer.poll(0.2)
             if first is not None:
-                # `consume` alone would wait for a full batch; what has come already makes a replay fast.
-                self._take([first, *self._consumer.consume(499, timeout=0)])
+                # `consume` alone would wait for a full batch; taking the fetched records makes a replay fast.
+                self._process([first, *self._consumer.consume(499, timeout=0)])
 
-    def _take(self, messages: list[Message]) -> None:
+    def _process(self, messages: list[Message]) -> None:
         position, changed = self._position, False
         for message in messages:
             offset = message.offset()
@@ -138,7 +138,7 @@ class Reader:
             record = decode(message.key(), message.value())
         except RecordError as error:
             SKIPPED.inc()
-            log.warning("topic %s offset %s is skipped: %s", TOPIC, message.offset(), error)
+            log.warning("skipped topic %s offset %s: %s", TOPIC, message.offset(), error)
             return False
         if record is None:
             return False

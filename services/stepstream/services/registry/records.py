@@ -1,7 +1,7 @@
-"""What the schemas topic holds: Confluent's JSON keys and values, so that its own registry could take over.
+"""Encode and decode the schemas topic's records: Confluent's JSON keys and values, which its registry can read too.
 
-One kind is ours: `ID` keeps the highest id given out when the last record that showed it is deleted for good, so that
-no id ever means two schemas.
+One kind is Stepstream's own: `ID` keeps the highest assigned id after the permanent deletion of its record. So no id
+ever means two schemas.
 """
 
 import json
@@ -14,7 +14,7 @@ TOPIC = "_schemas"
 
 
 class RecordError(ValueError):
-    """A record of the topic that is not one of ours or Confluent's Avro ones."""
+    """The record is neither Stepstream's nor one of Confluent's for Avro."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class IdKey:
-    """The highest id given out so far."""
+    """The highest id assigned so far."""
 
 
 Key = SchemaKey | DeleteKey | ConfigKey | IdKey
@@ -60,7 +60,7 @@ RegistryRecord = tuple[Key, Value | None]
 
 
 def encode(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
-    """The bytes of a record; equal keys give equal bytes, since compaction compares those."""
+    """Encode a record; equal keys give equal bytes, because compaction compares bytes."""
     body: dict[str, Any]
     match key, value:
         case SchemaKey(subject, version), _:
@@ -89,23 +89,23 @@ def encode(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> RegistryRecord | None:
-    """The record, or None for kinds that change nothing (NOOP, MODE and the like).
+    """Decode a record; None: a kind that changes nothing (for example NOOP or MODE).
 
     Raises:
-        RecordError: with what is wrong.
+        RecordError: the record is malformed or unsupported.
     """
     try:
         head = json.loads(key or b"")
         body = None if value is None else json.loads(value)
         match head["keytype"]:
             case "SCHEMA":
-                found = SchemaKey(str(head["subject"]), int(head["version"]))
-                return found, None if body is None else _schema(body)
+                schema_key = SchemaKey(str(head["subject"]), int(head["version"]))
+                return schema_key, None if body is None else _schema(body)
             case "DELETE_SUBJECT":
                 return DeleteKey(str(head["subject"])), None if body is None else int(body["version"])
             case "CONFIG":
-                everywhere = head["subject"] is None
-                return ConfigKey(None if everywhere else str(head["subject"])), None if body is None else Level(
+                is_global = head["subject"] is None
+                return ConfigKey(None if is_global else str(head["subject"])), None if body is None else Level(
                     body["compatibilityLevel"]
                 )
             case "ID":

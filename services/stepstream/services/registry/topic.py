@@ -1,4 +1,4 @@
-"""The schemas topic itself: one partition, compacted, created when it is missing."""
+"""Create or check the schemas topic: one partition, compacted."""
 
 import logging
 import time
@@ -14,12 +14,12 @@ from stepstream.topics.client import KafkaUnavailable, admin_client, wait_for_ka
 log = logging.getLogger(__name__)
 
 
-def ensure(kafka: KafkaSettings) -> None:
-    """Wait for the broker, create the topic where it is missing, and look that no schema can expire from it.
+def ensure_topic(kafka: KafkaSettings) -> None:
+    """Wait for the broker, create the topic if it is missing, and check that its schemas cannot expire.
 
     Raises:
         KafkaUnavailable: no broker within `kafka.deadline_s`.
-        Fatal: the topic is there but not compacted, or has several partitions.
+        Fatal: the topic is not compacted, or has several partitions.
     """
     deadline = time.monotonic() + kafka.deadline_s
     wait_for_kafka(kafka)
@@ -31,7 +31,7 @@ def ensure(kafka: KafkaSettings) -> None:
         except KafkaException as error:
             # A cluster that is starting has not elected its leaders yet, or has too few brokers for the replicas.
             if time.monotonic() >= deadline:
-                raise KafkaUnavailable(f"topic {TOPIC} cannot be made ready: {error.args[0].str()}") from None
+                raise KafkaUnavailable(f"topic {TOPIC} cannot be created or checked: {error.args[0].str()}") from None
             log.warning("waiting for topic %s: %s", TOPIC, error.args[0].str())
             time.sleep(0.5)
         else:
@@ -40,9 +40,9 @@ def ensure(kafka: KafkaSettings) -> None:
 
 def _create(admin: AdminClient, replication: int) -> None:
     config = {"cleanup.policy": "compact", "min.insync.replicas": "2" if replication >= 3 else "1"}
-    wanted = NewTopic(TOPIC, 1, replication, config=config)
+    topic = NewTopic(TOPIC, 1, replication, config=config)
     try:
-        admin.create_topics([wanted], operation_timeout=10)[TOPIC].result()
+        admin.create_topics([topic], operation_timeout=10)[TOPIC].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise

@@ -1,7 +1,7 @@
-"""The fold over the schemas topic.
+"""Fold the schemas topic into a view of subjects, ids and levels.
 
-`Fold` keeps the last value of each key and nothing else, and `View` is computed from those alone. So a replay of the
-compacted topic gives the same view as a replay of everything, and the order between keys does not matter.
+`Fold` keeps only the last value of each key, and `View` depends only on these values. So a replay of the compacted
+topic gives the same view as a replay of all records, and the order between keys does not matter.
 """
 
 from collections import defaultdict
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stepstream.services.registry import errors
 from stepstream.services.registry.avro_text import canonical
-from stepstream.services.registry.compatibility import DEFAULT, Level
+from stepstream.services.registry.compatibility import DEFAULT_LEVEL, Level
 from stepstream.services.registry.records import ConfigKey, DeleteKey, IdKey, Key, SchemaKey, SchemaValue, Value
 
 
@@ -33,7 +33,7 @@ class Fold:
         self._values: dict[Key, Value] = {}
 
     def apply(self, offset: int, key: Key, value: Value | None) -> None:
-        """Take one record; one that was taken before (a redelivery) changes nothing."""
+        """Apply one record; a redelivered one changes nothing."""
         if offset < self.next_offset:
             return
         self.next_offset = offset + 1
@@ -43,7 +43,7 @@ class Fold:
             self._values[key] = value
 
     def view(self) -> "View":
-        """What these values mean; does not change any more."""
+        """Return an immutable view of the current values."""
         return View(self._values)
 
 
@@ -51,10 +51,10 @@ class View:
     """Subjects, ids and levels at one offset."""
 
     def __init__(self, values: Mapping[Key, Value]) -> None:
-        gone = {
+        deleted_up_to = {
             key.subject: value for key, value in values.items() if isinstance(key, DeleteKey) and isinstance(value, int)
         }
-        self._gone = gone
+        self._deleted_up_to = deleted_up_to
         versions: dict[str, list[Version]] = defaultdict(list)
         self.schemas: dict[int, str] = {}
         self.ids: dict[str, int] = {}
@@ -65,10 +65,10 @@ class View:
             if isinstance(key, SchemaKey) and isinstance(value, SchemaValue)
         ]
         for key, value in sorted(schemas, key=lambda pair: (pair[1].id, pair[0].subject, pair[0].version)):
-            deleted = value.deleted or key.version <= gone.get(key.subject, 0)
+            deleted = value.deleted or key.version <= deleted_up_to.get(key.subject, 0)
             versions[key.subject].append(Version(key.subject, key.version, value.id, value.schema, deleted))
             self.schemas.setdefault(value.id, value.schema)
-            self.ids.setdefault(_same(value.schema), value.id)
+            self.ids.setdefault(_identity_of(value.schema), value.id)
             self.last_id = max(self.last_id, value.id)
         mark = values.get(IdKey())
         if isinstance(mark, int):
@@ -84,26 +84,28 @@ class View:
         }
 
     def subjects(self, *, deleted: bool = False) -> list[str]:
-        """Names with a live version, or with any."""
+        """Return the subjects with a live version; `deleted`: also those without."""
         return [name for name, found in self._versions.items() if deleted or not all(v.deleted for v in found)]
 
     def all_versions(self) -> Iterable[Version]:
-        """Every version of every subject, the softly deleted too."""
+        """Return every version of every subject, also softly deleted ones."""
         return (version for found in self._versions.values() for version in found)
 
     def versions(self, subject: str, *, deleted: bool = False) -> tuple[Version, ...]:
-        """A subject's versions, oldest first; empty when it has none."""
+        """Return a subject's versions, oldest first."""
         found = self._versions.get(subject, ())
         return found if deleted else tuple(version for version in found if not version.deleted)
 
     def next_version(self, subject: str) -> int:
-        """The number of a version that is registered now: one that was deleted for good is not given again while the
-        subject's deletion, which covers it, stands in the log."""
-        every = self.versions(subject, deleted=True)
-        return max(every[-1].version if every else 0, self._gone.get(subject, 0)) + 1
+        """Return the number of the next version.
+
+        A permanently deleted number is not reused while the log has the subject's deletion that covers it.
+        """
+        all_versions = self.versions(subject, deleted=True)
+        return max(all_versions[-1].version if all_versions else 0, self._deleted_up_to.get(subject, 0)) + 1
 
     def version(self, subject: str, number: int | None, *, deleted: bool = False) -> Version:
-        """One version; None: the latest.
+        """Return one version; `number` None: the latest.
 
         Raises:
             RegistryError: 40401 no such subject, 40402 no such version.
@@ -119,16 +121,16 @@ class View:
         raise errors.version_not_found(number)
 
     def level(self, subject: str | None) -> Level | None:
-        """The level set for exactly this subject (None: for all), if any."""
+        """Return the level set for this subject (None: the global one); None: not set."""
         return self._levels.get(subject)
 
     def effective_level(self, subject: str | None) -> Level:
-        """The level that holds for a subject."""
-        return self.level(subject) or self.level(None) or DEFAULT
+        """Return the level in force for a subject."""
+        return self.level(subject) or self.level(None) or DEFAULT_LEVEL
 
 
-def _same(schema: str) -> str:
-    """What decides whether two texts are one schema; a text of another registry may be formatted otherwise."""
+def _identity_of(schema: str) -> str:
+    """Return the text that identifies a schema; another registry may have formatted the stored text differently."""
     try:
         return canonical(schema)
     except errors.RegistryError:

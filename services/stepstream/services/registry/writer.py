@@ -1,10 +1,15 @@
-"""Appends decided writes to the schemas topic, one writer in the cluster at a time.
+"""Append writes to the schemas topic, with one writer in the cluster at a time.
 
-Every instance uses the same transactional id. To take the turn is to initialise transactions, which fences whoever had
-it; a commit therefore succeeds only if nobody else has written since this instance last read to the end. A fenced
-writer takes the turn back, reads what it missed and decides again. So ids and versions cannot collide, no losing record
-reaches the log (compaction, which keeps the last record of a key, can never keep a loser), and what a request writes
-appears whole or not at all.
+Every instance uses the same transactional id. To write, an instance
+
+1. becomes the writer (`init_transactions`, which fences the previous one);
+2. reads the topic to its end;
+3. decides on the newest view;
+4. commits its decision as one transaction.
+
+The commit succeeds only if no other instance has become the writer since step 1. A fenced writer starts again. So ids
+and versions cannot collide, and the log contains no record of a lost race, which compaction could keep. A request's
+records become visible together or not at all.
 """
 
 import logging
@@ -26,23 +31,23 @@ from stepstream.topics.client import client_config
 
 log = logging.getLogger(__name__)
 
-DECIDED_AGAIN = Counter(
-    "stepstream_registry_write_retries", "Writes decided again, mostly because another instance wrote first."
+WRITE_RETRIES = Counter(
+    "stepstream_registry_write_retries", "Writes that were decided again, usually because another instance wrote first."
 )
 
 REFRESH_S = 1.0
-"""Longest wait, in seconds, to learn whether another instance has just written what this one does not know."""
+"""Limit in seconds of the wait for another instance's latest writes."""
 
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
 class Writer:
-    """Not thread-safe: its owner calls it for one request at a time."""
+    """Writes to the topic. Not thread-safe: call it for one request at a time."""
 
     def __init__(self, kafka: KafkaSettings, reader: Reader) -> None:
         self._config = client_config(kafka) | {
             "transactional.id": f"stepstream-registry-{TOPIC}",
-            # A writer that was killed in a transaction hides later records for at most this long.
+            # A writer killed in a transaction hides later records for at most this long.
             "transaction.timeout.ms": 10_000,
             "linger.ms": 0,
         }
@@ -50,14 +55,14 @@ class Writer:
         self._producer: Producer | None = None
 
     def write(self, decide: Callable[[View], Write], timeout: float) -> Any:
-        """Decides on the newest view, appends, and answers once the records were read back.
+        """Decide on the newest view, append the records, and return the answer after they are read back.
 
         Raises:
-            RegistryError: what `decide` raises; 50002 or 50003 when Kafka does not take it within `timeout` seconds.
+            RegistryError: as `decide` raises; 50002 or 50003 if Kafka does not commit within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:
-            producer = self._take_turn(deadline)
+            producer = self._become_writer(deadline)
             view = self._reader.view
             try:
                 write = decide(view)
@@ -76,44 +81,44 @@ class Writer:
                 fault: KafkaError = error.args[0]
                 if fault.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                     raise errors.invalid_schema("larger than the broker's message.max.bytes") from None
-                log.warning("writing to topic %s: %s", TOPIC, fault.str())
+                log.warning("write to topic %s failed: %s", TOPIC, fault.str())
                 if not (fault.code() in _FENCED_CODES or fault.txn_requires_abort()):
                     raise errors.write_timed_out(timeout) from None
-                DECIDED_AGAIN.inc()
+                WRITE_RETRIES.inc()
                 time.sleep(random.uniform(0.01, 0.1))
                 continue
-            if not self._reader.wait_for(end, _left(deadline)):
+            if not self._reader.wait_for(end, _seconds_left(deadline)):
                 raise errors.write_timed_out(timeout)
             return write.answer
 
     def _is_newest(self, view: View, deadline: float) -> bool:
-        """Whether a decision that writes nothing, and so is checked by no commit, still stands.
+        """Return True if a decision without records, which no commit checks, is still valid.
 
-        Without a broker the newest known view has to do.
+        Without a broker the newest known view counts.
         """
-        self._reader.catch_up(min(REFRESH_S, _left(deadline)))
+        self._reader.catch_up(min(REFRESH_S, _seconds_left(deadline)))
         return self._reader.view is view
 
-    def _take_turn(self, deadline: float) -> Producer:
+    def _become_writer(self, deadline: float) -> Producer:
         fault = "no answer in time"
         while self._producer is None:
-            if _left(deadline) <= 0:
+            if _seconds_left(deadline) <= 0:
                 raise errors.log_unreachable(fault)
             producer = Producer(self._config)
             try:
-                producer.init_transactions(_left(deadline))
+                producer.init_transactions(_seconds_left(deadline))
             except KafkaException as error:
-                # Also NOT_COORDINATOR, for a moment, on a broker that has just started.
+                # A broker that has just started answers NOT_COORDINATOR for a moment.
                 fault = error.args[0].str()
                 time.sleep(0.1)
                 continue
-            if not self._reader.catch_up(_left(deadline)):
-                raise errors.log_unreachable("its end was not reached in time")
+            if not self._reader.catch_up(_seconds_left(deadline)):
+                raise errors.log_unreachable("it was not read to its end in time")
             self._producer = producer
         return self._producer
 
     def _append(self, producer: Producer, write: Write, deadline: float) -> int:
-        """The offset after the last record, which is committed."""
+        """Commit the records in one transaction; return the offset after the last one."""
         offsets: list[int] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -126,14 +131,14 @@ class Writer:
             producer.produce(TOPIC, key=key, value=value, partition=0, on_delivery=delivered)
         while True:
             try:
-                producer.commit_transaction(max(0.1, _left(deadline)))
+                producer.commit_transaction(max(0.1, _seconds_left(deadline)))
             except KafkaException as error:
                 fault: KafkaError = error.args[0]
-                if fault.retriable() and _left(deadline) > 0:
+                if fault.retriable() and _seconds_left(deadline) > 0:
                     continue
                 raise
             return max(offsets) + 1
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""The laws of the fold, and what writes promise about ids and versions, over random histories."""
+"""Test the fold, and the rules of ids and versions, over random histories of writes."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ SCHEMAS = tuple(
 
 
 def facts(view: View) -> Any:
-    """All that a view can tell."""
+    """Return everything that a view answers."""
     levels = [view.level(subject) for subject in (None, *SUBJECTS)]
     return list(view.all_versions()), view.schemas, view.ids, view.last_id, levels, view.subjects()
 
@@ -50,7 +50,7 @@ def folded(records: Sequence[tuple[int, RegistryRecord]]) -> View:
 
 @dataclass
 class Step:
-    """One request; decided on the view it finds."""
+    """One random request, decided on the current view."""
 
     name: str
     decide: Callable[[View], Write]
@@ -130,7 +130,7 @@ def test_compaction_changes_nothing(log: list[tuple[int, RegistryRecord]], clean
 
 
 @given(logs())
-def test_an_id_means_one_schema_for_ever(log: list[tuple[int, RegistryRecord]]) -> None:
+def test_an_id_never_means_two_schemas(log: list[tuple[int, RegistryRecord]]) -> None:
     meaning: dict[int, str] = {}
     for _, (key, value) in log:
         if isinstance(key, SchemaKey) and isinstance(value, SchemaValue):
@@ -141,7 +141,7 @@ def test_an_id_means_one_schema_for_ever(log: list[tuple[int, RegistryRecord]]) 
 
 
 @given(logs(), subjects, schemas)
-def test_registering_twice_is_registering_once(
+def test_registering_a_schema_twice_changes_nothing(
     log: list[tuple[int, RegistryRecord]], subject: str, schema: str
 ) -> None:
     try:
@@ -156,7 +156,7 @@ def test_registering_twice_is_registering_once(
 
 
 @given(logs())
-def test_records_survive_their_bytes(log: list[tuple[int, RegistryRecord]]) -> None:
+def test_encoded_records_decode_to_themselves(log: list[tuple[int, RegistryRecord]]) -> None:
     assert [decode(*encode(*record)) for _, record in log] == [record for _, record in log]
 
 
@@ -172,14 +172,14 @@ def test_a_new_version_follows_softly_deleted_ones() -> None:
     assert write == Write({"id": 5}, [(SchemaKey("a", 2), SchemaValue(5, SCHEMAS[0]))])
 
 
-def test_the_highest_id_outlives_its_schema() -> None:
+def test_the_highest_id_is_not_reused_after_a_permanent_delete() -> None:
     view = folded([(0, (SchemaKey("a", 1), SchemaValue(9, SCHEMAS[0], deleted=True)))])
     gone = writes.delete_subject(view, "a", permanent=True)
     after = folded([(index, record) for index, record in enumerate(gone.records)])
     assert writes.register(after, "b", SCHEMAS[1], normalize=False).answer == {"id": 10}
 
 
-def test_keys_are_confluents() -> None:
+def test_keys_equal_confluents() -> None:
     assert encode(SchemaKey("s", 3), SchemaValue(7, '"int"')) == (
         b'{"keytype":"SCHEMA","subject":"s","version":3,"magic":1}',
         b'{"subject":"s","version":3,"id":7,"schema":"\\"int\\"","deleted":false}',
@@ -195,7 +195,7 @@ def test_keys_are_confluents() -> None:
     assert encode(IdKey(), None) == (b'{"keytype":"ID","magic":0}', None)
 
 
-def test_foreign_records() -> None:
+def test_other_records_are_ignored_or_rejected() -> None:
     assert decode(b'{"keytype":"NOOP","magic":0}', None) is None
     protobuf = b'{"subject":"s","version":1,"id":1,"schemaType":"PROTOBUF","schema":"","deleted":false}'
     for key, value in [

@@ -1,4 +1,4 @@
-"""What each level asks; the cases of FULL_TRANSITIVE are in the contract suite, against real registries."""
+"""Test each compatibility level; the contract suite tests FULL_TRANSITIVE against real registries."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepstream.services.registry.avro_text import canonical
-from stepstream.services.registry.compatibility import DEFAULT, Level, faults, level
+from stepstream.services.registry.compatibility import DEFAULT_LEVEL, Level, incompatibilities, parse_level
 from stepstream.services.registry.errors import RegistryError
 
 
@@ -23,7 +23,7 @@ ONE, TWO, OPTIONAL = record(A), record(A, B), record(A, B_DEFAULT)
 
 
 def allowed(required: Level, new: str, *earlier: str) -> bool:
-    return not faults(required, new, list(enumerate(earlier, start=1)))
+    return not incompatibilities(required, new, list(enumerate(earlier, start=1)))
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,16 @@ def allowed(required: Level, new: str, *earlier: str) -> bool:
         (Level.FULL, False, False, True),
     ],
 )
-def test_direction(required: Level, adds_required: bool, drops_required: bool, adds_optional: bool) -> None:
+def test_each_level_checks_its_direction(
+    required: Level, adds_required: bool, drops_required: bool, adds_optional: bool
+) -> None:
     assert allowed(required, TWO, ONE) is adds_required
     assert allowed(required, ONE, TWO) is drops_required
     assert allowed(required, OPTIONAL, ONE) is adds_optional
 
 
 @pytest.mark.parametrize("name", ["BACKWARD", "FORWARD", "FULL"])
-def test_only_the_transitive_levels_look_past_the_last_version(name: str) -> None:
+def test_only_transitive_levels_check_all_earlier_versions(name: str) -> None:
     # v1 has a string under b, v2 has no b, v3 has an int there: fine with v2, not with v1.
     first = record(A, {"name": "b", "type": "string", "default": ""})
     assert allowed(Level(name), OPTIONAL, first, ONE)
@@ -57,21 +59,21 @@ def test_a_short_alias_names_a_type_of_the_same_namespace() -> None:
     assert not allowed(Level.FORWARD, renamed, ONE)
 
 
-def test_faults_name_version_and_place() -> None:
-    (only,) = faults(Level.BACKWARD, TWO, [(7, ONE)])
+def test_incompatibilities_name_version_and_place() -> None:
+    (only,) = incompatibilities(Level.BACKWARD, TWO, [(7, ONE)])
     assert only == "cannot read version 7: reader_field_missing_default_value at /fields/1: b"
 
 
-def test_a_recursive_schema_ends() -> None:
+def test_a_recursive_schema_is_checked() -> None:
     tree = {"name": "children", "type": {"type": "array", "items": "R"}, "default": []}
-    assert allowed(DEFAULT, record(A, tree, B_DEFAULT), record(A, tree))
-    assert not allowed(DEFAULT, record(A, tree, B), record(A, tree))
+    assert allowed(DEFAULT_LEVEL, record(A, tree, B_DEFAULT), record(A, tree))
+    assert not allowed(DEFAULT_LEVEL, record(A, tree, B), record(A, tree))
 
 
 def test_unknown_level() -> None:
-    assert level("full") is Level.FULL
+    assert parse_level("full") is Level.FULL
     with pytest.raises(RegistryError, match="Invalid compatibility level 'SOME'") as caught:
-        level("SOME")
+        parse_level("SOME")
     assert caught.value.code == 42203
 
 
@@ -99,5 +101,5 @@ def test_full_is_backward_and_forward_and_mirrors(new: str, old: str) -> None:
 
 
 @given(RECORDS)
-def test_every_schema_follows_itself(schema: str) -> None:
+def test_every_schema_is_compatible_with_itself(schema: str) -> None:
     assert allowed(Level.FULL_TRANSITIVE, schema, schema)

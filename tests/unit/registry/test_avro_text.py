@@ -1,4 +1,4 @@
-"""One schema has one text."""
+"""Test that equal schemas have one canonical text, and invalid ones are rejected."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def test_canonical_text_keeps_docs_and_defaults_and_drops_wrapping() -> None:
     }
 
 
-def test_documents_make_different_schemas() -> None:
+def test_different_docs_make_different_schemas() -> None:
     assert canonical(STEP) != canonical(STEP.replace("one round", "another"))
     assert canonical(STEP) != canonical(STEP.replace('"default": null,', ""))
 
@@ -92,7 +92,7 @@ def test_a_type_without_namespace_stays_so_inside_another() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_our_own_schemas_are_taken_unchanged_in_meaning(name: str) -> None:
+def test_stepstreams_schemas_keep_their_meaning(name: str) -> None:
     text = canonical(schema_text(name))
     assert canonical(text) == text
     assert normalised(normalised(text)) == normalised(text)
@@ -130,7 +130,7 @@ def test_formatting_and_order_of_attributes_do_not_matter(data: st.DataObject, i
         ('{"type":"enum","name":"E","symbols":["A"],"default":"B"}', "B"),
     ],
 )
-def test_what_is_not_a_schema_is_told(text: str, why: str) -> None:
+def test_the_error_names_what_is_no_schema(text: str, why: str) -> None:
     with pytest.raises(RegistryError, match=why) as caught:
         canonical(text)
     assert (caught.value.status, caught.value.code) == (422, 42201)

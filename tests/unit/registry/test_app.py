@@ -1,4 +1,4 @@
-"""The protocol's edges over a log in memory; what clients and other registries agree on is in the contract suite."""
+"""Test the protocol's edge cases over a log in memory; the contract suite compares it with other registries."""
 
 import json
 from collections.abc import Callable
@@ -65,7 +65,7 @@ async def code(answer: Any) -> tuple[int, int]:
     return response.status_code, response.json()["error_code"]
 
 
-async def test_what_is_asked_wrongly(client: httpx.AsyncClient) -> None:
+async def test_invalid_requests_get_confluents_error_codes(client: httpx.AsyncClient) -> None:
     post, get, put = client.post, client.get, client.put
     assert await code(post("/subjects/s/versions", content="{")) == (400, 400)
     assert await code(post("/subjects/s/versions", json=[])) == (400, 400)
@@ -85,7 +85,7 @@ async def test_what_is_asked_wrongly(client: httpx.AsyncClient) -> None:
     assert await code(get("/associations/resources/-/steps?resourceType=topic")) == (404, 404)
 
 
-async def test_deleting(client: httpx.AsyncClient) -> None:
+async def test_soft_and_permanent_deletes(client: httpx.AsyncClient) -> None:
     for names in ("a", "ab"):
         await client.post("/subjects/s/versions", json=record(*names))
     assert await code(client.delete("/subjects/none")) == (404, 40401)
@@ -107,7 +107,7 @@ async def test_deleting(client: httpx.AsyncClient) -> None:
     assert await code(client.get("/schemas/ids/2")) == (404, 40403)
 
 
-async def test_a_subject_whose_versions_were_deleted_for_good_one_by_one_can_be_used_again(
+async def test_a_subject_can_be_reused_after_permanent_deletes_of_all_versions(
     client: httpx.AsyncClient,
 ) -> None:
     await client.post("/subjects/s/versions", json=record("x"))
@@ -118,7 +118,7 @@ async def test_a_subject_whose_versions_were_deleted_for_good_one_by_one_can_be_
     assert (await client.get("/subjects")).json() == ["s"]
 
 
-async def test_an_id_and_where_it_is(client: httpx.AsyncClient) -> None:
+async def test_an_id_lists_its_subjects_and_versions(client: httpx.AsyncClient) -> None:
     for subject in ("s", "t", "dir/u"):
         assert (await client.post(f"/subjects/{subject}/versions", json=record("a"))).json() == {"id": 1}
     assert (await client.get("/schemas/ids/1/subjects")).json() == ["dir/u", "s", "t"]
@@ -176,9 +176,7 @@ async def test_levels(client: httpx.AsyncClient) -> None:
     assert (await client.get("/config")).json() == {"compatibilityLevel": "FULL_TRANSITIVE"}
 
 
-async def test_what_another_instance_wrote_is_looked_for_before_a_404(
-    client: httpx.AsyncClient, log: MemoryLog
-) -> None:
+async def test_another_instances_writes_are_read_before_a_404(client: httpx.AsyncClient, log: MemoryLog) -> None:
     other = MemoryLog()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(other)), base_url="http://other") as there:
         await there.post("/subjects/s/versions", json=record("a"))
@@ -186,7 +184,7 @@ async def test_what_another_instance_wrote_is_looked_for_before_a_404(
     assert (await client.get("/schemas/ids/1")).status_code == 200
 
 
-async def test_without_a_broker_reads_go_on(client: httpx.AsyncClient, log: MemoryLog) -> None:
+async def test_reads_work_without_a_broker(client: httpx.AsyncClient, log: MemoryLog) -> None:
     await client.post("/subjects/s/versions", json=record("a"))
     log.down = True
     assert (await client.get("/subjects/s/versions/latest")).status_code == 200
@@ -196,7 +194,7 @@ async def test_without_a_broker_reads_go_on(client: httpx.AsyncClient, log: Memo
     assert (await client.post("/subjects/s/versions", json=record("b"))).json() == {"id": 2}
 
 
-async def test_a_fault_of_ours_is_told_as_json(
+async def test_an_internal_error_is_answered_as_json(
     client: httpx.AsyncClient, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "view", None)
