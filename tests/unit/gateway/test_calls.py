@@ -1,4 +1,4 @@
-"""Whatever is sent, a call is answered to its end and recorded once, as a step that `govern` takes."""
+"""Every call, even with malformed input, is answered to its end and recorded once, as a step that `govern` accepts."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from stepstream.config import load
 from stepstream.jobs.governance.validation import check_step
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.saved_responses import KeptPieces, SavedResponses
-from stepstream.services.gateway.context.step_indices import NextIndices
+from stepstream.services.gateway.context.saved_responses import EncryptedStore, SavedResponses
+from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.http.client import Origin, Reply
-from stepstream.services.gateway.http.connection import Died
+from stepstream.services.gateway.http.connection import ConnectionLost
 from stepstream.services.gateway.http.exchange import EXTENSION
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
@@ -33,13 +33,13 @@ ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TOKENS = {"token_ids": [3], "logprobs": {"content": [{"token": "a", "logprob": -1.0}]}}
 VERSIONS = [{"version": 1, "start": 0, "end": 1}]
-SAID = {"role": "assistant", "content": "a", "tool_calls": [CALL]}
+MESSAGE = {"role": "assistant", "content": "a", "tool_calls": [CALL]}
 ITEM = {"type": "message", "id": 24 * "m", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
 BLOCK = {"type": "text", "text": "a"}
-ASKED = {"role": "user", "content": "q"}
+QUESTION = {"role": "user", "content": "q"}
 REQUESTS: dict[str, dict[str, Any]] = {
-    "chat": {"messages": [ASKED, SAID, {"role": "tool", "tool_call_id": "c", "content": "4"}]},
-    "responses": {"input": [ASKED, ITEM, {"type": "item_reference", "id": 24 * "m"}], "instructions": "i"},
+    "chat": {"messages": [QUESTION, MESSAGE, {"role": "tool", "tool_call_id": "c", "content": "4"}]},
+    "responses": {"input": [QUESTION, ITEM, {"type": "item_reference", "id": 24 * "m"}], "instructions": "i"},
     "anthropic": {"system": "s", "max_tokens": 9, "messages": [{"role": "user", "content": [BLOCK]}]},
 }
 LAST = {"finish_reason": "stop", "weight_versions": VERSIONS}
@@ -48,7 +48,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "id": "i",
         "model": "m",
         "prompt_token_ids": [1],
-        "choices": [{"index": 0, "message": SAID, **LAST, **TOKENS}],
+        "choices": [{"index": 0, "message": MESSAGE, **LAST, **TOKENS}],
         "usage": {"prompt_tokens": 1},
     },
     "responses": {"id": "resp_1", "status": "completed", "model": "m", "output": [ITEM], "usage": {"input_tokens": 1}},
@@ -56,7 +56,7 @@ REPLIES: dict[str, dict[str, Any]] = {
 }
 EVENTS: dict[str, list[dict[str, Any]]] = {
     "chat": [
-        {"id": "i", "model": "m", "prompt_token_ids": [1], "choices": [{"index": 0, "delta": SAID, **TOKENS}]},
+        {"id": "i", "model": "m", "prompt_token_ids": [1], "choices": [{"index": 0, "delta": MESSAGE, **TOKENS}]},
         {"choices": [{"index": 0, "delta": {}, **LAST}], "usage": {"prompt_tokens": 1}},
     ],
     "responses": [
@@ -74,17 +74,17 @@ EVENTS: dict[str, list[dict[str, Any]]] = {
 CODEC = LocalCodec()
 
 
-def spoiled(value: Any, random: Random) -> Any:
-    """A value with something else in some of its places."""
+def corrupt(value: Any, random: Random) -> Any:
+    """Replace some parts of a value by odd ones."""
     if random.random() < 0.06:
         return random.choice(ODD)
     if isinstance(value, dict):
-        return {name: spoiled(part, random) for name, part in value.items()}
-    return [spoiled(part, random) for part in value] if isinstance(value, list) else value
+        return {name: corrupt(part, random) for name, part in value.items()}
+    return [corrupt(part, random) for part in value] if isinstance(value, list) else value
 
 
 class Stub:
-    """All that stands around the calls: an upstream that answers oddly, and a log."""
+    """Everything around the handler: an upstream with odd answers, API keys, and a publisher."""
 
     name, gives_tokens, plain_logprobs = "odd", True, False
 
@@ -94,33 +94,33 @@ class Stub:
         self.chunks: list[bytes] = []
         self.sent: list[Any] = []
 
-    def serving(self, model: str) -> Any:
+    def for_model(self, model: str) -> Any:
         return self
 
-    def tenant(self, shown: Any, scope: str) -> None:
+    def authorize(self, credentials: Any, scope: str) -> None:
         return None
 
     def headers(self, *_: Any) -> Any:
         return []
 
     async def send(self, method: str, path: str, body: bytes, headers: Any) -> Reply:
-        spoken = self.speaks[0]
+        protocol = self.speaks[0]
         upstream = Upstream("u", in_flight=1)
         if orjson.loads(body).get("stream") is True:
-            events = [spoiled(event, self.random) for event in EVENTS[spoken]]
+            events = [corrupt(event, self.random) for event in EVENTS[protocol]]
             self.chunks = [b"data: %b\n\n" % orjson.dumps(event) for event in events]
             stub: Any = self
             return Reply(200, [], self.chunks.pop(0), upstream, stub, Origin.of("http://u"), stub)
-        return Reply(200, [], orjson.dumps(spoiled(REPLIES[spoken], self.random)), upstream)
+        return Reply(200, [], orjson.dumps(corrupt(REPLIES[protocol], self.random)), upstream)
 
     async def read(self) -> bytes:
         if not self.chunks and self.random.random() < 0.3:
-            raise Died("gone")
+            raise ConnectionLost("gone")
         return self.chunks.pop(0) if self.chunks else b""
 
     @property
     def drained(self) -> bool:
-        return not self.chunks and self.random.random() < 0.5  # an end may be told of with the last bytes
+        return not self.chunks and self.random.random() < 0.5  # the end may come with the last bytes
 
     def release(self, *_: Any) -> None:
         pass
@@ -132,10 +132,10 @@ class Stub:
             self.steps.append(event.record)
 
 
-def ask(stub: Any, histories: SavedResponses, protocol: ModelProtocol, request: dict[str, Any]) -> None:
-    """One call through the gateway, in trajectory `t`."""
+def call(stub: Any, saved_responses: SavedResponses, protocol: ModelProtocol, request: dict[str, Any]) -> None:
+    """Handle one call, in trajectory `t`."""
     body = orjson.dumps(request | {"model": "m"})
-    calls = CallHandler(load({}).gateway, stub, stub, stub, Metrics(), "test/1", NextIndices(), histories)
+    handler = CallHandler(load({}).gateway, stub, stub, stub, Metrics(), "test/1", StepIndexFile(), saved_responses)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
@@ -143,41 +143,45 @@ def ask(stub: Any, histories: SavedResponses, protocol: ModelProtocol, request: 
     async def send(message: Any) -> None:
         stub.sent.append(message)
 
-    scope = {"headers": [], "query_string": b"", "extensions": {EXTENSION: SimpleNamespace(gone=False, on_hangup=None)}}
-    asyncio.run(calls(cast(Any, scope), receive, send, protocol, "t"))
+    scope = {
+        "headers": [],
+        "query_string": b"",
+        "extensions": {EXTENSION: SimpleNamespace(disconnected=False, on_disconnect=None)},
+    }
+    asyncio.run(handler(cast(Any, scope), receive, send, protocol, "t"))
 
 
 @pytest.fixture
-def pieces() -> Iterator[KeptPieces]:
-    with closing(KeptPieces(None, 100_000, 60.0)) as opened:
+def store() -> Iterator[EncryptedStore]:
+    with closing(EncryptedStore(None, 100_000, 60.0)) as opened:
         yield opened
 
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
 @pytest.mark.parametrize("protocol", [CHAT, RESPONSES, ANTHROPIC], ids=lambda protocol: protocol.name)
-def test_whatever_comes_a_call_is_answered_and_recorded_once(
+def test_a_call_with_any_input_is_answered_and_recorded_once(
     protocol: ModelProtocol, random: Random, native: bool, stream: bool
 ) -> None:
     stub: Any = Stub(random, protocol.name if native else "chat")
-    asked = {name: spoiled(part, random) for name, part in REQUESTS[protocol.name].items()}
-    with closing(KeptPieces(None, 100_000, 60.0)) as pieces:
-        ask(stub, SavedResponses(pieces), protocol, asked | {"stream": stream})
+    request = {name: corrupt(part, random) for name, part in REQUESTS[protocol.name].items()}
+    with closing(EncryptedStore(None, 100_000, 60.0)) as store:
+        call(stub, SavedResponses(store), protocol, request | {"stream": stream})
     assert not stub.sent[-1].get("more_body")
-    refused = stub.sent[0]["status"] == 400  # what cannot be translated
+    refused = stub.sent[0]["status"] == 400  # it cannot be translated
     assert [step["trajectory_id"] for step in stub.steps].count("t") == (0 if refused else 1)
     assert not (refused and native)
 
 
-def test_a_conversation_that_is_gone_on_from_is_kept_with_everybody_in_it(pieces: KeptPieces) -> None:
+def test_a_continued_conversation_is_saved_with_all_its_participants(store: EncryptedStore) -> None:
     stub: Any = Stub(cast(Random, SimpleNamespace(random=lambda: 1.0)), "chat")
-    histories = SavedResponses(pieces)
-    before: dict[str, Any] = {}
+    saved_responses = SavedResponses(store)
+    previous: dict[str, Any] = {}
     for user in ("ada", "bob"):
-        ask(stub, histories, RESPONSES, {"input": user, "user": user} | before)
+        call(stub, saved_responses, RESPONSES, {"input": user, "user": user} | previous)
         reply = orjson.loads(b"".join(message.get("body", b"") for message in stub.sent))
-        before = {"previous_response_id": reply["id"]}
+        previous = {"previous_response_id": reply["id"]}
         stub.sent.clear()
-    kept = histories.get("default", reply["id"])
-    assert kept is not None
-    assert list(kept.persons) == ["bob", "ada"]
+    history = saved_responses.get("default", reply["id"])
+    assert history is not None
+    assert list(history.participants) == ["bob", "ada"]
     assert [step["user"] for step in stub.steps] == ["ada", "bob"]

@@ -1,4 +1,4 @@
-"""Feedback is checked by field, and told what is wrong with it."""
+"""Posted feedback is checked field by field; an error names the field."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ import orjson
 import pytest
 
 from stepstream.services.gateway.errors import BadRequest
-from stepstream.services.gateway.feedback import event_of, parse
+from stepstream.services.gateway.feedback import feedback_event, parse_feedback
 from stepstream.services.gateway.identity import Identity
 from stepstream.topics.events import Feedback
 
 ID = "01a1ff27-e4b3-74a7-81e7-cfe07aac2c0e"
-WHOSE = Identity(trajectory_id="unused", agent="a", consent="analyse", tenant="acme", user="u")
+IDENTITY = Identity(trajectory_id="unused", agent="a", consent="analyse", tenant="acme", user="u")
 
 
 def event(**fields: Any) -> Feedback:
-    items, _ = parse(orjson.dumps({"trajectory_id": "t", "name": "outcome"} | fields))
-    return event_of(items[0], WHOSE, 5, "gateway/0")
+    items, _ = parse_feedback(orjson.dumps({"trajectory_id": "t", "name": "outcome"} | fields))
+    return feedback_event(items[0], IDENTITY, 5, "gateway/0")
 
 
-def test_an_outcome_that_ends_its_trajectory() -> None:
+def test_an_outcome_may_end_its_trajectory() -> None:
     made = event(value=True, ends_trajectory="terminated", last_step_index=3, event_id=ID.upper(), source="environment")
     expected = {
         "event_id": ID,
@@ -36,7 +36,7 @@ def test_an_outcome_that_ends_its_trajectory() -> None:
     assert expected.items() <= made.items()
 
 
-def test_the_item_wins_over_the_headers_and_ids_are_made() -> None:
+def test_an_item_overrides_the_headers_and_gets_an_id() -> None:
     made = event(comment="good", consent="train", tenant="other", user="v")
     assert (made["consent"], made["tenant"], made["user"], made["source"]) == ("train", "other", "v", "user")
     assert made["event_id"] != event(comment="good")["event_id"]
@@ -48,19 +48,21 @@ def test_a_demonstration_may_be_a_message() -> None:
     assert event(demonstration="as text")["demonstration"] == "as text"
 
 
-def test_a_list() -> None:
-    items, several = parse(b'[{"trajectory_id":"t","name":"n","value":0.5},{"trajectory_id":"t","name":"n","value":2}]')
-    assert several
+def test_a_list_of_items_is_accepted() -> None:
+    items, is_list = parse_feedback(
+        b'[{"trajectory_id":"t","name":"n","value":0.5},{"trajectory_id":"t","name":"n","value":2}]'
+    )
+    assert is_list
     assert [item.value for item in items] == [0.5, 2]
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "error"),
     [
         (b"{", "not JSON"),
         (b"3", "body"),
         (b'{"name":"n","value":1}', "trajectory_id: Field required"),
-        (b'{"trajectory_id":"t","name":"n"}', "says nothing"),
+        (b'{"trajectory_id":"t","name":"n"}', "contains no feedback"),
         (b'{"trajectory_id":"t","name":"n","value":"1"}', "value: must be a number, true or false"),
         (b'{"trajectory_id":"t","name":"n","value":1e300}', "value: must be at most 1e\\+15"),
         (b'{"trajectory_id":"t","name":"n","demonstration":["x"]}', "demonstration: must be a text, or"),
@@ -74,6 +76,6 @@ def test_a_list() -> None:
         (b'[{"trajectory_id":"t","name":"n","value":1},{}]', "item 1: "),
     ],
 )
-def test_what_is_wrong_is_told(body: bytes, said: str) -> None:
-    with pytest.raises(BadRequest, match=said):
-        parse(body)
+def test_an_error_names_the_invalid_field(body: bytes, error: str) -> None:
+    with pytest.raises(BadRequest, match=error):
+        parse_feedback(body)

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible gateway: passes model calls on, records each as a step, and takes feedback."""
+"""Proxy model calls, record each as a step, and accept feedback and OpenTelemetry spans."""

@@ -1,9 +1,8 @@
-"""What a call shows of who makes it: one of our API keys, a session key, or a key that is its upstream's. Pure.
+"""Read the credentials of a call, and check API keys against the topic `api-keys`. Pure: `app` passes the table.
 
-A key may stand in `x-stepstream-key`, `authorization: Bearer …` or `x-api-key`. For frameworks that can set nothing but
-a base address and a key, a session may follow any key after a colon.
-
-Who may call: API keys as the topic `api-keys` has them, known also while Kafka is away.
+A key comes in `x-stepstream-key`, `authorization: Bearer …` or `x-api-key`. It is either an API key of Stepstream,
+which begins with `PREFIX`, or a key of the upstream, which is passed on. Frameworks that can set nothing but a base
+address and a key may append a session to any key after a colon.
 """
 
 import secrets
@@ -11,17 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
+from typing import Any, Protocol
 
-from stepstream.config import Settings
 from stepstream.services.gateway.errors import Forbidden, KeysUnknown, Unauthorized
 from stepstream.topics.events import ApiKey
-from stepstream.topics.table import Table
-from stepstream.topics.trusted_sources import SCOPE as VERDICTS
+from stepstream.topics.trusted_sources import VERDICTS_SCOPE
 
 PREFIX = b"sk-stepstream-"
-SCOPES = ("calls", "feedback", "otlp", VERDICTS)
+SCOPES = ("calls", "feedback", "otlp", VERDICTS_SCOPE)
 _HEADERS = frozenset({b"authorization", b"x-api-key", b"x-stepstream-key"})
-_ASK = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `stepstream keys create` makes keys"
+_REMEDY = "send `authorization: Bearer sk-stepstream-…` or x-stepstream-key; `stepstream keys create` makes keys"
 
 
 @dataclass(slots=True)
@@ -29,98 +27,101 @@ class Credentials:
     """The credentials of one call."""
 
     key_id: str = ""
+    """Id of the API key; empty: the call has none."""
     secret: str = field(default="", repr=False)
     session: str = ""
     upstream: list[tuple[bytes, bytes]] = field(default_factory=list, repr=False)
-    """The credential headers that are the upstream's: without the session, never with one of our keys."""
+    """Credential headers for the upstream: without the session, and never an API key of Stepstream."""
 
 
-def credentials_of(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:
-    """The credentials in a call's headers (names in lower case)."""
-    found = Credentials()
-    for name, value in headers:
-        if name in _HEADERS:
-            _take(found, name, value)
-    return found
+class KeyTable(Protocol):
+    """The records of `api-keys` by key id; `stepstream.topics.table.Table` follows the topic."""
+
+    @property
+    def current(self) -> bool:
+        """False: only the last snapshot is known, since Kafka has not been reached."""
+        ...
+
+    def get(self, key: str) -> Any:
+        """Return the record of a key id, or None."""
+        ...
 
 
-def allow(shown: Credentials, record: ApiKey | None, scope: str) -> str:
-    """The tenant of a key of ours that may do what `scope` names.
+class ApiKeys:
+    """Decides whether a call's API key permits it."""
+
+    def __init__(self, table: KeyTable, *, required: bool) -> None:
+        """`required`: calls without an API key are refused."""
+        self._table = table
+        self._required = required
+
+    def authorize(self, credentials: Credentials, scope: str) -> str | None:
+        """Return the tenant of the call's API key; None: it has none and needs none.
+
+        Raises:
+            Unauthorized: a key is required, or this one is not valid.
+            Forbidden: the key lacks the scope.
+            KeysUnknown: the topic has not been read yet, and the last snapshot lacks this key.
+        """
+        if not credentials.key_id:
+            if self._required:
+                raise Unauthorized("this gateway requires an API key: " + _REMEDY)
+            return None
+        record = self._table.get(credentials.key_id)
+        if record is None and not self._table.current:
+            raise KeysUnknown("API keys are not known yet, since Kafka has not been reached: try again")
+        return check_key(credentials, record, scope)
+
+    def has_scope(self, credentials: Credentials, scope: str) -> bool:
+        """Return True if the key of an authorized call also has another scope; False without a key."""
+        record = self._table.get(credentials.key_id) if credentials.key_id else None
+        return record is not None and scope in record["scopes"]
+
+
+def check_key(credentials: Credentials, record: ApiKey | None, scope: str) -> str:
+    """Return the tenant of a valid API key that has a scope.
 
     Raises:
-        Unauthorized: no such key, a wrong secret, or one that was revoked; which of them is not told.
-        Forbidden: a right key without this scope.
+        Unauthorized: the key is unknown, has another secret, or was revoked; the message does not say which.
+        Forbidden: the key is valid, but lacks the scope.
     """
-    digest = sha256(shown.secret.encode()).hexdigest()
+    digest = sha256(credentials.secret.encode()).hexdigest()
     if (
         not compare_digest(digest, record["digest"] if record is not None else "")
         or record is None
         or record["revoked"]
     ):
-        raise Unauthorized("this API key is not known here or was revoked: " + _ASK)
+        raise Unauthorized("this API key is unknown or was revoked: " + _REMEDY)
     if scope not in record["scopes"]:
-        may = ", ".join(record["scopes"]) or "nothing"
-        raise Forbidden(f"API key {record['key_id']} may not be used for {scope}, but for: {may}")
+        allowed = ", ".join(record["scopes"]) or "nothing"
+        raise Forbidden(f"API key {record['key_id']} lacks the scope {scope}; it has: {allowed}")
     return record["tenant"]
 
 
-def missing_key() -> Unauthorized:
-    """The answer to a call without a key where one is required."""
-    return Unauthorized("this gateway requires an API key: " + _ASK)
+def credentials_of(headers: Iterable[tuple[bytes, bytes]]) -> Credentials:
+    """Return the credentials in a call's headers, whose names are in lower case."""
+    credentials = Credentials()
+    for name, value in headers:
+        if name in _HEADERS:
+            _add_header(credentials, name, value)
+    return credentials
+
+
+def _add_header(credentials: Credentials, name: bytes, value: bytes) -> None:
+    scheme, space, key = value.partition(b" ") if name == b"authorization" else (b"", b"", value)
+    if name == b"authorization" and scheme.lower() != b"bearer":
+        credentials.upstream.append((name, value))
+        return
+    key, _, session = key.strip().partition(b":")
+    if session and not credentials.session:
+        credentials.session = session.decode("latin-1")
+    if key.startswith(PREFIX):
+        credentials.key_id, _, credentials.secret = key[len(PREFIX) :].decode("latin-1").partition("-")
+    elif name != b"x-stepstream-key":
+        credentials.upstream.append((name, scheme + space + key))
 
 
 def new_key() -> tuple[str, str, str]:
-    """A new key: its id, the whole key, and the digest of its secret."""
+    """Make a key: return its id, the key itself, and the digest of its secret."""
     key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
     return key_id, f"{PREFIX.decode()}{key_id}-{secret}", sha256(secret.encode()).hexdigest()
-
-
-def _take(found: Credentials, name: bytes, value: bytes) -> None:
-    scheme, space, key = value.partition(b" ") if name == b"authorization" else (b"", b"", value)
-    if name == b"authorization" and scheme.lower() != b"bearer":
-        found.upstream.append((name, value))
-        return
-    key, _, session = key.strip().partition(b":")
-    if session and not found.session:
-        found.session = session.decode("latin-1")
-    if key.startswith(PREFIX):
-        found.key_id, _, found.secret = key[len(PREFIX) :].decode("latin-1").partition("-")
-    elif name != b"x-stepstream-key":
-        found.upstream.append((name, scheme + space + key))
-
-
-TOPIC = "api-keys"
-
-
-class Keys:
-    """Follows the keys in a thread of its own. Close it."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._required = settings.gateway.require_key
-        self._table = Table(settings, TOPIC, snapshot=settings.paths.data / "gateway" / "api-keys.json")
-
-    def tenant(self, shown: Credentials, scope: str) -> str | None:
-        """The tenant of the key that a call shows; None: it shows none of ours, and needs none.
-
-        Raises:
-            Unauthorized: a key is required, or this one is not valid.
-            Forbidden: the key may not be used for this.
-            KeysUnknown: the keys have not been read yet, and this one is not in the last snapshot.
-        """
-        if not shown.key_id:
-            if self._required:
-                raise missing_key()
-            return None
-        record = self._table.get(shown.key_id)
-        if record is None and not self._table.current:
-            raise KeysUnknown("API keys are not known yet, since Kafka has not been reached: try again")
-        return allow(shown, record, scope)
-
-    def has(self, shown: Credentials, scope: str) -> bool:
-        """Whether a call that `tenant` has let in shows a key with a scope; without a key it has none."""
-        record = self._table.get(shown.key_id) if shown.key_id else None
-        return record is not None and scope in record["scopes"]
-
-    def close(self) -> None:
-        """Stops following."""
-        self._table.close()

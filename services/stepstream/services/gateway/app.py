@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: what answers where."""
+"""Route requests to the handlers of calls, feedback, OpenTelemetry, health, metrics and other model APIs (ASGI)."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -8,14 +8,12 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stepstream.config import Settings
-from stepstream.crypto.erasures import Erased
-from stepstream.crypto.key_ring import ERASURES
-from stepstream.delivery.spool import gateway_spool
+from stepstream.crypto.erasures import ErasureCheck
 from stepstream.services.gateway import feedback
-from stepstream.services.gateway.api_keys import Keys, credentials_of
+from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
 from stepstream.services.gateway.calls import CallHandler
-from stepstream.services.gateway.context.saved_responses import KeptPieces, SavedResponses
-from stepstream.services.gateway.context.step_indices import NextIndices
+from stepstream.services.gateway.context.saved_responses import EncryptedStore, SavedResponses
+from stepstream.services.gateway.context.step_indices import StepIndexFile
 from stepstream.services.gateway.errors import GatewayError, MethodNotAllowed, NotAccepted, NotFound
 from stepstream.services.gateway.http.asgi import (
     JSON,
@@ -37,11 +35,12 @@ from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.routing import take_session, versioned
+from stepstream.services.gateway.routing import split_session, with_version
 from stepstream.services.gateway.upstreams import Upstreams
+from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK
 from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
-from stepstream.topics.trusted_sources import SCOPE as VERDICTS
+from stepstream.topics.trusted_sources import VERDICTS_SCOPE
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ PROTOCOLS: tuple[ModelProtocol, ...] = (CHAT, RESPONSES, ANTHROPIC)
 
 
 class GatewayApp:
-    """One gateway. It serves before, and whether or not, Kafka and the registry can be reached."""
+    """One gateway. It serves at once, even while Kafka or the registry cannot be reached."""
 
     def __init__(self, settings: Settings, publisher: Publisher | None = None, metrics: Metrics | None = None) -> None:
         self.metrics = metrics or Metrics()
@@ -58,9 +57,9 @@ class GatewayApp:
         self._producer = f"gateway/{version('stepstream')}"
         self._publisher = publisher or Publisher(settings, self._producer, self.metrics)
         self._upstreams: Upstreams
-        self._keys: Keys
+        self._keys: ApiKeys
         self._calls: CallHandler
-        self._pass_through: PassThrough
+        self._other_apis: PassThrough
         self._protocols = {protocol.path: protocol for protocol in PROTOCOLS}
         self._routes: dict[str, tuple[str, Handler]] = {
             "/v1/feedback": ("POST", self._feedback),
@@ -69,14 +68,14 @@ class GatewayApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request, or the application's life."""
+        """Serve one request, or run from startup to shutdown."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run(receive, send)
             return
         if scope["type"] != "http":
             return
-        session, path = take_session(scope["path"])
-        # Clients are given a base address with or without /v1: they append the rest of the path alone.
+        session, path = split_session(scope["path"])
+        # Base addresses of clients may or may not end with /v1.
         protocol = self._protocols.get(path) or self._protocols.get("/v1" + path)
         try:
             if protocol is not None:
@@ -87,18 +86,20 @@ class GatewayApp:
                 _check_method(scope, method)
                 await handler(scope, receive, send)
             else:
-                await self._pass(scope, receive, send, path)
+                await self._pass_through(scope, receive, send, path)
         except GatewayError as error:
             await respond_error(send, error)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run(self, receive: Receive, send: Send) -> None:
         await receive()
         gateway = self._settings.gateway
         self._upstreams = Upstreams(gateway, self.metrics)
-        self._keys = Keys(self._settings)
-        folder = gateway_spool(self._settings)
-        indices = NextIndices(folder)
-        kept = KeptPieces(folder, gateway.history_bytes, gateway.history_days * 86_400)
+        # API keys are known while Kafka is away, from the snapshot of the last change.
+        api_keys = Table(self._settings, API_KEYS, snapshot=self._settings.paths.data / "gateway" / "api-keys.json")
+        self._keys = ApiKeys(api_keys, required=gateway.require_key)
+        folder = self._settings.gateway_spool
+        indices = StepIndexFile(folder)
+        store = EncryptedStore(folder, gateway.history_bytes, gateway.history_days * 86_400)
         erasures = Table(self._settings, ERASURES)
         self._calls = CallHandler(
             gateway,
@@ -108,9 +109,9 @@ class GatewayApp:
             self.metrics,
             self._producer,
             indices,
-            SavedResponses(kept, Erased(self._settings, erasures)),
+            SavedResponses(store, ErasureCheck(self._settings, erasures)),
         )
-        self._pass_through = PassThrough(self._upstreams, self._keys)
+        self._other_apis = PassThrough(self._upstreams, self._keys)
         otlp = OtlpReceiver(self._settings, self._publisher, self.metrics.registry, self._producer, self._otlp_tenant)
         otlp.start()
         self._routes |= dict.fromkeys(OTLP_PATHS, ("POST", otlp))
@@ -118,44 +119,45 @@ class GatewayApp:
         await receive()
         await otlp.close()
         await self._upstreams.close()
-        self._keys.close()
+        api_keys.close()
         erasures.close()
         indices.close()
-        kept.close()
+        store.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _otlp_tenant(self, scope: Scope) -> str | None:
-        return self._keys.tenant(credentials_of(scope["headers"]), "otlp")
+        return self._keys.authorize(credentials_of(scope["headers"]), "otlp")
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        known = versioned(path)
-        raw = versioned(take_session(scope["raw_path"].decode("latin-1"))[1])
-        if known is None or raw is None:
-            there = ", ".join([*self._protocols, *self._routes])
-            raise NotFound(f"nothing answers at {path}; there are {there}, and what model APIs have under /v1/")
-        await self._pass_through(scope, receive, send, known, raw)
+    async def _pass_through(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
+        full_path = with_version(path)
+        raw_path = with_version(split_session(scope["raw_path"].decode("latin-1"))[1])
+        if full_path is None or raw_path is None:
+            known = ", ".join([*self._protocols, *self._routes])
+            raise NotFound(f"nothing answers at {path}; there are {known}, and other model APIs under /v1/")
+        await self._other_apis(scope, receive, send, full_path, raw_path)
 
     async def _feedback(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            shown = credentials_of(scope["headers"])
-            tenant = self._keys.tenant(shown, "feedback")
+            credentials = credentials_of(scope["headers"])
+            tenant = self._keys.authorize(credentials, "feedback")
             identity = identify(scope["headers"], self._settings.gateway, tenant=tenant)
-            items, several = feedback.parse(await read_body(receive))
-            at = now_us()
-            # The label job believes a verdict by its producer, which no caller can choose.
-            producer = f"{VERDICTS}/{shown.key_id}" if self._keys.has(shown, VERDICTS) else self._producer
-            events = [feedback.event_of(item, identity, at, producer, tenant) for item in items]
+            items, is_list = feedback.parse_feedback(await read_body(receive))
+            received_us = now_us()
+            # The label job trusts a verdict by its producer, which no caller can choose.
+            is_trusted = self._keys.has_scope(credentials, VERDICTS_SCOPE)
+            producer = f"{VERDICTS_SCOPE}/{credentials.key_id}" if is_trusted else self._producer
+            events = [feedback.feedback_event(item, identity, received_us, producer, tenant) for item in items]
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
-            kept = [self._publisher.publish(Event("feedback", e["trajectory_id"], e, headers)) for e in events]
-            if not all(kept):
-                raise NotAccepted("Kafka has been away for too long and memory is full: post it again later")
+            accepted = [self._publisher.publish(Event(FEEDBACK, e["trajectory_id"], e, headers)) for e in events]
+            if not all(accepted):
+                raise NotAccepted("the backlog is full, since Kafka cannot be reached: post it again later")
         except Disconnected:
             return
         except GatewayError as error:
             await respond_error(send, error)
             return
         ids = [event["event_id"] for event in events]
-        body = orjson.dumps({"event_ids": ids} if several else {"event_id": ids[0]})
+        body = orjson.dumps({"event_ids": ids} if is_list else {"event_id": ids[0]})
         await respond(send, 202, body, [JSON])
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""What is to be done with a call: where it belongs, who gets it, in which protocol, and with which body."""
+"""Plan a call: its position in a trajectory, its target, the protocol and body to send, and what to save."""
 
 import logging
 import time
@@ -15,9 +15,14 @@ from stepstream.services.gateway.context.tree import prompt_of
 from stepstream.services.gateway.errors import BadRequest, UnknownResponse
 from stepstream.services.gateway.identity import Identity
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.protocols.base import Asked, ChatTranslation, Conversation, ModelProtocol
+from stepstream.services.gateway.protocols.base import (
+    ChatTranslation,
+    Conversation,
+    ModelProtocol,
+    RequestedAdditions,
+)
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
-from stepstream.services.gateway.routing import native
+from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call
 from stepstream.services.gateway.upstreams import Target, Upstreams
 from stepstream.topics.events import new_sampling
@@ -34,36 +39,37 @@ class CallPlan:
 
     call: Call
     protocol: ModelProtocol
-    """The caller's."""
-    spoken: ModelProtocol
-    """The one in which the upstream is called: the caller's own, or chat."""
+    """The caller's protocol."""
+    upstream_protocol: ModelProtocol
+    """The protocol that the upstream is called in: the caller's, or chat."""
     target: Target
     path: str
-    """Where the upstream is called; with the caller's query where it gets the caller's own call."""
+    """Path at the upstream; with the caller's query if the call is not translated."""
     request: dict[str, Any]
-    """As the upstream gets it, but for additions."""
+    """The upstream's request without additions."""
     body: bytes
-    asked: Asked
+    requested: RequestedAdditions
     translation: ChatTranslation | None = None
-    kept: bool = False
-    """Whether a later call may go on from the response by its id, which the upstream itself does not keep."""
-    stored: bool = False
-    """Whether a later call may name what is in the answer."""
+    """None: the upstream speaks the caller's protocol."""
+    saves_response: bool = False
+    """True if a later call may continue from the response's id, which the upstream does not keep."""
+    saves_items: bool = False
+    """True if a later call may refer to items of the answer."""
     instructions: int = 0
-    """How many leading messages of a translated call are its own alone: a later call goes on without them."""
-    persons: dict[str, int] = field(default_factory=dict)
-    """Who took part in what a translated call goes on from, and since when: microseconds since the Unix epoch."""
+    """Number of leading messages of a translated call that a later call does not inherit."""
+    participants: dict[str, int] = field(default_factory=dict)
+    """Persons in the conversation that a translated call continues, as in `History`."""
 
 
 class CallPlanner:
     """Makes plans."""
 
     def __init__(
-        self, upstreams: Upstreams, contexts: ContextCache, histories: SavedResponses, metrics: Metrics
+        self, upstreams: Upstreams, contexts: ContextCache, saved_responses: SavedResponses, metrics: Metrics
     ) -> None:
         self._upstreams = upstreams
         self._contexts = contexts
-        self._histories = histories
+        self._saved_responses = saved_responses
         self._metrics = metrics
         self._warned_at = -WARN_EVERY_S
 
@@ -73,85 +79,90 @@ class CallPlanner:
         request: dict[str, Any],
         body: bytes,
         identity: Identity,
-        shown: Credentials,
+        credentials: Credentials,
         started_us: int,
     ) -> CallPlan:
-        """The plan for one call, which takes its place in its trajectory now.
+        """Return the plan of one call, and reserve its position in its trajectory.
 
         Raises:
-            BadRequest: its upstream speaks no protocol that it can be told in, what it goes on from is not known, or
-                it names a step of a parent that it does not name.
+            BadRequest: the upstream's protocols cannot express the call, the response that it continues is unknown, or
+                it names a parent's step without the parent.
         """
-        self._name_parent(identity)
-        request = protocol.resolved(request, lambda item_id: self._histories.item(identity.tenant, item_id))
-        stored = request.get("store") is not False
-        said = _read(protocol, request)
-        target = self._upstreams.serving(said.model)
-        tenant, previous_id = identity.tenant, said.previous_response_id
-        before = self._contexts.answered(tenant, previous_id) if previous_id else None
+        self._set_parent_step(identity)
+        tenant = identity.tenant
+        request = protocol.resolve_references(request, lambda item_id: self._saved_responses.item(tenant, item_id))
+        saves_items = request.get("store") is not False
+        conversation = _read(protocol, request)
+        instructions = conversation.instructions
+        target = self._upstreams.for_model(conversation.model)
+        previous_id = conversation.previous_response_id
+        previous = self._contexts.step_of_response(tenant, previous_id) if previous_id else None
         history = None
-        spoken, translation, conversation = protocol, None, said
-        if not native(protocol.name, target.speaks, target.name, protocol.path):
-            history = self._histories.get(tenant, previous_id) if previous_id else None
+        upstream_protocol, translation = protocol, None
+        if not speaks_natively(protocol.name, target.speaks, target.name, protocol.path):
+            history = self._saved_responses.get(tenant, previous_id) if previous_id else None
             if previous_id and history is None:
                 raise UnknownResponse(
-                    f"Previous response with id '{previous_id}' not found: it is not known here (any more), and "
+                    f"Previous response with id '{previous_id}' not found: it is unknown or expired, and "
                     f"{target.name} keeps no conversations; send the whole conversation as input"
                 )
             translation = protocol.translation(request, history)
         if translation is not None:
-            spoken, request, body = CHAT, translation.request, orjson.dumps(translation.request)
+            upstream_protocol, request, body = CHAT, translation.request, orjson.dumps(translation.request)
+            user = conversation.user
             conversation = _read(CHAT, request)
-            conversation.user = said.user or conversation.user
+            conversation.user = user or conversation.user
         trajectory_id = identity.trajectory_id
         if not trajectory_id:
-            known = history.trajectory_id if history is not None else ""  # by an earlier gateway
-            trajectory_id = before.trajectory.id if before is not None else known or identity.trace_id
-        # A translated conversation is whole; a native one begins where the response that it names ended.
-        prompt = prompt_of(conversation.messages, before if translation is None else None)
-        scope = tenant, shown.key_id, identity.agent
-        place = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope)
+            saved_id = history.trajectory_id if history is not None else ""  # set by an earlier gateway process
+            trajectory_id = previous.trajectory.id if previous is not None else saved_id or identity.trace_id
+        # A translated conversation is whole; a native one begins after the response that it names.
+        prompt = prompt_of(conversation.messages, previous if translation is None else None)
+        scope = tenant, credentials.key_id, identity.agent
+        position = self._contexts.place(tenant, trajectory_id, identity.step_index, prompt, scope)
+        if target.gives_tokens:
+            body = upstream_protocol.with_additions(body, request, target.plain_logprobs)
         return CallPlan(
-            call=Call(identity, conversation, prompt, place, new_event_id(), started_us),
+            call=Call(identity, conversation, prompt, position, new_event_id(), started_us),
             protocol=protocol,
-            spoken=spoken,
+            upstream_protocol=upstream_protocol,
             target=target,
-            path=spoken.path,
+            path=upstream_protocol.path,
             request=request,
-            body=(spoken.with_additions(body, request, target.plain_logprobs) if target.gives_tokens else body),
-            asked=spoken.asked(request),
+            body=body,
+            requested=upstream_protocol.requested_additions(request),
             translation=translation,
-            kept=translation is not None and protocol.name == "responses",
-            stored=stored,
-            instructions=said.instructions,
-            persons=history.persons if history is not None else {},
+            saves_response=translation is not None and protocol.name == "responses",
+            saves_items=saves_items,
+            instructions=instructions,
+            participants=history.participants if history is not None else {},
         )
 
-    def _name_parent(self, identity: Identity) -> None:
-        """Fills in which step called a sub-agent that names its parent alone: the parent's newest, if it is known."""
+    def _set_parent_step(self, identity: Identity) -> None:
+        """Fill in the parent's step of a sub-agent that names only the parent: its newest step, if known."""
         parent = identity.parent_trajectory_id
         if parent is None:
             if identity.parent_step_index is not None:
-                raise BadRequest("x-stepstream-parent-step says nothing without x-stepstream-parent: name both")
+                raise BadRequest("x-stepstream-parent-step needs x-stepstream-parent: send both")
         elif identity.parent_step_index is None:
-            identity.parent_step_index = self._contexts.newest(identity.tenant, parent)
+            identity.parent_step_index = self._contexts.newest_index(identity.tenant, parent)
             if identity.parent_step_index is None:
-                self._orphan(parent)
+                self._count_unknown_parent(parent)
 
-    def _orphan(self, parent: str) -> None:
+    def _count_unknown_parent(self, parent: str) -> None:
         self._metrics.parents_unknown.inc()
         now = time.monotonic()
         if now - self._warned_at >= WARN_EVERY_S:
             self._warned_at = now
             log.warning(
-                "a sub-agent's parent %r is not known here: its calls are recorded without the step that made them; "
+                "a sub-agent's parent %r is unknown: its calls are recorded without the parent's step; "
                 "name it in x-stepstream-parent-step",
                 parent,
             )
 
 
 def parse_request(body: bytes) -> dict[str, Any]:
-    """The request of a call.
+    """Return the request in a call's body.
 
     Raises:
         BadRequest: not a JSON object.
@@ -166,7 +177,7 @@ def parse_request(body: bytes) -> dict[str, Any]:
 
 
 def _read(protocol: ModelProtocol, request: dict[str, Any]) -> Conversation:
-    """What a request says; whatever is in it, the call goes on, and what is wrong is the upstream's to refuse."""
+    """Return the request's conversation; an unreadable one is empty, since the upstream has to reject it."""
     try:
         return protocol.read(request)
     except Exception:

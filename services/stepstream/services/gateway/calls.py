@@ -1,6 +1,6 @@
-"""One model call, in whichever protocol: pass it on, give the answer back, record the step.
+"""Handle a model call in any protocol: send it to an upstream, relay the answer, record the step.
 
-What is known of an answer is on disk before its last byte leaves, see `recorder.py`.
+The step is in the spool before the answer's last byte leaves; see `recorder.py`.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ import orjson
 from uuid_utils import uuid4
 
 from stepstream.config import GatewaySettings
-from stepstream.services.gateway.api_keys import Keys, credentials_of
+from stepstream.services.gateway.api_keys import ApiKeys, credentials_of
 from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, parse_request
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
-from stepstream.services.gateway.context.tree import Indices
+from stepstream.services.gateway.context.tree import StepIndices
 from stepstream.services.gateway.errors import GatewayError, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.http.asgi import (
     JSON,
+    CancelOnDisconnect,
     Disconnected,
-    Hangup,
     Headers,
     Receive,
     Scope,
@@ -30,20 +30,20 @@ from stepstream.services.gateway.http.asgi import (
     respond,
     respond_error,
 )
-from stepstream.services.gateway.http.client import Reply, StreamBroke
+from stepstream.services.gateway.http.client import Reply, StreamInterrupted
 from stepstream.services.gateway.identity import identify
 from stepstream.services.gateway.metrics import Metrics
-from stepstream.services.gateway.protocols.base import Answer, ModelProtocol, error_class, failed
+from stepstream.services.gateway.protocols.base import Answer, ModelProtocol, error_class, failed_answer
 from stepstream.services.gateway.publisher import Publisher
 from stepstream.services.gateway.recorder import Recorder
 from stepstream.services.gateway.step_builder import Timing
 from stepstream.services.gateway.streams import (
-    READING_FAULTS,
-    Native,
+    PARSE_ERRORS,
+    NativeRelay,
     StreamRelay,
-    Translated,
+    TranslatedRelay,
     error_message,
-    json_object,
+    parse_object,
 )
 from stepstream.services.gateway.upstreams import Upstreams
 from stepstream.topics.ids import now_us
@@ -59,29 +59,30 @@ class CallHandler:
         settings: GatewaySettings,
         upstreams: Upstreams,
         publisher: Publisher,
-        keys: Keys,
+        keys: ApiKeys,
         metrics: Metrics,
         producer: str,
-        indices: Indices,
-        histories: SavedResponses,
+        indices: StepIndices,
+        saved_responses: SavedResponses,
     ) -> None:
+        """`producer`: program that writes the events, as `gateway/0.1.0`."""
         self._settings = settings
         self._keys = keys
         self._metrics = metrics
         contexts = ContextCache(settings.context_cache, settings.context_bytes, lambda: str(uuid4()), indices)
-        self._planner = CallPlanner(upstreams, contexts, histories, metrics)
-        self._recorder = Recorder(contexts, histories, publisher, metrics, producer)
+        self._planner = CallPlanner(upstreams, contexts, saved_responses, metrics)
+        self._recorder = Recorder(contexts, saved_responses, publisher, metrics, producer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, protocol: ModelProtocol, session: str) -> None:
-        """One call, from request to recorded step; `session`: the key in its path, or empty."""
+        """Handle one call, from request to recorded step; `session`: the one in its path, or empty."""
         started = time.perf_counter()
         started_us = now_us()
         try:
-            shown = credentials_of(scope["headers"])
-            tenant = self._keys.tenant(shown, "calls")
-            identity = identify(scope["headers"], self._settings, session or shown.session, tenant)
+            credentials = credentials_of(scope["headers"])
+            tenant = self._keys.authorize(credentials, "calls")
+            identity = identify(scope["headers"], self._settings, session or credentials.session, tenant)
             body = await read_body(receive)
-            plan = self._planner.plan(protocol, parse_request(body), body, identity, shown, started_us)
+            plan = self._planner.plan(protocol, parse_request(body), body, identity, credentials, started_us)
             if scope["query_string"] and plan.translation is None:
                 plan.path += "?" + scope["query_string"].decode("latin-1")
         except Disconnected:
@@ -92,126 +93,134 @@ class CallHandler:
             await respond_error(send, error, protocol.error_body(str(error), error.type, error.code, error.param))
             return
         except Exception:
-            log.exception("a %s call cannot be understood", protocol.name)
+            log.exception("refused a %s call: the gateway failed to read it", protocol.name)
             self._metrics.calls_refused.inc()
             fault = GatewayError("the gateway failed on this request; its log says how")
             await respond_error(send, fault, protocol.error_body(str(fault), fault.type))
             return
-        hangup = Hangup(scope)
+        canceller = CancelOnDisconnect(scope)
         try:
-            await self._pass_on(
-                plan, started, plan.target.headers(scope["headers"], shown, plan.spoken.name), send, hangup
-            )
+            headers = plan.target.headers(scope["headers"], credentials, plan.upstream_protocol.name)
+            await self._forward(plan, started, headers, send, canceller)
         except asyncio.CancelledError:
-            if not hangup.gone:
+            if not canceller.disconnected:
                 raise
         finally:
-            hangup.stop()
+            canceller.stop()
             self._metrics.call_seconds.observe(time.perf_counter() - started)
 
-    async def _pass_on(self, plan: CallPlan, started: float, headers: Any, send: Send, hangup: Hangup) -> None:
-        place = plan.call.place
-        ours: Headers = [
-            (b"x-stepstream-trajectory", place.trajectory.id.encode()),
-            (b"x-stepstream-step", b"%d" % place.step_index),
+    async def _forward(
+        self, plan: CallPlan, started: float, headers: Any, send: Send, canceller: CancelOnDisconnect
+    ) -> None:
+        position = plan.call.position
+        step_headers: Headers = [
+            (b"x-stepstream-trajectory", position.trajectory.id.encode()),
+            (b"x-stepstream-step", b"%d" % position.step_index),
         ]
         try:
             reply = await plan.target.send("POST", plan.path, plan.body, headers)
         except GatewayError as error:
-            hangup.stop()
+            canceller.stop()
             try:
-                await respond_error(send, error, plan.protocol.error_body(str(error), error.type), ours)
+                await respond_error(send, error, plan.protocol.error_body(str(error), error.type), step_headers)
             finally:
-                self._recorder.record(plan, failed(error.type), Timing(_ms_since(started)))
+                self._recorder.record(plan, failed_answer(error.type), Timing(_ms_since(started)))
             return
         except BaseException as error:
-            # Its index is taken, maybe with later ones beside it: without a step it would be a gap.
-            self._recorder.record(plan, failed(_broken_off(error, hangup)), Timing(_ms_since(started)))
+            # The step index is reserved, and later ones may be in use: without a step there would be a gap.
+            self._recorder.record(plan, failed_answer(_error_class_of(error, canceller)), Timing(_ms_since(started)))
             raise
         if reply.streaming:
-            await self._stream(plan, started, reply, ours, send, hangup)
+            await self._relay(plan, started, reply, step_headers, send, canceller)
             return
-        answer, out = _whole(plan, reply)
-        hangup.stop()
+        answer, body = _read_reply(plan, reply)
+        canceller.stop()
         await self._recorder.record(plan, answer, Timing(_ms_since(started)))
-        await respond(send, reply.status, out, (reply.headers or [JSON]) + ours)
+        await respond(send, reply.status, body, (reply.headers or [JSON]) + step_headers)
 
-    async def _stream(
-        self, plan: CallPlan, started: float, reply: Reply, ours: Headers, send: Send, hangup: Hangup
+    async def _relay(
+        self,
+        plan: CallPlan,
+        started: float,
+        reply: Reply,
+        step_headers: Headers,
+        send: Send,
+        canceller: CancelOnDisconnect,
     ) -> None:
-        passage: StreamRelay = (
-            Native(plan.protocol, plan.asked, started)
+        relay: StreamRelay = (
+            NativeRelay(plan.protocol, plan.requested, started)
             if plan.translation is None
-            else Translated(plan.protocol, plan.translation, started)
+            else TranslatedRelay(plan.protocol, plan.translation, started)
         )
         error: str | None = None
         last = b""
         try:
-            await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers + ours})
-            last = passage.feed(reply.body)
-            while not reply.whole:
+            await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers + step_headers})
+            last = relay.feed(reply.body)
+            while not reply.complete:
                 if last:
                     await send({"type": "http.response.body", "body": last, "more_body": True})
-                last = passage.feed(await reply.more())
-            last += passage.end()
+                last = relay.feed(await reply.more())
+            last += relay.end()
         except asyncio.CancelledError as fault:
-            error = _broken_off(fault, hangup)
+            error = _error_class_of(fault, canceller)
             raise
-        except StreamBroke as fault:
+        except StreamInterrupted as fault:
             error = UpstreamSilent.type if fault.silent else UpstreamDied.type
-            last = passage.broke(str(fault), error)
+            last = relay.end_with_error(str(fault), error)
         finally:
-            hangup.stop()
+            canceller.stop()
             reply.close()
-            answer = _spelled(passage)
-            for each in answer.every():
+            answer = _streamed_answer(relay)
+            for each in answer.all_choices():
                 if error is not None or (each.error is None and not each.finish_reason):
                     each.error, each.finish_reason = error or "incomplete_stream", "error"
-            recorded = self._recorder.record(plan, answer, Timing(_ms_since(started), passage.first_token_ms))
+            recorded = self._recorder.record(plan, answer, Timing(_ms_since(started), relay.first_token_ms))
         await recorded
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-def _whole(plan: CallPlan, reply: Reply) -> tuple[Answer, bytes]:
-    """The answer in a reply that is no stream, and the body for the caller."""
-    body = json_object(reply.body)
+def _read_reply(plan: CallPlan, reply: Reply) -> tuple[Answer, bytes]:
+    """Return the answer in a reply that is no stream, and the body for the caller."""
+    body = parse_object(reply.body)
     translation = plan.translation
     if reply.status >= 400:
         kind = error_class(body, reply.status)
         if translation is None:
-            return failed(kind), reply.body
-        return failed(kind), plan.protocol.error_body(error_message(body), kind)
+            return failed_answer(kind), reply.body
+        return failed_answer(kind), plan.protocol.error_body(error_message(body), kind)
     try:
         if body is None:
             raise ValueError
-        answer = plan.spoken.answer(body)
+        answer = plan.upstream_protocol.answer(body)
         if translation is None:
-            return answer, orjson.dumps(body) if plan.spoken.strip(body, plan.asked) else reply.body
-        told = translation.reply(body)
-        answer.response_id, answer.items = str(told.get("id") or ""), translation.items
-        return answer, orjson.dumps(told)
-    except READING_FAULTS:
+            stripped = plan.upstream_protocol.strip(body, plan.requested)
+            return answer, orjson.dumps(body) if stripped else reply.body
+        translated = translation.reply(body)
+        answer.response_id, answer.items = str(translated.get("id") or ""), translation.items
+        return answer, orjson.dumps(translated)
+    except PARSE_ERRORS:
         if translation is None:
-            return failed("malformed_response"), reply.body
-        return failed("malformed_response"), plan.protocol.error_body(
+            return failed_answer("malformed_response"), reply.body
+        return failed_answer("malformed_response"), plan.protocol.error_body(
             "the upstream's answer cannot be read", "malformed_response"
         )
 
 
-def _spelled(passage: StreamRelay) -> Answer:
-    """What a stream spelled; whatever it was, the call goes well and is recorded."""
+def _streamed_answer(relay: StreamRelay) -> Answer:
+    """Return a stream's answer; an unreadable one is an error in the step, not in the call."""
     try:
-        return passage.answer()
-    except READING_FAULTS:
-        log.exception("a streamed answer cannot be read")
-        return failed("malformed_response")
+        return relay.answer()
+    except PARSE_ERRORS:
+        log.exception("a streamed answer cannot be read: its step is recorded with the error malformed_response")
+        return failed_answer("malformed_response")
 
 
-def _broken_off(error: BaseException, hangup: Hangup) -> str:
-    """The class of the error that ended a call before its answer."""
+def _error_class_of(error: BaseException, canceller: CancelOnDisconnect) -> str:
+    """Return the class of the error that ended a call before its answer."""
     if not isinstance(error, asyncio.CancelledError):
         return GatewayError.type
-    return "client_disconnected" if hangup.gone else "gateway_stopped"
+    return "client_disconnected" if canceller.disconnected else "gateway_stopped"
 
 
 def _ms_since(started: float) -> float:

@@ -1,4 +1,19 @@
-"""What the gateway itself refuses or cannot do, and how it is told: the body of OpenAI's API errors."""
+"""Define the errors that the gateway answers with, and the JSON body that OpenAI's clients expect.
+
+GatewayError                500
+├── BadRequest              400
+│   └── UnknownResponse     400
+├── Unauthorized            401
+├── Forbidden               403
+├── NotFound                404
+├── MethodNotAllowed        405
+├── TooLarge                413
+├── UpstreamDied            502
+├── KeysUnknown             503
+├── NoUpstream              503
+├── NotAccepted             503
+└── UpstreamSilent          504
+"""
 
 from typing import Any
 
@@ -6,32 +21,32 @@ import orjson
 
 
 class GatewayError(Exception):
-    """An answer that is an error: HTTP status, OpenAI's error type, and a message that says what to do."""
+    """An error answer: HTTP status, OpenAI's error type, and a message with the remedy."""
 
     status = 500
     type = "server_error"
     code: str | None = None
-    """Names it, where its type does not."""
+    """More specific than the type, if that is not enough."""
     param: str | None = None
-    """Field of the request that is to blame."""
+    """Request field at fault."""
 
 
 class BadRequest(GatewayError):
-    """The caller sent something that cannot be understood; the message names it."""
+    """The request is malformed or asks for something unsupported; the message names it."""
 
     status = 400
     type = "invalid_request_error"
 
 
 class UnknownResponse(BadRequest):
-    """A call goes on from a response that is not known (any more), in OpenAI's words."""
+    """The call continues from a response that is unknown or expired; code and field are OpenAI's."""
 
     code = "previous_response_not_found"
     param = "previous_response_id"
 
 
 class TooLarge(GatewayError):
-    """The body is larger than the gateway takes."""
+    """The body exceeds the gateway's limit."""
 
     status = 413
     type = "invalid_request_error"
@@ -45,62 +60,62 @@ class Unauthorized(GatewayError):
 
 
 class Forbidden(GatewayError):
-    """A valid API key that may not do this."""
+    """A valid API key without the required scope."""
 
     status = 403
     type = "permission_error"
 
 
 class KeysUnknown(GatewayError):
-    """Whether an API key is valid cannot be told yet."""
+    """API keys cannot be checked until Kafka has been read."""
 
     status = 503
     type = "keys_unavailable"
 
 
 class NotFound(GatewayError):
-    """Nothing answers here."""
+    """No such path."""
 
     status = 404
     type = "invalid_request_error"
 
 
 class MethodNotAllowed(GatewayError):
-    """Something answers here, but not to this method."""
+    """The path exists for another method."""
 
     status = 405
     type = "invalid_request_error"
 
 
 class UpstreamDied(GatewayError):
-    """A provider took the call and went away before it answered: whether it did the work is not known."""
+    """A provider accepted the call and disconnected before it answered; it may have done the work."""
 
     status = 502
     type = "upstream_disconnected"
 
 
 class UpstreamSilent(GatewayError):
-    """A provider took the call and said nothing for too long."""
+    """A provider accepted the call and then sent nothing until the timeout."""
 
     status = 504
     type = "upstream_timeout"
 
 
 class NoUpstream(GatewayError):
-    """No inference worker answered within the deadline; the message lists each with its fault."""
+    """No upstream answered within the deadline; the message lists each with its fault."""
 
     status = 503
     type = "upstream_unavailable"
 
 
 class NotAccepted(GatewayError):
-    """The event cannot be kept now; post it again later."""
+    """The backlog has no room for the event; post it again later."""
 
     status = 503
     type = "backlog_full"
 
 
 def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-    """The JSON body of an error, as OpenAI's clients read it."""
+    """Return the JSON body of an error, as OpenAI's clients read it."""
     body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return orjson.dumps(body)

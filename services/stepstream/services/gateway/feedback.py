@@ -1,4 +1,4 @@
-"""`/v1/feedback`: what a caller may say about a trajectory, a step or a tool call, checked and made an event."""
+"""Check feedback posted to `/v1/feedback` about a trajectory, a step or a tool call, and make events of it."""
 
 import uuid
 from typing import Annotated, Any, Literal
@@ -22,8 +22,8 @@ _EXPECTED = {
 SIGNALS = ("value", "category", "comment", "demonstration", "retracts", "ends_trajectory")
 
 
-class Posted(BaseModel):
-    """One item of feedback as it is posted."""
+class PostedFeedback(BaseModel):
+    """One posted item of feedback."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,36 +45,41 @@ class Posted(BaseModel):
     user: Name | None = None
 
 
-def parse(body: bytes) -> tuple[list[Posted], bool]:
-    """The items of a body, and whether it was a list of them.
+def parse_feedback(body: bytes) -> tuple[list[PostedFeedback], bool]:
+    """Return the items of a body, and True if it was a list.
 
     Raises:
-        BadRequest: not JSON, or an item that is wrong; the message names the field and what it should be.
+        BadRequest: not JSON, or an invalid item; the message names the field and the valid values.
     """
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
-    several = isinstance(raw, list)
+    is_list = isinstance(raw, list)
     items = []
-    for number, item in enumerate(raw if several else [raw]):
-        where = f"item {number}: " if several else ""
+    for number, item in enumerate(raw if is_list else [raw]):
+        where = f"item {number}: " if is_list else ""
         try:
-            posted = Posted.model_validate(item)
+            posted = PostedFeedback.model_validate(item)
         except ValidationError as error:
             raise BadRequest(where + _explain(error)) from None
         if all(getattr(posted, signal) is None for signal in SIGNALS):
-            raise BadRequest(f"{where}says nothing: give one of {', '.join(SIGNALS)}")
+            raise BadRequest(f"{where}contains no feedback: give one of {', '.join(SIGNALS)}")
         if posted.value is not None and abs(posted.value) > LARGEST_AMOUNT:
             raise BadRequest(f"{where}value: must be at most {LARGEST_AMOUNT:g}")
         if posted.last_step_index is not None and posted.ends_trajectory is None:
             raise BadRequest(f"{where}last_step_index: only with ends_trajectory")
         items.append(posted)
-    return items, several
+    return items, is_list
 
 
-def event_of(posted: Posted, identity: Identity, now_us: int, producer: str, key_tenant: str | None = None) -> Feedback:
-    """The event; consent, tenant and user come from the item, else from the headers; an API key's tenant wins."""
+def feedback_event(
+    posted: PostedFeedback, identity: Identity, now_us: int, producer: str, key_tenant: str | None = None
+) -> Feedback:
+    """Return the event of an item.
+
+    Consent, tenant and user come from the item, else from the headers. The tenant of an API key overrides both.
+    """
     return new_feedback(
         event_id=str(posted.event_id) if posted.event_id else new_event_id(),
         occurred_at_us=now_us,
@@ -89,7 +94,7 @@ def event_of(posted: Posted, identity: Identity, now_us: int, producer: str, key
         value=None if posted.value is None else float(posted.value),
         category=posted.category,
         comment=posted.comment,
-        demonstration=_text(posted.demonstration),
+        demonstration=_demonstration_text(posted.demonstration),
         source=posted.source,
         retracts=str(posted.retracts) if posted.retracts else None,
         end=posted.ends_trajectory or "open",
@@ -97,13 +102,13 @@ def event_of(posted: Posted, identity: Identity, now_us: int, producer: str, key
     )
 
 
-def _text(demonstration: str | dict[str, Any] | None) -> str | None:
+def _demonstration_text(demonstration: str | dict[str, Any] | None) -> str | None:
     return orjson.dumps(demonstration).decode() if isinstance(demonstration, dict) else demonstration
 
 
 def _explain(error: ValidationError) -> str:
-    said = {}
+    messages = {}
     for fault in error.errors(include_url=False, include_input=False):
         field = str(fault["loc"][0]) if fault["loc"] else "body"
-        said[field] = _EXPECTED.get(field, fault["msg"])
-    return "; ".join(f"{field}: {message}" for field, message in said.items())
+        messages[field] = _EXPECTED.get(field, fault["msg"])
+    return "; ".join(f"{field}: {message}" for field, message in messages.items())

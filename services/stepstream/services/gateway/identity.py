@@ -1,4 +1,4 @@
-"""Who and what a call belongs to: its `x-stepstream-*` headers, its session key, its trace; else the settings. Pure."""
+"""Read the identity of a call: `x-stepstream-*` headers, session and trace, with the settings as defaults. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -18,14 +18,15 @@ CONSENTS = get_args(Consent)
 
 @dataclass(slots=True)
 class Identity:
-    """A call's place in the log. `step_index` is None where the caller leaves the counting to the gateway."""
+    """The trajectory, task, tenant and person of a call."""
 
     trajectory_id: str
-    """Empty: it names none."""
+    """Empty: the call names none."""
     agent: str
     consent: Consent
     tenant: str
     step_index: int | None = None
+    """None: the gateway counts."""
     task_id: str = ""
     group_id: str | None = None
     parent_trajectory_id: str | None = None
@@ -38,13 +39,13 @@ class Identity:
 
     @property
     def trace_id(self) -> str:
-        """Trace that the call is part of (W3C Trace Context: 32 hexadecimal digits); empty: none, or malformed."""
-        found = _TRACEPARENT.match(self.traceparent) if self.traceparent else None
-        return "" if found is None or found[1] == "0" * 32 else found[1]
+        """Trace id of the call (W3C Trace Context: 32 hexadecimal digits); empty: none, or malformed."""
+        match = _TRACEPARENT.match(self.traceparent) if self.traceparent else None
+        return "" if match is None or match[1] == "0" * 32 else match[1]
 
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_OURS = frozenset({PREFIX + b"key"})  # credentials.py reads it
+_CREDENTIALS = PREFIX + b"key"  # api_keys.py reads it
 
 _FIELDS = {
     b"trajectory": "trajectory_id",
@@ -67,28 +68,28 @@ _INDICES = {"step_index", "parent_step_index"}
 def identify(
     headers: Iterable[tuple[bytes, bytes]], defaults: GatewaySettings, session: str = "", tenant: str | None = None
 ) -> Identity:
-    """The identity that a call's headers (names in lower case) give it.
+    """Return the identity in a call's headers, whose names are in lower case.
 
     Args:
-        headers: of the request.
-        defaults: what counts where a header is missing.
-        session: names the trajectory where no header does.
-        tenant: of the API key; it wins over the header.
+        headers: headers of the request.
+        defaults: values for missing headers.
+        session: id of the trajectory if no header names one.
+        tenant: tenant of the API key; overrides the header.
 
     Raises:
-        BadRequest: a header of ours that is unknown, or one or a session that has a value that cannot be used.
+        BadRequest: an unknown `x-stepstream-*` header, or an invalid value of a header or the session.
     """
     identity = Identity(trajectory_id="", agent=defaults.agent, consent=defaults.consent, tenant=defaults.tenant)
     for name, value in headers:
         if name.startswith(PREFIX):
-            if name not in _OURS:
+            if name != _CREDENTIALS:
                 _set(identity, name, value)
         elif name == b"traceparent":
             identity.traceparent = value.decode("latin-1")
     if not identity.trajectory_id and session:
         if len(session) > LONGEST:
             raise BadRequest(f"the session is longer than {LONGEST} characters")
-        if not session.isprintable():  # it goes back in a header
+        if not session.isprintable():  # it is returned in a header
             raise BadRequest("the session has characters that cannot be printed")
         identity.trajectory_id = session
     if tenant is not None:
@@ -103,9 +104,9 @@ def _set(identity: Identity, name: bytes, value: bytes) -> None:
         known = ", ".join(f"x-stepstream-{key.decode()}" for key in _FIELDS)
         raise BadRequest(f"unknown header {name.decode('latin-1')}; known: {known}")
     if not value:
-        return  # as if absent, so that a template with an empty variable does no harm
+        return  # like a missing header: a template may have an empty variable
     try:
-        text = _extended(name, value) if extended else value.decode()
+        text = _decode_extended(name, value) if extended else value.decode()
     except UnicodeDecodeError:
         raise BadRequest(f"header {name.decode()} is not UTF-8") from None
     if len(text) > LONGEST:
@@ -120,28 +121,28 @@ def _set(identity: Identity, name: bytes, value: bytes) -> None:
         setattr(identity, field, text)
 
 
-def _extended(name: bytes, value: bytes) -> str:
-    """A header's value in the form of RFC 8187, for clients that send nothing but ASCII: `UTF-8''Jos%C3%A9`.
+def _decode_extended(name: bytes, value: bytes) -> str:
+    """Decode a value in the form of RFC 8187, for clients that send only ASCII: `UTF-8''Jos%C3%A9`.
 
     Raises:
-        BadRequest: it is not in that form.
-        UnicodeDecodeError: it is no UTF-8.
+        BadRequest: another form.
+        UnicodeDecodeError: not UTF-8.
     """
-    charset, marks, text = value.partition(b"''")
+    charset, marks, encoded = value.partition(b"''")
     if charset.upper() != b"UTF-8" or not marks:
         raise BadRequest(f"header {name.decode()} must begin with UTF-8''")
-    found = unquote_to_bytes(text).decode()
-    if not found.isprintable():  # it may go back in a header
+    text = unquote_to_bytes(encoded).decode()
+    if not text.isprintable():  # it may be returned in a header
         raise BadRequest(f"header {name.decode()} has characters that cannot be printed")
-    return found
+    return text
 
 
-def consent_of(text: str, what: str) -> Consent:
-    """`text` as a consent.
+def consent_of(text: str, name: str) -> Consent:
+    """Return `text` as a consent; `name` names its source in the error.
 
     Raises:
-        BadRequest: it is none; a guess could let an event be learned from that must not be.
+        BadRequest: unknown; a guess could permit training without consent.
     """
     if text not in CONSENTS:
-        raise BadRequest(f"{what} must be one of {', '.join(CONSENTS)}, not '{text}'")
+        raise BadRequest(f"{name} must be one of {', '.join(CONSENTS)}, not '{text}'")
     return cast(Consent, text)

@@ -1,4 +1,4 @@
-"""What the gateway counts, for Prometheus."""
+"""Define the gateway's Prometheus metrics."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -6,27 +6,25 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """One gateway's metrics, in a registry of their own."""
+    """Metrics of one gateway, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        calls = Counter(
-            "stepstream_gateway_calls", "Model calls by how they ended.", ["result"], registry=self.registry
-        )
+        calls = Counter("stepstream_gateway_calls", "Model calls by result.", ["result"], registry=self.registry)
         self.calls_refused = calls.labels("refused")
         self.calls_disconnected = calls.labels("disconnected")
-        self._calls_error = calls.labels("error")
-        self._calls_ended = {
+        self._calls_with_error = calls.labels("error")
+        self._calls_by_error = {
             None: calls.labels("ok"),
             "upstream_unavailable": calls.labels("unanswered"),
             "client_disconnected": self.calls_disconnected,
         }
         self.call_seconds = Histogram(
-            "stepstream_gateway_call_seconds", "Time of whole calls.", buckets=BUCKETS, registry=self.registry
+            "stepstream_gateway_call_seconds", "Duration of whole calls.", buckets=BUCKETS, registry=self.registry
         )
         self.upstream_failures = Counter(
-            "stepstream_gateway_upstream_failures", "Attempts that no worker answered.", registry=self.registry
+            "stepstream_gateway_upstream_failures", "Attempts that an upstream did not answer.", registry=self.registry
         )
         self.alternatives = Counter(
             "stepstream_gateway_alternatives",
@@ -35,26 +33,27 @@ class Metrics:
         )
         self.parents_unknown = Counter(
             "stepstream_gateway_parents_unknown",
-            "Calls that name a parent trajectory of which nothing is known: recorded without the parent's step.",
+            "Calls that name an unknown parent trajectory: recorded without the parent's step.",
             registry=self.registry,
         )
-        events = Counter(
-            "stepstream_gateway_events", "Events by what became of them.", ["result"], registry=self.registry
-        )
+        events = Counter("stepstream_gateway_events", "Events by result.", ["result"], registry=self.registry)
         self.events_delivered = events.labels("delivered")
         self.events_refused = events.labels("refused")
         self.events_lost = events.labels("lost")
         self.events_unspooled = events.labels("unspooled")
         self.backlog = Gauge(
             "stepstream_gateway_backlog",
-            "Events that Kafka has not acknowledged yet.",
+            "Events that Kafka has not acknowledged.",
             registry=self.registry,
         )
         self.spool_bytes = Gauge("stepstream_gateway_spool_bytes", "Bytes of the spool.", registry=self.registry)
         self.in_flight = Gauge(
-            "stepstream_gateway_upstream_in_flight", "Calls in flight by worker.", ["upstream"], registry=self.registry
+            "stepstream_gateway_upstream_in_flight",
+            "Calls in flight by upstream.",
+            ["upstream"],
+            registry=self.registry,
         )
 
-    def ended(self, error: str | None) -> None:
-        """Counts a call that is recorded, by the error of its step."""
-        self._calls_ended.get(error, self._calls_error).inc()
+    def count_call(self, error: str | None) -> None:
+        """Count a recorded call by the error of its step."""
+        self._calls_by_error.get(error, self._calls_with_error).inc()

@@ -1,7 +1,7 @@
-"""Records calls that have ended: all of one turn of the event loop together, before their answers leave the process.
+"""Record finished calls: all of one turn of the event loop in one batch, before their answers leave the process.
 
-Together they cost about half of what they would one by one, since the same little code runs over all of them while the
-processor has it at hand. No answer is later for it: uvloop sends what was written in a turn at the turn's end.
+A batch costs about half as much per call, since the same code runs over all of them while it is in the processor's
+cache. No answer is delayed: uvloop sends the bytes written in a turn at the turn's end.
 """
 
 import asyncio
@@ -16,13 +16,14 @@ from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import Answer, History
 from stepstream.services.gateway.protocols.chat.protocol import raw_messages
 from stepstream.services.gateway.publisher import Event, Publisher
-from stepstream.services.gateway.step_builder import Timing, branch, build_step
+from stepstream.services.gateway.step_builder import Timing, branch_call, build_step
+from stepstream.topics.catalogue import STEPS
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Ended:
+class _FinishedCall:
     plan: CallPlan
     answer: Answer
     timing: Timing
@@ -30,67 +31,74 @@ class _Ended:
 
 
 class Recorder:
-    """Makes a step of each answer, and publishes it. For one event loop."""
+    """Builds a step of each answer, publishes it, and saves the response. For one event loop."""
 
     def __init__(
-        self, contexts: ContextCache, histories: SavedResponses, publisher: Publisher, metrics: Metrics, producer: str
+        self,
+        contexts: ContextCache,
+        saved_responses: SavedResponses,
+        publisher: Publisher,
+        metrics: Metrics,
+        producer: str,
     ) -> None:
         """`producer`: program that writes the events, as `gateway/0.1.0`."""
         self._contexts = contexts
-        self._histories = histories
+        self._saved_responses = saved_responses
         self._publisher = publisher
         self._metrics = metrics
         self._producer = producer
-        self._ended: list[_Ended] = []
+        self._finished: list[_FinishedCall] = []
 
     def record(self, plan: CallPlan, answer: Answer, timing: Timing) -> asyncio.Future[None]:
-        """Records a call in the loop's next turn, whether or not anybody waits for what is returned to be done."""
+        """Record a call in the loop's next turn, even if nobody awaits the returned future."""
         loop = asyncio.get_running_loop()
-        if not self._ended:
-            loop.call_soon(self._record_all)
+        if not self._finished:
+            loop.call_soon(self._record_batch)
         recorded = loop.create_future()
-        self._ended.append(_Ended(plan, answer, timing, recorded))
+        self._finished.append(_FinishedCall(plan, answer, timing, recorded))
         return recorded
 
-    def _record_all(self) -> None:
-        ended, self._ended = self._ended, []
+    def _record_batch(self) -> None:
+        finished, self._finished = self._finished, []
         events: list[Event] = []
         try:
-            for call in ended:
-                self._steps(call.plan, call.answer, call.timing, events.append)
+            for call in finished:
+                self._record_call(call.plan, call.answer, call.timing, events.append)
             self._publisher.publish_all(events)
         finally:
-            for call in ended:
-                if not call.recorded.done():  # it is, where its caller has gone away in the meantime
+            for call in finished:
+                if not call.recorded.done():  # it is done if the handler was cancelled meanwhile
                     call.recorded.set_result(None)
 
-    def _steps(self, plan: CallPlan, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
-        for number, other in enumerate(answer.others, 1):
-            other.response_id = ""  # the answer's own id names the first
-            self._step(plan, number, other, timing, out)
+    def _record_call(self, plan: CallPlan, answer: Answer, timing: Timing, publish: Callable[[Event], None]) -> None:
+        for number, alternative in enumerate(answer.alternatives, 1):
+            alternative.response_id = ""  # the id names the first answer
+            self._record_answer(plan, number, alternative, timing, publish)
             self._metrics.alternatives.inc()
         if plan.protocol.name != "responses":
-            answer.response_id = ""  # nothing is asked for by it
-        # After its alternatives: of equal ones, later calls go on from this one.
-        self._step(plan, 0, answer, timing, out)
-        self._metrics.ended(answer.error)
+            answer.response_id = ""  # no other protocol continues by id
+        # The first answer comes last: of equal answers, later calls continue from the newest.
+        self._record_answer(plan, 0, answer, timing, publish)
+        self._metrics.count_call(answer.error)
 
-    def _step(self, plan: CallPlan, number: int, answer: Answer, timing: Timing, out: Callable[[Event], None]) -> None:
-        """The event of an answer: the first, or an alternative with a number from 1."""
-        place = plan.call.place
+    def _record_answer(
+        self, plan: CallPlan, number: int, answer: Answer, timing: Timing, publish: Callable[[Event], None]
+    ) -> None:
+        """Record one answer; `number`: 0, or that of an alternative from 1."""
+        position = plan.call.position
         try:
-            call = branch(self._contexts, plan.call, number) if number else plan.call
-            identity, place = call.identity, call.place
+            call = branch_call(self._contexts, plan.call, number) if number else plan.call
+            identity, position = call.identity, call.position
             step = build_step(self._contexts, call, answer, timing, self._producer)
-            if plan.kept and answer.error is None and answer.response_id:
-                said = raw_messages(plan.request, answer)[plan.instructions :]
-                history = History(said, place.trajectory.id, plan.persons)
-                self._histories.keep(identity.tenant, answer.response_id, history, step["user"], call.started_us)
-            if plan.stored:
-                self._histories.keep_items(identity.tenant, answer.items, step["user"], call.started_us)
-        except Exception:  # whatever an upstream may send, the agent's call goes well
-            log.exception("step %d of trajectory %s cannot be recorded", place.step_index, place.trajectory.id)
+            if plan.saves_response and answer.error is None and answer.response_id:
+                messages = raw_messages(plan.request, answer)[plan.instructions :]
+                history = History(messages, position.trajectory.id, plan.participants)
+                self._saved_responses.save(identity.tenant, answer.response_id, history, step["user"], call.started_us)
+            if plan.saves_items:
+                self._saved_responses.save_items(identity.tenant, answer.items, step["user"], call.started_us)
+        except Exception:  # an upstream may send anything, and the agent's call must still succeed
+            log.exception("step %d of trajectory %s is lost", position.step_index, position.trajectory.id)
             self._metrics.events_lost.inc()
         else:
             headers = {"traceparent": identity.traceparent} if identity.traceparent else None
-            out(Event("steps", place.trajectory.id, step, headers))
+            publish(Event(STEPS, position.trajectory.id, step, headers))

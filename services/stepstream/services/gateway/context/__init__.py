@@ -1,1 +1,1 @@
-"""Find which part of a call's prompt the step before contains already."""
+"""Remember running trajectories, so that each step stores only the new part of its prompt."""

@@ -1,88 +1,97 @@
-"""What the gateway remembers of running trajectories: trees of steps, so that each stores only what is new. Pure.
+"""Find each call's position in its trajectory, and the part of its prompt that an earlier step stores already. Pure.
 
-Every message has a link: a digest of it and of all messages before it, so that one link names a whole conversation up
-to there. The steps of a trajectory are found again by the links of what they asked and were answered. A call that does
-not say whose it is is placed by them too: it goes on where its messages repeat a recorded response.
+Steps are found by the prefix hashes of their prompts and responses. A call that names no trajectory is placed by them
+too: it continues the trajectory whose recorded response its messages repeat.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
+from stepstream.services.gateway.context.packed_tokens import WIDTH
 from stepstream.services.gateway.context.tree import (
-    NOTHING,
+    NOTHING_SHARED,
     TRAJECTORY_BYTES,
-    Indices,
-    Link,
-    Node,
+    CachedStep,
+    CallerScope,
+    PrefixHash,
     Prompt,
-    Scope,
-    Shared,
+    SharedPrefix,
+    StepIndices,
     StepPosition,
     Trajectory,
-    link,
+    prefix_hash,
 )
 from stepstream.topics.events import Message
 
-PACKED_STEPS = 2
-"""Steps of a trajectory whose tokens are kept; of older ones their number and digest are."""
+STEPS_WITH_TOKENS = 2
+"""Newest steps of a trajectory whose tokens stay in memory; of older ones only counts and digests do."""
 EQUAL_ENDINGS = 256
-"""Conversations without a name that are equal so far, and are told apart by which was gone on from: the newest ones."""
+"""Newest steps remembered per equal conversation without a name; `continued` distinguishes them."""
 _LARGEST_SHARE = 4
-# What they take in memory, roughly, in bytes: to keep a bound, not to account.
-_STEP, _LINK = 500, 150
+"""A trajectory larger than this fraction of the cache loses its steps."""
+# Approximate memory in bytes: these bound the cache and account for nothing.
+_STEP, _HASH = 500, 150
 
 
 class ContextCache:
-    """The most recently used trajectories, up to a limit; one that was forgotten stores its next prompt whole."""
+    """The most recently used trajectories. A trajectory that was evicted stores its next prompt whole."""
 
-    def __init__(self, limit: int, limit_bytes: int, new_id: Callable[[], str], indices: Indices) -> None:
+    def __init__(self, limit: int, limit_bytes: int, new_id: Callable[[], str], indices: StepIndices) -> None:
+        """Begin empty.
+
+        Args:
+            limit: number of trajectories.
+            limit_bytes: their approximate memory.
+            new_id: makes the id of a trajectory that no call names.
+            indices: stores step indices beyond eviction and restart.
+        """
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._new_id = new_id
         self._indices = indices
         self._size = 0
         self._trajectories: OrderedDict[tuple[str, str], Trajectory] = OrderedDict()
-        self._endings: dict[tuple[Scope, Link], deque[Node]] = {}
-        self._responses: dict[tuple[str, str], Node] = {}
+        self._endings: dict[tuple[CallerScope, PrefixHash], deque[CachedStep]] = {}
+        self._responses: dict[tuple[str, str], CachedStep] = {}
 
     def __len__(self) -> int:
         return len(self._trajectories)
 
     @property
     def size(self) -> int:
-        """Bytes that are held, roughly."""
+        """Approximate bytes in use."""
         return self._size
 
-    def answered(self, tenant: str, response_id: str) -> Node | None:
-        """The step that gave a response, by the response's id."""
+    def step_of_response(self, tenant: str, response_id: str) -> CachedStep | None:
+        """Return the step that gave a response; None: unknown."""
         return self._responses.get((tenant, response_id))
 
-    def newest(self, tenant: str, trajectory_id: str) -> int | None:
-        """Index of a trajectory's newest step; None: nothing is remembered or kept of it."""
+    def newest_index(self, tenant: str, trajectory_id: str) -> int | None:
+        """Return the index of a trajectory's newest step; None: neither cached nor stored."""
         trajectory = self._trajectories.get((tenant, trajectory_id))
         following = self._indices.of(tenant, trajectory_id).value if trajectory is None else trajectory.next_index
         return following - 1 if following else None
 
     def place(
-        self, tenant: str, trajectory_id: str, step_index: int | None, prompt: Prompt, scope: Scope = ()
+        self, tenant: str, trajectory_id: str, step_index: int | None, prompt: Prompt, scope: CallerScope = ()
     ) -> StepPosition:
-        """Where a call that begins now belongs.
+        """Choose and reserve the position of a call that begins now.
 
         Args:
-            tenant: whose names these are.
-            trajectory_id: empty: the step before's where the prompt names one, else told by the content.
-            step_index: the caller's; None: the next one of the trajectory. A trajectory that is not remembered goes
-                on from the index that was kept of it; where none was, from the number of responses in the prompt.
-            prompt: what is asked.
-            scope: of a call without a trajectory.
+            tenant: tenant of the trajectory.
+            trajectory_id: empty: that of `prompt.previous`, else found by content, else a new one.
+            step_index: the caller's; None: the trajectory's next. A trajectory that is not cached continues at its
+                stored index; without one, at the number of responses in the prompt.
+            prompt: messages of the call.
+            scope: limits the search by content.
         """
         continues = None
         if trajectory_id:
-            trajectory = self._trajectories.get((tenant, trajectory_id)) or self._begin(tenant, trajectory_id, prompt)
-        elif prompt.before is not None and self._knows(prompt.before.trajectory):
-            trajectory = prompt.before.trajectory
+            trajectory = self._trajectories.get((tenant, trajectory_id)) or self._load(tenant, trajectory_id, prompt)
+        elif prompt.previous is not None and self._is_cached(prompt.previous.trajectory):
+            trajectory = prompt.previous.trajectory
         else:
-            continues = self._ending(scope, prompt)
+            continues = self._continued_step(scope, prompt)
             if continues is None:
                 trajectory = self._add(Trajectory(tenant, self._new_id(), scope=scope))
             else:
@@ -91,162 +100,183 @@ class ContextCache:
         self._trajectories.move_to_end((tenant, trajectory.id))
         index = trajectory.next_index if step_index is None else step_index
         trajectory.next_index = max(trajectory.next_index, index + 1)
-        if trajectory_id:  # no later call can mean one without a name, once it is forgotten
-            if trajectory.kept is None:
-                trajectory.kept = self._indices.of(tenant, trajectory_id)
-            trajectory.kept.note(trajectory.next_index)
+        if trajectory_id:  # an unnamed trajectory cannot be asked for after its eviction
+            if trajectory.stored_index is None:
+                trajectory.stored_index = self._indices.of(tenant, trajectory_id)
+            trajectory.stored_index.note(trajectory.next_index)
         return StepPosition(trajectory, index, continues)
 
-    def branch(self, place: StepPosition, number: int) -> StepPosition:
-        """Where an alternative of a call's answer belongs: it begins a trajectory whose name tells of which call.
+    def branch(self, position: StepPosition, number: int) -> StepPosition:
+        """Return the position of an alternative answer: step 0 of a trajectory named after the call.
 
         Args:
-            place: of the call.
-            number: of the alternative, from 1.
+            position: position of the call.
+            number: number of the alternative, from 1.
         """
-        before = place.trajectory
-        trajectory_id = f"{before.id}~{place.step_index}.{number}"
-        trajectory = self._trajectories.get((before.tenant, trajectory_id))
+        origin = position.trajectory
+        trajectory_id = f"{origin.id}~{position.step_index}.{number}"
+        trajectory = self._trajectories.get((origin.tenant, trajectory_id))
         if trajectory is None:
-            kept = self._indices.of(before.tenant, trajectory_id)
-            kept.note(1)
-            trajectory = self._add(Trajectory(before.tenant, trajectory_id, 1, kept, scope=before.scope))
+            stored = self._indices.of(origin.tenant, trajectory_id)
+            stored.note(1)
+            trajectory = self._add(Trajectory(origin.tenant, trajectory_id, 1, stored, scope=origin.scope))
         return StepPosition(trajectory, 0)
 
-    @staticmethod
-    def fail(place: StepPosition) -> None:
-        """Notes that a call got no answer: it may be made again, and then belongs to the same place."""
-        if place.continues is not None:
-            place.continues.continued = False
-
-    def shared(self, place: StepPosition, prompt: Prompt, packed: bytes) -> Shared:
-        """What the step of the trajectory with the longest beginning in common holds; `packed`: the prompt's tokens."""
-        node, messages, repeated = self._longest(place, prompt)
-        if node is None:
-            return NOTHING
-        step = None if node.step_index == place.step_index - 1 else node.step_index
-        return Shared(step, messages, node.shared_tokens(packed) if packed else 0, repeated, node.offer)
-
-    def remember(
+    def extend(
         self,
-        place: StepPosition,
+        position: StepPosition,
         prompt: Prompt,
-        response: Message,
-        packed: bytes,
-        prompt_tokens: int,
+        response: Message | None,
+        packed_prompt: bytes = b"",
+        packed_response: bytes = b"",
         response_id: str = "",
-        offer: int = 0,
-    ) -> None:
-        """Keeps a recorded step.
+        tools_hash: int = 0,
+    ) -> SharedPrefix:
+        """Add a step to its trajectory; return the part of its prompt that an earlier step stores.
+
+        That is the step with the longest common prefix among the trajectory's earlier ones.
 
         Args:
-            place: where it is.
-            prompt: what was asked.
-            response: what was answered.
-            packed: token ids of prompt and response; empty below fidelity `token`.
-            prompt_tokens: how many of them are the prompt's.
-            response_id: the upstream's name of the response, where later calls may go on from it.
-            offer: hash of the tools on offer.
+            position: position of the call, from `place` or `branch`.
+            prompt: messages of the call.
+            response: None: the call failed. It is not added, and the call may be repeated at the same place.
+            packed_prompt: token ids of the prompt; empty below fidelity `token`.
+            packed_response: token ids of the response; likewise.
+            response_id: the upstream's id of the response, if later calls may continue from it.
+            tools_hash: hash of the offered tools; 0: none.
         """
-        trajectory = place.trajectory
-        if not self._knows(trajectory):
+        shared = self._shared_prefix(position, prompt, packed_prompt)
+        if response is not None:
+            tokens, prompt_tokens = packed_prompt + packed_response, len(packed_prompt) // WIDTH
+            self._add_step(position, prompt, response, tokens, prompt_tokens, response_id, tools_hash)
+        elif position.continues is not None:
+            position.continues.continued = False
+        return shared
+
+    def _shared_prefix(self, position: StepPosition, prompt: Prompt, packed_prompt: bytes) -> SharedPrefix:
+        step, messages, repeated = self._longest_common(position, prompt)
+        if step is None:
+            return NOTHING_SHARED
+        index = None if step.step_index == position.step_index - 1 else step.step_index
+        tokens = step.shared_tokens(packed_prompt) if packed_prompt else 0
+        return SharedPrefix(index, messages, tokens, repeated, step.tools_hash)
+
+    @staticmethod
+    def _longest_common(position: StepPosition, prompt: Prompt) -> tuple[CachedStep | None, int, int]:
+        """Return the earlier step, its number of shared messages, and how many of them the call sent."""
+        earlier = position.trajectory.steps_by_prefix
+        named = prompt.previous
+        messages_before = named.messages if named is not None else 0
+        for index in range(len(prompt.prefix_hashes) - 1, -1, -1):
+            step = earlier.get(prompt.prefix_hashes[index])
+            if step is not None and step.step_index < position.step_index:
+                return step, messages_before + index + 1, index + 1
+        if named is not None and named.trajectory is position.trajectory and named.step_index < position.step_index:
+            return named, named.messages, 0
+        return None, 0, 0
+
+    def _add_step(
+        self,
+        position: StepPosition,
+        prompt: Prompt,
+        response: Message,
+        tokens: bytes,
+        prompt_tokens: int,
+        response_id: str,
+        tools_hash: int,
+    ) -> None:
+        trajectory = position.trajectory
+        if not self._is_cached(trajectory):
             return
         if trajectory.size > self._limit_bytes // _LARGEST_SHARE:
-            self._shed(trajectory)  # a name that is used without end may not push out all others
-        links, before = prompt.links, prompt.before
-        end = link(links[-1] if links else before.end if before is not None else b"", response)
-        first = before.first if before is not None else links[0] if links else None
-        messages = (before.messages if before is not None else 0) + len(links) + 1
-        node = Node(trajectory, place.step_index, messages, first, end, prompt_tokens, packed, offer)
-        trajectory.nodes.append(node)
-        size = _STEP + _LINK + len(packed) + self._add_links(node, links)
-        if packed:
-            trajectory.packed.append(node)
-            if len(trajectory.packed) > PACKED_STEPS:
-                size -= trajectory.packed.popleft().let_go()
+            self._drop_steps(trajectory)  # one name in endless use must not evict all others
+        hashes, previous = prompt.prefix_hashes, prompt.previous
+        end = prefix_hash(hashes[-1] if hashes else previous.end_hash if previous is not None else b"", response)
+        first = previous.first_hash if previous is not None else hashes[0] if hashes else None
+        messages = (previous.messages if previous is not None else 0) + len(hashes) + 1
+        step = CachedStep(trajectory, position.step_index, messages, first, end, prompt_tokens, tokens, tools_hash)
+        trajectory.steps.append(step)
+        size = _STEP + _HASH + len(tokens) + self._add_hashes(step, hashes)
+        if tokens:
+            trajectory.steps_with_tokens.append(step)
+            if len(trajectory.steps_with_tokens) > STEPS_WITH_TOKENS:
+                size -= trajectory.steps_with_tokens.popleft().drop_tokens()
         if trajectory.scope is not None:
-            nodes = self._endings.setdefault((trajectory.scope, end), deque(maxlen=EQUAL_ENDINGS))
-            nodes.append(node)
+            equal = self._endings.setdefault((trajectory.scope, end), deque(maxlen=EQUAL_ENDINGS))
+            equal.append(step)
         if response_id:  # after a restart, a call may name the trajectory by it
-            trajectory.kept = trajectory.kept or self._indices.of(trajectory.tenant, trajectory.id)
-            trajectory.kept.note(trajectory.next_index)
-            self._responses[trajectory.tenant, response_id] = node
+            trajectory.stored_index = trajectory.stored_index or self._indices.of(trajectory.tenant, trajectory.id)
+            trajectory.stored_index.note(trajectory.next_index)
+            self._responses[trajectory.tenant, response_id] = step
             trajectory.response_ids.append(response_id)
         trajectory.size += size
         self._size += size
-        self._forget()
+        self._evict()
 
-    def _knows(self, trajectory: Trajectory) -> bool:
-        return self._trajectories.get((trajectory.tenant, trajectory.id)) is trajectory
+    @staticmethod
+    def _add_hashes(step: CachedStep, hashes: list[PrefixHash]) -> int:
+        """Register a step under its prompt's hashes, longest first; return the bytes added."""
+        by_prefix = step.trajectory.steps_by_prefix
+        size = 0
+        for each in reversed(hashes):
+            earlier = by_prefix.get(each)
+            if earlier is not None and earlier.step_index < step.step_index:
+                break  # then an earlier step also has all shorter prefixes
+            by_prefix[each] = step
+            size += _HASH
+        by_prefix[step.end_hash] = step
+        return size
 
-    def _begin(self, tenant: str, trajectory_id: str, prompt: Prompt) -> Trajectory:
-        kept = self._indices.of(tenant, trajectory_id)
-        first = kept.value
+    def _continued_step(self, scope: CallerScope, prompt: Prompt) -> CachedStep | None:
+        """Return the step whose response ends the longest known prefix; of equal ones the newest not yet continued."""
+        for index in range(len(prompt.messages) - 1, -1, -1):
+            if prompt.messages[index]["role"] == "assistant":
+                steps = self._endings.get((scope, prompt.prefix_hashes[index]))
+                if steps:
+                    return next((step for step in reversed(steps) if not step.continued), steps[-1])
+        return None
+
+    def _load(self, tenant: str, trajectory_id: str, prompt: Prompt) -> Trajectory:
+        stored = self._indices.of(tenant, trajectory_id)
+        first = stored.value
         if first is None:
             first = sum([message["role"] == "assistant" for message in prompt.messages])
-        return self._add(Trajectory(tenant, trajectory_id, first, kept))
+        return self._add(Trajectory(tenant, trajectory_id, first, stored))
 
     def _add(self, trajectory: Trajectory) -> Trajectory:
         self._trajectories[trajectory.tenant, trajectory.id] = trajectory
         self._size += trajectory.size
-        self._forget()
+        self._evict()
         return trajectory
 
-    def _ending(self, scope: Scope, prompt: Prompt) -> Node | None:
-        """The step whose response ends the longest known beginning; of equal ones the newest not yet gone on from."""
-        for index in range(len(prompt.messages) - 1, -1, -1):
-            if prompt.messages[index]["role"] == "assistant":
-                nodes = self._endings.get((scope, prompt.links[index]))
-                if nodes:
-                    return next((node for node in reversed(nodes) if not node.continued), nodes[-1])
-        return None
+    def _is_cached(self, trajectory: Trajectory) -> bool:
+        return self._trajectories.get((trajectory.tenant, trajectory.id)) is trajectory
 
-    @staticmethod
-    def _longest(place: StepPosition, prompt: Prompt) -> tuple[Node | None, int, int]:
-        before = prompt.before
-        asked_before = before.messages if before is not None else 0
-        known = place.trajectory.links
-        for index in range(len(prompt.links) - 1, -1, -1):
-            node = known.get(prompt.links[index])
-            if node is not None and node.step_index < place.step_index:
-                return node, asked_before + index + 1, index + 1
-        if before is not None and before.trajectory is place.trajectory and before.step_index < place.step_index:
-            return before, before.messages, 0
-        return None, 0, 0
-
-    @staticmethod
-    def _add_links(node: Node, links: list[Link]) -> int:
-        known = node.trajectory.links
-        size = 0
-        for here in reversed(links):
-            old = known.get(here)
-            if old is not None and old.step_index < node.step_index:
-                break  # and so are all shorter ones
-            known[here] = node
-            size += _LINK
-        known[node.end] = node
-        return size
-
-    def _forget(self) -> None:
-        """Forgets the least recently used trajectories beyond the limits."""
+    def _evict(self) -> None:
+        """Remove the least recently used trajectories beyond the limits."""
         while len(self._trajectories) > 1 and (len(self._trajectories) > self._limit or self._size > self._limit_bytes):
             _, trajectory = self._trajectories.popitem(last=False)
-            self._shed(trajectory)
+            self._drop_steps(trajectory)
             self._size -= trajectory.size
 
-    def _shed(self, trajectory: Trajectory) -> None:
-        """Forgets the steps of a trajectory, but not their number."""
+    def _drop_steps(self, trajectory: Trajectory) -> None:
+        """Forget the steps of a trajectory, but not its next index."""
         for response_id in trajectory.response_ids:
             self._responses.pop((trajectory.tenant, response_id), None)
         if trajectory.scope is not None:
-            for node in trajectory.nodes:
-                key = trajectory.scope, node.end
-                nodes = self._endings.get(key)
-                if nodes is not None and node in nodes:
-                    nodes.remove(node)
-                    if not nodes:
+            for step in trajectory.steps:
+                key = trajectory.scope, step.end_hash
+                equal = self._endings.get(key)
+                if equal is not None and step in equal:
+                    equal.remove(step)
+                    if not equal:
                         del self._endings[key]
-        for kept in (trajectory.response_ids, trajectory.nodes, trajectory.packed, trajectory.links):
-            kept.clear()
+        for collection in (
+            trajectory.response_ids,
+            trajectory.steps,
+            trajectory.steps_with_tokens,
+            trajectory.steps_by_prefix,
+        ):
+            collection.clear()
         self._size -= trajectory.size - TRAJECTORY_BYTES
         trajectory.size = TRAJECTORY_BYTES

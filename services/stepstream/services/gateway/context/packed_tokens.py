@@ -1,29 +1,30 @@
-"""Token ids packed as little-endian int32: compact to remember, quick to compare, and what their digest is taken of."""
+"""Pack token ids as little-endian int32: compact, quick to compare, and the bytes that digests are taken of. Pure."""
 
 import struct
 from collections.abc import Sequence
 from hashlib import sha256
 
 WIDTH = 4
+"""Bytes per token."""
 
 
 def pack(token_ids: Sequence[int]) -> bytes:
-    """Token ids as bytes.
+    """Return token ids as bytes.
 
     Raises:
-        TypeError, struct.error: something among them is not a 32-bit integer.
+        TypeError, struct.error: a value is not a 32-bit integer.
     """
     return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
-def shared_tokens(prompt: bytes, before: bytes) -> int:
-    """How many leading tokens of `prompt` are exactly those of `before` (both packed)."""
-    if prompt.startswith(before):
-        return len(before) // WIDTH
-    low, high = 0, min(len(prompt), len(before)) // WIDTH
-    while low < high:  # the longest equal prefix, by halving
+def shared_tokens(prompt: bytes, earlier: bytes) -> int:
+    """Return the number of leading tokens in which two packed sequences agree."""
+    if prompt.startswith(earlier):
+        return len(earlier) // WIDTH
+    low, high = 0, min(len(prompt), len(earlier)) // WIDTH
+    while low < high:  # binary search for the longest equal prefix
         middle = (low + high + 1) // 2
-        if prompt[: middle * WIDTH] == before[: middle * WIDTH]:
+        if prompt[: middle * WIDTH] == earlier[: middle * WIDTH]:
             low = middle
         else:
             high = middle - 1
@@ -31,12 +32,12 @@ def shared_tokens(prompt: bytes, before: bytes) -> int:
 
 
 def digest(packed: bytes, tokens: int) -> str:
-    """The digest of the first `tokens` tokens, as `stepstream.topics.ids.token_digest` gives it."""
+    """Return the digest of the first `tokens` tokens, equal to `stepstream.topics.ids.token_digest`."""
     return sha256(packed[: tokens * WIDTH]).hexdigest()
 
 
 def two_digests(packed: bytes, tokens: int) -> tuple[str, str]:
-    """The digests of the first `tokens` tokens and of all, in one pass."""
+    """Return the digests of the first `tokens` tokens and of all, in one pass."""
     state = sha256(packed[: tokens * WIDTH])
     first = state.hexdigest()
     state.update(packed[tokens * WIDTH :])

@@ -1,11 +1,11 @@
-"""Conversations by the id of their last response, for upstreams that keep none themselves, and items by theirs.
+"""Save responses and their items by id, for upstreams that keep no conversations themselves.
 
-Pieces of conversations on disk, by names that only their callers know: they outlive the gateway.
+`SavedResponses` maps ids to conversations. `EncryptedStore` keeps them in one SQLite file for all gateway processes of
+a folder, bounded in bytes and in time:
 
-One SQLite file for all gateway processes of a folder, bounded in bytes and in time. A piece is encrypted under a key
-that is made from its name, and the name is not kept: whoever has the file alone reads nothing in it. What was written
-survives the death of the process (kill -9), not a loss of power within seconds. A disk that fails costs what it would
-have held, never a call; where it takes no file at all, pieces are kept in memory.
+- Each value is encrypted under a key derived from its name, and the name is not stored. The file alone reveals nothing.
+- A write survives the death of the process (kill -9), but not a power loss within seconds.
+- After a disk error the value is lost; no call fails. If the file cannot be opened, values stay in memory.
 """
 
 import logging
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 FILE = "conversations-1.sqlite"
 _NONCE_BYTES = 12
 _ROW_BYTES = 100
-"""What a piece takes beside its own bytes, roughly."""
+"""Approximate overhead of a row."""
 _TRIM_EVERY = 16
-"""Old pieces are looked for whenever this part of the limit was written."""
+"""Old values are deleted each time this fraction of the limit was written."""
 _WARN_EVERY_S = 60.0
 _TABLE = """
 CREATE TABLE IF NOT EXISTS pieces (
@@ -43,109 +43,166 @@ WITH aged AS (SELECT rowid AS row, sum(size) OVER (ORDER BY at_s DESC, rowid DES
 DELETE FROM pieces WHERE rowid IN (SELECT row FROM aged WHERE newer > ?)
 """
 
+IsErased = Callable[[str, str, int], bool]
+"""True if a tenant's person was erased at or after a time, in microseconds since the Unix epoch."""
 
-class KeptPieces:
-    """The file. Use it from one thread, and close it."""
+
+class EncryptedStore:
+    """The SQLite file. Use it from one thread, and close it."""
 
     def __init__(
         self, folder: Path | None, limit_bytes: int, keep_s: float, now_s: Callable[[], float] = time.time
     ) -> None:
-        """Opens the file of `folder`; both are made where they are missing.
+        """Open the file of `folder`, creating both if missing.
 
         Args:
             folder: None: memory.
-            limit_bytes: of all pieces together, as they are kept.
-            keep_s: seconds after which a piece is forgotten.
-            now_s: the time, in seconds since the Unix epoch.
+            limit_bytes: size of all encrypted values together.
+            keep_s: seconds after which a value expires.
+            now_s: returns the time in seconds since the Unix epoch.
         """
         self._limit, self._keep_s, self._now_s = limit_bytes, keep_s, now_s
         self._warned_at = -_WARN_EVERY_S
         self._untrimmed = limit_bytes
         try:
-            self._db = _connected(":memory:") if folder is None else _opened(folder)
+            self._db = _connect(":memory:") if folder is None else _open(folder)
         except (OSError, sqlite3.Error) as error:
-            self._tell(error)
-            self._db = _connected(":memory:")
+            self._warn(error)
+            self._db = _connect(":memory:")
 
     def get(self, name: str) -> bytes | None:
-        """A piece; None: there is none (any more)."""
-        key, place = _key(name)
+        """Return a value; None: unknown, expired or damaged."""
+        key, row_name = _derived(name)
         try:
             row = self._db.execute(
-                "SELECT piece FROM pieces WHERE name = ? AND at_s > ?", (place, self._now_s() - self._keep_s)
+                "SELECT piece FROM pieces WHERE name = ? AND at_s > ?", (row_name, self._now_s() - self._keep_s)
             ).fetchone()
         except sqlite3.Error as error:
-            self._tell(error)
+            self._warn(error)
             return None
         if row is None:
             return None
         try:
             return AESGCM(key).decrypt(row[0][:_NONCE_BYTES], row[0][_NONCE_BYTES:], None)
-        except InvalidTag:  # damaged
+        except InvalidTag:
             return None
 
-    def keep(self, name: str, piece: bytes) -> None:
-        """Keeps a piece, in place of an earlier one of that name; the oldest ones may go for it."""
-        key, place = _key(name)
+    def put(self, name: str, value: bytes) -> None:
+        """Store a value, replacing an earlier one of that name; the oldest values may be deleted for it."""
+        key, row_name = _derived(name)
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = nonce + AESGCM(key).encrypt(nonce, piece, None)
-        size = len(sealed) + _ROW_BYTES
+        encrypted = nonce + AESGCM(key).encrypt(nonce, value, None)
+        size = len(encrypted) + _ROW_BYTES
         try:
             self._db.execute(
-                "INSERT OR REPLACE INTO pieces VALUES (?, ?, ?, ?)", (place, int(self._now_s()), size, sealed)
+                "INSERT OR REPLACE INTO pieces VALUES (?, ?, ?, ?)", (row_name, int(self._now_s()), size, encrypted)
             )
             self._untrimmed += size
             if self._untrimmed > self._limit // _TRIM_EVERY:
                 self._trim()
         except sqlite3.Error as error:
-            self._tell(error)
+            self._warn(error)
 
-    def forget(self, name: str) -> None:
-        """Drops a piece."""
+    def delete(self, name: str) -> None:
+        """Delete a value."""
         try:
-            self._db.execute("DELETE FROM pieces WHERE name = ?", (_key(name)[1],))
+            self._db.execute("DELETE FROM pieces WHERE name = ?", (_derived(name)[1],))
         except sqlite3.Error as error:
-            self._tell(error)
+            self._warn(error)
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Close the file."""
         self._db.close()
 
     def _trim(self) -> None:
-        """Drops what is too old, then the oldest beyond the limit, less what may come before the next time."""
+        """Delete expired values, then the oldest beyond the limit, leaving room until the next trim."""
         self._db.execute("DELETE FROM pieces WHERE at_s <= ?", (self._now_s() - self._keep_s,))
         self._db.execute(_OLDEST_BEYOND, (self._limit - self._limit // _TRIM_EVERY,))
         self._untrimmed = 0
 
-    def _tell(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         now = time.monotonic()
         if now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
-            log.error("conversations are not kept on disk: `previous_response_id` ends with this process: %s", error)
+            log.error(
+                "conversations are not stored on disk: %s; `previous_response_id` fails after a restart; repair the "
+                "spool folder",
+                error,
+            )
 
 
-def _key(name: str) -> tuple[bytes, bytes]:
-    """The key of a name's piece, and what stands for the name in the file."""
-    said = name.encode("utf-8", "surrogatepass")
-    return blake2b(said, digest_size=32, person=b"key").digest(), blake2b(said, digest_size=16, person=b"name").digest()
+class SavedResponses:
+    """Saved conversations and items. Those of erased persons are never returned."""
+
+    def __init__(self, store: EncryptedStore, is_erased: IsErased = lambda tenant, user, at_us: False) -> None:
+        self._store = store
+        self._is_erased = is_erased
+
+    def get(self, tenant: str, response_id: str) -> History | None:
+        """Return the conversation up to and including a response; None: unknown or expired."""
+        saved = self._load(tenant, _response_name(tenant, response_id))
+        return None if saved is None else History(saved["messages"], saved["trajectory_id"], _participants(saved))
+
+    def item(self, tenant: str, item_id: str) -> dict[str, Any] | None:
+        """Return an item of a response; None: unknown or expired."""
+        saved = self._load(tenant, _item_name(tenant, item_id))
+        return None if saved is None else saved["item"]
+
+    def save(self, tenant: str, response_id: str, history: History, user: str | None, at_us: int) -> None:
+        """Save a conversation; the oldest ones may be deleted for it.
+
+        Args:
+            tenant: tenant of the conversation.
+            response_id: id of its last response.
+            history: the conversation, with its earlier participants.
+            user: the person who made this call; None: unknown.
+            at_us: time of the call, in microseconds since the Unix epoch.
+        """
+        saved: dict[str, Any] = {"messages": history.messages, "trajectory_id": history.trajectory_id}
+        if history.participants:
+            saved["persons"] = history.participants
+        self._store.put(_response_name(tenant, response_id), orjson.dumps(saved | {"user": user, "at_us": at_us}))
+
+    def save_items(self, tenant: str, items: Iterable[dict[str, Any]], user: str | None, at_us: int) -> None:
+        """Save items of a response, each by its id; the other arguments as for `save`."""
+        for item in items:
+            saved = {"item": item, "user": user, "at_us": at_us}
+            self._store.put(_item_name(tenant, item["id"]), orjson.dumps(saved))
+
+    def _load(self, tenant: str, name: str) -> Any:
+        value = self._store.get(name)
+        saved = None if value is None else orjson.loads(value)
+        if saved is not None and any(
+            self._is_erased(tenant, user, at_us) for user, at_us in _participants(saved).items()
+        ):
+            self._store.delete(name)
+            return None
+        return saved
 
 
-def _opened(folder: Path) -> sqlite3.Connection:
+def _derived(name: str) -> tuple[bytes, bytes]:
+    """Return the encryption key of a name's value, and the digest that replaces the name in the file."""
+    encoded = name.encode("utf-8", "surrogatepass")
+    key = blake2b(encoded, digest_size=32, person=b"key").digest()
+    return key, blake2b(encoded, digest_size=16, person=b"name").digest()
+
+
+def _open(folder: Path) -> sqlite3.Connection:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / FILE
     os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     try:
-        return _connected(file)
+        return _connect(file)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):  # another process holds it, or the disk is full
             raise
-        log.error("%s is damaged and is begun anew: %s", file, error)
+        log.error("%s is damaged: %s; an empty file replaces it, saved conversations are lost", file, error)
         for name in (file, *(file.with_name(FILE + end) for end in ("-wal", "-shm"))):
             name.unlink(missing_ok=True)
-        return _opened(folder)
+        return _open(folder)
 
 
-def _connected(file: Path | str) -> sqlite3.Connection:
+def _connect(file: Path | str) -> sqlite3.Connection:
     db = sqlite3.connect(file, timeout=0.1, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
@@ -158,66 +215,15 @@ def _connected(file: Path | str) -> sqlite3.Connection:
     return db
 
 
-Erased = Callable[[str, str, int], bool]
-"""Whether a tenant's person was erased after a time, in microseconds since the Unix epoch."""
+def _participants(saved: dict[str, Any]) -> dict[str, int]:
+    """Return each person with the time of the first call; earlier releases stored only the last person."""
+    before: dict[str, int] = saved.get("persons", {})
+    return before if saved["user"] is None else {saved["user"]: saved["at_us"]} | before
 
 
-class SavedResponses:
-    """The newest of them, where they outlive the gateway; those of people who were erased are gone."""
-
-    def __init__(self, kept: KeptPieces, erased: Erased = lambda tenant, user, at_us: False) -> None:
-        self._kept = kept
-        self._erased = erased
-
-    def get(self, tenant: str, response_id: str) -> History | None:
-        """The conversation up to and with a response; None: it is not known (any more)."""
-        said = self._get(tenant, _name(tenant, response_id))
-        return None if said is None else History(said["messages"], said["trajectory_id"], _persons(said))
-
-    def item(self, tenant: str, item_id: str) -> dict[str, Any] | None:
-        """An item of a response; None: it is not known (any more)."""
-        said = self._get(tenant, _item_name(tenant, item_id))
-        return None if said is None else said["item"]
-
-    def keep(self, tenant: str, response_id: str, history: History, user: str | None, at_us: int) -> None:
-        """Keeps a conversation; it may push out the oldest ones.
-
-        Args:
-            tenant: whose.
-            response_id: its name.
-            history: the conversation, with who took part in it before.
-            user: the person who goes on with it; None: nobody that is known.
-            at_us: when it happened, in microseconds since the Unix epoch.
-        """
-        said: dict[str, Any] = {"messages": history.messages, "trajectory_id": history.trajectory_id}
-        if history.persons:
-            said["persons"] = history.persons
-        self._kept.keep(_name(tenant, response_id), orjson.dumps(said | {"user": user, "at_us": at_us}))
-
-    def keep_items(self, tenant: str, items: Iterable[dict[str, Any]], user: str | None, at_us: int) -> None:
-        """Keeps items of a response, each by its id; the rest as `keep`."""
-        for item in items:
-            said = {"item": item, "user": user, "at_us": at_us}
-            self._kept.keep(_item_name(tenant, item["id"]), orjson.dumps(said))
-
-    def _get(self, tenant: str, name: str) -> Any:
-        piece = self._kept.get(name)
-        said = None if piece is None else orjson.loads(piece)
-        if said is not None and any(self._erased(tenant, user, at_us) for user, at_us in _persons(said).items()):
-            self._kept.forget(name)
-            return None
-        return said
-
-
-def _persons(said: dict[str, Any]) -> dict[str, int]:
-    """Who took part in what was kept, and since when; earlier releases kept the last of them alone."""
-    before: dict[str, int] = said.get("persons", {})
-    return before if said["user"] is None else {said["user"]: said["at_us"]} | before
-
-
-def _name(tenant: str, response_id: str) -> str:
+def _response_name(tenant: str, response_id: str) -> str:
     return f"{tenant}\0{response_id}"
 
 
 def _item_name(tenant: str, item_id: str) -> str:
-    return f"\0{tenant}\0{item_id}"  # no tenant's name begins so
+    return f"\0{tenant}\0{item_id}"  # no tenant's name begins with a null

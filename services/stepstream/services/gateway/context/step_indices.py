@@ -1,9 +1,10 @@
-"""The next step index of every named trajectory, on disk: from there a gateway goes on that died or forgot one.
+"""Store the next step index of every named trajectory, so that counting continues after eviction or restart.
 
-One file of slots of 16 bytes, for all gateway processes of a folder. The digest of a trajectory's name chooses a bucket
-of slots; in a full one the trajectory that was longest without a call gives up its place. An index is written with one
-system call of about a microsecond, which survives the death of the process (kill -9), not a loss of power within the
-seconds until the operating system writes it to the disk. A disk that fails costs this knowledge, never a call.
+The file has slots of 16 bytes and is shared by all gateway processes of a folder. The digest of a trajectory's name
+chooses a bucket of slots. In a full bucket the trajectory with the oldest last call is overwritten.
+
+A write is one system call of about a microsecond. It survives the death of the process (kill -9), but not a power loss
+within the seconds before the operating system flushes it. After a disk error no index is known; no call fails.
 """
 
 import logging
@@ -17,7 +18,7 @@ log = logging.getLogger(__name__)
 
 FILE = "next-indices-1"
 SLOTS = 1 << 20
-"""Trajectories that have room: 16 MiB of disk, taken as it is used."""
+"""Number of trajectories: 16 MiB of disk, allocated as it is used."""
 _WAYS = 8
 _SLOT = struct.Struct("<QII")
 _BUCKET_BYTES = _WAYS * _SLOT.size
@@ -26,29 +27,29 @@ _LARGEST = 2**31
 _WARN_EVERY_S = 60.0
 
 
-class NextIndex:
-    """One trajectory's. `value` is None where none is known."""
+class StepIndex:
+    """One trajectory's entry; see `NextIndex` of `tree.py`."""
 
-    __slots__ = ("_at", "_table", "_tag", "value")
+    __slots__ = ("_file", "_offset", "_tag", "value")
 
-    def __init__(self, table: "NextIndices", at: int, tag: int, value: int | None) -> None:
-        self._table = table
-        self._at = at
+    def __init__(self, file: "StepIndexFile", offset: int, tag: int, value: int | None) -> None:
+        self._file = file
+        self._offset = offset
         self._tag = tag
         self.value = value
 
     def note(self, value: int) -> None:
-        """Keeps the index that the next step gets, where it is another than before."""
+        """Write the index of the next step, if it changed."""
         if value != self.value:
             self.value = value
-            self._table.write(self._at, self._tag, value)
+            self._file.write(self._offset, self._tag, value)
 
 
-class NextIndices:
-    """The file. Close it; without a folder, or where the disk takes none, it knows nothing."""
+class StepIndexFile:
+    """The open file. Close it. Without a usable folder it stores nothing."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Opens the file of `folder`; both are made where they are missing."""
+        """Open the file of `folder`, creating both if missing."""
         self._fd = -1
         self._warned_at = -_WARN_EVERY_S
         if folder is not None:
@@ -57,51 +58,52 @@ class NextIndices:
                 self._fd = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 os.ftruncate(self._fd, SLOTS * _SLOT.size)
             except OSError as error:
-                self._tell(error)
+                self._warn(error)
 
-    def of(self, tenant: str, trajectory_id: str) -> NextIndex:
-        """What is kept of a trajectory, and where more is to be kept."""
+    def of(self, tenant: str, trajectory_id: str) -> StepIndex:
+        """Return the entry of a trajectory; without one, an empty entry in the slot that it will use."""
         name = f"{tenant}\0{trajectory_id}".encode("utf-8", "surrogatepass")
         digest = int.from_bytes(blake2b(name, digest_size=16).digest(), "little")
-        tag, at = digest >> 64 or 1, digest % _BUCKETS * _BUCKET_BYTES  # a tag of 0 is an empty slot
-        oldest_at, oldest_s = at, _LARGEST * 2
-        for slot, (kept, value, noted_s) in enumerate(_SLOT.iter_unpack(self._bucket(at))):
-            here = at + slot * _SLOT.size
-            if kept == tag and 0 < value < _LARGEST:
-                return NextIndex(self, here, tag, value)
+        tag, start = digest >> 64 or 1, digest % _BUCKETS * _BUCKET_BYTES  # a tag of 0 is an empty slot
+        oldest_offset, oldest_s = start, _LARGEST * 2
+        for slot, (slot_tag, value, noted_s) in enumerate(_SLOT.iter_unpack(self._read_bucket(start))):
+            offset = start + slot * _SLOT.size
+            if slot_tag == tag and 0 < value < _LARGEST:
+                return StepIndex(self, offset, tag, value)
             if noted_s < oldest_s:
-                oldest_at, oldest_s = here, noted_s
-        return NextIndex(self, oldest_at, tag, None)
+                oldest_offset, oldest_s = offset, noted_s
+        return StepIndex(self, oldest_offset, tag, None)
 
-    def write(self, at: int, tag: int, value: int) -> None:
-        """Fills one slot."""
+    def write(self, offset: int, tag: int, value: int) -> None:
+        """Overwrite one slot; an error is logged."""
         if self._fd >= 0:
             try:
-                os.pwrite(self._fd, _SLOT.pack(tag, value, int(time.time())), at)
+                os.pwrite(self._fd, _SLOT.pack(tag, value, int(time.time())), offset)
             except OSError as error:
-                self._tell(error)
+                self._warn(error)
 
     def close(self) -> None:
-        """Lets the file go; nothing is kept from now on."""
+        """Close the file; later writes are ignored."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _bucket(self, at: int) -> bytes:
+    def _read_bucket(self, start: int) -> bytes:
         if self._fd >= 0:
             try:
-                found = os.pread(self._fd, _BUCKET_BYTES, at)
+                bucket = os.pread(self._fd, _BUCKET_BYTES, start)
             except OSError as error:
-                self._tell(error)
+                self._warn(error)
             else:
-                return found if len(found) == _BUCKET_BYTES else b""
+                return bucket if len(bucket) == _BUCKET_BYTES else b""
         return b""
 
-    def _tell(self, error: OSError) -> None:
+    def _warn(self, error: OSError) -> None:
         now = time.monotonic()
         if now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             log.error(
-                "step indices are not kept on disk: after a restart they are counted from the prompts' responses: %s",
+                "step indices are not stored on disk: %s; after a restart the gateway counts the responses in each "
+                "prompt instead; repair the spool folder",
                 error,
             )

@@ -1,9 +1,10 @@
-"""What is remembered of a trajectory: a tree of steps, and what a call says about its place in it. Pure.
+"""Represent a trajectory as a tree of steps, found by hashes of their message prefixes. Pure.
 
-Links of a conversation: each names its messages up to one of them, by a digest. Pure.
+A prefix hash names a message and all messages before it, so one hash identifies a whole conversation up to there.
 
-An agent repeats its own messages byte by byte, but a response often comes back a little changed, since libraries parse
-and write it again: spaces around its text, the looks of its arguments' JSON and the reasoning before it do not count.
+Agents repeat their own messages byte by byte. A response often comes back slightly changed, since client libraries
+parse and serialise it again. The hash of a response therefore ignores spaces around its text, the formatting of its
+arguments' JSON, and its reasoning.
 """
 
 from collections import deque
@@ -17,85 +18,60 @@ import orjson
 from stepstream.services.gateway.context import packed_tokens
 from stepstream.topics.events import Message
 
-Link = bytes
+PrefixHash = bytes
 
-
-def link(before: Link, message: Message) -> Link:
-    """The link of a message after those that `before` names; `b""`: it is the first."""
-    if message["role"] == "assistant":
-        calls = [(call["call_id"], call["name"], _plain(call["arguments"])) for call in message["tool_calls"]]
-        said = orjson.dumps(("assistant", message["content"].strip(), calls))
-    else:
-        said = orjson.dumps((message["role"], message["content"], message["tool_call_id"], message["name"]))
-    return blake2b(before + said, digest_size=16).digest()
-
-
-def chain(messages: Iterable[Message], before: Link = b"") -> list[Link]:
-    """The link of each of the messages."""
-    links = []
-    for message in messages:
-        before = link(before, message)
-        links.append(before)
-    return links
-
-
-def _plain(arguments: str) -> str:
-    """JSON without the freedom of its looks; what is no JSON as it is."""
-    try:
-        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
-    except orjson.JSONDecodeError:
-        return arguments
-
+CallerScope = tuple[str, ...]
+"""Tenant, key and agent: calls that name no trajectory are matched only within one scope."""
 
 TRAJECTORY_BYTES = 800
-"""What one takes in memory without its steps, roughly: to keep a bound, not to account."""
+"""Approximate memory of a trajectory without its steps: bounds the cache, exact enough for nothing else."""
 
 
-class KeptIndex(Protocol):
-    """The next step index of one trajectory, where it outlives the gateway."""
+class NextIndex(Protocol):
+    """The next step index of one trajectory, stored so that it outlives the gateway."""
 
     value: int | None
-    """None: none is known."""
+    """None: no index is stored."""
 
     def note(self, value: int) -> None:
-        """Keeps another."""
+        """Store another index."""
         ...
 
 
-class Indices(Protocol):
-    """Those of all trajectories; see `next_indices.py`."""
+class StepIndices(Protocol):
+    """The stored indices of all trajectories; `StepIndexFile` is the implementation."""
 
-    def of(self, tenant: str, trajectory_id: str) -> KeptIndex:
-        """One of them."""
+    def of(self, tenant: str, trajectory_id: str) -> NextIndex:
+        """Return the entry of one trajectory."""
         ...
-
-
-Scope = tuple[str, ...]
-"""Whose calls without a session are compared with one another: tenant, key, agent."""
 
 
 @dataclass(slots=True, eq=False)
-class Node:
-    """A recorded step, as the ones after it see it."""
+class CachedStep:
+    """A recorded step, as later steps compare themselves with it."""
 
     trajectory: "Trajectory"
     step_index: int
     messages: int
-    """Messages of its prompt and response together."""
-    first: Link | None
-    """Link of its first message alone."""
-    end: Link
-    """Link of its response."""
+    """Number of messages of prompt and response together."""
+    first_hash: PrefixHash | None
+    """Hash of the first message alone; None: the step has no prompt."""
+    end_hash: PrefixHash
+    """Prefix hash of the response."""
     prompt_tokens: int
     tokens: bytes
-    """Packed ids of prompt and response; empty below fidelity `token`, and once they were let go."""
-    offer: int = 0
-    """Hash of the tools that were on offer; 0: none."""
+    """Packed ids of prompt and response; empty below fidelity `token`, and after `drop_tokens`."""
+    tools_hash: int = 0
+    """Hash of the offered tools; 0: none."""
     continued: bool = False
+    """True once a later call without a trajectory's name continues from this step."""
     _digests: dict[int, str] = field(default_factory=dict)
 
     def shared_tokens(self, prompt: bytes) -> int:
-        """How many leading tokens of a packed prompt are this step's: exact, or one of the lengths still known."""
+        """Return the number of leading tokens of a packed prompt that equal this step's.
+
+        After `drop_tokens` only two lengths can be recognised: the prompt's, and that of prompt and response.
+        """
         if self.tokens:
             return packed_tokens.shared_tokens(prompt, self.tokens)
         for length in sorted(self._digests, reverse=True):
@@ -106,77 +82,112 @@ class Node:
                 return length
         return 0
 
-    def let_go(self) -> int:
-        """Keeps digests in place of the tokens; returns the bytes that this frees."""
+    def drop_tokens(self) -> int:
+        """Replace the tokens by digests; return the number of bytes freed."""
         freed = len(self.tokens)
         if freed:
-            prompt, whole = packed_tokens.two_digests(self.tokens, self.prompt_tokens)
-            self._digests = {self.prompt_tokens: prompt, freed // packed_tokens.WIDTH: whole}
+            prompt, all_tokens = packed_tokens.two_digests(self.tokens, self.prompt_tokens)
+            self._digests = {self.prompt_tokens: prompt, freed // packed_tokens.WIDTH: all_tokens}
             self.tokens = b""
         return freed
 
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """One trajectory."""
+    """One trajectory in the cache."""
 
     tenant: str
     id: str
     next_index: int = 0
-    kept: KeptIndex | None = None
-    """Keeps `next_index` for the time after a restart; None: no call has named it."""
-    scope: Scope | None = None
-    """Set where its calls are placed by their content."""
-    links: dict[Link, Node] = field(default_factory=dict)
-    """The step that first asked, or last answered, each conversation."""
-    nodes: list[Node] = field(default_factory=list)
-    packed: deque[Node] = field(default_factory=deque)
-    """The newest steps that hold tokens."""
+    stored_index: NextIndex | None = None
+    """Stores `next_index` for the time after a restart; None: no call has named the trajectory."""
+    scope: CallerScope | None = None
+    """Set if its calls are matched by content."""
+    steps_by_prefix: dict[PrefixHash, CachedStep] = field(default_factory=dict)
+    """The first step that sent each conversation, or the last that answered with it."""
+    steps: list[CachedStep] = field(default_factory=list)
+    steps_with_tokens: deque[CachedStep] = field(default_factory=deque)
+    """The newest steps whose tokens are still in memory."""
     response_ids: list[str] = field(default_factory=list)
     size: int = TRAJECTORY_BYTES
+    """Approximate bytes."""
 
 
 @dataclass(slots=True)
 class Prompt:
-    """A call's messages with their links."""
+    """The messages that a call sent, with their prefix hashes."""
 
     messages: list[Message]
-    links: list[Link]
-    before: Node | None = None
-    """The step whose prompt and response come before `messages`, where a call names it and repeats nothing."""
+    prefix_hashes: list[PrefixHash]
+    previous: CachedStep | None = None
+    """The step whose conversation precedes `messages`, if the call names it by its response instead of repeating it."""
 
 
 @dataclass(slots=True)
 class StepPosition:
-    """Where a call belongs."""
+    """The trajectory and index of a call."""
 
     trajectory: Trajectory
     step_index: int
-    continues: Node | None = None
-    """The step after whose response its content placed it."""
+    continues: CachedStep | None = None
+    """The step whose response the call's content continues, if that decided its position."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What of a prompt an earlier step holds already."""
+class SharedPrefix:
+    """The part of a prompt that an earlier step stores already."""
 
     step: int | None = None
-    """Index of that step; None: the step before, or nothing is shared."""
+    """Index of that step; None: the step directly before, or nothing is shared."""
     messages: int = 0
     tokens: int = 0
     repeated: int = 0
-    """How many of the messages that the call itself sent these are."""
-    offer: int = 0
-    """Hash of the tools that step was offered."""
+    """Number of the shared messages that the call itself sent."""
+    tools_hash: int = 0
+    """Hash of the tools offered in that step."""
 
 
-NOTHING = Shared()
+NOTHING_SHARED = SharedPrefix()
 
 
-def prompt_of(messages: list[Message], before: Node | None = None) -> Prompt:
-    """A prompt with its links; instructions that the step before had too, as its first message, are not new."""
-    if before is None:
-        return Prompt(messages, chain(messages))
-    if messages and messages[0]["role"] in ("system", "developer") and link(b"", messages[0]) == before.first:
+def prompt_of(messages: list[Message], previous: CachedStep | None = None) -> Prompt:
+    """Return a prompt with its hashes.
+
+    After `previous`, a first system message equal to that of the whole conversation is not new and is left out.
+    """
+    if previous is None:
+        return Prompt(messages, prefix_hashes(messages))
+    if (
+        messages
+        and messages[0]["role"] in ("system", "developer")
+        and prefix_hash(b"", messages[0]) == previous.first_hash
+    ):
         messages = messages[1:]
-    return Prompt(messages, chain(messages, before.end), before)
+    return Prompt(messages, prefix_hashes(messages, previous.end_hash), previous)
+
+
+def prefix_hashes(messages: Iterable[Message], before: PrefixHash = b"") -> list[PrefixHash]:
+    """Return the prefix hash of each message."""
+    hashes = []
+    for message in messages:
+        before = prefix_hash(before, message)
+        hashes.append(before)
+    return hashes
+
+
+def prefix_hash(before: PrefixHash, message: Message) -> PrefixHash:
+    """Return the hash of a message after the conversation `before`; `b""`: it is the first."""
+    if message["role"] == "assistant":
+        calls = [(call["call_id"], call["name"], _normalised(call["arguments"])) for call in message["tool_calls"]]
+        content = orjson.dumps(("assistant", message["content"].strip(), calls))
+    else:
+        content = orjson.dumps((message["role"], message["content"], message["tool_call_id"], message["name"]))
+    return blake2b(before + content, digest_size=16).digest()
+
+
+def _normalised(arguments: str) -> str:
+    """Return JSON text with sorted keys and no spaces; text that is not JSON unchanged."""
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONDecodeError:
+        return arguments

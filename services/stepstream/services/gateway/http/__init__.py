@@ -1,1 +1,1 @@
-"""Speak HTTP: the server under the application and the client of the upstreams."""
+"""Speak HTTP/1.1: a server for callers and a client for upstreams, without the cost of a framework."""

@@ -1,4 +1,4 @@
-"""The little of ASGI that the gateway needs; a framework would cost more per call than all the rest."""
+"""Read requests and send responses over ASGI; a framework would cost more per call than all other code."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -13,19 +13,20 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 MAX_BODY = 64 * 1_048_576
+"""Bytes."""
 JSON = (b"content-type", b"application/json")
 
 
 class Disconnected(Exception):
-    """The caller went away before its request was read."""
+    """The caller disconnected before its request was read."""
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The request's body.
+    """Return the request's body.
 
     Raises:
-        Disconnected: the caller went away.
-        TooLarge: it has more than `MAX_BODY` bytes.
+        Disconnected: the caller disconnected.
+        TooLarge: the body exceeds `MAX_BODY` bytes.
     """
     parts = []
     size = 0
@@ -42,33 +43,34 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """A whole response."""
+    """Send a whole response."""
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def respond_error(send: Send, error: GatewayError, body: bytes = b"", headers: Headers | None = None) -> None:
-    """An error of the gateway's own; `body` where a protocol's clients read it differently from OpenAI's."""
+    """Send an error; `body` overrides OpenAI's form for clients of another protocol."""
     await respond(send, error.status, body or error_body(str(error), error.type), [JSON, *(headers or [])])
 
 
-class Hangup:
-    """Cancels the task that handles a request when its caller goes away; `gone` tells that this was why."""
+class CancelOnDisconnect:
+    """Cancels the current task when the caller of its request disconnects."""
 
     def __init__(self, scope: Scope) -> None:
-        self.gone = False
-        self._handler = asyncio.current_task()
+        self.disconnected = False
+        """True: this is why the task was cancelled."""
+        self._task = asyncio.current_task()
         self._exchange: Exchange = scope["extensions"][EXTENSION]
-        self._exchange.on_hangup = self._happened
-        if self._exchange.gone:
-            self._happened()
+        self._exchange.on_disconnect = self._cancel
+        if self._exchange.disconnected:
+            self._cancel()
 
     def stop(self) -> None:
-        """Call it before the response's last byte, after which a caller may well leave."""
-        self._exchange.on_hangup = None
+        """Stop watching: before the response's last byte, after which a caller may disconnect."""
+        self._exchange.on_disconnect = None
 
-    def _happened(self) -> None:
-        self.gone = True
-        assert self._handler is not None
-        self._handler.cancel()
+    def _cancel(self) -> None:
+        self.disconnected = True
+        assert self._task is not None
+        self._task.cancel()

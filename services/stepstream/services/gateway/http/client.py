@@ -1,6 +1,6 @@
-"""Calls to upstreams over kept HTTP/1.1 connections: the answer whole, or as an event stream.
+"""Call upstreams over persistent HTTP/1.1 connections; return answers whole, or as event streams.
 
-A client of our own, since a general one takes a quarter of a call's processor time: see docs/decisions/http-client.md.
+A general HTTP client takes a quarter of a call's processor time: see docs/decisions/http-client.md.
 """
 
 import asyncio
@@ -9,15 +9,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from stepstream.services.gateway.http.connection import Connection, Died, Headers, Silent
-from stepstream.services.gateway.routing import Upstream
+from stepstream.services.gateway.http.connection import Connection, ConnectionLost, Headers, ReplyTimeout
 
 CONNECT_S = 5.0
+"""Timeout of a new connection."""
 IDLE_S = 15.0
-"""How long a connection is kept without a call: shorter than what servers allow, so that few are closed under one."""
+"""Lifetime of an idle connection: shorter than servers allow, so that they rarely close one during a call."""
 SWEEP_S = 0.5
+"""Interval of checks for silent calls and idle connections."""
 
 
 class Unreachable(OSError):
@@ -25,9 +27,9 @@ class Unreachable(OSError):
 
 
 FAULTS = (OSError, TimeoutError)
-"""What a call to an upstream that has gone away, or never was there, raises: Unreachable, Died or Silent."""
+"""Exceptions of a call to an unavailable upstream: Unreachable, ConnectionLost or ReplyTimeout."""
 
-# Headers of one connection (RFC 9110, section 7.6.1), and what the server before us writes itself.
+# Headers of one connection (RFC 9110, section 7.6.1). Those in _NOT_RETURNED are written by the gateway's server.
 HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
@@ -35,84 +37,95 @@ HOP_BY_HOP = frozenset(
 _NOT_RETURNED = HOP_BY_HOP | {b"content-length", b"date", b"server", b"set-cookie"}
 
 
-class StreamBroke(Exception):
-    """The upstream went away in the middle of its answer, or said nothing more for too long."""
+class StreamInterrupted(Exception):
+    """The upstream disconnected during its answer, or sent nothing until the timeout."""
 
     def __init__(self, message: str, *, silent: bool) -> None:
+        """`silent`: it was the timeout."""
         super().__init__(message)
         self.silent = silent
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an upstream listens."""
+    """Address of an upstream."""
 
     scheme: str
     host: str
     port: int
     base: str
-    """What its paths begin with."""
+    """Prefix of its paths."""
 
     @classmethod
     def of(cls, url: str) -> "Origin":
-        """The origin of a base address.
+        """Parse a base address.
 
         Raises:
-            ValueError: not an HTTP address.
+            ValueError: not an HTTP or HTTPS address.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"'{url}' is no address of an upstream: it begins with http:// or https:// and a host")
+            raise ValueError(f"'{url}' is no upstream's address: give http:// or https:// and a host")
         return cls(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), parts.path)
 
     @cached_property
     def authority(self) -> bytes:
-        """The value of the `host` header."""
+        """Value of the `host` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = 443 if self.scheme == "https" else 80
         return host.encode() if self.port == usual else f"{host}:{self.port}".encode()
 
 
+class CalledUpstream(Protocol):
+    """The caller's state of an upstream, which calls update; `routing.Upstream` is one."""
+
+    in_flight: int
+
+    def failed(self, fault: str, now: float) -> None:
+        """Record that a stream was interrupted; `now`: seconds of the monotonic clock."""
+        ...
+
+
 @dataclass(slots=True)
 class Reply:
-    """An upstream's answer. `body` is all of it, or the first bytes of an event stream; `more` gives the rest."""
+    """An upstream's answer. `body` is all of it, or the first bytes of an event stream; `more` returns the rest."""
 
     status: int
     headers: Headers
     body: bytes
-    upstream: Upstream
+    upstream: CalledUpstream
     _client: "HttpClient | None" = None
     _origin: Origin | None = None
     _connection: Connection | None = None
 
     @property
     def streaming(self) -> bool:
-        """Whether it is an event stream that has not been closed."""
+        """True for an event stream that has not been closed."""
         return self._connection is not None
 
     @property
-    def whole(self) -> bool:
-        """Whether all of a stream has been read."""
+    def complete(self) -> bool:
+        """True once all of a stream has been read."""
         assert self._connection is not None
         return self._connection.drained
 
     async def more(self) -> bytes:
-        """The next bytes of a stream; empty at its end.
+        """Return the next bytes of a stream; empty at its end.
 
         Raises:
-            StreamBroke: there will be no more, and this is not the end.
+            StreamInterrupted: the stream ended early.
         """
         assert self._connection is not None
         try:
             return await self._connection.read()
         except FAULTS as error:
             self.upstream.failed(str(error) or type(error).__name__, time.monotonic())
-            silent = isinstance(error, Silent)
-            what = "fell silent" if silent else "went away"
-            raise StreamBroke(f"the upstream {what} in the middle of its answer: {error}", silent=silent) from error
+            silent = isinstance(error, ReplyTimeout)
+            event = "sent nothing more" if silent else "disconnected"
+            raise StreamInterrupted(f"the upstream {event} during its answer: {error}", silent=silent) from error
 
     def close(self) -> None:
-        """Ends it; a stream that was not read to its end is cut, which tells the upstream to stop."""
+        """Release the connection; a stream not read to its end is cut, so that the upstream stops."""
         if self._connection is not None:
             assert self._client is not None
             assert self._origin is not None
@@ -122,42 +135,42 @@ class Reply:
 
 
 class HttpClient:
-    """Connections to all upstreams. Create it inside the event loop, and close it."""
+    """Persistent connections to all upstreams. Create it inside the event loop, and close it."""
 
     def __init__(self, silence_s: float) -> None:
-        """`silence_s`: seconds without a byte after which an answer is given up."""
+        """`silence_s`: timeout of an answer in seconds without a byte."""
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
         self._idle: dict[Origin, list[Connection]] = {}
         self._busy: set[Connection] = set()
-        self._sweep = self._loop.call_later(SWEEP_S, self._look)
+        self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
     async def close(self) -> None:
-        """Closes the connections."""
-        self._sweep.cancel()
-        for connection in [*self._busy, *(c for kept in self._idle.values() for c in kept)]:
+        """Close the connections."""
+        self._timer.cancel()
+        for connection in [*self._busy, *(c for idle in self._idle.values() for c in idle)]:
             connection.abort()
         self._idle.clear()
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
     async def call(
         self,
-        upstream: Upstream,
+        upstream: CalledUpstream,
         origin: Origin,
         method: str,
         path: str,
         body: bytes | None,
         headers: Sequence[tuple[bytes, bytes]],
     ) -> Reply:
-        """Makes one attempt; an event stream comes with its first bytes, any other answer whole.
+        """Call once; return an event stream with its first bytes, and any other answer whole.
 
         Raises:
             Unreachable: nothing was sent.
-            Died, Silent: no answer, or one that was cut.
+            ConnectionLost, ReplyTimeout: no complete answer.
         """
         upstream.in_flight += 1
         connection: Connection | None = None
@@ -169,7 +182,7 @@ class HttpClient:
             first = await connection.call(request, method == "HEAD")
             streaming = connection.streaming
             if streaming and not first:
-                raise Died("the stream ended before it began")
+                raise ConnectionLost("the stream ended before it began")
             returned = [pair for pair in connection.headers if pair[0] not in _NOT_RETURNED]
             if streaming:
                 return Reply(connection.status, returned, first, upstream, self, origin, connection)
@@ -184,7 +197,7 @@ class HttpClient:
                     self.release(origin, connection)
 
     def release(self, origin: Origin, connection: Connection) -> None:
-        """Keeps a connection for the next call, where its reply came whole; closes any other."""
+        """Reuse a connection whose reply was complete; close any other."""
         self._busy.discard(connection)
         if connection.complete and connection.reusable:
             self._idle.setdefault(origin, []).append(connection)
@@ -192,14 +205,14 @@ class HttpClient:
             connection.abort()
 
     async def _connection(self, origin: Origin) -> Connection:
-        kept = self._idle.get(origin)
-        while kept:
-            connection = kept.pop()
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
             if not connection.closed:
                 return connection
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, made = await self._loop.create_connection(
+                _, connection = await self._loop.create_connection(
                     lambda: Connection(self._loop),
                     origin.host,
                     origin.port,
@@ -209,23 +222,23 @@ class HttpClient:
             raise Unreachable(f"no connection within {CONNECT_S:g} s") from error
         except OSError as error:
             raise Unreachable(str(error)) from error
-        return made
+        return connection
 
-    def _look(self) -> None:
-        """Gives up silent calls and closes idle connections; one timer for all costs a call nothing."""
+    def _sweep(self) -> None:
+        """Abort silent calls and close idle connections; one timer for all costs a call nothing."""
         now = self._loop.time()
         for connection in list(self._busy):
             if now - connection.since > self._silence_s:
-                connection.abort(Silent(f"nothing came for {self._silence_s:g} s"))
-        for origin, kept in list(self._idle.items()):
+                connection.abort(ReplyTimeout(f"no byte for {self._silence_s:g} s"))
+        for origin, idle in list(self._idle.items()):
             fresh = []
-            for connection in kept:
+            for connection in idle:
                 if connection.closed or now - connection.since > IDLE_S:
                     connection.abort()
                 else:
                     fresh.append(connection)
             self._idle[origin] = fresh
-        self._sweep = self._loop.call_later(min(SWEEP_S, self._silence_s), self._look)
+        self._timer = self._loop.call_later(min(SWEEP_S, self._silence_s), self._sweep)
 
 
 def _request(

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to an upstream, one call at a time, on httptools' parser."""
+"""Hold one HTTP/1.1 connection to an upstream: one call at a time, parsed by httptools."""
 
 import asyncio
 from typing import Any
@@ -7,20 +7,20 @@ import httptools
 
 Headers = list[tuple[bytes, bytes]]
 
-MOST_BUFFERED = 256 * 1024
-"""Bytes of a stream that wait for a slow caller before the upstream is slowed down too."""
+BUFFER_BYTES = 256 * 1024
+"""Bytes of a stream buffered for a slow caller before reading from the upstream pauses."""
 
 
-class Died(OSError):
-    """The upstream took the call and went away before its answer was whole."""
+class ConnectionLost(OSError):
+    """The upstream accepted the call and disconnected before its answer was complete."""
 
 
-class Silent(Died, TimeoutError):
-    """The upstream took the call and sent nothing for too long."""
+class ReplyTimeout(ConnectionLost, TimeoutError):
+    """The upstream accepted the call and then sent nothing until the timeout."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection. It parses each reply as it comes; a reply is waited for whole, or, as an event stream, in parts."""
+    """A connection. `call` and `read` return an event stream in parts, and any other reply whole."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -32,50 +32,50 @@ class Connection(asyncio.Protocol):
         self._sized = False
         self._without_body = False
         self._paused = False
-        self._fault: Died | None = None
+        self._fault: ConnectionLost | None = None
         self.status = 0
         self.headers: Headers = []
         self.streaming = False
         self.complete = False
         self.reusable = False
-        """Whether another call can be made, once this reply is complete."""
+        """True if another call is possible after this reply."""
         self.closed = False
         self.since = 0.0
-        """When the last byte went or came, in seconds of the loop's clock."""
+        """Time of the last byte sent or received, in seconds of the loop's clock."""
 
     async def call(self, request: bytes, without_body: bool) -> bytes:
-        """Sends a request; returns the body, or the first bytes of an event stream.
+        """Send a request; return the body, or the first bytes of an event stream.
 
         Args:
             request: head and body.
-            without_body: whether the reply has none, whatever its head says (to HEAD).
+            without_body: the reply has no body, even if its head gives a length (a reply to HEAD).
 
         Raises:
-            Died, Silent: no whole reply.
+            ConnectionLost, ReplyTimeout: no complete reply.
         """
         self.headers = []
         self.status = 0
         self.streaming = self.complete = self._sized = False
         self._without_body = without_body
         self.since = self._loop.time()
-        if not self.closed:  # an upstream may go away between two calls
+        if not self.closed:  # an upstream may disconnect between two calls
             self._transport.write(request)
         return await self.read()
 
     @property
     def drained(self) -> bool:
-        """Whether the reply has come whole and has been read."""
+        """True once the reply is complete and has been read."""
         return self.complete and not self._chunks
 
     async def read(self) -> bytes:
-        """The whole body, or the next bytes of a stream; empty at its end.
+        """Return the whole body, or the next bytes of a stream; empty at its end.
 
         Raises:
-            Died, Silent: there will be no more, and this is not the end.
+            ConnectionLost, ReplyTimeout: the reply ended early.
         """
         if not self.complete and (not self._chunks or not self.streaming):
             if self._fault is not None or self.closed:
-                raise self._fault or Died("the connection was closed")
+                raise self._fault or ConnectionLost("the connection was closed")
             self._waiter = self._loop.create_future()
             try:
                 await self._waiter
@@ -87,60 +87,60 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def abort(self, fault: Died | None = None) -> None:
-        """Closes it at once; who waits gets the fault."""
-        self._fail(fault or Died("the call was given up"))
+    def abort(self, fault: ConnectionLost | None = None) -> None:
+        """Close immediately; a waiting `read` raises the fault."""
+        self._fail(fault or ConnectionLost("the call was cancelled"))
         if self._transport is not None:
             self._transport.abort()
 
-    # Called by the event loop.
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """Store the transport."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Parse bytes from the upstream."""
         self.since = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.abort(Died(f"its answer is not HTTP: {error}"))
+            self.abort(ConnectionLost(f"its answer is not HTTP: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone; where a reply told no length, that is its end."""
+        """Fail a waiting `read`; the end of the connection completes a reply without a length."""
         if self.status and not self.complete and not self._sized and error is None:
             self.on_message_complete()
-        self._fail(Died(str(error) if error is not None else "it closed the connection"))
+        self._fail(ConnectionLost(str(error) if error is not None else "it closed the connection"))
 
-    # Called by the parser.
+    # httptools.HttpResponseParser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Store a header."""
         name = name.lower()
         self._sized |= name in (b"content-length", b"transfer-encoding")
         self.streaming |= name == b"content-type" and value.startswith(b"text/event-stream")
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Read the status."""
         self.status = self._parser.get_status_code()
         self.streaming &= self.status < 400
         if self._without_body:
             self.on_message_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body."""
+        """Store some of the body; pause reading if too much is buffered."""
         self._chunks.append(body)
         if self.streaming:
             self._buffered += len(body)
-            if self._buffered > MOST_BUFFERED and not self._paused:
+            if self._buffered > BUFFER_BYTES and not self._paused:
                 self._paused = True
                 self._transport.pause_reading()
             self._wake()
 
     def on_message_complete(self) -> None:
-        """The reply is whole, unless it was only word that one will come (1xx)."""
+        """Complete the reply; an interim one (1xx) is discarded."""
         if self.status < 200:
             self.headers, self.status = [], 0
             return
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, fault: Died) -> None:
+    def _fail(self, fault: ConnectionLost) -> None:
         self.closed = True
         self.reusable = False
         if self._fault is None:

@@ -1,4 +1,4 @@
-"""One request of a caller and its response, as ASGI has them; `http_server.py` has the connection."""
+"""Handle one request and its response over ASGI; `server.py` handles the connection."""
 
 import asyncio
 import logging
@@ -8,33 +8,33 @@ from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
-MOST_READ_AHEAD = 64 * 1024
-"""Bytes of a body that wait for the application before the caller is slowed down."""
+READ_AHEAD_BYTES = 64 * 1024
+"""Bytes of a body buffered for the application before reading from the caller pauses."""
 EXTENSION = "stepstream.exchange"
-"""Where a scope has its `Exchange`."""
+"""Key of the `Exchange` in a scope's extensions."""
 
 STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
 class Connection(Protocol):
-    """What an exchange needs of its connection."""
+    """Interface of an exchange's connection."""
 
     loop: asyncio.AbstractEventLoop
     transport: Any
     server: Any
     writable: asyncio.Future[None] | None
-    """Set while the caller takes nothing more."""
+    """Set while the caller's receive buffer is full; done when it has room again."""
 
-    def hold_back(self) -> None:
-        """Reads nothing more for now."""
+    def pause_reading(self) -> None:
+        """Stop reading from the caller."""
         ...
 
-    def go_on(self) -> None:
-        """Reads again."""
+    def resume_reading(self) -> None:
+        """Read from the caller again."""
         ...
 
-    def ended(self, exchange: "Exchange") -> None:
-        """An exchange is over."""
+    def finish(self, exchange: "Exchange") -> None:
+        """End an exchange, and begin the next."""
         ...
 
 
@@ -42,69 +42,69 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_asks_first",
         "_chunked",
         "_chunks_known",
         "_connection",
+        "_expects_continue",
         "_head",
         "_parts",
+        "_received_all",
         "_size",
         "_started",
-        "_taken",
         "_waiter",
         "_without_body",
+        "complete",
+        "disconnected",
         "done",
-        "gone",
         "keep_alive",
-        "on_hangup",
+        "on_disconnect",
         "scope",
-        "whole",
     )
 
     def __init__(self, connection: Connection, scope: dict[str, Any], keep_alive: bool, chunks_known: bool) -> None:
-        """Its head has come.
+        """Begin after the request's head has arrived.
 
         Args:
-            connection: the caller's.
-            scope: as ASGI has it.
-            keep_alive: whether the connection outlives it.
-            chunks_known: whether the caller speaks HTTP/1.1, and so knows chunks.
+            connection: the caller's connection.
+            scope: ASGI's scope.
+            keep_alive: True if the connection stays open after the response.
+            chunks_known: True if the caller speaks HTTP/1.1, and so understands chunked bodies.
         """
         self.scope = scope
         self.keep_alive = keep_alive
-        self.whole = False
-        """Whether the request has come whole."""
+        self.complete = False
+        """True once the whole request has arrived."""
         self.done = False
-        """Whether the response has gone out whole."""
-        self.gone = False
-        """Whether the caller went away before that."""
-        self.on_hangup: Callable[[], None] | None = None
-        """Called when it does."""
+        """True once the whole response has been sent."""
+        self.disconnected = False
+        """True if the caller disconnected before that."""
+        self.on_disconnect: Callable[[], None] | None = None
+        """Called when the caller disconnects."""
         self._connection = connection
         self._without_body = scope["method"] == "HEAD"
-        self._asks_first = b"expect" in [name for name, _ in scope["headers"]]
-        """Whether the caller waits for leave to send the body (RFC 9110, section 10.1.1)."""
+        self._expects_continue = b"expect" in [name for name, _ in scope["headers"]]
+        """True if the caller waits for 100 Continue before it sends the body (RFC 9110, section 10.1.1)."""
         self._parts: list[bytes] = []
         self._size = 0
-        self._taken = False
+        self._received_all = False
         self._waiter: asyncio.Future[None] | None = None
         self._head = b""
-        """Of the response, until it leaves with the first part of its body."""
+        """Head of the response, until it is sent with the first part of the body."""
         self._started = False
         self._chunks_known = chunks_known
         self._chunked = False
 
     async def run(self, app: Any) -> None:
-        """Has the application answer."""
+        """Let the application answer; on its failure, send 500 or cut the connection."""
         try:
             await app(self.scope, self.receive, self.send)
         except BaseException as error:
-            log.error("a request failed", exc_info=error)
-        if self.done or self.gone:
+            log.error("the application failed on %s %s", self.scope["method"], self.scope["path"], exc_info=error)
+        if self.done or self.disconnected:
             return
         if self._started:
-            log.error("a response to %s %s has no end: its connection is cut", self.scope["method"], self.scope["path"])
-            self.gone = True
+            log.error("cut a connection: no end of the response to %s %s", self.scope["method"], self.scope["path"])
+            self.disconnected = True
             self._connection.transport.close()
             return
         text = b"Internal Server Error"
@@ -113,26 +113,26 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": text})
 
     async def receive(self) -> dict[str, Any]:
-        """The body so far, as soon as there is some; behind its end the caller's leaving, or the response's end."""
-        if self._asks_first and not self.whole:
-            self._asks_first = False
+        """Wait for some of the body; after its end, wait for the caller's disconnect or the response's end."""
+        if self._expects_continue and not self.complete:
+            self._expects_continue = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while not (self.gone or self.done or self._parts or (self.whole and not self._taken)):
-            self._connection.go_on()
+        while not (self.disconnected or self.done or self._parts or (self.complete and not self._received_all)):
+            self._connection.resume_reading()
             self._waiter = self._connection.loop.create_future()
             await self._waiter
-        if self.gone or self.done:
+        if self.disconnected or self.done:
             return {"type": "http.disconnect"}
         parts, self._parts, self._size = self._parts, [], 0
-        self._taken = self.whole
+        self._received_all = self.complete
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return {"type": "http.request", "body": body, "more_body": not self.whole}
+        return {"type": "http.request", "body": body, "more_body": not self.complete}
 
     async def send(self, message: Any) -> None:
-        """Sends a part of the response. What a caller cannot get, since it is gone, is dropped."""
-        if self._connection.writable is not None and not self.gone:
+        """Send a part of the response; after a disconnect it is dropped."""
+        if self._connection.writable is not None and not self.disconnected:
             await self._connection.writable
-        if self.gone or self.done:
+        if self.disconnected or self.done:
             return
         if message["type"] == "http.response.start":
             self._head = self._head_of(message["status"], message["headers"])
@@ -149,28 +149,28 @@ class Exchange:
         if last:
             self.done = True
             self.wake()
-            self._connection.ended(self)
+            self._connection.finish(self)
 
-    def take(self, body: bytes) -> None:
-        """Takes in some of the request's body."""
+    def add_body(self, body: bytes) -> None:
+        """Add some of the request's body."""
         if self.done:
             return
         self._parts.append(body)
         self._size += len(body)
-        if self._size > MOST_READ_AHEAD:
-            self._connection.hold_back()
+        if self._size > READ_AHEAD_BYTES:
+            self._connection.pause_reading()
         self.wake()
 
-    def hang_up(self) -> None:
-        """The caller has gone away."""
+    def disconnect(self) -> None:
+        """Record that the caller disconnected."""
         if not self.done:
-            self.gone = True
+            self.disconnected = True
             self.wake()
-            if self.on_hangup is not None:
-                self.on_hangup()
+            if self.on_disconnect is not None:
+                self.on_disconnect()
 
     def wake(self) -> None:
-        """Tells who waits in `receive` that there is something new."""
+        """Resume a waiting `receive`."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -184,10 +184,10 @@ class Exchange:
             if self._chunked:
                 lines.append(b"transfer-encoding: chunked\r\n")
             elif not self._without_body:
-                self.keep_alive = False  # its end is the connection's
+                self.keep_alive = False  # the end of the connection ends the body
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         head = b"".join(lines)
         if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise ValueError("a header has a line end or a null in it")
+            raise ValueError("a response header contains a line end or a null")
         return (STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + head + b"\r\n"

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for callers, on httptools' parser: what uvicorn's server asks of a protocol, at half of its own one's price.
+"""Serve HTTP/1.1 to callers with httptools' parser, at half the cost of uvicorn's own protocol.
 
-The server around it (signals, sockets, the application's life, graceful shutdown) is uvicorn's. What an application
-sends first and what it sends next leave together, and nothing is set up for a request that most requests do not need.
+Uvicorn provides the server around it: signals, sockets, ASGI lifespan, graceful shutdown. A response's head is sent
+together with the first part of its body, and rarely needed state is created only when needed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpServerProtocol(asyncio.Protocol):
-    """One caller's connection: one exchange at a time, later ones wait for their turn."""
+    """One caller's connection. It handles one exchange at a time; pipelined ones are queued."""
 
     def __init__(
         self,
@@ -29,48 +29,48 @@ class HttpServerProtocol(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Made by uvicorn."""
+        """Implement the constructor that uvicorn calls."""
         self.server = server_state
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: Any = None
         self.writable: asyncio.Future[None] | None = None
-        """Set while the caller takes nothing more."""
+        """Set while the caller's receive buffer is full; done when it has room again."""
         self._app: Any = config.loaded_app
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what asked for the end is answered
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # answer the request that asked to close
         self._exchange: Exchange | None = None
-        self._waiting: deque[Exchange] = deque()
+        self._queue: deque[Exchange] = deque()
         self._reading: Exchange | None = None
         self._paused = False
-        self._patience_s = config.timeout_keep_alive
+        self._keep_alive_s = config.timeout_keep_alive
         self._idle_since = self.loop.time()
-        self._timer = self.loop.call_later(self._patience_s, self._look)
+        self._timer = self.loop.call_later(self._keep_alive_s, self._close_if_idle)
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
 
     def shutdown(self) -> None:
-        """Ends the connection, after the exchange that is under way."""
+        """Close the connection after the exchange in progress."""
         if self._exchange is None:
             self.transport.close()
         else:
             self._exchange.keep_alive = False
 
-    # Called by the event loop.
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A caller is there."""
+        """Register the connection."""
         self.transport = transport
         self.server.connections.add(self)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Parse bytes from the caller."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # it is answered in HTTP/1.1; what comes behind it may be anything
+        except httptools.HttpParserUpgrade:  # answer in HTTP/1.1; later bytes may be any protocol
             if self._exchange is not None:
                 self._exchange.keep_alive = False
         except httptools.HttpParserError as error:
-            log.info("a request is not HTTP: %s", error)
+            log.info("closed a connection: not an HTTP request: %s", error)
             if self._exchange is None:
                 text = b"Invalid HTTP request received."
                 head = b"content-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(text)
@@ -78,50 +78,50 @@ class HttpServerProtocol(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The caller is gone."""
+        """Unregister the connection and cancel its exchange."""
         self.server.connections.discard(self)
         self._timer.cancel()
         self.resume_writing()
-        self._waiting.clear()
+        self._queue.clear()
         if self._exchange is not None:
-            self._exchange.hang_up()
+            self._exchange.disconnect()
 
     def pause_writing(self) -> None:
-        """The caller is slow."""
+        """Make `send` wait: the caller's receive buffer is full."""
         self.writable = self.writable or self.loop.create_future()
 
     def resume_writing(self) -> None:
-        """It has taken most of what it was sent."""
+        """Let `send` continue."""
         writable, self.writable = self.writable, None
         if writable is not None and not writable.done():
             writable.set_result(None)
 
-    def _look(self) -> None:
-        """Closes a connection that has been idle for too long; one timer that seldom goes off costs a call nothing."""
-        left: float = self._patience_s
+    def _close_if_idle(self) -> None:
+        """Close an idle connection after the keep-alive time; one rare timer costs a call nothing."""
+        left: float = self._keep_alive_s
         if self._exchange is None and self._reading is None:
             left += self._idle_since - self.loop.time()
             if left <= 0:
                 self.transport.close()
                 return
-        self._timer = self.loop.call_later(left, self._look)
+        self._timer = self.loop.call_later(left, self._close_if_idle)
 
-    # Called by the parser.
+    # httptools.HttpRequestParser
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         self._url, self._headers = b"", []
 
     def on_url(self, url: bytes) -> None:
-        """Some of its address."""
+        """Add to its URL."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Add a header."""
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is there: its turn has come, or will."""
+        """Begin the exchange, or queue it behind the current one."""
         parser = self._parser
         url = httptools.parse_url(self._url)
         path = url.path.decode("ascii")
@@ -139,49 +139,49 @@ class HttpServerProtocol(asyncio.Protocol):
         if self._exchange is None:
             self._begin(exchange)
         else:
-            self._waiting.append(exchange)
-            self.hold_back()
+            self._queue.append(exchange)
+            self.pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        """Some of its body."""
+        """Add to its body."""
         if self._reading is not None:
-            self._reading.take(body)
+            self._reading.add_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Complete the request."""
         exchange, self._reading = self._reading, None
         if exchange is not None:
-            exchange.whole = True
+            exchange.complete = True
             exchange.wake()
 
-    # Called by the exchange.
+    # exchange.Connection
 
-    def hold_back(self) -> None:
-        """Reads nothing more for now."""
+    def pause_reading(self) -> None:
+        """Stop reading from the caller."""
         if not self._paused:
             self._paused = True
             self.transport.pause_reading()
 
-    def go_on(self) -> None:
-        """Reads again."""
+    def resume_reading(self) -> None:
+        """Read from the caller again."""
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
 
-    def ended(self, exchange: "Exchange") -> None:
-        """An exchange is over: the next one's turn has come."""
+    def finish(self, exchange: Exchange) -> None:
+        """End an exchange: close the connection, or begin the next."""
         self._exchange = None
         self._idle_since = self.loop.time()
         self.server.total_requests += 1
         if not exchange.keep_alive:
             self.transport.close()
             return
-        if self._waiting:
-            self._begin(self._waiting.popleft())
-        if not self._waiting:
-            self.go_on()
+        if self._queue:
+            self._begin(self._queue.popleft())
+        if not self._queue:
+            self.resume_reading()
 
-    def _begin(self, exchange: "Exchange") -> None:
+    def _begin(self, exchange: Exchange) -> None:
         self._exchange = exchange
         task = self.loop.create_task(exchange.run(self._app))
         self.server.tasks.add(task)

@@ -1,4 +1,4 @@
-"""The protocols that agents call models by, each in the log's words: pure, no I/O.
+"""Read and translate the protocols of model calls: Chat Completions, Responses, Anthropic's Messages. Pure, no I/O.
 
-`base.py` says what a protocol must tell; `chat.py`, `responses.py` and `anthropic.py` are one each.
+`base.py` defines their common interface.
 """

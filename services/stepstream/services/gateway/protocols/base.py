@@ -1,10 +1,13 @@
-"""What the gateway needs to know of a protocol of model calls, whichever it is.
+"""Define the interface of a protocol of model calls, and the records that all protocols share.
 
-A protocol is used in two ways. Where the upstream speaks it, the caller's bytes go through and the protocol only reads
-along: `read` the request, `answer` or `stream` the reply. Where the upstream speaks chat completions alone (inference
-workers do), `translation` turns the request into one and the reply back, and the chat protocol reads along.
+A protocol is used in two ways:
 
-Calls that failed, in the log's words: alike for every protocol.
+- The upstream speaks it: the caller's bytes are forwarded, and the protocol only reads them. `read` parses the request,
+  `answer` or `stream` the reply.
+- The upstream speaks only chat completions, as inference workers do: `translation` converts the request to a chat
+  completion and the reply back, and the chat protocol reads both.
+
+"Log" means the records of `stepstream.topics.events`.
 """
 
 from collections.abc import Callable
@@ -18,178 +21,182 @@ ProtocolName = Literal["chat", "responses", "anthropic"]
 
 @dataclass(slots=True)
 class Conversation:
-    """What a request says, in the log's words."""
+    """A request in the log's form."""
 
     messages: list[Message]
-    """The whole prompt: system prompt or instructions first, tool results as messages of role `tool`."""
+    """The prompt: system prompt or instructions first, tool results as messages of role `tool`."""
     model: str
     sampling: Sampling
     stream: bool = False
     user: str | None = None
-    """The person, where the protocol has a field for that (`user`, `safety_identifier`, `metadata.user_id`)."""
+    """The person, from `user`, `safety_identifier` or `metadata.user_id`; None: not given."""
     previous_response_id: str | None = None
-    """Responses API: the response whose conversation `messages` goes on; they are then only what is new."""
+    """Responses API: the response that the call continues; `messages` then holds only the new ones."""
     instructions: int = 0
-    """How many leading messages are `instructions` of this call alone: a call that goes on from its response has its
-    own, so they are no part of the conversation, and the conversation so far goes between them and what is new."""
+    """Number of leading messages that are `instructions` of this call only.
+
+    A call that continues from its response has its own. They precede the conversation without being part of it."""
     tools: Any = None
-    """Tools on offer, as the upstream is told them; None: none, or not known."""
-    hidden: bool = False
-    """Whether it holds more text for the model than messages and tools, which is not recorded."""
+    """Offered tools in the upstream's form; None: none, or unknown."""
+    has_unrecorded_text: bool = False
+    """True if the model sees text besides messages and tools, which no step records."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came back from one call, as far as it is recorded."""
+    """The recorded part of a reply."""
 
     message: Message
     model: str = ""
     finish_reason: str = ""
-    """In the words of chat completions: `stop`, `length`, `tool_calls`, `content_filter`, `error`."""
+    """One of `stop`, `length`, `tool_calls`, `content_filter`, `error`, as in chat completions; empty: not ended."""
     response_id: str = ""
     prompt_token_ids: Any = None
     token_ids: Any = None
     logprobs: list[float] | None = None
     weight_versions: Any = None
     error: str | None = None
-    others: list["Answer"] = field(default_factory=list)
-    """The alternatives to this one, the first (`n` above 1), in their order."""
+    """Class of the error; None: the call succeeded."""
+    alternatives: list["Answer"] = field(default_factory=list)
+    """The other choices (`n` above 1), in their order."""
     usage_prompt_tokens: int | None = None
     usage_response_tokens: int | None = None
-    """As the upstream counts: of all alternatives together."""
+    """The upstream's counts, over all choices."""
     items: list[dict[str, Any]] = field(default_factory=list)
-    """Responses API: what of it, as the caller saw it, a later call may name by an id instead of repeating it."""
+    """Responses API: items in the caller's form that a later call may refer to by id."""
 
-    def every(self) -> list["Answer"]:
-        """This one and its alternatives."""
-        return [self, *self.others]
+    def all_choices(self) -> list["Answer"]:
+        """Return this answer and its alternatives."""
+        return [self, *self.alternatives]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which of the additions to the upstream's request the caller asked for too, and so gets back."""
+class RequestedAdditions:
+    """The additions to the upstream's request that the caller requested too, and therefore receives."""
 
     logprobs: bool
     token_ids: bool
 
 
 class AnswerStream(Protocol):
-    """Gathers the events of one streamed reply into the answer that they spell."""
+    """Collects the events of one streamed reply into an answer."""
 
     def add(self, event: dict[str, Any]) -> bool:
-        """Takes in the JSON of one event's `data`; True if the model said something in it."""
+        """Add the JSON of one event's `data`; return True if it contains output of the model."""
         ...
 
     def answer(self) -> Answer:
-        """What has been said so far; without a finish reason or error if the end has not come."""
+        """Return the answer so far; before the end, without finish reason or error."""
         ...
 
 
 class ChatTranslation(Protocol):
-    """One call in another protocol, made as a chat completion. `request` is the body for `/v1/chat/completions`."""
+    """One call of another protocol as a chat completion."""
 
     request: dict[str, Any]
+    """Body for `/v1/chat/completions`."""
     items: list[dict[str, Any]]
-    """As `Answer.items`, once the answer is whole."""
+    """`Answer.items`, after `reply` or `end`."""
 
     def reply(self, completion: dict[str, Any]) -> dict[str, Any]:
-        """The whole reply, from a chat completion."""
+        """Convert a chat completion to the reply."""
         ...
 
     def feed(self, chunk: dict[str, Any]) -> bytes:
-        """Server-sent events (complete, `event:` lines and blank lines included) for one chunk of a stream."""
+        """Convert one chunk of a stream to complete server-sent events, with `event:` and blank lines."""
         ...
 
     def end(self, error: str | None = None) -> bytes:
-        """The events that end a stream; with `error`, those that say it broke and why."""
+        """Return the events that end a stream; with `error`, those that report it."""
         ...
 
 
 @dataclass(slots=True)
 class History:
-    """What a chat upstream is sent for `previous_response_id`: it keeps no conversations itself."""
+    """The conversation that replaces `previous_response_id`, for an upstream that keeps none itself."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """Chat messages, raw, of the whole conversation up to and with that response."""
+    """Raw chat messages of the whole conversation, up to and including that response."""
     trajectory_id: str = ""
-    """Where that response is recorded."""
-    persons: dict[str, int] = field(default_factory=dict)
-    """Who took part in it, and since when: microseconds since the Unix epoch."""
+    """Trajectory of that response."""
+    participants: dict[str, int] = field(default_factory=dict)
+    """Persons in the conversation, with the time of their first call: microseconds since the Unix epoch."""
 
 
 class ModelProtocol(Protocol):
-    """One protocol."""
+    """Interface of a protocol."""
 
     name: ProtocolName
     path: str
-    """Where its calls go, at the upstream too, as `/v1/chat/completions`."""
+    """Path of its calls at gateway and upstream, as `/v1/chat/completions`."""
 
-    def resolved(self, request: dict[str, Any], known: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
-        """The request with what it only names put in, as far as it is known by its id; to be read and translated."""
+    def resolve_references(
+        self, request: dict[str, Any], lookup: Callable[[str], dict[str, Any] | None]
+    ) -> dict[str, Any]:
+        """Return the request with items in place of their ids, if `lookup` knows them; call it before all others."""
         ...
 
     def read(self, request: dict[str, Any]) -> Conversation:
-        """What a request says; tolerant: what is malformed is kept as JSON text, and is the upstream's to refuse."""
+        """Parse a request; malformed parts become JSON text, since the upstream has to reject them."""
         ...
 
-    def asked(self, request: dict[str, Any]) -> Asked:
-        """Which additions the caller asked for itself."""
+    def requested_additions(self, request: dict[str, Any]) -> RequestedAdditions:
+        """Return the additions that the caller requests itself."""
         ...
 
     def with_additions(self, body: bytes, request: dict[str, Any], plain: bool) -> bytes:
-        """The body for an upstream that can give token ids and logprobs; the caller's own bytes where it can't ask.
+        """Return a body that also requests token ids and logprobs; unchanged if the protocol has no such fields.
 
         Args:
-            body: the caller's.
-            request: what it says.
-            plain: whether the upstream is one of our workers, which give logprobs as numbers alone where these are
-                all that is wanted.
+            body: the caller's body.
+            request: its parsed content.
+            plain: True if the upstream is an inference worker, which can return logprobs as numbers alone.
         """
         ...
 
     def answer(self, reply: dict[str, Any]) -> Answer:
-        """The answer in a whole reply with a status below 400."""
+        """Return the answer in a whole reply with a status below 400."""
         ...
 
     def stream(self) -> AnswerStream:
-        """Reads along with a streamed reply."""
+        """Return a reader of one streamed reply."""
         ...
 
-    def strip(self, body: dict[str, Any], asked: Asked) -> bool:
-        """Takes out of a reply or a stream's event what the caller did not ask for; False if there was nothing."""
+    def strip(self, body: dict[str, Any], requested: RequestedAdditions) -> bool:
+        """Remove additions that the caller did not request from a reply or event; return True if it changed."""
         ...
 
     def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-        """An error of the gateway's own, as this protocol's clients expect it: JSON.
+        """Return the JSON of a gateway error, as this protocol's clients expect it.
 
         Args:
-            message: what to do.
-            kind: its type.
-            code: names it, where its type does not.
-            param: field of the request that is to blame.
+            message: fault and remedy.
+            kind: type of the error.
+            code: more specific than the type.
+            param: request field at fault.
         """
         ...
 
     def error_event(self, message: str, kind: str) -> bytes:
-        """The same as the last server-sent event of a stream that broke."""
+        """Return the error as the last server-sent event of a broken stream."""
         ...
 
     def translation(self, request: dict[str, Any], history: History | None) -> ChatTranslation | None:
-        """The call as a chat completion; None for chat itself.
+        """Translate the call to a chat completion; None for chat itself.
 
         Raises:
-            BadRequest: it asks for what a chat completion cannot do (as a built-in web search).
+            BadRequest: a chat completion cannot do it (as a built-in web search).
         """
         ...
 
 
-def failed(error: str, model: str = "") -> Answer:
-    """The answer of a call that failed."""
+def failed_answer(error: str, model: str = "") -> Answer:
+    """Return the answer of a failed call."""
     return Answer(new_message(role="assistant"), model=model, finish_reason="error", error=error)
 
 
 def error_class(body: Any, status: int) -> str:
-    """The class of an upstream's error: what its body says, else its HTTP status."""
+    """Return the class of an upstream's error: the type in its body, else its HTTP status."""
     error = body.get("error", body) if isinstance(body, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
     return kind if isinstance(kind, str) and kind else f"http_{status}"

@@ -1,1 +1,1 @@
-"""Speak Anthropic's Messages over Chat Completions."""
+"""Read Anthropic's Messages, and translate it to Chat Completions and back."""

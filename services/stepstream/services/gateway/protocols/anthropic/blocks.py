@@ -1,8 +1,7 @@
-"""Anthropic's content blocks as messages of the log.
+"""Convert Anthropic's content blocks to messages of the log. Pure.
 
-A reply that is recorded and the same reply as it comes back in the next request must become equal messages, or the
-prompt would look new: so decorations (`cache_control`, citations, signatures) are left out, and a tool's input is
-written by one rule.
+A recorded reply and the same reply in the next request must become equal messages, or the prompt would look new.
+Therefore `cache_control`, citations and signatures are left out, and a tool's input is always serialised the same way.
 """
 
 from typing import Any
@@ -11,11 +10,11 @@ from stepstream.services.gateway.protocols.messages import content_text, json_te
 from stepstream.topics.events import Message, ToolCall, new_message, new_tool_call
 
 INVALID_JSON = "INVALID_JSON"
-"""The one key of the `input` that stands for arguments which are no JSON object: Anthropic's own convention."""
+"""The single key of an `input` whose arguments were not a JSON object: Anthropic's convention."""
 
 
 def prompt_messages(request: dict[str, Any]) -> list[Message]:
-    """The whole prompt of a request; what is malformed is kept as JSON text."""
+    """Return the whole prompt of a request; malformed parts become JSON text."""
     system, turns = request.get("system"), request.get("messages")
     messages = [new_message(role="system", content=block_text(system))] if system else []
     for turn in turns if isinstance(turns, list) else ():
@@ -24,46 +23,47 @@ def prompt_messages(request: dict[str, Any]) -> list[Message]:
 
 
 def assistant_message(content: Any) -> Message:
-    """What the model said in a list of blocks, or in a string.
+    """Return the message in a list of blocks, or in a string.
 
-    Tools that the provider runs itself (`server_tool_use`, `mcp_tool_use`) are tool calls whose result is known.
+    Tools that the provider runs itself (`server_tool_use`, `mcp_tool_use`) become tool calls with their result.
     """
     if not isinstance(content, list):
         return new_message(role="assistant", content=text(content))
     parts: list[Any] = []
-    thoughts: list[str] = []
+    thinking: list[str] = []
     calls: list[ToolCall] = []
     by_id: dict[str, ToolCall] = {}
     for block in content:
         kind = text(block.get("type")) if isinstance(block, dict) else ""
         if kind == "thinking":
-            thoughts.append(text(block.get("thinking")))
+            thinking.append(text(block.get("thinking")))
         elif kind == "redacted_thinking":
-            thoughts.append(json_text(_bare(block)))
+            thinking.append(json_text(_undecorated(block)))
         elif kind.endswith("tool_use"):
             calls.append(_tool_call(block))
             by_id[calls[-1]["call_id"]] = calls[-1]
-        elif kind.endswith("tool_result") and (answered := by_id.get(text(block.get("tool_use_id")))) is not None:
-            answered["result"], answered["error"] = _server_result(block)
+        elif kind.endswith("tool_result") and (call := by_id.get(text(block.get("tool_use_id")))) is not None:
+            call["result"], call["error"] = _server_result(block)
         elif not _is_text(block) or block["text"]:
             parts.append(block)
-    reasoning = "\n".join([thought for thought in thoughts if thought])
+    reasoning = "\n".join([part for part in thinking if part])
     return new_message(role="assistant", content=block_text(parts), tool_calls=calls, reasoning=reasoning or None)
 
 
 def block_text(content: Any) -> str:
-    """Blocks or a string as text; blocks that are not text as JSON, without decorations."""
-    return content_text([_bare(block) for block in content] if isinstance(content, list) else content)
+    """Return blocks or a string as text; with blocks of other types, as JSON without decorations."""
+    return content_text([_undecorated(block) for block in content] if isinstance(content, list) else content)
 
 
 def result_text(block: dict[str, Any]) -> str:
-    """What a `tool_result` says; a failed one begins with `Error`, as no message has a field for that."""
-    said = block_text(block.get("content"))
-    return f"Error: {said}" if block.get("is_error") is True and not said.lower().startswith("error") else said
+    """Return the text of a `tool_result`; a failed one begins with `Error`, since messages have no such field."""
+    result = block_text(block.get("content"))
+    is_marked = result.lower().startswith("error")
+    return f"Error: {result}" if block.get("is_error") is True and not is_marked else result
 
 
 def arguments_text(tool_input: Any) -> str:
-    """A tool's input as JSON text, compact, in the order in which the model wrote it."""
+    """Return a tool's input as compact JSON, in the model's order."""
     if isinstance(tool_input, dict) and len(tool_input) == 1 and isinstance(tool_input.get(INVALID_JSON), str):
         return str(tool_input[INVALID_JSON])
     return "{}" if tool_input is None else text(tool_input)
@@ -99,23 +99,23 @@ def _server_result(block: dict[str, Any]) -> tuple[str, str | None]:
     error = content.get("error_code") if isinstance(content, dict) else None
     if error is None and block.get("is_error") is True:
         error = "tool_error"
-    told = content if isinstance(content, list) else [content] if content is not None else []
-    return block_text(told), None if error is None else text(error)
+    blocks = content if isinstance(content, list) else [content] if content is not None else []
+    return block_text(blocks), None if error is None else text(error)
 
 
 def _is_text(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
-def _bare(block: Any) -> Any:
+def _undecorated(block: Any) -> Any:
     if isinstance(block, list):
-        return [_bare(item) for item in block]
+        return [_undecorated(item) for item in block]
     if not isinstance(block, dict):
         return block
     if _is_text(block):
         return {"type": "text", "text": block["text"]}
     return {
-        name: _bare(value) if name in ("content", "source") else value
+        name: _undecorated(value) if name in ("content", "source") else value
         for name, value in block.items()
         if value is not None and name != "cache_control"
     }

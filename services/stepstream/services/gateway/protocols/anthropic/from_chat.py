@@ -1,7 +1,4 @@
-"""A chat completion's reply as a message of Anthropic's, whole or streamed.
-
-Anthropic's server-sent events and errors, as its clients expect them.
-"""
+"""Translate a chat completion's reply to Anthropic's message, whole or streamed. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -26,26 +23,13 @@ _ERROR_TYPES = frozenset(
         "overloaded_error",
     }
 )
-_OURS = {"upstream_unavailable": "overloaded_error", "backlog_full": "overloaded_error"}
-
-
-def event(data: dict[str, Any]) -> bytes:
-    """One event; its name is the `type` of its data."""
-    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), orjson.dumps(data))
-
-
-def error_event(message: str, kind: str) -> dict[str, Any]:
-    """An error's body, which is an error event's data too; kinds that Anthropic does not have are `api_error`."""
-    known = kind if kind in _ERROR_TYPES else _OURS.get(kind, "api_error")
-    return {"type": "error", "error": {"type": known, "message": message}}
-
-
+_MAPPED_ERROR_TYPES = {"upstream_unavailable": "overloaded_error", "backlog_full": "overloaded_error"}
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
 _BLOCK_DELTAS = {"text": "text_delta", "thinking": "thinking_delta"}
 
 
 class AnthropicTranslation:
-    """See `ChatTranslation`. Reasoning is shown where the request switches thinking on, without a signature."""
+    """A `ChatTranslation`. Reasoning becomes thinking without a signature, if the request enables thinking."""
 
     def __init__(self, chat: dict[str, Any], request: dict[str, Any]) -> None:
         self.request = chat
@@ -56,18 +40,18 @@ class AnthropicTranslation:
         self._events = _Events(self._thinking, self._stops)
 
     def reply(self, completion: dict[str, Any]) -> dict[str, Any]:
-        """The message; an error's body where the completion has no choice."""
+        """Return the message; the body of an error if the completion has no choice."""
         choices = completion.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
-        said = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(said, dict):
+        reply = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(choice, dict) or not isinstance(reply, dict):
             return error_event("the upstream answered without a message", "api_error")
         content: list[dict[str, Any]] = []
-        if self._thinking and (thought := _reasoning(said)):
-            content.append({"type": "thinking", "thinking": thought, "signature": ""})
-        if spoken := _spoken(said):
-            content.append({"type": "text", "text": spoken})
-        calls = [_Call().add(call) for call in said.get("tool_calls") or ()]
+        if self._thinking and (thinking := _reasoning(reply)):
+            content.append({"type": "thinking", "thinking": thinking, "signature": ""})
+        if answer := _content_or_refusal(reply):
+            content.append({"type": "text", "text": answer})
+        calls = [_Call().add(call) for call in reply.get("tool_calls") or ()]
         content += [call.block() | {"input": tool_input(call.arguments)} for call in calls]
         return _message(completion, content) | {
             **_stop(choice, bool(calls), self._stops),
@@ -75,23 +59,23 @@ class AnthropicTranslation:
         }
 
     def feed(self, chunk: dict[str, Any]) -> bytes:
-        """The events that this chunk makes."""
+        """Return the events of one chunk."""
         return b"".join(self._events.add(chunk))
 
     def end(self, error: str | None = None) -> bytes:
-        """The last events; after an error that the upstream told, none."""
+        """Return the last events; none after an error of the upstream."""
         return b"".join(self._events.end(error))
 
 
 class _Call:
-    """One tool call on its way."""
+    """One tool call so far."""
 
     def __init__(self) -> None:
         self.id = self.name = self.arguments = ""
-        self.begun = False
+        self.started = False
 
     def add(self, part: dict[str, Any]) -> "_Call":
-        """Takes in a piece of it."""
+        """Add a piece of it."""
         function = part.get("function") or {}
         self.id = text(part.get("id")) or self.id
         self.name += text(function.get("name"))
@@ -99,11 +83,11 @@ class _Call:
         return self
 
     def block(self) -> dict[str, Any]:
-        """Its block as a stream begins it."""
+        """Return the block that begins it in a stream."""
         return {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
 
-    def complete(self) -> bool:
-        """Whether its arguments are a whole JSON value."""
+    def is_complete(self) -> bool:
+        """Return True if the arguments are a complete JSON value."""
         try:
             orjson.loads(self.arguments)
         except orjson.JSONDecodeError:
@@ -112,10 +96,10 @@ class _Call:
 
 
 class _Events:
-    """Anthropic's stream has one open block at a time, so what belongs to a later block waits.
+    """Converts chunks to events. Anthropic's stream has one open block at a time; deltas of later blocks are buffered.
 
-    Text and thinking go on as they come. A call's arguments are sent in one piece, checked: clients fail on a piece
-    that is no beginning of JSON, and Anthropic's own streams are checked too.
+    Text and thinking are sent immediately. A call's arguments are validated and sent in one piece, since clients fail
+    on a piece that does not begin JSON; Anthropic validates its own streams too.
     """
 
     def __init__(self, thinking: bool, stops: frozenset[str]) -> None:
@@ -125,16 +109,16 @@ class _Events:
         self._index = -1
         self._open: str | None = None
         self._calls: dict[Any, _Call] = {}
-        self._waiting: list[_Call] = []
-        self._late: list[tuple[str, str]] = []
+        self._unsent_calls: list[_Call] = []
+        self._text_after_calls: list[tuple[str, str]] = []
         self._last: dict[str, Any] | None = None
         self._usage: dict[str, Any] | None = None
 
     def add(self, chunk: dict[str, Any]) -> Iterable[bytes]:
         if self._ended:
             return
-        if told := chunk.get("error"):
-            yield from self.end(text(told.get("message")) if isinstance(told, dict) else text(told))
+        if error := chunk.get("error"):
+            yield from self.end(text(error.get("message")) if isinstance(error, dict) else text(error))
             return
         if not self._started:
             self._started = True
@@ -153,9 +137,9 @@ class _Events:
             message = error or "the upstream's answer ended before it was complete"
             yield event(error_event(message, "api_error"))
             return
-        yield from self._advance(last=True)
-        for kind, piece in self._late:
-            yield from self._say(kind, piece)
+        yield from self._send_calls(last=True)
+        for kind, piece in self._text_after_calls:
+            yield from self._send_text(kind, piece)
         yield from self._close()
         stop = _stop(self._last, bool(self._calls), self._stops)
         yield event({"type": "message_delta", "delta": stop, "usage": _usage(self._usage)})
@@ -163,42 +147,45 @@ class _Events:
 
     def _choice(self, choice: dict[str, Any]) -> Iterable[bytes]:
         delta = choice.get("delta") or {}
-        for kind, piece in (("thinking", _reasoning(delta) if self._thinking else ""), ("text", _spoken(delta))):
+        for kind, piece in (
+            ("thinking", _reasoning(delta) if self._thinking else ""),
+            ("text", _content_or_refusal(delta)),
+        ):
             if piece and self._calls:
-                self._late.append((kind, piece))
+                self._text_after_calls.append((kind, piece))
             elif piece:
-                yield from self._say(kind, piece)
+                yield from self._send_text(kind, piece)
         for position, part in enumerate(delta.get("tool_calls") or ()):
             index = part.get("index", position)
             if index not in self._calls:
                 self._calls[index] = _Call()
-                self._waiting.append(self._calls[index])
+                self._unsent_calls.append(self._calls[index])
             self._calls[index].add(part)
-            yield from self._advance(last=False)
+            yield from self._send_calls(last=False)
         if choice.get("finish_reason"):
             self._last = choice
 
-    def _say(self, kind: str, piece: str) -> Iterable[bytes]:
+    def _send_text(self, kind: str, piece: str) -> Iterable[bytes]:
         if self._open != kind:
             more = {"signature": ""} if kind == "thinking" else {}
             yield from self._begin(kind, {"type": kind, kind: "", **more})
         yield self._delta({"type": _BLOCK_DELTAS[kind], kind: piece})
 
-    def _advance(self, *, last: bool) -> Iterable[bytes]:
-        """Sends the calls that can be sent, in their order; at the end all."""
-        while self._waiting:
-            call = self._waiting[0]
-            if not call.begun:
-                if not (last or call.arguments or len(self._waiting) > 1):
-                    return  # its name may not be whole
-                call.begun = True
+    def _send_calls(self, *, last: bool) -> Iterable[bytes]:
+        """Send the calls that are complete, in their order; at the end all."""
+        while self._unsent_calls:
+            call = self._unsent_calls[0]
+            if not call.started:
+                if not (last or call.arguments or len(self._unsent_calls) > 1):
+                    return  # its name may be incomplete
+                call.started = True
                 yield from self._begin("tool_use", call.block())
-            if not (last or (len(self._waiting) > 1 and call.complete())):
+            if not (last or (len(self._unsent_calls) > 1 and call.is_complete())):
                 return
-            given = tool_input(call.arguments)
-            checked = call.arguments if call.arguments and INVALID_JSON not in given else json_text(given)
-            yield self._delta({"type": "input_json_delta", "partial_json": checked})
-            self._waiting.pop(0)
+            value = tool_input(call.arguments)
+            valid = call.arguments if call.arguments and INVALID_JSON not in value else json_text(value)
+            yield self._delta({"type": "input_json_delta", "partial_json": valid})
+            self._unsent_calls.pop(0)
 
     def _begin(self, kind: str, block: dict[str, Any]) -> Iterable[bytes]:
         yield from self._close()
@@ -225,16 +212,16 @@ def _message(completion: dict[str, Any], content: list[dict[str, Any]]) -> dict[
     }
 
 
-def _spoken(said: dict[str, Any]) -> str:
-    return text(said.get("content")) or text(said.get("refusal"))
+def _content_or_refusal(message: dict[str, Any]) -> str:
+    return text(message.get("content")) or text(message.get("refusal"))
 
 
-def _reasoning(said: dict[str, Any]) -> str:
-    return text(said.get("reasoning_content")) or text(said.get("reasoning"))
+def _reasoning(message: dict[str, Any]) -> str:
+    return text(message.get("reasoning_content")) or text(message.get("reasoning"))
 
 
 def _stop(choice: dict[str, Any], calls: bool, stops: frozenset[str]) -> dict[str, Any]:
-    """Why it ended. A forced call ends with `stop`; vLLM tells in `stop_reason` at which sequence it stopped."""
+    """Return the stop reason. A forced call ends with `stop`; vLLM puts the matched sequence into `stop_reason`."""
     reason, matched = text(choice.get("finish_reason")), choice.get("stop_reason")
     if calls and reason not in ("length", "content_filter"):
         return {"stop_reason": "tool_use", "stop_sequence": None}
@@ -244,7 +231,7 @@ def _stop(choice: dict[str, Any], calls: bool, stops: frozenset[str]) -> dict[st
 
 
 def _usage(usage: Any) -> dict[str, int]:
-    """Anthropic counts tokens read from a cache apart from the rest of the prompt."""
+    """Return Anthropic's usage, which counts cached prompt tokens separately."""
     counts = usage if isinstance(usage, dict) else {}
     details = counts.get("prompt_tokens_details")
     cached = count(details.get("cached_tokens")) if isinstance(details, dict) else None
@@ -254,3 +241,14 @@ def _usage(usage: Any) -> dict[str, int]:
         "cache_read_input_tokens": cached or 0,
         "output_tokens": count(counts.get("completion_tokens")) or 0,
     }
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """Return a server-sent event named by the `type` of its data."""
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), orjson.dumps(data))
+
+
+def error_event(message: str, kind: str) -> dict[str, Any]:
+    """Return the body of an error, also the data of its event; types unknown to Anthropic become `api_error`."""
+    known = kind if kind in _ERROR_TYPES else _MAPPED_ERROR_TYPES.get(kind, "api_error")
+    return {"type": "error", "error": {"type": known, "message": message}}

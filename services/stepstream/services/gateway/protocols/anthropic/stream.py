@@ -1,4 +1,4 @@
-"""Reads along with Anthropic's stream: its events spell the content blocks of one message."""
+"""Collect the events of Anthropic's stream into an answer; read whole messages. Pure."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ FINISH_REASONS = {
     "refusal": "content_filter",
 }
 _PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-_GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
-class StreamedMessage:
-    """Gathers the events of one stream. Events and deltas that it does not know say nothing that is recorded."""
+class AnthropicStream:
+    """Collects the events of one stream; unknown events and deltas are ignored."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {}
@@ -32,10 +32,10 @@ class StreamedMessage:
         self._error: str | None = None
 
     def add(self, event: dict[str, Any]) -> bool:
-        """Takes in the JSON of one event's `data`; True if the model said something in it."""
-        kind = event.get("type")  # below, `|` and not `dict`, which would take a list of pairs for an object
+        """Add the JSON of one event's `data`; return True if it contains output of the model."""
+        kind = event.get("type")  # `x | {}` below rejects a list of pairs, which `dict(x)` would accept
         if kind == "content_block_delta":
-            return self._grow(event["index"], event["delta"])
+            return self._append(event["index"], event["delta"])
         if kind == "content_block_start":
             block = event["content_block"]
             self._blocks[event["index"]] = block | {}
@@ -51,15 +51,15 @@ class StreamedMessage:
         return False
 
     def answer(self) -> Answer:
-        """What has been said so far."""
+        """Return the answer so far."""
         blocks = [self._block(index, block) for index, block in self._blocks.items()]
         answer = answer_of(self._message | {"content": blocks, "usage": self._usage})
         if self._error is not None:
             answer.error, answer.finish_reason = self._error, "error"
         return answer
 
-    def _grow(self, index: Any, delta: dict[str, Any]) -> bool:
-        field = _GROWING.get(delta["type"])
+    def _append(self, index: Any, delta: dict[str, Any]) -> bool:
+        field = _DELTA_FIELDS.get(delta["type"])
         if field is None:
             return False
         piece = text(delta.get(field))
@@ -67,19 +67,19 @@ class StreamedMessage:
         return bool(piece)
 
     def _count(self, usage: Any) -> None:
-        """Counts are totals, and later ones leave out what has not changed."""
+        """Update the counts: they are totals, and later events omit unchanged ones."""
         if isinstance(usage, dict):
             self._usage |= {name: value for name, value in usage.items() if value is not None}
 
-    def _block(self, index: Any, begun: dict[str, Any]) -> dict[str, Any]:
-        grown = {name: "".join(pieces) for (at, name), pieces in self._pieces.items() if at == index}
-        written = grown.pop("partial_json", "")
-        block = begun | {name: text(begun.get(name)) + more for name, more in grown.items()}
-        return block | {"input": tool_input(written)} if written else block
+    def _block(self, index: Any, start: dict[str, Any]) -> dict[str, Any]:
+        texts = {name: "".join(pieces) for (at, name), pieces in self._pieces.items() if at == index}
+        arguments = texts.pop("partial_json", "")
+        block = start | {name: text(start.get(name)) + more for name, more in texts.items()}
+        return block | {"input": tool_input(arguments)} if arguments else block
 
 
 def answer_of(reply: dict[str, Any]) -> Answer:
-    """The answer in a whole message."""
+    """Return the answer in a whole message."""
     content = reply.get("content")
     message = assistant_message(content)
     if reply.get("type") == "error":
@@ -100,7 +100,7 @@ def answer_of(reply: dict[str, Any]) -> Answer:
 
 
 def tool_input(arguments: str) -> dict[str, Any]:
-    """Arguments as the object that a tool's `input` must be; what is none is kept as text under `INVALID_JSON`."""
+    """Return arguments as a tool's `input`, which must be an object; other text becomes the value of `INVALID_JSON`."""
     try:
         value = orjson.loads(arguments or "{}")
     except orjson.JSONDecodeError:
@@ -109,7 +109,7 @@ def tool_input(arguments: str) -> dict[str, Any]:
 
 
 def error_type(body: dict[str, Any]) -> str:
-    """The class of an error in a body or an event."""
+    """Return the class of an error in a body or an event."""
     error = body.get("error")
     kind = error.get("type") if isinstance(error, dict) else None
     return kind if isinstance(kind, str) and kind else "error"

@@ -1,4 +1,4 @@
-"""A request of Anthropic's Messages API as a chat completion, for upstreams that speak nothing else."""
+"""Translate a request of Anthropic's Messages API to a chat completion. Pure."""
 
 from typing import Any
 
@@ -6,34 +6,34 @@ from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.anthropic.blocks import result_text
 from stepstream.services.gateway.protocols.messages import json_text, text
 
-_SAME = ("model", "max_tokens", "temperature", "top_p", "top_k")
-_SERVED_BY_ANTHROPIC = ("mcp_servers", "container")
-_THOUGHTS = ("thinking", "redacted_thinking")
-_ELSEWHERE = "leave it out, or name a model of an upstream that speaks Anthropic's Messages"
+_UNCHANGED = ("model", "max_tokens", "temperature", "top_p", "top_k")
+_ANTHROPIC_ONLY = ("mcp_servers", "container")
+_THINKING = ("thinking", "redacted_thinking")
+_REMEDY = "leave it out, or name a model of an upstream that speaks Anthropic's Messages"
 
 Chat = dict[str, Any]
 
 
 def chat_request(request: dict[str, Any]) -> Chat:
-    """The body for `/v1/chat/completions`.
+    """Return the body for `/v1/chat/completions`.
 
-    Thinking, prompt caching and service tiers are left out: they change how, not what is answered.
+    Thinking, prompt caching and service tiers are dropped: the answer is still valid without them.
 
     Raises:
-        BadRequest: something in it cannot be said in a chat completion.
+        BadRequest: a chat completion cannot express some of it.
     """
-    for name in _SERVED_BY_ANTHROPIC:
+    for name in _ANTHROPIC_ONLY:
         if request.get(name):
-            raise _cannot(f"'{name}'")
-    chat: Chat = {name: request[name] for name in _SAME if request.get(name) is not None}
+            raise _unsupported(f"'{name}'")
+    chat: Chat = {name: request[name] for name in _UNCHANGED if request.get(name) is not None}
     chat["messages"] = _messages(request)
     if tools := _list(request, "tools"):
         chat["tools"] = [_tool(tool) for tool in tools]
-    _choose(chat, request.get("tool_choice"))
+    _set_tool_choice(chat, request.get("tool_choice"))
     if stops := _list(request, "stop_sequences"):
         chat["stop"] = stops
-    if (wanted := _format(request)) is not None:
-        chat["response_format"] = wanted
+    if (response_format := _format(request)) is not None:
+        chat["response_format"] = response_format
     metadata = request.get("metadata")
     if isinstance(metadata, dict) and metadata.get("user_id") is not None:
         chat["user"] = metadata["user_id"]
@@ -59,21 +59,23 @@ def _messages(request: dict[str, Any]) -> list[Chat]:
         else:
             raise BadRequest(f"{where}: 'role' must be user, assistant or system")
     if messages[-1]["role"] == "assistant":
-        raise _cannot("an answer that goes on from a last message of the assistant's (prefill)")
+        raise _unsupported("an answer that continues a last message of the assistant (prefill)")
     return messages
 
 
 def _user(content: Any, where: str) -> list[Chat]:
-    """Tools' results first, as chat completions want them right after the calls; their pictures come with the rest."""
+    """Return tool results first, since chat completions require them after the calls; their images come last."""
     results: list[Chat] = []
     parts: list[Chat] = []
     for block in _blocks(content, where):
         if block.get("type") == "tool_result":
             inner = _parts(block.get("content"), where)
-            said = "".join([part["text"] for part in inner if part["type"] == "text"])
-            answer = {"content": said, "is_error": block.get("is_error")}
+            result = {
+                "content": "".join([part["text"] for part in inner if part["type"] == "text"]),
+                "is_error": block.get("is_error"),
+            }
             results.append(
-                {"role": "tool", "tool_call_id": text(block.get("tool_use_id")), "content": result_text(answer)}
+                {"role": "tool", "tool_call_id": text(block.get("tool_use_id")), "content": result_text(result)}
             )
             parts += [part for part in inner if part["type"] != "text"]
         else:
@@ -82,24 +84,22 @@ def _user(content: Any, where: str) -> list[Chat]:
 
 
 def _assistant(content: Any, where: str) -> Chat:
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[Chat] = []
     for block in _blocks(content, where):
         kind = block.get("type")
         if kind == "tool_use":
-            given = block.get("input")
-            function = {"name": text(block.get("name")), "arguments": json_text({} if given is None else given)}
+            value = block.get("input")
+            function = {"name": text(block.get("name")), "arguments": json_text({} if value is None else value)}
             calls.append({"id": text(block.get("id")), "type": "function", "function": function})
         elif kind == "text":
-            said.append(text(block.get("text")))
-        elif kind not in _THOUGHTS:
-            raise _cannot(f"{where}: a block of type '{kind}'")
-    spoken = "".join(said)
-    return {"role": "assistant", "content": spoken or None, "tool_calls": calls} if calls else _said(spoken)
-
-
-def _said(spoken: str) -> Chat:
-    return {"role": "assistant", "content": spoken}
+            texts.append(text(block.get("text")))
+        elif kind not in _THINKING:
+            raise _unsupported(f"{where}: a block of type '{kind}'")
+    answer = "".join(texts)
+    if calls:
+        return {"role": "assistant", "content": answer or None, "tool_calls": calls}
+    return {"role": "assistant", "content": answer}
 
 
 def _parts(content: Any, where: str) -> list[Chat]:
@@ -130,7 +130,9 @@ def _part(block: dict[str, Any], where: str) -> Chat:
     if isinstance(source, dict) and kind == "document" and source_type == "base64":
         name = text(block.get("title")) or "document.pdf"
         return {"type": "file", "file": {"filename": name, "file_data": _data_url(source)}}
-    raise _cannot(f"{where}: a block of type '{kind}'" + (f" with a source of type '{source_type}'" if source_type else ""))
+    raise _unsupported(
+        f"{where}: a block of type '{kind}'" + (f" with a source of type '{source_type}'" if source_type else "")
+    )
 
 
 def _data_url(source: dict[str, Any]) -> str:
@@ -138,7 +140,7 @@ def _data_url(source: dict[str, Any]) -> str:
 
 
 def _content(parts: list[Chat]) -> Any:
-    """A string where there is one text or none: every upstream takes that."""
+    """Return a string for at most one text, which every upstream accepts; else the parts."""
     if not parts:
         return ""
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
@@ -148,7 +150,7 @@ def _tool(tool: Any) -> Chat:
     if not isinstance(tool, dict) or not isinstance(tool.get("name", ""), str):
         raise BadRequest("'tools' must be a list of tools with a name")
     if tool.get("type") not in (None, "custom"):
-        raise _cannot(f"the tool '{tool['type']}', whose schema or server is Anthropic's,")
+        raise _unsupported(f"the tool '{tool['type']}', whose schema or server is Anthropic's,")
     function = {
         "name": text(tool.get("name")),
         "parameters": tool.get("input_schema") or {"type": "object", "properties": {}},
@@ -157,7 +159,7 @@ def _tool(tool: Any) -> Chat:
     return {"type": "function", "function": function}
 
 
-def _choose(chat: Chat, choice: Any) -> None:
+def _set_tool_choice(chat: Chat, choice: Any) -> None:
     if not isinstance(choice, dict):
         return
     kind = choice.get("type")
@@ -173,14 +175,14 @@ def _choose(chat: Chat, choice: Any) -> None:
 
 def _format(request: dict[str, Any]) -> Chat | None:
     config = request.get("output_config")
-    wanted = config.get("format") if isinstance(config, dict) else None
-    if wanted is None:
-        wanted = request.get("output_format")  # its name while it was a beta
-    if wanted is None:
+    schema = config.get("format") if isinstance(config, dict) else None
+    if schema is None:
+        schema = request.get("output_format")  # its name during the beta
+    if schema is None:
         return None
-    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
+    if not isinstance(schema, dict) or schema.get("type") != "json_schema":
         raise BadRequest("'output_config.format' must be of type json_schema")
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": wanted.get("schema"), "strict": True}}
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema.get("schema"), "strict": True}}
 
 
 def _list(request: dict[str, Any], name: str) -> list[Any]:
@@ -190,5 +192,5 @@ def _list(request: dict[str, Any], name: str) -> list[Any]:
     return value or []
 
 
-def _cannot(what: str) -> BadRequest:
-    return BadRequest(f"{what} cannot be had of this model, which is served as chat completions: {_ELSEWHERE}")
+def _unsupported(feature: str) -> BadRequest:
+    return BadRequest(f"{feature} is not available for this model, which is served as chat completions: {_REMEDY}")

@@ -1,1 +1,1 @@
-"""Speak OpenAI's Chat Completions."""
+"""Read OpenAI's Chat Completions."""

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: what inference workers speak, and what the other protocols are translated into."""
+"""Read OpenAI's Chat Completions: the protocol of inference workers, and the target of translations. Pure."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,22 +8,22 @@ import orjson
 from stepstream.services.gateway.errors import error_body
 from stepstream.services.gateway.protocols.base import (
     Answer,
-    Asked,
     ChatTranslation,
     Conversation,
     History,
     ProtocolName,
-    failed,
+    RequestedAdditions,
+    failed_answer,
 )
 from stepstream.services.gateway.protocols.chat.stream import ChatStream, token_logprobs
 from stepstream.services.gateway.protocols.messages import count, number, record_message
 from stepstream.topics.events import Sampling, new_sampling
 
 _HIDDEN = {"documents", "functions", "chat_template"}
-"""Fields that servers of token ids put into the prompt, and no step has a place for."""
+"""Request fields whose text servers put into the prompt, and which no step records."""
 ADDITIONS = ("logprobs", "return_token_ids")
 PLAIN = "plain_logprobs"
-"""What our workers are asked for as well: logprobs as an array of numbers, which are read in a tenth of the time."""
+"""Extra field for inference workers: logprobs as an array of numbers, which parses ten times as fast."""
 _ADDED = {name: b',"%b":true' % name.encode() for name in (*ADDITIONS, PLAIN)}
 
 
@@ -33,12 +33,14 @@ class ChatCompletions:
     name: ProtocolName = "chat"
     path = "/v1/chat/completions"
 
-    def resolved(self, request: dict[str, Any], known: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
-        """The request itself: it names nothing."""
+    def resolve_references(
+        self, request: dict[str, Any], lookup: Callable[[str], dict[str, Any] | None]
+    ) -> dict[str, Any]:
+        """Return the request: it has no references."""
         return request
 
     def read(self, request: dict[str, Any]) -> Conversation:
-        """What a request says; what is malformed is kept as JSON text, and is the upstream's to refuse."""
+        """Parse a request; malformed parts become JSON text, since the upstream has to reject them."""
         raw, model = request.get("messages"), request.get("model")
         user = request.get("safety_identifier") or request.get("user")
         return Conversation(
@@ -48,17 +50,17 @@ class ChatCompletions:
             stream=request.get("stream") is True,
             user=user if isinstance(user, str) else None,
             tools=request.get("tools"),
-            hidden=not _HIDDEN.isdisjoint(request),
+            has_unrecorded_text=not _HIDDEN.isdisjoint(request),
         )
 
-    def asked(self, request: dict[str, Any]) -> Asked:
-        """Which additions the caller asked for itself."""
-        return Asked(bool(request.get("logprobs")), bool(request.get("return_token_ids")))
+    def requested_additions(self, request: dict[str, Any]) -> RequestedAdditions:
+        """Return the additions that the caller requests itself."""
+        return RequestedAdditions(bool(request.get("logprobs")), bool(request.get("return_token_ids")))
 
     def with_additions(self, body: bytes, request: dict[str, Any], plain: bool) -> bytes:
-        """The body to send on: the caller's own bytes, asking for token ids and logprobs as well."""
+        """Return the caller's bytes with fields that request token ids and logprobs."""
         missing = [name for name in ADDITIONS if request.get(name) is not True]
-        if plain and not request.get("logprobs"):  # the caller does not get to see them
+        if plain and not request.get("logprobs"):  # the caller does not receive them
             missing.append(PLAIN)
         if not missing:
             return body
@@ -68,23 +70,23 @@ class ChatCompletions:
         return orjson.dumps(request | dict.fromkeys(missing, True))
 
     def answer(self, reply: dict[str, Any]) -> Answer:
-        """The answer in the body of a chat completion."""
+        """Return the answer in a chat completion."""
         choices = reply.get("choices")
         if not isinstance(choices, list) or not choices:
-            return failed("malformed_response")
-        first, *others = [_alternative(reply, choice) for choice in choices]
-        first.others = others
+            return failed_answer("malformed_response")
+        first, *alternatives = [_choice_answer(reply, choice) for choice in choices]
+        first.alternatives = alternatives
         first.usage_prompt_tokens, first.usage_response_tokens = usage_of(reply.get("usage"))
         return first
 
     def stream(self) -> ChatStream:
-        """Reads along with a streamed reply."""
+        """Return a reader of one streamed reply."""
         return ChatStream()
 
-    def strip(self, body: dict[str, Any], asked: Asked) -> bool:
-        """Takes out of a reply or a chunk what the caller did not ask for; False if there was nothing."""
+    def strip(self, body: dict[str, Any], requested: RequestedAdditions) -> bool:
+        """Remove additions that the caller did not request from a reply or chunk; return True if it changed."""
         changed = False
-        if not asked.token_ids and "prompt_token_ids" in body:
+        if not requested.token_ids and "prompt_token_ids" in body:
             del body["prompt_token_ids"]
             changed = True
         choices = body.get("choices")
@@ -93,24 +95,24 @@ class ChatCompletions:
         for choice in choices:
             if not isinstance(choice, dict):
                 continue
-            if not asked.token_ids and "token_ids" in choice:
+            if not requested.token_ids and "token_ids" in choice:
                 del choice["token_ids"]
                 changed = True
-            if not asked.logprobs and choice.get("logprobs") is not None:
+            if not requested.logprobs and choice.get("logprobs") is not None:
                 choice["logprobs"] = None
                 changed = True
         return changed
 
     def error_body(self, message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-        """An error of the gateway's own, as OpenAI's clients read it."""
+        """Return the JSON of a gateway error in OpenAI's form."""
         return error_body(message, kind, code, param)
 
     def error_event(self, message: str, kind: str) -> bytes:
-        """The same as the last event of a stream that broke."""
+        """Return the error as the last event of a broken stream."""
         return b"data: %b\n\n" % error_body(message, kind)
 
     def translation(self, request: dict[str, Any], history: History | None) -> ChatTranslation | None:
-        """None: it is a chat completion already."""
+        """Return None: the call is a chat completion already."""
         return None
 
 
@@ -118,14 +120,14 @@ CHAT = ChatCompletions()
 
 
 def usage_of(usage: Any) -> tuple[int | None, int | None]:
-    """Tokens of prompt and response, as the upstream counted them."""
+    """Return the upstream's token counts of prompt and response."""
     if not isinstance(usage, dict):
         return None, None
     return count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
 
 
 def raw_messages(request: dict[str, Any], answer: Answer) -> list[dict[str, Any]]:
-    """A chat request's messages and its answer, as the next request would repeat them."""
+    """Return a chat request's messages and the answer, as the next request would repeat them."""
     content, calls = answer.message["content"], answer.message["tool_calls"]
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if answer.message["reasoning"]:
@@ -138,10 +140,10 @@ def raw_messages(request: dict[str, Any], answer: Answer) -> list[dict[str, Any]
     return [*request["messages"], message]
 
 
-def _alternative(reply: dict[str, Any], choice: Any) -> Answer:
-    """One of the choices of a chat completion."""
+def _choice_answer(reply: dict[str, Any], choice: Any) -> Answer:
+    """Return the answer in one choice of a chat completion."""
     if not isinstance(choice, dict):
-        return failed("malformed_response")
+        return failed_answer("malformed_response")
     model, finish_reason, response_id = reply.get("model"), choice.get("finish_reason"), reply.get("id")
     return Answer(
         message=record_message(choice.get("message") or {"role": "assistant"}),
@@ -156,14 +158,14 @@ def _alternative(reply: dict[str, Any], choice: Any) -> Answer:
 
 
 def _sampling(request: dict[str, Any]) -> Sampling:
-    most = number(request.get("max_completion_tokens"))
-    if most is None:
-        most = number(request.get("max_tokens"))
+    limit = number(request.get("max_completion_tokens"))
+    if limit is None:
+        limit = number(request.get("max_tokens"))
     temperature, top_p = number(request.get("temperature")), number(request.get("top_p"))
     seed = number(request.get("seed"))
     return new_sampling(
         temperature=1.0 if temperature is None else float(temperature),
         top_p=1.0 if top_p is None else float(top_p),
-        max_tokens=None if most is None or abs(most) >= 2**31 else int(most),
+        max_tokens=None if limit is None or abs(limit) >= 2**31 else int(limit),
         seed=None if seed is None or abs(seed) >= 2**63 else int(seed),
     )

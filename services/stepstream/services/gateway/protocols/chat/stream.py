@@ -1,11 +1,11 @@
-"""A streamed chat completion, gathered into the answer that it spells."""
+"""Collect the chunks of a streamed chat completion into an answer. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stepstream.services.gateway.protocols.base import Answer, error_class
-from stepstream.services.gateway.protocols.messages import count, record_message, said_and_thought
+from stepstream.services.gateway.protocols.messages import count, record_message, split_thinking
 from stepstream.topics.events import Message
 
 _EMPTY = {"function": {"name": "", "arguments": ""}, "custom": {"name": "", "input": ""}}
@@ -13,7 +13,7 @@ _EMPTY = {"function": {"name": "", "arguments": ""}, "custom": {"name": "", "inp
 
 @dataclass(slots=True)
 class _Choice:
-    """One alternative, as far as it was said."""
+    """One choice so far."""
 
     role: str = "assistant"
     finish_reason: str = ""
@@ -22,19 +22,19 @@ class _Choice:
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     function_call: dict[str, Any] | None = None
-    """The call as it was told before there were several in one message."""
+    """The older form of one call per message."""
     token_ids: list[Any] = field(default_factory=list)
     logprobs: list[float] | None = field(default_factory=list)
 
     def add(self, choice: dict[str, Any]) -> bool:
-        """Takes in its part of one chunk; True if the model said something in it."""
+        """Add its part of one chunk; return True if it contains output of the model."""
         token_ids = choice.get("token_ids")
         if token_ids:
             self.token_ids += token_ids
         logprobs = token_logprobs(choice.get("logprobs"))
         if logprobs is None:
             if token_ids:
-                self.logprobs = None  # tokens without logprobs: the whole can't be token fidelity
+                self.logprobs = None  # tokens without logprobs: the answer cannot have fidelity `token`
         elif self.logprobs is not None:
             self.logprobs += logprobs
         self.weight_versions = choice.get("weight_versions") or self.weight_versions
@@ -45,7 +45,7 @@ class _Choice:
         return bool(token_ids) | (isinstance(delta, dict) and self._add_delta(delta))
 
     def message(self) -> Message:
-        """The message so far."""
+        """Return the message so far."""
         raw = {
             "role": self.role,
             "content": "".join(self.content),
@@ -60,8 +60,8 @@ class _Choice:
         content = delta.get("content") or delta.get("refusal")
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if content and not isinstance(content, str):
-            content, thought = said_and_thought(content if isinstance(content, list) else [content])
-            reasoning = thought or reasoning
+            content, thinking = split_thinking(content if isinstance(content, list) else [content])
+            reasoning = thinking or reasoning
         if content:
             self.content.append(content)
         if isinstance(reasoning, str) and reasoning:
@@ -70,39 +70,39 @@ class _Choice:
         for position, call in enumerate(calls or ()):
             index = call.get("index")
             self._add_call(index if isinstance(index, int) else position, call)
-        alone = delta.get("function_call")
-        if alone:
+        function_call = delta.get("function_call")
+        if function_call:
             self.function_call = self.function_call or {"name": "", "arguments": ""}
-            _grow(self.function_call, alone)
-        return bool(content or calls or reasoning or alone)
+            _append(self.function_call, function_call)
+        return bool(content or calls or reasoning or function_call)
 
     def _add_call(self, index: int, part: dict[str, Any]) -> None:
         kind = "custom" if "custom" in part or part.get("type") == "custom" else "function"
         call = self.calls.setdefault(index, {"id": ""})
         call["id"] = part.get("id") or call["id"]
-        _grow(call.setdefault(kind, dict(_EMPTY[kind])), part.get(kind) or {})
+        _append(call.setdefault(kind, dict(_EMPTY[kind])), part.get(kind) or {})
 
 
-def _grow(said: dict[str, str], part: dict[str, Any]) -> None:
-    """Adds to each of the texts what a part has of it."""
-    for name in said:
-        said[name] += part.get(name) or ""
+def _append(texts: dict[str, str], part: dict[str, Any]) -> None:
+    """Append a part's fields to the texts of the same names."""
+    for name in texts:
+        texts[name] += part.get(name) or ""
 
 
 @dataclass(slots=True)
 class ChatStream:
-    """Gathers the chunks of a stream."""
+    """Collects the chunks of one stream."""
 
     model: str = ""
     response_id: str = ""
     prompt_token_ids: Any = None
     error: str | None = None
     _first: _Choice = field(default_factory=_Choice)
-    _others: dict[int, _Choice] = field(default_factory=dict)
+    _alternatives: dict[int, _Choice] = field(default_factory=dict)
     _usage: Any = None
 
     def add(self, event: dict[str, Any]) -> bool:
-        """Takes in one chunk; True if the model said something in it."""
+        """Add one chunk; return True if it contains output of the model."""
         if "error" in event:
             self.error = error_class(event, 200)
         if not self.model:
@@ -113,25 +113,25 @@ class ChatStream:
             self.prompt_token_ids = event["prompt_token_ids"] or self.prompt_token_ids
         if event.get("usage"):
             self._usage = event["usage"]
-        spoke = False
+        has_output = False
         for choice in event.get("choices") or ():
             index = choice.get("index")
-            spoke |= (self._first if not index else self._other(index)).add(choice)
-        return spoke
+            has_output |= (self._first if not index else self._alternative(index)).add(choice)
+        return has_output
 
     def answer(self) -> Answer:
-        """What has been said so far."""
+        """Return the answer so far."""
         usage = self._usage if isinstance(self._usage, dict) else {}
         answer = self._answer(self._first)
-        answer.others = [self._answer(self._others[index]) for index in sorted(self._others)]
+        answer.alternatives = [self._answer(self._alternatives[index]) for index in sorted(self._alternatives)]
         answer.usage_prompt_tokens = count(usage.get("prompt_tokens"))
         answer.usage_response_tokens = count(usage.get("completion_tokens"))
         return answer
 
-    def _other(self, index: Any) -> _Choice:
+    def _alternative(self, index: Any) -> _Choice:
         if not isinstance(index, int):
-            raise TypeError("the index of a choice is a number")
-        return self._others.setdefault(index, _Choice())
+            raise TypeError("the index of a choice must be an integer")
+        return self._alternatives.setdefault(index, _Choice())
 
     def _answer(self, choice: _Choice) -> Answer:
         return Answer(
@@ -148,7 +148,7 @@ class ChatStream:
 
 
 def token_logprobs(logprobs: Any) -> list[float] | None:
-    """The logprob of each token of a `logprobs` object, OpenAI's or a worker's; None where it is none."""
+    """Return each token's logprob in a `logprobs` object, OpenAI's or a worker's; None if it has none."""
     if not isinstance(logprobs, dict):
         return None
     values = logprobs.get("values")

@@ -1,1 +1,1 @@
-"""Speak OpenAI's Responses over Chat Completions."""
+"""Read OpenAI's Responses, and translate it to Chat Completions and back."""

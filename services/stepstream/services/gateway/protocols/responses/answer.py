@@ -1,10 +1,10 @@
-"""The answer in a response of the Responses API: whole, or spelled by the events of a stream."""
+"""Read the answer of the Responses API, whole or from the events of a stream. Pure."""
 
 from typing import Any
 
 from stepstream.services.gateway.protocols.base import Answer
 from stepstream.services.gateway.protocols.messages import count
-from stepstream.services.gateway.protocols.responses.items import Raw, assistant_message, calls_tools, nameable
+from stepstream.services.gateway.protocols.responses.items import Raw, assistant_message, calls_tools, referable_items
 from stepstream.topics.events import new_message
 
 _LAST = ("response.completed", "response.incomplete", "response.failed")
@@ -17,11 +17,11 @@ _DELTAS: dict[Any, tuple[str, str, str | None, str]] = {
     "response.function_call_arguments.delta": ("function_call", "arguments", None, ""),
     "response.custom_tool_call_input.delta": ("custom_tool_call", "input", None, ""),
 }
-"""Events in which the model speaks: the item, the field of it, the part in that field, and the part's field."""
+"""Events with output of the model: type of the item, its field, type of the part in it, and the part's field."""
 
 
 def answer_of(response: Raw) -> Answer:
-    """The answer in a `response` object; what there is of one that failed is kept."""
+    """Return the answer in a `response` object; a failed one keeps its output."""
     output = response.get("output")
     if not isinstance(output, list):
         failure = error_name(response["error"]) if response.get("error") else "malformed_response"
@@ -37,28 +37,28 @@ def answer_of(response: Raw) -> Answer:
         error=error,
         usage_prompt_tokens=count(used.get("input_tokens")),
         usage_response_tokens=count(used.get("output_tokens")),
-        items=nameable(output),
+        items=referable_items(output),
     )
 
 
 def error_name(error: Any) -> str:
-    """The class of an error object or event: its type or code."""
+    """Return the class of an error object or event: its type or code."""
     if isinstance(error, dict):
         inner = error.get("error")
-        found = inner if isinstance(inner, dict) else error
-        kinds = (found.get("type"), found.get("code"))
+        details = inner if isinstance(inner, dict) else error
+        kinds = (details.get("type"), details.get("code"))
         return next((kind for kind in kinds if isinstance(kind, str) and kind not in ("", "error")), "server_error")
     return "server_error"
 
 
 def _ending(response: Raw, output: list[Any]) -> tuple[str, str | None]:
-    """Finish reason and error."""
+    """Return finish reason and error."""
     status = response.get("status")
     if status == "failed" or response.get("error"):
         return "error", error_name(response.get("error"))
     if status == "cancelled":
         return "error", "cancelled"
-    if status in _UNFINISHED:  # one that runs in the background: the caller asks for it later, past us
+    if status in _UNFINISHED:  # a background response, which the caller fetches later without the gateway
         return "error", "background_response"
     if status == "incomplete":
         details = response.get("incomplete_details")
@@ -68,7 +68,7 @@ def _ending(response: Raw, output: list[Any]) -> tuple[str, str | None]:
 
 
 class ResponseStream:
-    """Gathers a stream's events; the final `response` counts where it comes, else what was said so far."""
+    """Collects the events of one stream; a final `response` overrides the deltas."""
 
     def __init__(self) -> None:
         self._items: dict[int, Raw] = {}
@@ -79,7 +79,7 @@ class ResponseStream:
         self._error: str | None = None
 
     def add(self, event: dict[str, Any]) -> bool:
-        """Takes in one event; True if the model said something in it."""
+        """Add one event; return True if it contains output of the model."""
         kind = event.get("type")
         if kind in _DELTAS:
             return self._delta(event)
@@ -98,10 +98,10 @@ class ResponseStream:
         return False
 
     def answer(self) -> Answer:
-        """What has been said so far; without a finish reason or error if the end has not come."""
+        """Return the answer so far; before the end, without finish reason or error."""
         response = self._response
         if not response.get("output"):
-            response = response | {"output": self._gathered()}
+            response = response | {"output": self._collected()}
         if not self._ended:
             response = response | {"status": None, "error": None}
         answer = answer_of(response)
@@ -120,21 +120,22 @@ class ResponseStream:
         self._deltas.setdefault(key, []).append(delta)
         return True
 
-    def _gathered(self) -> list[Raw]:
-        """The items as far as they have come: whole ones as they are, others from their deltas."""
+    def _collected(self) -> list[Raw]:
+        """Return the items so far: completed ones, and others built from their deltas."""
         items = {index: dict(item) for index, item in self._items.items()}
         parts: dict[tuple[int, str], list[tuple[int, Raw]]] = {}
         for (index, kind, part), deltas in self._deltas.items():
             if index in self._done:
                 continue
-            item_type, where, part_type, name = _DELTAS[kind]
+            item_type, item_field, part_type, part_field = _DELTAS[kind]
             item = items.setdefault(index, {"type": item_type, "role": "assistant"})
             if part_type is None:
-                item[where] = "".join(deltas)
+                item[item_field] = "".join(deltas)
             else:
-                parts.setdefault((index, where), []).append((part, {"type": part_type, name: "".join(deltas)}))
-        for (index, where), found in parts.items():
-            items[index][where] = [raw for _, raw in sorted(found, key=lambda part: part[0])]
+                new_part = {"type": part_type, part_field: "".join(deltas)}
+                parts.setdefault((index, item_field), []).append((part, new_part))
+        for (index, item_field), numbered in parts.items():
+            items[index][item_field] = [raw for _, raw in sorted(numbered, key=lambda part: part[0])]
         return [items[index] for index in sorted(items)]
 
 

@@ -1,4 +1,4 @@
-"""A `response` object, and its items, made from what a chat completion said."""
+"""Build a `response` object and its items from a chat completion. Pure."""
 
 from typing import Any
 
@@ -31,15 +31,15 @@ _ECHOED: Raw = {
     "truncation": "disabled",
     "user": None,
 }
-"""What a response repeats of its request, with what the API puts where the request says nothing."""
+"""Request fields that a response repeats, with the API's defaults."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class Responder:
-    """Makes the objects of one response. All its ids come from one seed."""
+class ResponseBuilder:
+    """Builds the objects of one response. All its ids derive from one seed."""
 
     def __init__(self, request: Raw, seed: str, custom: frozenset[str]) -> None:
-        """`custom`: names of tools whose calls are given free text instead of arguments."""
+        """`custom`: names of tools that take free text instead of arguments."""
         self.id = f"resp_{seed}"
         self.custom = custom
         self.logprobs = wants_logprobs(request)
@@ -54,21 +54,21 @@ class Responder:
         if isinstance(self._echo["text"], dict):
             self._echo["text"] = _ECHOED["text"] | self._echo["text"]
 
-    def learn(self, reply: Raw) -> None:
-        """Takes over what a completion, or a stream's chunk, says of itself."""
+    def read_metadata(self, reply: Raw) -> None:
+        """Take creation time and model from a completion or chunk."""
         if isinstance(reply.get("created"), int):
             self._created_at = reply["created"]
         if isinstance(reply.get("model"), str) and reply["model"]:
             self._model = reply["model"]
 
     def response(self, status: str, output: list[Raw], usage: Any = None, error: Raw | None = None) -> Raw:
-        """The response as it is now.
+        """Return the response so far.
 
         Args:
-            status: `in_progress`, `completed` or `failed`; or a finish reason that means `incomplete`.
+            status: `in_progress`, `completed` or `failed`; or the finish reason of an `incomplete` one.
             output: its items.
-            usage: of the chat completion.
-            error: for `failed`, its `code` and `message`.
+            usage: usage of the chat completion.
+            error: for `failed`: `code` and `message`.
         """
         reason = _INCOMPLETE.get(status)
         return self._echo | {
@@ -84,54 +84,59 @@ class Responder:
             "usage": usage_of(usage),
         }
 
-    def reasoning(self, index: int, said: str, status: str) -> Raw:
-        """The item with what the model thought."""
-        content = [{"type": "reasoning_text", "text": said}] if status != "in_progress" else []
+    def reasoning(self, index: int, reasoning: str, status: str) -> Raw:
+        """Return a reasoning item; in progress, without text."""
+        content = [{"type": "reasoning_text", "text": reasoning}] if status != "in_progress" else []
         item_id = f"rs_{self._seed}_{index}"
         return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
 
     def message(self, index: int, parts: list[Raw], status: str) -> Raw:
-        """The item with what the model said."""
+        """Return a message item."""
         item_id = f"msg_{self._seed}_{index}"
         return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
     def call(self, index: int, call_id: str, name: str, arguments: str, status: str) -> Raw:
-        """The item of one call of a tool."""
-        known = call_id or f"call_{self._seed}_{index}"
+        """Return the item of a tool call; without an id, it gets one."""
+        call_id = call_id or f"call_{self._seed}_{index}"
         if name in self.custom:
-            given = custom_input(arguments)
             item_id = f"ctc_{self._seed}_{index}"
-            return {"id": item_id, "type": "custom_tool_call", "call_id": known, "name": name, "input": given}
+            return {
+                "id": item_id,
+                "type": "custom_tool_call",
+                "call_id": call_id,
+                "name": name,
+                "input": custom_input(arguments),
+            }
         item_id = f"fc_{self._seed}_{index}"
-        call = {"id": item_id, "type": "function_call", "status": status, "call_id": known, "name": name}
+        call = {"id": item_id, "type": "function_call", "status": status, "call_id": call_id, "name": name}
         return call | {"arguments": arguments}
 
 
 def final_status(finish_reason: Any) -> str:
-    """What `Responder.response` takes as the status of an answer that ended for this reason."""
+    """Return the status for `ResponseBuilder.response` of an answer with this finish reason."""
     return finish_reason if isinstance(finish_reason, str) and finish_reason in _INCOMPLETE else "completed"
 
 
-def text_part(said: str, logprobs: list[Raw]) -> Raw:
-    """A part of a message that is text."""
-    return {"type": "output_text", "text": said, "annotations": [], "logprobs": logprobs}
+def text_part(value: str, logprobs: list[Raw]) -> Raw:
+    """Return a text part of a message."""
+    return {"type": "output_text", "text": value, "annotations": [], "logprobs": logprobs}
 
 
-def refusal_part(said: str) -> Raw:
-    """A part of a message that is a refusal."""
-    return {"type": "refusal", "refusal": said}
+def refusal_part(refusal: str) -> Raw:
+    """Return a refusal part of a message."""
+    return {"type": "refusal", "refusal": refusal}
 
 
 def reasoning_of(message: Raw) -> str:
-    """The reasoning in a chat message or delta, by either of its names."""
-    named = message.get("reasoning_content")
-    return text(message.get("reasoning") if named is None else named)
+    """Return the reasoning in a chat message or delta, under either of its names."""
+    content = message.get("reasoning_content")
+    return text(message.get("reasoning") if content is None else content)
 
 
 def logprobs_of(choice: Raw) -> list[Raw]:
-    """The logprobs of a choice as the parts of a message have them."""
-    found = choice.get("logprobs")
-    content = found.get("content") if isinstance(found, dict) else None
+    """Return the logprobs of a choice in the form of a text part."""
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return [
         _logprob(entry) | {"top_logprobs": [_logprob(top) for top in entry.get("top_logprobs") or ()]}
         for entry in content or ()
@@ -139,16 +144,16 @@ def logprobs_of(choice: Raw) -> list[Raw]:
 
 
 def custom_input(arguments: str) -> str:
-    """The free text in the arguments of the function that stands for a custom tool; the arguments if it has none."""
+    """Return the free text in the arguments of a custom tool's function; without one, the arguments."""
     try:
-        given = orjson.loads(arguments)
+        value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return arguments
-    return given["input"] if isinstance(given, dict) and isinstance(given.get("input"), str) else arguments
+    return value["input"] if isinstance(value, dict) and isinstance(value.get("input"), str) else arguments
 
 
 def usage_of(usage: Any) -> Raw | None:
-    """Usage of tokens in the Responses API's words; None where the completion tells none."""
+    """Return the usage in the Responses API's form; None if the completion has none."""
     if not isinstance(usage, dict):
         return None
     prompt, response = count(usage.get("prompt_tokens")) or 0, count(usage.get("completion_tokens")) or 0
@@ -163,8 +168,8 @@ def usage_of(usage: Any) -> Raw | None:
 
 
 def _detail(usage: Raw, details: str, name: str) -> int:
-    found = usage.get(details)
-    return count(found.get(name)) or 0 if isinstance(found, dict) else 0
+    counts = usage.get(details)
+    return count(counts.get(name)) or 0 if isinstance(counts, dict) else 0
 
 
 def _logprob(entry: Raw) -> Raw:

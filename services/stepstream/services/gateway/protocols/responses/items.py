@@ -1,12 +1,10 @@
-"""Items of the Responses API as messages of a chat: one way for all uses, so that what is recorded never differs.
+"""Convert items of the Responses API to chat messages, and resolve references to items. Pure.
 
-A response is a list of items (reasoning, messages, calls), and the next request repeats it as the client's library
-writes it: with or without ids, statuses and nulls. Items of the model that follow one another become one message of the
-assistant; what is recorded of a response and what is read of the request that repeats it are therefore equal.
+A response is a list of items (reasoning, messages, calls). The next request repeats them as the client's library
+serialises them: with or without ids, statuses and nulls. Consecutive items of the model become one assistant message,
+by the same code for replies and requests. A recorded response therefore equals the request that repeats it.
 
-Items that a request only names: some clients give the ids of a response's items instead of repeating them. Pure.
-
-The AI SDK does so by default: it takes it that the server stores responses (`store` is true unless said otherwise).
+Some clients send the ids of items instead of the items. The AI SDK does so by default, since `store` defaults to true.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,33 +17,40 @@ from stepstream.topics.events import Message
 Raw = dict[str, Any]
 
 _BOOKKEEPING = frozenset({"id", "status", "created_by"})
-_MODELS_OWN = frozenset({"reasoning", "compaction", "mcp_list_tools", "mcp_approval_request", "program"})
+_MODEL_ITEMS = frozenset({"reasoning", "compaction", "mcp_list_tools", "mcp_approval_request", "program"})
 _CALLS = frozenset({"function_call", "custom_tool_call"})
+_FILES = ("input_image", "input_file")
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+
+SHORTEST_ID = 24
+"""Shorter ids, as `msg_1` of some local servers, collide between callers: such items are not saved."""
+
+ItemLookup = Callable[[str], Raw | None]
+"""Returns the item of an id; None: unknown."""
 
 
 @dataclass(slots=True)
 class ChatMessages:
-    """Items as raw chat messages."""
+    """Items converted to raw chat messages."""
 
     messages: list[Raw] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
-    """What of the items a chat completion cannot carry, in words; it is kept as JSON all the same."""
+    """Descriptions of content that chat completions do not support; the messages contain it as JSON."""
 
 
 def items_of(value: Any) -> list[Any]:
-    """The items of a request's `input`: a text is one message of the user."""
+    """Return the items of a request's `input`; a string is one user message."""
     if isinstance(value, list):
         return value
     return [] if value is None else [{"role": "user", "content": value}]
 
 
 def chat_messages(items: Iterable[Any]) -> ChatMessages:
-    """All items, in order, as raw chat messages."""
+    """Convert items, in order, to raw chat messages."""
     out = ChatMessages()
     turn: list[Raw] = []
     for item in items:
-        if _is_models(item):
+        if _is_from_model(item):
             turn.append(item)
             continue
         if turn:
@@ -58,39 +63,39 @@ def chat_messages(items: Iterable[Any]) -> ChatMessages:
 
 
 def assistant_message(items: Sequence[Any]) -> Message:
-    """What a response's items say, in the log's form."""
+    """Return a response's items as a message of the log."""
     return record_message(_assistant([item for item in items if isinstance(item, dict)], []))
 
 
 def calls_tools(items: Iterable[Any]) -> bool:
-    """Whether a response waits for results of the caller's tools."""
+    """Return True if a response waits for results of the caller's tools."""
     return any(isinstance(item, dict) and item.get("type") in _CALLS for item in items)
 
 
-def _is_models(item: Any) -> bool:
+def _is_from_model(item: Any) -> bool:
     if not isinstance(item, dict):
         return False
     kind = _kind(item)
     if kind == "message":
         return item.get("role") == "assistant"
-    return kind in _MODELS_OWN or kind.endswith("_call")
+    return kind in _MODEL_ITEMS or kind.endswith("_call")
 
 
 def _kind(item: Raw) -> str:
-    """An item's type; a message may leave it out."""
+    """Return an item's type, which a message may omit."""
     return text(item.get("type")) or "message"
 
 
 def _assistant(items: Sequence[Raw], unsupported: list[str]) -> Raw:
-    said: list[str] = []
-    thought: list[str] = []
+    texts: list[str] = []
+    reasonings: list[str] = []
     calls: list[Raw] = []
     for item in items:
         kind = _kind(item)
         if kind == "message":
-            said.append(_said(item.get("content")))
+            texts.append(_message_text(item.get("content")))
         elif kind == "reasoning":
-            thought.append(_thought(item))
+            reasonings.append(_reasoning_text(item))
         elif kind == "function_call":
             calls.append(_call(item, text(item.get("arguments"))))
         elif kind == "custom_tool_call":
@@ -98,9 +103,9 @@ def _assistant(items: Sequence[Raw], unsupported: list[str]) -> Raw:
         else:
             unsupported.append(f"items of type '{kind}'")
             calls.append(_bare(item) | {"id": text(item.get("call_id"))})
-    content = "\n".join([part for part in said if part])
+    content = "\n".join([part for part in texts if part])
     message: Raw = {"role": "assistant", "content": content or (None if calls else "")}
-    reasoning = "\n\n".join([part for part in thought if part])
+    reasoning = "\n\n".join([part for part in reasonings if part])
     if reasoning:
         message["reasoning_content"] = reasoning
     if calls:
@@ -113,21 +118,21 @@ def _call(item: Raw, arguments: str) -> Raw:
     return {"id": text(item.get("call_id")), "type": "function", "function": function}
 
 
-def _said(content: Any) -> str:
+def _message_text(content: Any) -> str:
     if not isinstance(content, list):
         return text(content)
-    return "".join([_said_part(part) for part in content])
+    return "".join([_part_text(part) for part in content])
 
 
-def _said_part(part: Any) -> str:
+def _part_text(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("output_text", "input_text", "text"):
         return text(part.get("text"))
     return text(part.get("refusal")) if kind == "refusal" else json_text(_without_nulls(part))
 
 
-def _thought(item: Raw) -> str:
-    """A reasoning item's own words where they are shown, else its summary."""
+def _reasoning_text(item: Raw) -> str:
+    """Return the text of a reasoning item, else its summary."""
     for name in ("content", "summary"):
         parts = item.get(name)
         if isinstance(parts, list) and parts:
@@ -145,9 +150,9 @@ def _other(item: Any, unsupported: list[str]) -> Raw:
     if kind in _OUTPUTS:
         return {"role": "tool", "tool_call_id": text(item.get("call_id")), "content": _result(item, unsupported)}
     unsupported.append(f"items of type '{kind}'")
-    bare = json_text(_bare(item))
+    content = json_text(_bare(item))
     if kind.endswith("_output"):
-        return {"role": "tool", "tool_call_id": text(item.get("call_id")), "content": bare}
+        return {"role": "tool", "tool_call_id": text(item.get("call_id")), "content": content}
     return {"role": "user", "content": json_text(_without_nulls(item))}
 
 
@@ -181,19 +186,16 @@ def _part(part: Any, unsupported: list[str]) -> Raw:
         detail = {"detail": part["detail"]} if part.get("detail") is not None else {}
         return {"type": "image_url", "image_url": {"url": part["image_url"]} | detail}
     if kind == "input_file" and part.get("file_url") is None:
-        kept = ("file_id", "file_data", "filename")
-        return {"type": "file", "file": {name: part[name] for name in kept if part.get(name) is not None}}
+        fields = ("file_id", "file_data", "filename")
+        return {"type": "file", "file": {name: part[name] for name in fields if part.get(name) is not None}}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
-    unsupported.append(f"content of type '{kind}'" + (" that is named by an id or URL" if kind in _FILES else ""))
+    unsupported.append(f"content of type '{kind}'" + (" given by id or URL" if kind in _FILES else ""))
     return dict(_without_nulls(part))
 
 
-_FILES = ("input_image", "input_file")
-
-
 def _bare(item: Raw) -> Raw:
-    """An item as every client's library repeats it: without bookkeeping and nulls, its fields in one order."""
+    """Return an item in a form independent of the client's library: no bookkeeping, no nulls, sorted fields."""
     return {
         name: _without_nulls(item[name]) for name in sorted(item) if name not in _BOOKKEEPING and item[name] is not None
     }
@@ -205,15 +207,8 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
-SHORTEST_ID = 24
-"""Shorter ids, as `msg_1` of some local servers, name items of different callers: those are not kept."""
-
-Known = Callable[[str], Raw | None]
-"""The item of an id, where it is known."""
-
-
-def nameable(items: Iterable[Any]) -> list[Raw]:
-    """The items with an id that only their own caller knows."""
+def referable_items(items: Iterable[Any]) -> list[Raw]:
+    """Return the items whose ids only their own caller knows."""
     return [
         item
         for item in items
@@ -221,16 +216,16 @@ def nameable(items: Iterable[Any]) -> list[Raw]:
     ]
 
 
-def resolved(request: Raw, known: Known) -> Raw:
-    """The request with the items that its input only names put in; a name that is not known stays as it is."""
+def resolve_references(request: Raw, lookup: ItemLookup) -> Raw:
+    """Return the request with items in place of references; unknown references stay."""
     items = request.get("input")
     if not isinstance(items, list) or not any(_is_reference(item) for item in items):
         return request
     return request | {
-        "input": [(known(str(item.get("id"))) or item) if _is_reference(item) else item for item in items]
+        "input": [(lookup(str(item.get("id"))) or item) if _is_reference(item) else item for item in items]
     }
 
 
 def _is_reference(item: Any) -> bool:
-    # The type may be left out where there is an id and nothing else.
+    # The type may be omitted if there is only an id.
     return isinstance(item, dict) and (item.get("type") == "item_reference" or item.keys() == {"id"})

@@ -1,4 +1,4 @@
-"""A request of the Responses API as one for a chat completion, or why it cannot be one."""
+"""Translate a request of the Responses API to a chat completion, or name the reason why not. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,33 +16,41 @@ _DROPPED = frozenset(
     {"access_programs", "background_options", "context_management", "image", "max_tool_calls", "metadata", "store"}
     | {"truncation"}
 )
-"""What says how a provider keeps, bills or shortens a response; there is nothing of that in one chat completion."""
-_REFUSED = {
+"""Fields about storage, billing or truncation, which chat completions lack."""
+_UNSUPPORTED = {
+    # field: remedy
     "background": "ask without `background` and wait for the answer",
-    "conversation": "send the conversation as `input`, or go on from a response with `previous_response_id`",
+    "conversation": "send the conversation as `input`, or continue a response with `previous_response_id`",
     "moderation": "ask for moderation in a call of its own",
     "prompt": "send the prompt itself as `instructions` and `input`",
 }
+_FREE_TEXT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""Parameters of the function that replaces a custom tool."""
 
 
 def chat_request(request: Raw, items: Sequence[Any], history: History | None) -> Raw:
-    """The body for `/v1/chat/completions`.
+    """Return the body for `/v1/chat/completions`.
 
     Args:
-        request: as it came.
-        items: its input, references put in.
-        history: what `previous_response_id` stands for.
+        request: the call.
+        items: its input, references resolved.
+        history: conversation of its `previous_response_id`.
 
     Raises:
-        BadRequest: it asks for what a chat completion cannot do; the message says what to do instead.
+        BadRequest: a chat completion cannot do it; the message names a remedy.
     """
-    for name, instead in _REFUSED.items():
+    for name, remedy in _UNSUPPORTED.items():
         if request.get(name):
-            raise _cannot(f"'{name}'", instead)
+            raise _unsupported(f"'{name}'", remedy)
     out: Raw = {
         name: value
         for name, value in request.items()
-        if value is not None and name not in _HANDLED and name not in _DROPPED and name not in _REFUSED
+        if value is not None and name not in _HANDLED and name not in _DROPPED and name not in _UNSUPPORTED
     }
     out["messages"] = _messages(request, items, history)
     if request.get("max_output_tokens") is not None:
@@ -59,14 +67,14 @@ def chat_request(request: Raw, items: Sequence[Any], history: History | None) ->
 
 
 def wants_logprobs(request: Raw) -> bool:
-    """Whether the caller is to get logprobs of the text."""
+    """Return True if the caller requests logprobs of the text."""
     include = request.get("include")
     listed = isinstance(include, list) and "message.output_text.logprobs" in include
     return listed or bool(request.get("top_logprobs"))
 
 
 def custom_tools(request: Raw) -> frozenset[str]:
-    """Names of the tools that take free text, and are functions of one argument in the chat request."""
+    """Return the names of tools that take free text; the chat request has functions of one argument for them."""
     return frozenset(text(tool.get("name")) for tool in _listed(request) if tool.get("type") == "custom")
 
 
@@ -79,15 +87,15 @@ def _messages(request: Raw, items: Sequence[Any], history: History | None) -> li
             raise BadRequest(f"the item '{item.get('id')}' is not known here; send items whole (`store: false`)")
     instructions = chat_messages(instruction_items(request))
     new = chat_messages(items)
-    for what in instructions.unsupported + new.unsupported:
-        raise _cannot(what, "leave them out, or choose a model whose upstream speaks the Responses API")
+    for feature in instructions.unsupported + new.unsupported:
+        raise _unsupported(feature, "leave them out, or choose a model whose upstream speaks the Responses API")
     messages = [*instructions.messages, *(history.messages if history else ()), *new.messages]
-    # Templates of open models know `system`; many drop a `developer`'s message without a word.
+    # Chat templates of open models handle `system`; many silently drop `developer`.
     return [message | {"role": "system"} if message["role"] == "developer" else message for message in messages]
 
 
 def instruction_items(request: Raw) -> list[Any]:
-    """A request's `instructions` as items."""
+    """Return a request's `instructions` as items."""
     instructions = request.get("instructions")
     if isinstance(instructions, list):
         return instructions
@@ -106,7 +114,7 @@ def _set_tools(out: Raw, request: Raw) -> None:
             tools = [tool for tool in tools if tool["function"]["name"] in allowed]
             choice = choice.get("mode")
         else:
-            raise _cannot(f"tool_choice of type '{kind}'", "choose `auto`, `none`, `required` or a function")
+            raise _unsupported(f"tool_choice of type '{kind}'", "choose `auto`, `none`, `required` or a function")
     if not tools:
         return
     out["tools"] = tools
@@ -125,43 +133,36 @@ def _tool(tool: Raw) -> Raw:
     kind = tool.get("type")
     function: Raw = {"name": text(tool.get("name"))}
     if kind == "function":
-        kept = ("description", "parameters", "strict")
-        function |= {name: tool[name] for name in kept if tool.get(name) is not None}
+        fields = ("description", "parameters", "strict")
+        function |= {name: tool[name] for name in fields if tool.get(name) is not None}
     elif kind == "custom":
         function |= {"description": _custom_description(tool), "parameters": _FREE_TEXT}
     else:
-        raise _cannot(
+        raise _unsupported(
             f"the built-in tool '{kind}'", "give the model a function that does it, or choose a model of its provider"
         )
     return {"type": "function", "function": function}
 
 
-_FREE_TEXT = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-
-
 def _custom_description(tool: Raw) -> str:
-    said = text(tool.get("description"))
+    description = text(tool.get("description"))
     form = tool.get("format")
     if isinstance(form, dict) and form.get("type") == "grammar":
-        said = f"{said}\nThe input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}".strip()
-    return said
+        rule = f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
+        description = f"{description}\n{rule}".strip()
+    return description
 
 
 def _set_text(out: Raw, request: Raw) -> None:
     reasoning = request.get("reasoning")
     if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
         out["reasoning_effort"] = reasoning["effort"]
-    wanted = request.get("text")
-    if not isinstance(wanted, dict):
+    text_options = request.get("text")
+    if not isinstance(text_options, dict):
         return
-    if wanted.get("verbosity") is not None:
-        out["verbosity"] = wanted["verbosity"]
-    form = wanted.get("format")
+    if text_options.get("verbosity") is not None:
+        out["verbosity"] = text_options["verbosity"]
+    form = text_options.get("format")
     if not isinstance(form, dict) or form.get("type") == "text":
         return
     if form.get("type") == "json_schema":
@@ -172,5 +173,5 @@ def _set_text(out: Raw, request: Raw) -> None:
     out["response_format"] = form
 
 
-def _cannot(what: str, instead: str) -> BadRequest:
-    return BadRequest(f"{what}: this model's upstream speaks chat completions alone, which cannot do that; {instead}")
+def _unsupported(feature: str, remedy: str) -> BadRequest:
+    return BadRequest(f"{feature}: this model's upstream speaks only chat completions, which lack it; {remedy}")

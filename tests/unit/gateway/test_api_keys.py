@@ -1,0 +1,87 @@
+"""Credentials are read from headers; an API key permits the scopes that its record names."""
+
+from typing import Any
+
+import pytest
+
+from stepstream.services.gateway.api_keys import ApiKeys, Credentials, check_key, credentials_of, new_key
+from stepstream.services.gateway.errors import Forbidden, KeysUnknown, Unauthorized
+from stepstream.topics.events import ApiKey, new_api_key
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([(b"authorization", b"Bearer sk-abc")], ("", "", "", [(b"authorization", b"Bearer sk-abc")])),
+        ([(b"authorization", b"Bearer any:s-1")], ("", "", "s-1", [(b"authorization", b"Bearer any")])),
+        ([(b"x-api-key", b"any:s-1")], ("", "", "s-1", [(b"x-api-key", b"any")])),
+        ([(b"authorization", b"Bearer sk-stepstream-ab12-s3-cr_t:s:1")], ("ab12", "s3-cr_t", "s:1", [])),
+        ([(b"x-api-key", b"sk-stepstream-ab12-s")], ("ab12", "s", "", [])),
+        ([(b"authorization", b"Basic dXNlcjpwYXNz")], ("", "", "", [(b"authorization", b"Basic dXNlcjpwYXNz")])),
+        (
+            [(b"x-stepstream-key", b"sk-stepstream-ab12-s"), (b"authorization", b"Bearer upstreams")],
+            ("ab12", "s", "", [(b"authorization", b"Bearer upstreams")]),
+        ),
+        ([(b"x-stepstream-key", b"nonsense")], ("", "", "", [])),
+    ],
+)
+def test_credentials_are_split_into_key_session_and_upstream_headers(
+    headers: list[tuple[bytes, bytes]], expected: tuple[str, str, str, list[tuple[bytes, bytes]]]
+) -> None:
+    credentials = credentials_of(headers)
+    assert (credentials.key_id, credentials.secret, credentials.session, credentials.upstream) == expected
+    assert "secret" not in repr(credentials)
+
+
+def key(**fields: object) -> tuple[Credentials, ApiKey]:
+    key_id, text, digest = new_key()
+    credentials = credentials_of([(b"authorization", f"Bearer {text}:session".encode())])
+    assert credentials.key_id == key_id
+    values = {"key_id": key_id, "digest": digest, "tenant": "acme", "scopes": ["calls"]} | fields
+    return credentials, new_api_key(event_id="e", occurred_at_us=1, **values)  # type: ignore[arg-type]
+
+
+def test_a_valid_key_gives_its_tenant_for_its_scopes_only() -> None:
+    credentials, record = key()
+    assert check_key(credentials, record, "calls") == "acme"
+    with pytest.raises(Forbidden, match="lacks the scope feedback; it has: calls"):
+        check_key(credentials, record, "feedback")
+
+
+@pytest.mark.parametrize("fields", [{"revoked": True}, {"digest": "0" * 64}, {"digest": ""}])
+def test_an_invalid_key_is_refused_without_its_secret_in_the_message(fields: dict[str, object]) -> None:
+    credentials, record = key(**fields)
+    with pytest.raises(Unauthorized) as caught:
+        check_key(credentials, record, "calls")
+    assert credentials.secret not in str(caught.value)
+    with pytest.raises(Unauthorized):
+        check_key(credentials, None, "calls")
+
+
+class Keys(dict[str, Any]):
+    """A table of keys, as followed from the topic."""
+
+    current = True
+
+
+def test_a_call_is_authorized_by_the_table_of_keys() -> None:
+    credentials, record = key()
+    keys = Keys({credentials.key_id: record})
+    api_keys = ApiKeys(keys, required=True)
+    assert api_keys.authorize(credentials, "calls") == "acme"
+    assert [api_keys.has_scope(credentials, scope) for scope in ("calls", "verdicts")] == [True, False]
+    assert not api_keys.has_scope(Credentials(), "calls")
+    assert ApiKeys(keys, required=False).authorize(Credentials(), "calls") is None
+    with pytest.raises(Unauthorized, match="requires an API key"):
+        api_keys.authorize(Credentials(), "calls")
+
+
+def test_an_unknown_key_is_no_verdict_before_the_topic_is_read() -> None:
+    credentials, _ = key()
+    keys = Keys()
+    api_keys = ApiKeys(keys, required=False)
+    with pytest.raises(Unauthorized):
+        api_keys.authorize(credentials, "calls")
+    keys.current = False
+    with pytest.raises(KeysUnknown):
+        api_keys.authorize(credentials, "calls")
