@@ -33,7 +33,7 @@ async def test_shows_what_the_store_holds(own_store: StoreProcess, tmp_path: Pat
             await shown.until("document.getElementById('tile-success').textContent === '80.0 %'")
             text = await shown.evaluate("document.body.innerText")
             assert "v1, eval: 37.6 % to 96.4 % of 5" in text
-            assert "20 steps, 20 trajectories in all" in text
+            assert "20 steps, 20 trajectories in total" in text
             assert "newest published v1" in text
             assert "largest 0; bound" in text
             rows = "document.querySelectorAll('#table-%s tbody tr').length"
@@ -44,7 +44,7 @@ async def test_shows_what_the_store_holds(own_store: StoreProcess, tmp_path: Pat
             assert counts.pop("trajectories") == 12
             assert counts == {"workers": 1, "checkpoints": 2, "feedback": 1, "dead-letters": 1, "alarms": 1}
             assert await shown.evaluate("document.querySelector('#alarms:not([hidden])').innerText") == (
-                "An alarm stands\na, demo: length rose"
+                "1 active alarm\na, demo: length rose"
             )
             said = await shown.evaluate("document.getElementById('chart-components').ariaLabel")
             assert "success (success) v1: 0.50" in said

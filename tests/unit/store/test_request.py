@@ -1,15 +1,15 @@
-"""Reading of a request's surroundings, and its credentials."""
+"""Test the parsing of a request's parameters and its credentials."""
 
 import base64
 
 import pytest
 
 from stepstream.services.store.errors import StoreError
-from stepstream.services.store.request import Session, authenticate, read
+from stepstream.services.store.request import Session, authenticate, read_request
 
 
-def test_parameters_settings_and_transport_are_told_apart() -> None:
-    request = read(
+def test_parameters_settings_and_transport_are_separated() -> None:
+    request = read_request(
         {
             "query": "SELECT 1",
             "database": "d",
@@ -23,7 +23,7 @@ def test_parameters_settings_and_transport_are_told_apart() -> None:
         },
         {},
     )
-    assert (request.sql, request.database, request.query_id, request.whole) == (b"SELECT 1", "d", "q", True)
+    assert (request.sql, request.database, request.query_id, request.wait_for_end) == (b"SELECT 1", "d", "q", True)
     assert (request.parameters, request.settings) == ({"x": "41"}, {"max_threads": "2"})
     assert request.session == Session("s", 5.0, must_exist=False)
 
@@ -35,14 +35,14 @@ def test_headers_name_format_database_and_encodings() -> None:
         "content-encoding": "GZIP",
         "accept-encoding": "zstd",
     }
-    request = read({"enable_http_compression": "1"}, headers)
+    request = read_request({"enable_http_compression": "1"}, headers)
     assert (request.format, request.database) == ("JSON", "d")
     assert (request.content_encoding, request.reply_encoding) == ("gzip", "zstd")
-    assert read({}, headers).reply_encoding is None
+    assert read_request({}, headers).reply_encoding is None
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "message"),
     [
         ({"compress": "1"}, "Content-Encoding"),
         ({"a b": "1"}, "'a b'"),
@@ -52,9 +52,9 @@ def test_headers_name_format_database_and_encodings() -> None:
         ({"session_id": "s", "session_timeout": "nan"}, "session_timeout"),
     ],
 )
-def test_what_cannot_be_used_is_named(params: dict[str, str], told: str) -> None:
-    with pytest.raises(StoreError, match=told):
-        read(params, {})
+def test_the_error_names_an_invalid_parameter(params: dict[str, str], message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        read_request(params, {})
 
 
 def basic(text: str) -> dict[str, str]:
@@ -84,7 +84,7 @@ def test_credentials_come_in_three_ways(params: dict[str, str], headers: dict[st
         ({"user": "ada", "password": ""}, {}),
     ],
 )
-def test_wrong_credentials_are_refused(params: dict[str, str], headers: dict[str, str]) -> None:
+def test_wrong_credentials_are_rejected(params: dict[str, str], headers: dict[str, str]) -> None:
     with pytest.raises(StoreError) as refused:
         authenticate(params, headers, "ada", "s:é")
     assert (refused.value.code, refused.value.status) == (516, 403)

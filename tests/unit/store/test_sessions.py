@@ -1,4 +1,4 @@
-"""Sessions: one request at a time, and gone when their time is over."""
+"""Test that sessions serve one request at a time and end after their timeout."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def fail_inside(sessions: Sessions) -> None:
         raise ZeroDivisionError
 
 
-def test_it_is_locked_while_in_use(sessions: Sessions) -> None:
+def test_a_session_is_locked_while_in_use(sessions: Sessions) -> None:
     with sessions.use(session()), pytest.raises(StoreError) as refused, sessions.use(session()):
         pass
     assert refused.value.code == SESSION_IS_LOCKED
@@ -56,14 +56,14 @@ def test_it_is_locked_while_in_use(sessions: Sessions) -> None:
         pass
 
 
-def test_it_is_free_after_a_fault(sessions: Sessions) -> None:
+def test_a_session_is_free_after_an_error(sessions: Sessions) -> None:
     with pytest.raises(ZeroDivisionError):
         fail_inside(sessions)
     with sessions.use(session()):
         pass
 
 
-def test_it_ends_when_it_was_not_used_for_its_timeout(sessions: Sessions, clock: Clock) -> None:
+def test_an_unused_session_ends_after_its_timeout(sessions: Sessions, clock: Clock) -> None:
     with sessions.use(session(timeout_s=5)) as connection:
         clock.now = 100.0
     clock.now = 105.0
@@ -77,7 +77,7 @@ def test_it_ends_when_it_was_not_used_for_its_timeout(sessions: Sessions, clock:
     assert len(sessions) == 0
 
 
-def test_closing_ends_them_all(sessions: Sessions) -> None:
+def test_closing_ends_all_sessions(sessions: Sessions) -> None:
     with sessions.use(session()) as connection:
         pass
     sessions.close()

@@ -1,4 +1,4 @@
-"""Reading of statements: kinds, formats, where an INSERT's data starts, at any cut of the body."""
+"""Test statements: kinds, formats, and the start of an INSERT's data for any division of the body."""
 
 import contextlib
 
@@ -49,14 +49,14 @@ def test_kind_and_format(sql: bytes, kind: Kind, format: str | None) -> None:
         (b"INSERT INTO FUNCTION remote('a', b) FORMAT Native\n", b"INSERT INTO FUNCTION remote('a', b)"),
     ],
 )
-def test_the_data_of_an_insert_starts_after_its_format(head: bytes, text: bytes | None) -> None:
+def test_an_inserts_data_starts_after_its_format(head: bytes, text: bytes | None) -> None:
     data = b"\x00; SELECT 'FORMAT"
     statement = parse(head + data)
     expected = head[: head.rindex(b"ormat" if b"format Native" in head else b"ORMAT") - 1].rstrip()
     assert statement == Statement(Kind.INSERT, text or expected, "Native", len(head))
 
 
-def test_several_statements_are_refused() -> None:
+def test_several_statements_are_rejected() -> None:
     with pytest.raises(StoreError, match="Multi-statements"):
         parse(b"SELECT 1; DROP TABLE t")
     assert parse(b"SELECT ';' ; -- nothing more\n ;").kind is Kind.SELECT
@@ -72,8 +72,8 @@ HEADS = st.sampled_from(
 
 
 @given(HEADS, st.binary(min_size=1, max_size=40).filter(lambda data: data[:1] not in b" \t\r\n"), st.data())
-def test_an_insert_is_read_the_same_wherever_the_body_is_cut(head: bytes, data: bytes, draw: st.DataObject) -> None:
-    """Feeding piece by piece until no more is needed ends in the same statement and the same data."""
+def test_an_insert_is_the_same_for_any_division_of_the_body(head: bytes, data: bytes, draw: st.DataObject) -> None:
+    """Reading pieces until none is needed gives the same statement and data."""
     body = head + data
     cut = 0
     while cut < len(body) and needs_more(body[:cut]):
@@ -84,7 +84,7 @@ def test_an_insert_is_read_the_same_wherever_the_body_is_cut(head: bytes, data: 
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_are_read_without_a_fault(sql: bytes) -> None:
+def test_any_bytes_parse_or_raise_a_store_error(sql: bytes) -> None:
     needs_more(sql)
     with contextlib.suppress(StoreError):
         parse(sql)

@@ -1,5 +1,5 @@
-"""The console: one page with live charts of what ClickHouse holds.
+"""Serve the console: one page with live charts of the data in ClickHouse.
 
-`queries` are the questions, `board` asks them at most once a second however many browsers look on, `app` serves the
-answers and the page in `static/`, which brings its charting library along (uPlot, under its own licence).
+`app` serves the page in `static/` and its data. `board` runs the queries of `queries`, at most once a second for any
+number of browsers. The page includes its charting library (uPlot, under its own licence).
 """

@@ -1,4 +1,4 @@
-"""Runs the console: `python -m stepstream.services.console`."""
+"""Run the console: `python -m stepstream.services.console`."""
 
 import logging
 
@@ -6,14 +6,14 @@ import uvicorn
 
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
-from stepstream.services.console.app import build
+from stepstream.services.console.app import build_app
 from stepstream.services.listen import listen
 
 log = logging.getLogger("stepstream.services.console")
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Serves until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT.
 
     Raises:
         Fatal: the port is taken.
@@ -21,7 +21,7 @@ def main(settings: Settings, stop: Stop) -> None:
     listener = listen(settings.console.host, settings.console.port, "console")
     log.info("console at http://%s:%d", settings.console.host, settings.console.port)
     config = uvicorn.Config(
-        build(settings),
+        build_app(settings),
         loop="uvloop",
         http="httptools",
         log_config=None,

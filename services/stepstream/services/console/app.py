@@ -1,4 +1,4 @@
-"""The HTTP surface of the console."""
+"""Serve the console's page, its data and its metrics over HTTP."""
 
 import time
 from collections.abc import AsyncIterator
@@ -25,11 +25,11 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_SNAPSHOTS = Counter("stepstream_console_snapshots_total", "Snapshots asked for.", ["outcome"])
+_SNAPSHOTS = Counter("stepstream_console_snapshots_total", "Requests for snapshots.", ["outcome"])
 
 
-def build(settings: Settings) -> Starlette:
-    """The application; it starts whether the store is there or not."""
+def build_app(settings: Settings) -> Starlette:
+    """Build the application, which also starts without a store."""
     board = Board(settings.clickhouse)
 
     @asynccontextmanager
@@ -39,13 +39,13 @@ def build(settings: Settings) -> Starlette:
 
     async def snapshot(request: Request) -> Response:
         try:
-            found = await run_in_threadpool(board.snapshot, request.query_params.get("model"))
+            data = await run_in_threadpool(board.snapshot, request.query_params.get("model"))
         except Unavailable as error:
             _SNAPSHOTS.labels("unavailable").inc()
             return _json({"error": str(error)}, 503)
         _SNAPSHOTS.labels("answered").inc()
         now = time.time_ns() // 1_000_000
-        return _json({"now": now, "staleness_bound": settings.learner.staleness_bound, **found})
+        return _json({"now": now, "staleness_bound": settings.learner.staleness_bound, **data})
 
     return Starlette(
         routes=[

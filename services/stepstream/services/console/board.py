@@ -1,4 +1,4 @@
-"""Asks the store what the page shows, at most once per answer's time however many browsers look on."""
+"""Query the store for the page's data, and cache each answer for all browsers."""
 
 import logging
 import math
@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 Row = dict[str, Any]
 Snapshot = dict[str, Any]
 
-# Seconds allowed for one reply of the store; a page that waits longer is told that it is not there.
+# Timeout of one query in seconds; after it the page shows that the store is unreachable.
 _TIMEOUT_S = 10.0
 _UNKNOWN_TABLE, _UNKNOWN_DATABASE = 60, 81
 
 
 class Unavailable(Exception):
-    """The store cannot answer now; the message is for the person who looks at the page."""
+    """The store cannot answer now; the page shows the message."""
 
 
 class Board:
-    """What is known now; thread-safe, blocks while the store answers."""
+    """Caches the store's answers. Thread-safe; blocks while the store answers."""
 
     def __init__(self, settings: ClickHouseSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -40,14 +40,14 @@ class Board:
         self._reachable = True
 
     def snapshot(self, model: str | None) -> Snapshot:
-        """Everything about one model; None: the one that was active last.
+        """Return all data of one model; None: the one active last.
 
         Raises:
-            Unavailable: the store cannot be reached, or has no tables yet.
+            Unavailable: the store is unreachable, or has no tables yet.
         """
         with self._lock:
             try:
-                snapshot = self._ask_all(model)
+                snapshot = self._query_all(model)
             except StoreUnavailableError as error:
                 raise self._unavailable(str(error)) from None
             except (ClickHouseError, OSError) as error:
@@ -62,49 +62,49 @@ class Board:
             return snapshot
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         with self._lock:
-            self._drop()
+            self._disconnect()
 
-    def _ask_all(self, model: str | None) -> Snapshot:
-        client = self._connected()
-        models = [row["model"] for row in self._ask(client, "models", MODELS, 3.0, "")]
+    def _query_all(self, model: str | None) -> Snapshot:
+        client = self._connect()
+        models = [row["model"] for row in self._query(client, "models", MODELS, 3.0, "")]
         if model is None or model not in models:
             model = models[0] if models else ""
-        answers = {name: self._ask(client, name, query.sql, query.fresh_s, model) for name, query in QUERIES.items()}
+        answers = {name: self._query(client, name, query.sql, query.fresh_s, model) for name, query in QUERIES.items()}
         return {"model": model, "models": models, **answers}
 
-    def _ask(self, client: Client, name: str, sql: str, fresh_s: float, model: str) -> list[Row]:
+    def _query(self, client: Client, name: str, sql: str, fresh_s: float, model: str) -> list[Row]:
         now = self._clock()
-        asked_at, rows = self._answers.get((name, model), (-math.inf, []))
-        if now - asked_at < fresh_s:
+        queried_at, rows = self._answers.get((name, model), (-math.inf, []))
+        if now - queried_at < fresh_s:
             return rows
-        rows = [_plain(row) for row in client.query(sql, parameters={"model": model}).named_results()]
+        rows = [_without_nan(row) for row in client.query(sql, parameters={"model": model}).named_results()]
         self._answers = {key: answer for key, answer in self._answers.items() if now - answer[0] < 60}
         self._answers[name, model] = (now, rows)
         return rows
 
-    def _connected(self) -> Client:
+    def _connect(self) -> Client:
         if self._client is None:
             self._client = connect(self._settings, database=self._settings.database, timeout_s=_TIMEOUT_S)
         return self._client
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def _unavailable(self, reason: str) -> Unavailable:
-        self._drop()
+        self._disconnect()
         self._answers.clear()
         if self._reachable:
-            log.warning("the store cannot be asked: %s", reason)
+            log.warning("the store is unavailable: %s; the page shows this until it answers", reason)
             self._reachable = False
         return Unavailable(reason)
 
 
-def _plain(row: Row) -> Row:
-    """JSON has no NaN: a mean of nothing is null."""
+def _without_nan(row: Row) -> Row:
+    """Replace NaN and infinity by None, because JSON has neither."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
     }

@@ -1,6 +1,6 @@
-"""What the page shows, as queries over the tables and views of `stepstream.jobs.clickhouse.migrations`. Pure text.
+"""Define the page's queries over the tables and views of `stepstream.jobs.clickhouse.migrations`. Pure text.
 
-Each takes the parameter `model` where it is about one model. Times go out as milliseconds since the Unix epoch.
+Queries about one model take the parameter `model`. They return times as milliseconds since the Unix epoch.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Query:
-    """A question, and for how many seconds its answer may be shown."""
+    """A query, and how many seconds its answer stays fresh."""
 
     sql: str
     fresh_s: float

@@ -1,6 +1,6 @@
-"""The embedded ClickHouse: chDB in one owner process, behind ClickHouse's HTTP protocol.
+"""Serve ClickHouse's HTTP protocol with chDB, in one process that owns the data folder.
 
-Every other process uses it through the ordinary `clickhouse-connect` HTTP client, exactly as it would use a real
-server. `statement` and `request` read what a client asked for (pure), `codecs` packs and unpacks bodies, `engine`
-owns the data folder, `sessions` keep their state, `app` is the HTTP surface.
+Every other process uses it through the ordinary `clickhouse-connect` HTTP client, like a real server. `app` serves
+HTTP, `run` runs statements, `sessions` keeps connections between requests, `engine` owns the data folder, `body` and
+`codecs` read and compress bodies, and `request` and `statement` parse requests (pure).
 """

@@ -1,4 +1,4 @@
-"""Runs the store: `python -m stepstream.services.store`."""
+"""Run the store: `python -m stepstream.services.store`."""
 
 import logging
 
@@ -7,18 +7,18 @@ import uvicorn
 from stepstream.config import Settings, variable
 from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.listen import listen
-from stepstream.services.store.app import build
+from stepstream.services.store.app import build_app
 from stepstream.services.store.engine import Engine, FolderInUseError
 from stepstream.services.store.run import Runner
 
 log = logging.getLogger("stepstream.services.store")
 
-# Seconds that running queries get to end after SIGTERM.
+# Seconds for running queries to end after SIGTERM.
 _GRACE_S = 30
 
 
 def main(settings: Settings, _stop: Stop) -> None:
-    """Serves until SIGTERM or SIGINT, which uvicorn takes: running queries end, then the folder is closed.
+    """Serve until SIGTERM or SIGINT, which uvicorn handles; then let running queries end and close the folder.
 
     Raises:
         Fatal: the port or the data folder is in use.
@@ -33,7 +33,7 @@ def main(settings: Settings, _stop: Stop) -> None:
             f"{path} is open in another process: stop that one, or set {variable('paths', 'data')} to another folder"
         ) from None
     log.info("ClickHouse %s (chDB) owns %s, listening on %s:%d", engine.version, path, host, port)
-    app = build(Runner(engine), settings.clickhouse.user, settings.clickhouse.password.get_secret_value())
+    app = build_app(Runner(engine), settings.clickhouse.user, settings.clickhouse.password.get_secret_value())
     uvicorn.Server(
         uvicorn.Config(
             app,

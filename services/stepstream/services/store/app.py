@@ -1,4 +1,4 @@
-"""The HTTP surface: queries at `/`, and `/ping`, `/replicas_status`, `/metrics`."""
+"""Serve queries at `/`, and `/ping`, `/replicas_status` and `/metrics`."""
 
 import logging
 import time
@@ -15,15 +15,15 @@ from starlette.routing import Route
 
 from stepstream.services.store import body, metrics, replies
 from stepstream.services.store.errors import BAD_ARGUMENTS, READONLY, StoreError
-from stepstream.services.store.request import authenticate, read
-from stepstream.services.store.run import External, Runner
+from stepstream.services.store.request import authenticate, read_request
+from stepstream.services.store.run import ExternalTable, Runner
 from stepstream.services.store.statement import Kind
 
 logger = logging.getLogger(__name__)
 
 
-def build(runner: Runner, user: str, password: str) -> Starlette:
-    """The application; it closes `runner` when it shuts down."""
+def build_app(runner: Runner, user: str, password: str) -> Starlette:
+    """Build the application, which closes `runner` when it shuts down."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -38,10 +38,10 @@ def build(runner: Runner, user: str, password: str) -> Starlette:
             authenticate(http.query_params, http.headers, user, password)
             return await _query(runner, http)
         except StoreError as error:
-            logger.warning("query %s refused: code %d", query_id, error.code)
-            return replies.refusal(error, query_id)
+            logger.warning("query %s failed: code %d", query_id, error.code)
+            return replies.error_reply(error, query_id)
         except ClientDisconnect:
-            logger.warning("query %s: the client left before its body's end", query_id)
+            logger.warning("query %s: the client closed the connection before its body's end", query_id)
             return Response(status_code=400)
 
     async def serve_metrics(http: HttpRequest) -> Response:
@@ -66,20 +66,20 @@ async def _ok(http: HttpRequest) -> Response:
 async def _query(runner: Runner, http: HttpRequest) -> Response:
     params: Mapping[str, str] = http.query_params
     pieces: AsyncIterator[bytes] = http.stream()
-    externals: list[External] = []
+    externals: list[ExternalTable] = []
     if http.headers.get("content-type", "").startswith("multipart/form-data"):
         params, externals = await _form(http)
-        pieces = _nothing()
-    request = read(params, http.headers)
-    asked = await body.read(request.sql, pieces, request.content_encoding)
-    statement = asked.statement
+        pieces = _empty_body()
+    request = read_request(params, http.headers)
+    body_read = await body.read_body(request.sql, pieces, request.content_encoding)
+    statement = body_read.statement
     if http.method == "GET" and not statement.reads_only:
         raise StoreError(READONLY, "Cannot execute query in readonly mode: GET may only read, use POST")
     start = time.perf_counter()
     kind = statement.kind.value
     try:
         with metrics.RUNNING.track_inprogress():
-            answer = await runner.run(request, statement, asked.data, externals)
+            answer = await runner.run(request, statement, body_read.data, externals)
     except BaseException:
         metrics.QUERIES.labels(kind, "failed").inc()
         raise
@@ -90,12 +90,12 @@ async def _query(runner: Runner, http: HttpRequest) -> Response:
     return replies.reply(request, answer, runner.engine.timezone)
 
 
-async def _nothing() -> AsyncIterator[bytes]:
+async def _empty_body() -> AsyncIterator[bytes]:
     yield b""
 
 
-async def _form(http: HttpRequest) -> tuple[dict[str, str], list[External]]:
-    """Parameters and external tables of a multipart request; the URL's parameters count too."""
+async def _form(http: HttpRequest) -> tuple[dict[str, str], list[ExternalTable]]:
+    """Return the parameters (also the URL's) and external tables of a multipart request."""
     params = dict(http.query_params)
     files: list[tuple[str, bytes]] = []
     async with http.form(max_part_size=1 << 30) as form:
@@ -112,5 +112,5 @@ async def _form(http: HttpRequest) -> tuple[dict[str, str], list[External]]:
             structure = ", ".join(f"_{at} {kind}" for at, kind in enumerate(types.split(","), 1))
         if structure is None:
             raise StoreError(BAD_ARGUMENTS, f"external table {name} needs {name}_structure or {name}_types")
-        externals.append(External(name, structure, params.pop(f"{name}_format", "TabSeparated"), data))
+        externals.append(ExternalTable(name, structure, params.pop(f"{name}_format", "TabSeparated"), data))
     return params, externals

@@ -1,4 +1,4 @@
-"""Reads a request's body: unpacks it, finds the statement in it, and leaves an INSERT's data to be streamed."""
+"""Read a request's body: decompress it, parse its statement, and stream an INSERT's data."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -7,46 +7,46 @@ from stepstream.services.store import statement as sql
 from stepstream.services.store.codecs import Unpack
 from stepstream.services.store.statement import Kind, Statement
 
-# ClickHouse's max_query_size: a FORMAT clause further down is not looked for.
+# ClickHouse's max_query_size: a later FORMAT clause is ignored.
 _LONGEST_HEAD = 256 * 1024
 
 
 @dataclass
 class Body:
-    """A statement, and for an INSERT the pieces of its data, not yet read."""
+    """A statement, and the unread pieces of an INSERT's data."""
 
     statement: Statement
     data: AsyncIterator[bytes]
 
 
-async def read(url_sql: bytes, pieces: AsyncIterator[bytes], encoding: str) -> Body:
-    """Reads as much of a body as the statement needs.
+async def read_body(url_sql: bytes, pieces: AsyncIterator[bytes], encoding: str) -> Body:
+    """Read as much of a body as its statement needs.
 
     Args:
         url_sql: statement from the URL, or its beginning; may be empty.
-        pieces: the body as it comes.
+        pieces: the body's pieces as they arrive.
         encoding: its Content-Encoding.
 
     Raises:
-        StoreError: a body that cannot be unpacked, or several statements in it.
+        StoreError: the body cannot be decompressed, or has several statements.
     """
     unpacked = _unpacked(pieces, encoding)
     head = url_sql
     if url_sql:
-        found = sql.parse(url_sql)
-        if found.kind is Kind.INSERT:
-            return Body(found, _then(url_sql[found.data_at :], unpacked))
+        statement = sql.parse(url_sql)
+        if statement.kind is Kind.INSERT:
+            return Body(statement, _chain(url_sql[statement.data_at :], unpacked))
         head += b"\n"
     else:
         async for piece in unpacked:
             head += piece
             if len(head) > _LONGEST_HEAD or not sql.needs_more(head):
                 break
-        found = sql.parse(head)
-        if found.kind is Kind.INSERT:
-            return Body(found, _then(head[found.data_at :], unpacked))
+        statement = sql.parse(head)
+        if statement.kind is Kind.INSERT:
+            return Body(statement, _chain(head[statement.data_at :], unpacked))
     rest = [piece async for piece in unpacked]
-    return Body(sql.parse(head + b"".join(rest)), _then(b"", unpacked))
+    return Body(sql.parse(head + b"".join(rest)), _chain(b"", unpacked))
 
 
 async def _unpacked(pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
@@ -58,7 +58,7 @@ async def _unpacked(pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterato
     unpack.finish()
 
 
-async def _then(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     if first:
         yield first
     async for piece in rest:

@@ -1,4 +1,4 @@
-"""Packs and unpacks HTTP bodies piece by piece: gzip, deflate, lz4 and zstd, in both directions."""
+"""Compress and decompress HTTP bodies piece by piece: gzip, deflate, lz4 and zstd."""
 
 import zlib
 from collections.abc import Callable
@@ -28,10 +28,10 @@ SUPPORTED = tuple(_UNPACK)
 
 
 class Unpack:
-    """Unpacks a body of one or several frames, as clients that pack block by block send them."""
+    """Decompresses a body of one or several frames; clients that compress block by block send several."""
 
     def __init__(self, encoding: str) -> None:
-        """Args: encoding: the Content-Encoding; empty or `identity`: the body is taken as it is."""
+        """Set the Content-Encoding; empty or `identity`: the body is not compressed."""
         if encoding and encoding != "identity" and encoding not in _UNPACK:
             raise StoreError(
                 BAD_ARGUMENTS, f"Content-Encoding '{encoding}' is not supported: send {', '.join(SUPPORTED)} or none"
@@ -40,10 +40,10 @@ class Unpack:
         self._frame: _Unpacker | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """What `data` unpacks to, as far as it goes.
+        """Return the decompressed part of `data` that is complete.
 
         Raises:
-            StoreError: the bytes are not of that encoding.
+            StoreError: the bytes do not have that encoding.
         """
         if self._new is None or not data:
             return data
@@ -55,17 +55,21 @@ class Unpack:
                 data = (frame.unused_data or b"") if frame.eof else b""
                 self._frame = None if frame.eof else frame
         except (zlib.error, RuntimeError, zstandard.ZstdError) as error:
-            raise StoreError(BAD_ARGUMENTS, f"the request's body cannot be unpacked: {error}") from None
+            raise StoreError(BAD_ARGUMENTS, f"the request's body cannot be decompressed: {error}") from None
         return b"".join(pieces)
 
     def finish(self) -> None:
-        """Raises StoreError where the body ended inside of a frame, so that half of one is not taken for all."""
+        """Check the end of the body.
+
+        Raises:
+            StoreError: the body ended inside a frame.
+        """
         if self._frame is not None:
-            raise StoreError(BAD_ARGUMENTS, "the request's packed body ended too early")
+            raise StoreError(BAD_ARGUMENTS, "the request's compressed body ended too early")
 
 
 class Pack:
-    """Packs a response; `encoding` is one of `SUPPORTED`."""
+    """Compresses a response; `encoding` is one of `SUPPORTED`."""
 
     def __init__(self, encoding: str) -> None:
         self._head = b""
@@ -84,18 +88,18 @@ class Pack:
             self._feed, self._end = stream.compress, stream.flush
 
     def feed(self, data: bytes) -> bytes:
-        """What may be sent after `data` came; often nothing yet."""
+        """Add data; return the bytes to send now, often none."""
         head, self._head = self._head, b""
         return head + self._feed(data)
 
     def finish(self) -> bytes:
-        """The end of the frame."""
+        """Return the end of the frame."""
         head, self._head = self._head, b""
         return head + self._end()
 
 
-def accepted(accept_encoding: str) -> str | None:
-    """The first encoding of an Accept-Encoding header that we can write; None: send it plain."""
+def choose_encoding(accept_encoding: str) -> str | None:
+    """Return the first supported encoding of an Accept-Encoding header; None: send uncompressed."""
     for part in accept_encoding.lower().split(","):
         name = part.split(";")[0].strip()
         if name in _UNPACK:

@@ -1,11 +1,11 @@
-"""The owner of the data folder: one chDB engine, a connection of its own for each query or session.
+"""Own the data folder: one chDB engine, with a separate connection for each query or session.
 
-A connection costs a quarter of a millisecond and holds settings, the current database and temporary tables, so a
-query without a session cannot leak anything into the next one. Everything here blocks; `app` calls it in threads.
+A connection costs a quarter of a millisecond. It holds settings, the current database and temporary tables, so a query
+without a session cannot affect the next one. Everything here blocks; `run` calls it on threads.
 
-Durability: ClickHouse acknowledges an insert after its part is written and renamed; the page cache survives the
-process, so a killed store loses no acknowledged row. `fsync_after_insert` is off, as in ClickHouse's own default:
-a power cut may lose the last seconds, which replay from the log brings back.
+Durability: ClickHouse acknowledges an insert after its part is written and renamed. The page cache survives the
+process, so a killed store loses no acknowledged row. `fsync_after_insert` is off, ClickHouse's default: a power cut may
+lose the last seconds, which a replay from Kafka restores.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Connection:
         self._chdb = chdb.connect(str(path))
 
     def close(self) -> None:
-        """Ends it, with its temporary tables."""
+        """Close the connection and drop its temporary tables."""
         self._chdb.close()
 
     def execute(
         self, sql: bytes | str, format: str = "TabSeparated", parameters: dict[str, str] | None = None
     ) -> Result:
-        """Runs a statement to its end.
+        """Run a statement to its end.
 
         Raises:
-            StoreError: whatever the engine says.
+            StoreError: an error of the engine.
         """
         text = sql if isinstance(sql, str) else sql.decode("utf-8", "surrogateescape")
         try:
@@ -75,14 +75,14 @@ class Connection:
         )
 
     def stream(self, sql: bytes, format: str, parameters: dict[str, str]) -> Stream:
-        """Starts a SELECT whose blocks are fetched one by one."""
+        """Start a SELECT whose blocks are fetched one by one."""
         try:
             return Stream(self._chdb.send_query(sql.decode("utf-8", "surrogateescape"), format, params=parameters))
         except Exception as error:
             raise StoreError.of(error) from None
 
     def insert(self, sql: bytes, format: str) -> Insert:
-        """Starts an INSERT that is fed with data in `format`."""
+        """Start an INSERT that takes data in `format`."""
         try:
             return Insert(self._chdb.send_insert(sql.decode("utf-8", "surrogateescape"), format))
         except Exception as error:
@@ -96,7 +96,7 @@ class Stream:
         self._result = result
 
     def next(self) -> bytes | None:
-        """The next block's bytes; None: that was all."""
+        """Return the next block's bytes; None: the end."""
         try:
             chunk = self._result.fetch()
             return None if chunk is None else chunk.bytes()
@@ -104,25 +104,25 @@ class Stream:
             raise StoreError.of(error) from None
 
     def close(self) -> None:
-        """Stops the query if it still runs."""
+        """Stop the query if it still runs."""
         self._result.close()
 
 
 class Insert:
-    """A running INSERT: nothing is acknowledged, and mostly nothing written, before `finish`."""
+    """A running INSERT; rows are stored for sure only after `finish`."""
 
     def __init__(self, inserter: Any) -> None:
         self._inserter = inserter
 
     def append(self, data: bytes) -> None:
-        """Gives the engine more of the data; pieces may end anywhere."""
+        """Pass more data to the engine; pieces may end anywhere."""
         try:
             self._inserter.append(data)
         except Exception as error:
-            raise self._explained(error) from None
+            raise self._reason_of(error) from None
 
     def finish(self) -> Result:
-        """Writes what is left; after this the rows are stored."""
+        """Write the remaining rows; on return all are stored."""
         try:
             done = self._inserter.finish()
         except Exception as error:
@@ -130,11 +130,11 @@ class Insert:
         return Result(b"", written_rows=done.rows_written, written_bytes=done.bytes_written, elapsed_s=done.elapsed)
 
     def close(self) -> None:
-        """Drops it where it was not finished."""
+        """Cancel the INSERT unless it was finished."""
         self._inserter.close()
 
-    def _explained(self, error: Exception) -> StoreError:
-        # chDB tells the reason of a failed append only at the end.
+    def _reason_of(self, error: Exception) -> StoreError:
+        # chDB reports the reason of a failed append only at `finish`.
         try:
             self._inserter.finish()
         except Exception as reason:
@@ -147,7 +147,7 @@ class Engine:
     """The open data folder."""
 
     def __init__(self, path: Path, database: str) -> None:
-        """Opens or creates the folder and, in it, the database that requests without one use.
+        """Open or create the folder, and create its default database.
 
         Raises:
             FolderInUseError: another process has it open.
@@ -155,14 +155,14 @@ class Engine:
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self.database = database
-        self._owned = _own(path)
+        self._folder_lock = _lock_folder(path)
         self._anchor = Connection(path)  # keeps the engine open between queries
-        self._make_database()
+        self._create_database()
         version, self.timezone = self._anchor.execute("SELECT version(), timezone()").body.decode().split()
         self.version = version
 
     def connect(self) -> Connection:
-        """A connection with nothing set, in the default database; one that was dropped is there again, empty."""
+        """Return a fresh connection to the default database; creates a dropped database again."""
         connection = Connection(self._path)
         use = f"USE {identifier(self.database)}"
         try:
@@ -170,23 +170,23 @@ class Engine:
         except StoreError as error:
             if error.code != UNKNOWN_DATABASE:
                 raise
-            self._make_database()
+            self._create_database()
             connection.execute(use)
         return connection
 
-    def _make_database(self) -> None:
+    def _create_database(self) -> None:
         self._anchor.execute(f"CREATE DATABASE IF NOT EXISTS {identifier(self.database)} ENGINE = Atomic")
 
     def close(self) -> None:
-        """Closes the folder; every query must have ended."""
+        """Close the folder; every query must have ended."""
         self._anchor.close()
-        self._owned.close()
+        self._folder_lock.close()
 
 
-def _own(path: Path) -> IO[bytes]:
-    """Takes the folder for this process; ends with the process, however that ends.
+def _lock_folder(path: Path) -> IO[bytes]:
+    """Lock the folder for this process; the lock ends with the process, also by a kill.
 
-    chDB locks it as well, but its refusal reaches Python without its reason.
+    chDB locks it too, but its error reaches Python without a reason.
     """
     lock = (path / "owner.lock").open("wb")
     try:
@@ -198,13 +198,13 @@ def _own(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def prepared(connection: Connection, request: Request, *, restore: bool) -> Iterator[Connection]:
-    """Gives the connection the request's database and settings, and takes them back where it lives on (`restore`).
+def configured(connection: Connection, request: Request, *, restore: bool) -> Iterator[Connection]:
+    """Apply the request's database and settings to the connection; `restore`: undo them afterwards.
 
     Raises:
-        StoreError: an unknown database or setting.
+        StoreError: the database or a setting is unknown.
     """
-    before = _state(connection, request) if restore else []
+    before = _restoring_statements(connection, request) if restore else []
     try:
         if request.database:
             connection.execute(f"USE {identifier(request.database)}")
@@ -217,8 +217,8 @@ def prepared(connection: Connection, request: Request, *, restore: bool) -> Iter
             connection.execute(statement)
 
 
-def _state(connection: Connection, request: Request) -> list[str]:
-    """Statements that put back what `request` is going to change."""
+def _restoring_statements(connection: Connection, request: Request) -> list[str]:
+    """Return the statements that undo the changes of `request`."""
     if not request.database and not request.settings:
         return []
     values = ", ".join(f"toString(getSetting({literal(name)}))" for name in request.settings)
@@ -229,10 +229,10 @@ def _state(connection: Connection, request: Request) -> list[str]:
 
 
 def identifier(name: str) -> str:
-    """A name, quoted for SQL."""
+    """Quote a name for SQL."""
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
 def literal(value: str) -> str:
-    """A string, quoted for SQL."""
+    """Quote a string for SQL."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""Errors as ClickHouse's HTTP interface tells them: an exception code, a message, an HTTP status."""
+"""Define errors as in ClickHouse's HTTP interface: an exception code, a message and an HTTP status."""
 
 import re
 
@@ -13,7 +13,7 @@ INVALID_SESSION_TIMEOUT = 374
 AUTHENTICATION_FAILED = 516
 UNKNOWN_EXCEPTION = 1002
 
-# As in ClickHouse's HTTPHandler: what the client got wrong is 4xx, everything else 500.
+# As in ClickHouse's HTTPHandler: 4xx for the client's errors, 500 for all others.
 _STATUS = {
     AUTHENTICATION_FAILED: 403,
     READONLY: 400,
@@ -50,7 +50,7 @@ class StoreError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status that ClickHouse answers with for this code."""
+        """ClickHouse's HTTP status for this code."""
         return _STATUS.get(self.code, 500)
 
     def __str__(self) -> str:
@@ -59,11 +59,11 @@ class StoreError(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> "StoreError":
-        """The engine's exception, without the words that the Python binding puts before ClickHouse's own."""
+        """Convert an exception of the engine; drops the Python binding's text before ClickHouse's message."""
         if isinstance(error, cls):
             return error
         text = str(error)
-        found = _CODE.search(text)
-        if found is None:
+        code = _CODE.search(text)
+        if code is None:
             return cls(UNKNOWN_EXCEPTION, text or type(error).__name__)
-        return cls(int(found[1]), text[found.start() :])
+        return cls(int(code[1]), text[code.start() :])

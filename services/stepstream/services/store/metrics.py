@@ -1,4 +1,4 @@
-"""What the store counts."""
+"""Define the store's Prometheus metrics."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -10,5 +10,5 @@ SECONDS = Histogram(
     buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
 ROWS = Counter("stepstream_store_inserted_rows_total", "Rows acknowledged.")
-RUNNING = Gauge("stepstream_store_running", "Statements being run.")
-SESSIONS = Gauge("stepstream_store_sessions", "Sessions that are held.")
+RUNNING = Gauge("stepstream_store_running", "Statements in progress.")
+SESSIONS = Gauge("stepstream_store_sessions", "Open sessions.")

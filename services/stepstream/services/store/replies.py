@@ -1,4 +1,4 @@
-"""Builds the HTTP replies: ClickHouse's headers, packing, and errors before or inside of a body."""
+"""Build HTTP replies: ClickHouse's headers, compression, and errors before or inside a body."""
 
 import json
 import secrets
@@ -25,7 +25,7 @@ _CONTENT_TYPES = {
 
 
 def reply(request: Request, answer: Answer, timezone: str) -> Response:
-    """The reply to a query that has ended, or that has at least begun to give rows."""
+    """Build the reply to a query that has ended or returned its first block."""
     headers = {
         "X-ClickHouse-Query-Id": request.query_id,
         "X-ClickHouse-Format": answer.format,
@@ -43,8 +43,8 @@ def reply(request: Request, answer: Answer, timezone: str) -> Response:
     return Response(pack.feed(body) + pack.finish() if pack else body, headers=headers)
 
 
-def refusal(error: StoreError, query_id: str = "") -> Response:
-    """The reply to a request that failed before any row was sent."""
+def error_reply(error: StoreError, query_id: str = "") -> Response:
+    """Build the reply to a request that failed before its first row."""
     headers = {
         "X-ClickHouse-Exception-Code": str(error.code),
         "X-ClickHouse-Query-Id": query_id,
@@ -70,8 +70,8 @@ def _summary(result: Result) -> dict[str, str]:
 class StreamReply(Response):
     """A body sent block by block.
 
-    A query that fails midway is told as ClickHouse tells it: the exception between marks with the tag of the
-    X-ClickHouse-Exception-Tag header, and a connection that ends without the body's last chunk.
+    A query that fails midway ends as in ClickHouse: the exception between marks with the tag of the
+    X-ClickHouse-Exception-Tag header, then a closed connection without the body's last chunk.
     """
 
     def __init__(self, first: bytes, more: AsyncIterator[bytes], pack: Pack | None, headers: dict[str, str]) -> None:
@@ -83,14 +83,14 @@ class StreamReply(Response):
         self._pack = pack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it; a client that leaves ends the query."""
+        """Send the body; the query ends if the client closes the connection."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             await self._send(send, self._first)
             async for block in self._more:
                 await self._send(send, block)
         except StoreError as error:
-            await self._send(send, self._told(error), last=True)
+            await self._send(send, self._error_bytes(error), last=True)
             return
         finally:
             await self._more.aclose()  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ class StreamReply(Response):
         if packed:
             await send({"type": "http.response.body", "body": packed, "more_body": True})
 
-    def _told(self, error: StoreError) -> bytes:
+    def _error_bytes(self, error: StoreError) -> bytes:
         text = str(error).encode("utf-8", "surrogateescape")
         tag = self._tag.encode()
         end = b"%d %s\r\n__exception__\r\n" % (len(text), tag)

@@ -1,4 +1,4 @@
-"""What one HTTP request asks for, from its URL's parameters and headers. Pure."""
+"""Parse an HTTP request's URL parameters and headers, and check its credentials. Pure."""
 
 import base64
 import binascii
@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepstream.services.store.codecs import accepted
+from stepstream.services.store.codecs import choose_encoding
 from stepstream.services.store.errors import AUTHENTICATION_FAILED, BAD_ARGUMENTS, INVALID_SESSION_TIMEOUT, StoreError
 
-# Parameters of the transport; every other one is a setting of the query, as in ClickHouse.
+# Parameters of the transport; as in ClickHouse, every other one is a setting of the query.
 _TRANSPORT = frozenset(
     {"query", "database", "default_format", "user", "password", "session_id", "session_check", "session_timeout"}
     | {"query_id", "compress", "decompress", "enable_http_compression", "http_zlib_compression_level", "buffer_size"}
@@ -25,7 +25,7 @@ _LONGEST_SESSION_S = 3600.0
 
 @dataclass(frozen=True)
 class Session:
-    """The session that a request belongs to."""
+    """The session of a request."""
 
     id: str
     timeout_s: float
@@ -34,7 +34,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Request:
-    """One query's surroundings; the statement itself comes in `sql` (from the URL) and the body."""
+    """One query's parameters; its statement is in `sql` (from the URL) and the body."""
 
     query_id: str
     sql: bytes = b""
@@ -45,14 +45,14 @@ class Request:
     session: Session | None = None
     content_encoding: str = ""
     reply_encoding: str | None = None
-    whole: bool = False  # answer only when the query has ended
+    wait_for_end: bool = False  # answer only when the query has ended
 
 
-def read(params: Mapping[str, str], headers: Mapping[str, str]) -> Request:
-    """Reads a request; header names are looked up in lower case.
+def read_request(params: Mapping[str, str], headers: Mapping[str, str]) -> Request:
+    """Parse a request; `headers` has lower-case names.
 
     Raises:
-        StoreError: a parameter that cannot be used.
+        StoreError: a parameter is invalid or not supported.
     """
     if params.get("compress") == "1" or params.get("decompress") == "1":
         raise StoreError(
@@ -60,9 +60,9 @@ def read(params: Mapping[str, str], headers: Mapping[str, str]) -> Request:
             "ClickHouse's own block compression is not supported: use Content-Encoding and Accept-Encoding",
         )
     names = [name for name in params if name not in _TRANSPORT and not name.startswith("param_")]
-    wrong = [name for name in names if not _NAME.match(name)]
-    if wrong:
-        raise StoreError(BAD_ARGUMENTS, f"'{wrong[0]}' is not the name of a setting")
+    invalid = [name for name in names if not _NAME.match(name)]
+    if invalid:
+        raise StoreError(BAD_ARGUMENTS, f"'{invalid[0]}' is not a valid name of a setting")
     packs = params.get("enable_http_compression") in {"1", "true"}
     return Request(
         query_id=params.get("query_id") or str(uuid.uuid4()),
@@ -73,8 +73,8 @@ def read(params: Mapping[str, str], headers: Mapping[str, str]) -> Request:
         parameters={name[6:]: value for name, value in params.items() if name.startswith("param_")},
         session=_session(params),
         content_encoding=headers.get("content-encoding", "").strip().lower(),
-        reply_encoding=accepted(headers.get("accept-encoding", "")) if packs else None,
-        whole=params.get("wait_end_of_query") == "1",
+        reply_encoding=choose_encoding(headers.get("accept-encoding", "")) if packs else None,
+        wait_for_end=params.get("wait_end_of_query") == "1",
     )
 
 
@@ -91,14 +91,14 @@ def _session(params: Mapping[str, str]) -> Session | None:
 
 
 def authenticate(params: Mapping[str, str], headers: Mapping[str, str], user: str, password: str) -> None:
-    """Checks the credentials that a request carries: basic auth, X-ClickHouse-User and -Key, or the URL's.
+    """Check a request's credentials: basic auth, X-ClickHouse-User and -Key, or the URL's.
 
     Raises:
-        StoreError: they are not `user` and `password`.
+        StoreError: they differ from `user` and `password`.
     """
     given_user, given_password = _credentials(params, headers)
-    right = secrets.compare_digest(given_user.encode(), user.encode())
-    if not (secrets.compare_digest(given_password.encode(), password.encode()) and right):
+    is_user = secrets.compare_digest(given_user.encode(), user.encode())
+    if not (secrets.compare_digest(given_password.encode(), password.encode()) and is_user):
         raise StoreError(
             AUTHENTICATION_FAILED,
             f"{given_user}: Authentication failed: password is incorrect, or there is no user with such name",
@@ -119,7 +119,7 @@ def _credentials(params: Mapping[str, str], headers: Mapping[str, str]) -> tuple
 
 
 def _utf8(header: str) -> str:
-    """A header's text: HTTP libraries read its bytes as Latin-1, clients mean UTF-8."""
+    """Return a header's text: HTTP libraries read its bytes as Latin-1, but clients send UTF-8."""
     try:
         return header.encode("latin-1").decode("utf-8")
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Runs one request's statement on a connection of its own or of its session. Blocking parts go to threads."""
+"""Run one request's statement on a new connection or its session's, with blocking calls on threads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from stepstream.services.store.engine import Connection, Engine, Insert, Result, Stream, identifier, prepared
+from stepstream.services.store.engine import Connection, Engine, Insert, Result, Stream, configured, identifier
 from stepstream.services.store.request import Request
 from stepstream.services.store.sessions import Sessions
 from stepstream.services.store.statement import STREAMABLE, Kind, Statement
 
-# Threads that the engine is called from; it parallelises a query by itself.
+# Threads that call the engine, which itself parallelises a query.
 THREADS = 8
-# Bytes of an INSERT gathered before the engine is given them.
+# Bytes of an INSERT that are buffered before each call of the engine.
 _APPEND = 1 << 20
 DEFAULT_FORMAT = "TabSeparated"
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class External:
-    """A table that comes with a query and lives as long as it."""
+class ExternalTable:
+    """A temporary table that comes with a query and exists as long as it."""
 
     name: str
     structure: str
@@ -34,7 +34,7 @@ class External:
 
 @dataclass
 class Answer:
-    """A query's result: complete (`result`), or its first blocks with more to come (`more`)."""
+    """A query's result: complete in `result`, or its first block there and the others in `more`."""
 
     format: str
     result: Result
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass
 class Runner:
-    """Runs requests on the engine."""
+    """Runs requests on the engine, in sessions or separately."""
 
     engine: Engine
     sessions: Sessions = field(init=False)
@@ -54,22 +54,22 @@ class Runner:
         self._threads = ThreadPoolExecutor(THREADS, "query")
 
     async def run(
-        self, request: Request, statement: Statement, data: AsyncIterator[bytes], externals: list[External]
+        self, request: Request, statement: Statement, data: AsyncIterator[bytes], externals: list[ExternalTable]
     ) -> Answer:
-        """Runs a statement; an INSERT's rows are stored when this returns.
+        """Run a statement; on return an INSERT's rows are stored.
 
         Raises:
-            StoreError: whatever the engine says, or a session that cannot be used.
+            StoreError: an error of the engine, or an unusable session.
         """
         if statement.kind is Kind.INSERT:
             return await self._insert(request, statement, data)
         format = statement.format or request.format or DEFAULT_FORMAT
-        if statement.kind is Kind.SELECT and format in STREAMABLE and not request.whole:
+        if statement.kind is Kind.SELECT and format in STREAMABLE and not request.wait_for_end:
             return await self._select(request, statement, format, externals)
         return Answer(format, await self._call(partial(self._execute, request, statement, format, externals)))
 
     def close(self) -> None:
-        """Closes sessions, threads and the engine; no request may be running."""
+        """Close sessions, threads and the engine; no request may be running."""
         self._threads.shutdown()
         self.sessions.close()
         self.engine.close()
@@ -77,7 +77,7 @@ class Runner:
     async def _call(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _execute(self, request: Request, statement: Statement, format: str, externals: list[External]) -> Result:
+    def _execute(self, request: Request, statement: Statement, format: str, externals: list[ExternalTable]) -> Result:
         with self._connection(request, externals) as connection:
             return connection.execute(statement.text, format, request.parameters)
 
@@ -90,14 +90,16 @@ class Runner:
 
         try:
             insert = await self._call(start)
-            async for piece in _gathered(data):
+            async for piece in _in_larger_pieces(data):
                 await self._call(partial(insert.append, piece))
             result = await self._call(insert.finish)
         finally:
             await self._call(stack.close)
         return Answer(DEFAULT_FORMAT, result)
 
-    async def _select(self, request: Request, statement: Statement, format: str, externals: list[External]) -> Answer:
+    async def _select(
+        self, request: Request, statement: Statement, format: str, externals: list[ExternalTable]
+    ) -> Answer:
         stack = ExitStack()
 
         def start() -> tuple[Stream, bytes | None, bytes | None]:
@@ -113,7 +115,7 @@ class Runner:
                     yield block
                     block = await self._call(stream.next)
             finally:
-                # Before the reply's end is sent: the client may use the session again at once.
+                # Release the session before the reply ends: the client may use it again at once.
                 await self._call(stack.close)
 
         try:
@@ -127,13 +129,13 @@ class Runner:
         return Answer(format, Result(first or b""), more(stream, second))
 
     @contextmanager
-    def _connection(self, request: Request, externals: list[External]) -> Iterator[Connection]:
+    def _connection(self, request: Request, externals: list[ExternalTable]) -> Iterator[Connection]:
         with ExitStack() as stack:
             if request.session:
                 connection = stack.enter_context(self.sessions.use(request.session))
             else:
                 connection = stack.enter_context(closing(self.engine.connect()))
-            stack.enter_context(prepared(connection, request, restore=request.session is not None))
+            stack.enter_context(configured(connection, request, restore=request.session is not None))
             for table in externals:
                 connection.execute(f"CREATE TEMPORARY TABLE {identifier(table.name)} ({table.structure})")
                 stack.callback(connection.execute, f"DROP TEMPORARY TABLE {identifier(table.name)}")
@@ -144,15 +146,15 @@ class Runner:
             yield connection
 
 
-async def _gathered(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Larger pieces, so that the engine is not called for each packet."""
-    held: list[bytes] = []
+async def _in_larger_pieces(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Join small pieces, so that not every packet calls the engine."""
+    buffer: list[bytes] = []
     size = 0
     async for piece in pieces:
-        held.append(piece)
+        buffer.append(piece)
         size += len(piece)
         if size >= _APPEND:
-            yield b"".join(held)
-            held, size = [], 0
-    if held:
-        yield b"".join(held)
+            yield b"".join(buffer)
+            buffer, size = [], 0
+    if buffer:
+        yield b"".join(buffer)

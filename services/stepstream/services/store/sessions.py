@@ -1,7 +1,7 @@
-"""Sessions: connections that live from one request to the next, one request at a time.
+"""Keep sessions: connections that persist between requests, for one request at a time.
 
-As in ClickHouse: a session keeps its settings, current database and temporary tables until it was not used for its
-timeout; a second request at the same time is refused.
+As in ClickHouse, a session keeps its settings, current database and temporary tables until its timeout passes without a
+request. A concurrent second request fails.
 """
 
 import threading
@@ -16,7 +16,7 @@ from stepstream.services.store.request import Session
 
 
 @dataclass
-class _Held:
+class _OpenSession:
     connection: Connection
     busy: bool
     expires: float
@@ -28,46 +28,46 @@ class Sessions:
     def __init__(self, connect: Callable[[], Connection], clock: Callable[[], float] = time.monotonic) -> None:
         self._connect = connect
         self._clock = clock
-        self._held: dict[str, _Held] = {}
+        self._sessions: dict[str, _OpenSession] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._sessions)
 
     @contextmanager
     def use(self, session: Session) -> Iterator[Connection]:
-        """The session's connection, for one request.
+        """Yield the session's connection for one request.
 
         Raises:
-            StoreError: it is in use, or `session_check` was asked and there is none.
+            StoreError: the session is in use, or it does not exist and the request set `session_check`.
         """
         with self._lock:
             self._expire()
-            held = self._held.get(session.id)
-            if held is None:
+            open_session = self._sessions.get(session.id)
+            if open_session is None:
                 if session.must_exist:
                     raise StoreError(SESSION_NOT_FOUND, f"Session {session.id} not found")
-                held = self._held[session.id] = _Held(self._connect(), busy=False, expires=0.0)
-            if held.busy:
+                open_session = self._sessions[session.id] = _OpenSession(self._connect(), busy=False, expires=0.0)
+            if open_session.busy:
                 raise StoreError(SESSION_IS_LOCKED, f"Session {session.id} is locked by a concurrent client")
-            held.busy = True
+            open_session.busy = True
         try:
-            yield held.connection
+            yield open_session.connection
         finally:
             with self._lock:
-                held.busy = False
-                held.expires = self._clock() + session.timeout_s
+                open_session.busy = False
+                open_session.expires = self._clock() + session.timeout_s
 
     def close(self) -> None:
-        """Ends them all; none may be in use."""
+        """Close all sessions; none may be in use."""
         with self._lock:
-            for held in self._held.values():
-                held.connection.close()
-            self._held.clear()
+            for open_session in self._sessions.values():
+                open_session.connection.close()
+            self._sessions.clear()
 
     def _expire(self) -> None:
         now = self._clock()
-        for id, held in list(self._held.items()):
-            if not held.busy and held.expires < now:
-                held.connection.close()
-                del self._held[id]
+        for id, open_session in list(self._sessions.items()):
+            if not open_session.busy and open_session.expires < now:
+                open_session.connection.close()
+                del self._sessions[id]

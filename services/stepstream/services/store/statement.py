@@ -1,7 +1,7 @@
-"""What kind of statement a text is, which format it names, and where an INSERT's data starts. Pure.
+"""Find a statement's kind, its format, and the start of an INSERT's data. Pure.
 
-Only as much of SQL is read as the HTTP protocol needs: the engine parses the statement itself. Keywords count where
-they stand outside of quotes, comments and brackets.
+This reads only as much SQL as the HTTP protocol needs; the engine parses the statement itself. Keywords count only
+outside quotes, comments and brackets.
 """
 
 import re
@@ -11,7 +11,7 @@ from enum import Enum
 
 from stepstream.services.store.errors import SYNTAX_ERROR, StoreError
 
-# Formats whose blocks, written one by one, may simply follow each other: no header, footer or separator around them.
+# Formats whose blocks can be concatenated: they have no header, footer or separator.
 STREAMABLE = frozenset(
     {"Native", "TabSeparated", "TSV", "TabSeparatedRaw", "TSVRaw", "CSV", "RowBinary", "JSONEachRow", "NDJSON"}
     | {"JSONLines", "JSONCompactEachRow", "Null"}
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 
 
 class Kind(Enum):
-    """How the engine must run a statement."""
+    """The way in which the engine runs a statement."""
 
     SELECT = "select"
     INSERT = "insert"  # with data after a FORMAT clause
@@ -43,7 +43,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement as far as the protocol must know it.
+    """The parts of a statement that the protocol needs.
 
     `text` of an INSERT has no FORMAT clause; `data_at` is where its data starts in the bytes that were parsed.
     """
@@ -63,10 +63,10 @@ class _Word:
 
 
 def parse(sql: bytes) -> Statement:
-    """Reads one statement, with an INSERT's data after it if there is any.
+    """Parse one statement, which an INSERT's data may follow.
 
     Raises:
-        StoreError: several statements in one text, which ClickHouse refuses over HTTP.
+        StoreError: the text has several statements, which ClickHouse rejects over HTTP.
     """
     words = _words(sql)
     first = next(words, None)
@@ -80,15 +80,15 @@ def parse(sql: bytes) -> Statement:
         )
     rest = list(words)
     selects = keyword in {"SELECT", "WITH"} and not any(word.text.upper() in _NO_STREAM for word in rest)
-    # A bracket may open a query as well: (SELECT 1) UNION ALL (SELECT 2).
+    # A query may also begin with a bracket: (SELECT 1) UNION ALL (SELECT 2).
     reads = keyword in _READING or (not keyword and sql.lstrip().startswith(b"("))
     return Statement(Kind.SELECT if selects else Kind.OTHER, sql, _trailing_format(rest), len(sql), reads)
 
 
 def needs_more(head: bytes) -> bool:
-    """Whether the beginning of a body may still turn out to be an INSERT with data after it.
+    """Return True if a body that begins with `head` may still be an INSERT with data.
 
-    True too where the FORMAT clause ends with `head`: its name, or the line end after it, may go on.
+    Also True if `head` ends within the FORMAT clause: its name or the line end after it may continue.
     """
     words = _words(head)
     first = next(words, None)
@@ -104,7 +104,7 @@ def needs_more(head: bytes) -> bool:
 
 @dataclass(frozen=True)
 class _DataClause:
-    """What says where an INSERT's rows come from: a FORMAT, or VALUES or SELECT (`format` is None)."""
+    """The clause that gives an INSERT's rows: FORMAT, or VALUES or SELECT (`format` is None)."""
 
     start: int
     format: _Word | None
@@ -119,11 +119,11 @@ def _insert(sql: bytes, words: Iterator[_Word]) -> Statement:
 
 
 def _data_clause(words: Iterator[_Word]) -> _DataClause | None:
-    named = False  # the table's name may itself be any word
+    has_table_name = False  # the table's name may be any word
     for word in words:
         keyword = word.text.upper()
-        if not named:
-            named = keyword not in {"INTO", "TABLE", "FUNCTION"}
+        if not has_table_name:
+            has_table_name = keyword not in {"INTO", "TABLE", "FUNCTION"}
         elif keyword in {"VALUES", "SELECT", "WITH"}:
             return _DataClause(word.start, None)
         elif keyword == "FORMAT":
@@ -149,7 +149,7 @@ def _trailing_format(words: list[_Word]) -> str | None:
 
 
 def _words(sql: bytes) -> Iterator[_Word]:
-    """Words and quoted names outside of brackets, up to the first semicolon; lazily, since data may follow."""
+    """Yield words and quoted names outside brackets up to the first semicolon; lazily, because data may follow."""
     depth = 0
     for token in _TOKEN.finditer(sql):
         kind = token.lastgroup
@@ -164,7 +164,7 @@ def _words(sql: bytes) -> Iterator[_Word]:
 
 
 def _after_end(sql: bytes) -> int | None:
-    """Where a second statement starts, if one does."""
+    """Return the start of a second statement; None: there is none."""
     ended = False
     for token in _TOKEN.finditer(sql):
         if ended and token.lastgroup not in {"skip", "end"}:

@@ -1,8 +1,8 @@
-// Draws the charts with uPlot; each is made once and fed with new data.
+// Draw the charts with uPlot; each is created once and updated with new data.
 
 import { clock, decimal, percent, version } from "./format.js";
 
-// Pixels of the drawing, without its legend.
+// Height of a chart in pixels, without its legend.
 const HEIGHTS = { success: 260, components: 260, steps: 220, staleness: 220 };
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const faint = (name) => `color-mix(in srgb, ${colour(name)} 18%, transparent)`;
@@ -13,7 +13,7 @@ const times = () => axis({ values: (_, at) => at.map((s) => clock(s * 1000)), sp
 function band(split, name, dash) {
   const line = { stroke: () => colour(name), width: 2, dash, points: { size: 6, fill: () => colour(name) }, spanGaps: true };
   const edge = { stroke: "transparent", points: { show: false }, spanGaps: true };
-  // The edges follow the line among the series; its legend tells them too.
+  // The edges follow the line among the series; the line's legend shows their values too.
   const value = (chart, share, at, point) =>
     share === null ? "–" : `${percent(share)} (${percent(chart.data[at + 1][point])} to ${percent(chart.data[at + 2][point])})`;
   return [
@@ -32,7 +32,7 @@ const whole = (low, high) => {
 
 const byVersion = () => axis({ values: (_, at) => at.map(version), splits: (u) => whole(u.scales.x.min, u.scales.x.max) });
 
-// Lines of the component chart, as [name, kind, rows by version]; agents are told apart where there are several.
+// Lines of the component chart, as [name, kind, rows by version]; several agents get names in the legend.
 function componentLines(rows) {
   const shown = rows.filter((row) => row.split === "train" && row.version !== null);
   const several = new Set(shown.map((row) => row.agent)).size > 1;
@@ -45,7 +45,7 @@ function componentLines(rows) {
   return [...lines.values()];
 }
 
-const PAINTS = ["eval", "train", "third", "good", "warn", "bad"];
+const COLOURS = ["eval", "train", "third", "good", "warn", "bad"];
 const DASHES = { shadow: [6, 4], guard: [2, 4] };
 
 const SPECS = {
@@ -56,7 +56,7 @@ const SPECS = {
       { label: "version", value: (_, v) => version(v) },
       ...componentLines(s.components).map(({ name, kind }, at) => ({
         label: kind === "shadow" || kind === "guard" ? `${name} (${kind})` : name,
-        stroke: () => colour(PAINTS[at % PAINTS.length]), width: kind === "reward" ? 3 : 2, dash: DASHES[kind],
+        stroke: () => colour(COLOURS[at % COLOURS.length]), width: kind === "reward" ? 3 : 2, dash: DASHES[kind],
         points: { size: 5 }, spanGaps: true, value: (_, x) => decimal(x),
       })),
     ],
@@ -117,8 +117,8 @@ const DATA = {
   ],
 };
 
-// What a chart says to those who do not see it.
-const SAID = {
+// Text of each chart for screen readers.
+const DESCRIPTIONS = {
   components: (s) => componentLines(s.components).map((line) => {
     const [newest, mean] = [...line.rows].at(-1);
     return `${line.name} (${line.kind}) ${version(newest)}: ${decimal(mean)}`;
@@ -139,20 +139,20 @@ const drawn = {};
 let lines = "";
 
 export function drawCharts(snapshot) {
-  // Which lines a chart has is baked into it too.
+  // A chart's lines are fixed at its creation.
   const now = JSON.stringify(componentLines(snapshot.components).map(({ name, kind }) => [name, kind]));
   if (now !== lines) drop("components");
   lines = now;
   for (const name of Object.keys(SPECS)) {
     const place = document.getElementById(`chart-${name}`);
     const empty = EMPTY[name](snapshot);
-    place.setAttribute("aria-label", empty || SAID[name](snapshot));
+    place.setAttribute("aria-label", empty || DESCRIPTIONS[name](snapshot));
     if (empty) {
       drop(name);
-      const said = document.createElement("p");
-      said.className = "empty";
-      said.textContent = empty;
-      place.replaceChildren(said);
+      const message = document.createElement("p");
+      message.className = "empty";
+      message.textContent = empty;
+      place.replaceChildren(message);
       continue;
     }
     const data = DATA[name](snapshot);
@@ -169,7 +169,7 @@ function drop(name) {
   delete drawn[name];
 }
 
-// Colours are baked into a chart, so a new theme means new charts.
+// A chart's colours are fixed at its creation, so a new theme needs new charts.
 export function redrawAll(snapshot) {
   Object.keys(drawn).forEach(drop);
   if (snapshot) drawCharts(snapshot);

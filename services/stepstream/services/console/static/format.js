@@ -1,4 +1,4 @@
-// Numbers, times and outcomes as words.
+// Format numbers, sizes, versions and times as text.
 
 const NONE = "–";
 

@@ -1,16 +1,16 @@
-// Draws the tables. Text goes in as text nodes only: what agents wrote is never taken for HTML.
+// Draw the tables and tiles. All text becomes text nodes, so agents' text is never parsed as HTML.
 
 import { ago, bytes, count, decimal, percent, version, versions } from "./format.js";
 
 const outcome = (row) => (row.success === null ? ["open", ""] : row.success ? ["success", "good"] : ["failure", "bad"]);
-// A worker tells every few seconds that it is there.
+// A worker reports every few seconds.
 const SILENT_MS = 15000;
 const states = { serving: "good", loading: "warn", starting: "warn", refused: "bad", stopping: "warn" };
 
 // A column: its heading, the cell's text (or [text, class]), and the class of all its cells.
 const TABLES = {
   "table-workers": {
-    of: "workers", empty: "No worker has told anything yet.",
+    of: "workers", empty: "No worker has reported yet.",
     columns: [
       ["Worker", (r) => r.worker_id], ["Engine", (r) => r.engine], ["Serves", (r) => `${r.model} ${version(r.version)}`],
       ["Newest", (r) => version(r.newest_version)], ["State", (r) => [r.reason ? `${r.state}: ${r.reason}` : r.state, states[r.state] ?? ""]],
@@ -29,7 +29,7 @@ const TABLES = {
     of: "learner", empty: "The learner has not updated this model yet.",
     columns: [
       ["Training", (r) => percent(r.train), "number"], ["Waiting for attempts", (r) => percent(r.wait), "number"],
-      ["Waiting for the log", (r) => percent(r.read), "number"], ["Taking in", (r) => percent(r.fold), "number"],
+      ["Reading records", (r) => percent(r.read), "number"], ["Processing records", (r) => percent(r.fold), "number"],
       ["Publishing", (r) => percent(r.publish), "number"], ["Updates", (r) => count(r.updates), "number"],
     ],
   },
@@ -43,25 +43,25 @@ const TABLES = {
     ],
   },
   "table-alarms": {
-    of: "alarms", empty: "None: no guard has fallen while what is rewarded rose.",
+    of: "alarms", empty: "No alarms: no guard has fallen while a rewarded component rose.",
     columns: [
-      ["State", (r) => (r.state === "raised" ? ["stands", "bad"] : ["cleared", "good"])], ["Agent", (r) => r.agent],
+      ["State", (r) => (r.state === "raised" ? ["active", "bad"] : ["cleared", "good"])], ["Agent", (r) => r.agent],
       ["Rose", (r) => `${r.rising}: ${decimal(r.rising_before)} to ${decimal(r.rising_after)}`],
       ["Fell", (r) => `${r.falling}: ${decimal(r.falling_before)} to ${decimal(r.falling_after)}`],
       ["Since", (r) => version(r.since_version)], ["Raised", (r, now) => ago(r.raised_at, now)],
     ],
   },
   "table-feedback": {
-    of: "feedback", empty: "No feedback has come yet.",
+    of: "feedback", empty: "No feedback has arrived yet.",
     columns: [
       ["Signal", (r) => r.name], ["Source", (r) => r.source], ["Events", (r) => count(r.events), "number"],
       ["Mean", (r) => decimal(r.mean, 3), "number"], ["Newest", (r, now) => ago(r.at, now)],
     ],
   },
   "table-dead-letters": {
-    of: "dead_letters", empty: "None: every record could be used.",
+    of: "dead_letters", empty: "No dead letters: every record was valid.",
     columns: [
-      ["Job", (r) => r.job], ["From", (r) => r.topic], ["Fault", (r) => [r.error, "bad"]], ["Records", (r) => count(r.records), "number"],
+      ["Job", (r) => r.job], ["From", (r) => r.topic], ["Error", (r) => [r.error, "bad"]], ["Records", (r) => count(r.records), "number"],
       ["Newest reason", (r) => r.reason], ["Newest", (r, now) => ago(r.at, now)],
     ],
   },
@@ -99,15 +99,15 @@ function table({ columns, empty }, rows, now, titleId) {
 }
 
 export function drawAlarms(snapshot) {
-  const standing = snapshot.alarms.filter((row) => row.state === "raised");
+  const active = snapshot.alarms.filter((row) => row.state === "raised");
   const place = document.getElementById("alarms");
-  place.hidden = !standing.length;
-  place.querySelector("h2").textContent = standing.length === 1 ? "An alarm stands" : `${standing.length} alarms stand`;
-  const told = standing.map((row) => row.message);
+  place.hidden = !active.length;
+  place.querySelector("h2").textContent = active.length === 1 ? "1 active alarm" : `${active.length} active alarms`;
+  const messages = active.map((row) => row.message);
   const list = place.querySelector("ul");
-  // A list that says the same is left alone, or a screen reader would read it out each second.
-  if ([...list.children].map((item) => item.textContent).join("\n") !== told.join("\n")) {
-    list.replaceChildren(...told.map((message) => element("li", message)));
+  // Leave an unchanged list alone; otherwise a screen reader would read it each second.
+  if ([...list.children].map((item) => item.textContent).join("\n") !== messages.join("\n")) {
+    list.replaceChildren(...messages.map((message) => element("li", message)));
   }
 }
 
@@ -123,9 +123,9 @@ export function drawTiles(snapshot) {
     document.getElementById(`tile-${id}`).textContent = text;
     document.getElementById(`tile-${id}-note`).textContent = note;
   };
-  // Held-out tasks are the measure; where none were tried yet, training tasks are.
-  const held = snapshot.success.filter((row) => row.split === "eval");
-  const rows = held.length ? held : snapshot.success;
+  // Show held-out tasks; without any, training tasks.
+  const heldOut = snapshot.success.filter((row) => row.split === "eval");
+  const rows = heldOut.length ? heldOut : snapshot.success;
   const newest = rows.reduce((best, row) => (best === null || row.version > best.version ? row : best), null);
   if (newest) {
     show("success", percent(newest.rate), `${version(newest.version)}, ${newest.split}: ${percent(newest.low)} to ${percent(newest.high)} of ${count(newest.outcomes)}`);
@@ -133,7 +133,7 @@ export function drawTiles(snapshot) {
   const recent = snapshot.steps.slice(-10);
   const rate = recent.reduce((sum, row) => sum + row.steps, 0) / Math.max(1, recent.length);
   const [totals] = snapshot.totals;
-  show("steps", decimal(rate, rate < 10 ? 1 : 0), `mean of 10 s; ${count(totals.steps)} steps, ${count(totals.trajectories)} trajectories in all`);
+  show("steps", decimal(rate, rate < 10 ? 1 : 0), `mean of 10 s; ${count(totals.steps)} steps, ${count(totals.trajectories)} trajectories in total`);
   const stale = snapshot.staleness.at(-1);
   show("staleness", stale ? decimal(stale.mean, 1) : "–", stale ? `largest ${stale.max}; bound ${snapshot.staleness_bound}` : "no trajectory yet");
   const served = [...new Set(snapshot.workers.filter((row) => row.model === snapshot.model && row.version !== null).map((row) => row.version))].sort((a, b) => a - b);

@@ -1,4 +1,4 @@
-// Sets the theme before anything is drawn: the reader's last choice, else the system's.
+// Set the theme before drawing: the reader's last choice, else the system's.
 (() => {
   let chosen = null;
   try { chosen = localStorage.getItem("theme"); } catch { /* storage may be forbidden */ }
