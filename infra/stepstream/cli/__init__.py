@@ -1,1 +1,1 @@
-"""The `stepstream` command."""
+"""Implement the `stepstream` command, one module for each subcommand or group."""

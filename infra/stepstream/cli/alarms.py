@@ -1,4 +1,4 @@
-"""`stepstream alarms`: where what is rewarded rose while a guard fell."""
+"""`stepstream alarms`: list alarms, each raised because a reward rose while a guard metric fell."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,26 +7,27 @@ import click
 import orjson
 
 from stepstream.config import load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
+from stepstream.topics.catalogue import ALARMS
 
 
 @click.command()
-@click.option("--all", "cleared_too", is_flag=True, help="Those that are cleared too.")
+@click.option("--all", "cleared_too", is_flag=True, help="List cleared alarms too.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def alarms(cleared_too: bool, as_json: bool) -> None:
-    """Show the alarms that stand, the newest first."""
+    """List the active alarms, newest first."""
     from stepstream.cli.compacted_topics import read
 
-    known = read(wire(load()), "alarms").values()
-    shown = [alarm for alarm in known if cleared_too or alarm["state"] == "raised"]
-    shown.sort(key=lambda alarm: (alarm["occurred_at_us"], alarm["alarm_id"]), reverse=True)
+    records = read(resolve_addresses(load()), ALARMS).values()
+    listed = [alarm for alarm in records if cleared_too or alarm["state"] == "raised"]
+    listed.sort(key=lambda alarm: (alarm["occurred_at_us"], alarm["alarm_id"]), reverse=True)
     if as_json:
-        click.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+        click.echo(orjson.dumps(listed, option=orjson.OPT_INDENT_2).decode())
         return
-    for alarm in shown:
+    for alarm in listed:
         click.echo(_line(alarm))
-    if not shown:
-        click.echo("no alarm stands" if not cleared_too else "no alarm was ever raised")
+    if not listed:
+        click.echo("no alarm was ever raised" if cleared_too else "no alarm is active")
 
 
 def _line(alarm: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`stepstream consent`: what tenants, persons and agents allow."""
+"""`stepstream consent`: set and list the consent of tenants, persons and agents."""
 
 from typing import Any
 
@@ -6,23 +6,24 @@ import click
 import orjson
 
 from stepstream.config import load
+from stepstream.topics.catalogue import CONSENTS
 
 
 @click.group()
 def consent() -> None:
-    """What may be done with what agents tell: train, analyse or none."""
+    """Consent to the use of records: train, analyse or none."""
 
 
 @consent.command("set")
 @click.argument("level", type=click.Choice(["train", "analyse", "none"]))
-@click.option("--tenant", required=True, help="Tenant that it is about.")
-@click.option("--user", help="Person that it is about; default: all of the tenant.")
-@click.option("--agent", help="Agent that it is about; default: all agents.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was set as an object.")
+@click.option("--tenant", required=True, help="Tenant that the consent covers.")
+@click.option("--user", help="Person that it covers; default: all persons of the tenant.")
+@click.option("--agent", help="Agent that it covers; default: all agents.")
+@click.option("--json", "as_json", is_flag=True, help="Print the new consent as an object.")
 def set_consent(level: Any, tenant: str, user: str | None, agent: str | None, as_json: bool) -> None:
-    """Set what is allowed from now on, also for what is stored already. Of all that applies, the strictest counts."""
+    """Set the consent for later and for stored records. If several consents cover a record, the strictest applies."""
     from stepstream.cli import compacted_topics
-    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.embedded.stack import ensure_broker
     from stepstream.jobs.governance.consent import consent_key
     from stepstream.topics.events import new_consent_change
     from stepstream.topics.ids import new_event_id, now_us
@@ -31,8 +32,8 @@ def set_consent(level: Any, tenant: str, user: str | None, agent: str | None, as
     record = new_consent_change(
         event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, user=user, agent=agent, consent=level
     )
-    with log_at_hand(load(), _say) as settings:
-        compacted_topics.write(settings, "consents", key, record)
+    with ensure_broker(load(), _print_error) as settings:
+        compacted_topics.write(settings, CONSENTS, key, record)
     click.echo(_json(_row(record)) if as_json else f"{key}: {level}")
 
 
@@ -40,20 +41,20 @@ def set_consent(level: Any, tenant: str, user: str | None, agent: str | None, as
 @click.option("--tenant", help="Only this tenant.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_consents(tenant: str | None, as_json: bool) -> None:
-    """List what was said."""
+    """List the consents that were set."""
     from stepstream.cli import compacted_topics
-    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.embedded.stack import ensure_broker
 
-    with log_at_hand(load(), _say) as settings:
-        said = sorted(compacted_topics.read(settings, "consents").items())
-    said = [(key, record) for key, record in said if tenant in (None, record["tenant"])]
+    with ensure_broker(load(), _print_error) as settings:
+        records = sorted(compacted_topics.read(settings, CONSENTS).items())
+    records = [(key, record) for key, record in records if tenant in (None, record["tenant"])]
     if as_json:
-        click.echo(_json([_row(record) for _, record in said]))
+        click.echo(_json([_row(record) for _, record in records]))
         return
-    for key, record in said:
+    for key, record in records:
         click.echo(f"{key:40} {record['consent']}")
-    if not said:
-        click.echo("nothing was said: policies and the records themselves decide")
+    if not records:
+        click.echo("no consent is set: policies and the records' own consent apply")
 
 
 def _row(record: Any) -> dict[str, Any]:
@@ -64,5 +65,5 @@ def _json(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     click.echo(line, err=True)

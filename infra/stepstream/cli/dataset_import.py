@@ -1,4 +1,4 @@
-"""Reads a file's trajectories, checks them as `govern` will, and publishes those that are sound."""
+"""Read a file's trajectories, apply the checks of `govern`, and publish the valid ones."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,166 +9,174 @@ import orjson
 from fastavro.validation import ValidationError
 
 from stepstream.config import Settings
-from stepstream.crypto.key_ring import codec_of
-from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
-from stepstream.datasets.files import FileLine, documents
-from stepstream.jobs.governance.consent import stricter
+from stepstream.crypto.key_ring import sealing_codec
+from stepstream.datasets import FORMATS, Episode, InvalidDocument, Origin
+from stepstream.datasets.files import FileLine, read_documents
+from stepstream.jobs.governance.consent import strictest_of
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.runtime.record import InvalidRecord
 from stepstream.schemas import schema
-from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.catalogue import FEEDBACK, STEPS, TOPICS
 from stepstream.topics.ids import now_us
 from stepstream.topics.producer import EventProducer
 
 _FUTURE_US = 300 * 1_000_000
 _OVERHEAD = 2048
-"""Bytes of a Kafka record beside its value, with room to spare."""
-_WAITING = 20_000
+"""Upper bound of a Kafka record's bytes besides its value."""
+_MAX_IN_FLIGHT = 20_000
+"""Events that Kafka may have left to acknowledge before `publish` blocks."""
 _POLL_S = 0.5
-_SCHEMAS = {topic: fastavro.parse_schema(schema(TOPICS[topic].schema)) for topic in ("steps", "feedback")}
+_SCHEMAS = {topic: fastavro.parse_schema(schema(TOPICS[topic].schema)) for topic in (STEPS, FEEDBACK)}
 
 
-class Bad(NamedTuple):
-    """A place of the file that could not be used."""
+class RejectedDocument(NamedTuple):
+    """A document of the file that cannot be imported."""
 
     line: int
     reason: str
 
 
-class Found(NamedTuple):
-    """A trajectory of the file."""
+class AcceptedEpisode(NamedTuple):
+    """A valid trajectory of the file."""
 
     line: int
     episode: Episode
 
 
-def read(path: Path, name: str, origin: Origin, *, tenant: str | None, agent: str | None) -> Iterator[Found | Bad]:
-    """The trajectories of a file, each checked, one document in memory at a time.
+def read_episodes(
+    path: Path, name: str, origin: Origin, *, tenant: str | None, agent: str | None
+) -> Iterator[AcceptedEpisode | RejectedDocument]:
+    """Yield a file's trajectories, checked, and its invalid documents; holds one document in memory.
 
     Args:
         path: the file.
         name: its format.
-        origin: what it does not say; its consent is the most that is allowed, whatever the file says.
-        tenant: put in the place of what the file says; None: the file counts.
-        agent: as `tenant`.
+        origin: defaults for fields that the file lacks. Its consent is an upper bound of the file's consent.
+        tenant: replaces the file's tenant; None: the file's applies.
+        agent: replaces the file's agent; None: the file's applies.
     """
     form = FORMATS["rlds" if name == "parquet" else name]
-    seen: dict[int, int] = {}
-    for place in _places(path, name):
-        if place.error is not None:
-            yield Bad(place.line, place.error)
+    digests: dict[int, int] = {}
+    for line in _lines(path, name):
+        if line.error is not None:
+            yield RejectedDocument(line.line, line.error)
             continue
         try:
-            for episode in form.read(place.document, origin):
-                check(episode)
-                if not episode.ours:
-                    _check_alone(episode, seen)
+            for episode in form.read(line.document, origin):
+                check_episode(episode)
+                if not episode.has_extension:
+                    _check_unique_id(episode, digests)
                 _override(episode, origin, tenant, agent)
-                yield Found(place.line, episode)
-        except Unreadable as error:
-            yield Bad(place.line, str(error))
+                yield AcceptedEpisode(line.line, episode)
+        except InvalidDocument as error:
+            yield RejectedDocument(line.line, str(error))
 
 
-def check(episode: Episode) -> None:
-    """Checks a trajectory's records.
+def check_episode(episode: Episode) -> None:
+    """Check a trajectory's records as `govern` does.
 
     Raises:
-        Unreadable: `govern` would refuse one of them.
+        InvalidDocument: `govern` would reject one of them.
     """
     latest = now_us()
     for topic, record in _records(episode):
         try:
             fastavro.validate(record, _SCHEMAS[topic], strict=True)
             if record["trajectory_id"] != episode.trajectory_id:
-                raise Unreadable("its records name several trajectories")
+                raise InvalidDocument(
+                    f"a record names trajectory {record['trajectory_id']}, the others {episode.trajectory_id}"
+                )
             check_envelope(record, episode.trajectory_id.encode(), latest, _FUTURE_US)
-            if topic == "steps":
+            if topic == STEPS:
                 check_step(record)
             else:
                 check_feedback(record)
         except InvalidRecord as error:
-            raise Unreadable(error.reason) from None
+            raise InvalidDocument(error.reason) from None
         except ValidationError as error:
-            raise Unreadable(f"a record does not fit its schema: {str(error)[:200]}") from None
+            raise InvalidDocument(f"a record does not fit its schema: {str(error)[:200]}") from None
 
 
-def _check_alone(episode: Episode, seen: dict[int, int]) -> None:
-    """Notes a trajectory's id and what it says, as two numbers.
+def _check_unique_id(episode: Episode, digests: dict[int, int]) -> None:
+    """Check that no other trajectory of the file has this id, and record a digest of its content.
 
     Raises:
-        Unreadable: the file has said something else under this id: events of the one would pass for the other's.
+        InvalidDocument: an earlier trajectory has this id and other content, so that their events would mix.
     """
-    said = hash(orjson.dumps([record for _, record in _records(episode)]))
-    if seen.setdefault(hash(episode.trajectory_id), said) != said:
-        raise Unreadable(
-            f"the file has another trajectory of the id {episode.trajectory_id}, and the same id is the same "
-            "trajectory: give each an id of its own, or none"
+    digest = hash(orjson.dumps([record for _, record in _records(episode)]))
+    if digests.setdefault(hash(episode.trajectory_id), digest) != digest:
+        raise InvalidDocument(
+            f"the file has another trajectory with the id {episode.trajectory_id}: give each trajectory its own id, "
+            "or none"
         )
 
 
 class Importer:
-    """Publishes trajectories; `flush` returns when Kafka has them all. Close it."""
+    """Publishes trajectories. `flush` blocks until Kafka has acknowledged all; `close` frees the connections."""
 
-    def __init__(self, settings: Settings, waits: Callable[[int], None]) -> None:
-        """Connects lazily; `waits` is told again and again for how many events it waits for Kafka."""
-        self._waits = waits
-        self._codec = codec_of(settings)
+    def __init__(self, settings: Settings, on_wait: Callable[[int], None]) -> None:
+        """Connect lazily; `on_wait` is called with the number of unacknowledged events each time it waits."""
+        self._on_wait = on_wait
+        self._codec = sealing_codec(settings)
         self._producer = EventProducer(settings.kafka, self._codec, "stepstream import")
 
-    def publish(self, found: Found) -> Found | Bad:
-        """Queues a trajectory whole, or nothing of it.
+    def publish(self, accepted: AcceptedEpisode) -> AcceptedEpisode | RejectedDocument:
+        """Queue a trajectory's events; none if one exceeds its topic's limit. Blocks at `_MAX_IN_FLIGHT` events.
 
         Raises:
             RegistryUnavailable: the registry does not answer.
         """
-        episode, encoded = found.episode, []
+        episode, encoded = accepted.episode, []
         for topic, record in _records(episode):
             value = self._codec.encode(topic, record)
             if len(value) > TOPICS[topic].max_message_bytes - _OVERHEAD:
-                return Bad(found.line, f"a record of {len(value)} bytes is more than topic {topic} takes")
+                limit = TOPICS[topic].max_message_bytes - _OVERHEAD
+                return RejectedDocument(
+                    accepted.line, f"a record of {len(value)} bytes exceeds the {limit} of topic {topic}: shorten it"
+                )
             encoded.append((topic, value, record))
         for topic, value, record in encoded:
-            self._wait(_WAITING - 1)
+            self._wait_below(_MAX_IN_FLIGHT)
             self._producer.send_encoded(topic, episode.trajectory_id, value, record)
         self._producer.poll()
-        return found
+        return accepted
 
     def flush(self) -> None:
-        """Waits for Kafka.
+        """Block until Kafka has acknowledged every event.
 
         Raises:
-            DeliveryFailed: it refused some of it.
+            DeliveryFailed: Kafka rejected an event.
         """
-        self._wait(0)
+        self._wait_below(1)
         self._producer.flush()
 
-    def _wait(self, most: int) -> None:
-        while (waiting := len(self._producer)) > most:
-            self._producer.poll(_POLL_S)
-            self._waits(waiting)
-
     def close(self) -> None:
-        """Frees the connections."""
+        """Close the registry connection."""
         self._codec.close()
 
+    def _wait_below(self, limit: int) -> None:
+        while (in_flight := len(self._producer)) >= limit:
+            self._producer.poll(_POLL_S)
+            self._on_wait(in_flight)
 
-def _places(path: Path, name: str) -> Iterator[FileLine]:
+
+def _lines(path: Path, name: str) -> Iterator[FileLine]:
     if name == "parquet":
-        from stepstream.datasets.parquet import documents as rows
+        from stepstream.datasets.parquet import read_documents as read_rows
 
-        return rows(path)
-    return documents(path)
+        return read_rows(path)
+    return read_documents(path)
 
 
 def _records(episode: Episode) -> Iterator[tuple[str, Any]]:
-    yield from (("steps", step) for step in episode.steps)
-    yield from (("feedback", item) for item in episode.feedback)
+    yield from ((STEPS, step) for step in episode.steps)
+    yield from ((FEEDBACK, item) for item in episode.feedback)
 
 
 def _override(episode: Episode, origin: Origin, tenant: str | None, agent: str | None) -> None:
     for _, record in _records(episode):
         if origin.consent is not None:
-            record["consent"] = stricter(record["consent"], origin.consent)
+            record["consent"] = strictest_of(record["consent"], origin.consent)
         if tenant is not None:
             record["tenant"] = tenant
     if agent is not None:

@@ -1,4 +1,4 @@
-"""`stepstream demo`: the loop on the embedded stack until the policy is clearly better."""
+"""`stepstream demo`: run the loop on the embedded stack until the policy is clearly better."""
 
 import json
 import sys
@@ -15,38 +15,38 @@ import click
 def demo(as_json: bool) -> None:
     """Run agents, stream jobs, learner and worker until held-out success passes the target; write a report.
 
-    Exit status 0: the target was reached and nothing was lost or counted twice; 1: not.
+    Exit status 0: the target was reached and no record was lost or duplicated; 1: otherwise.
     """
     from stepstream.cli.interrupt import Interrupted, interruptible
     from stepstream.demo.configuration import demo_settings, fresh_run
     from stepstream.demo.memory import MemoryWatch
     from stepstream.demo.run import Demo, TargetMissed
     from stepstream.demo.view import open_view
-    from stepstream.embedded.addresses import wire
+    from stepstream.embedded.addresses import resolve_addresses
     from stepstream.embedded.errors import StackError
     from stepstream.embedded.stack import Event, Stack
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.codec import Codec
 
-    settings = fresh_run(wire(demo_settings()))
+    settings = fresh_run(resolve_addresses(demo_settings()))
     folder = settings.paths.data / "demo"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StackError(f"cannot keep data in {settings.paths.data} ({error}): set STEPSTREAM_PATHS_DATA") from None
-    for old in folder.glob("*.jsonl"):
-        old.unlink()  # accounts of an earlier run
+        raise StackError(f"cannot write to {settings.paths.data} ({error}): set STEPSTREAM_PATHS_DATA") from None
+    for ledger in folder.glob("*.jsonl"):
+        ledger.unlink()  # of an earlier run
     view = open_view(settings.demo.target, settings.demo.deadline_s)
 
-    def say(event: Event) -> None:
+    def print_event(event: Event) -> None:
         if event.state in ("ready", "restarted") or event.name == "install":
-            view.say(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
+            view.print_line(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
 
     began = time.monotonic()
     try:
-        with interruptible(), Stack(settings, on_event=say, held=["fleet"]) as stack:
-            view.say(f"everything runs after {time.monotonic() - began:.1f} s")
-            view.say(f"console: http://{settings.console.host}:{settings.console.port}")
+        with interruptible(), Stack(settings, on_event=print_event, deferred=["fleet"]) as stack:
+            view.print_line(f"everything runs after {time.monotonic() - began:.1f} s")
+            view.print_line(f"console: http://{settings.console.host}:{settings.console.port}")
             with closing(Codec(stack.settings.schema_registry)) as codec:
                 root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
             assert root is not None
@@ -58,14 +58,14 @@ def demo(as_json: bool) -> None:
                 view.close()
             page = report.write(folder)
     except Interrupted:
-        view.say("stopped; the data stays")
+        view.print_line("stopped; the data stays")
         sys.exit(130)
     except TargetMissed as error:
         raise click.ClickException(str(error)) from None
-    _summarise(report.facts, page, as_json)
+    _print_summary(report.facts, page, as_json)
 
 
-def _summarise(facts: dict[str, Any], page: Path, as_json: bool) -> None:
+def _print_summary(facts: dict[str, Any], page: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
     else:
@@ -79,4 +79,7 @@ def _summarise(facts: dict[str, Any], page: Path, as_json: bool) -> None:
             f"peak memory {facts['peak_rss_mb']} MB\nreport: {page}"
         )
     if facts["lost"] or facts["duplicated"]:
-        raise click.ClickException("the accounts do not balance")
+        raise click.ClickException(
+            f"{facts['lost']} records lost, {facts['duplicated']} duplicated: compare the ledgers in {page.parent} "
+            "with the tables"
+        )

@@ -1,4 +1,4 @@
-"""`stepstream doctor`: what works, what does not, and what to do about it."""
+"""`stepstream doctor`: check the parts and print each finding with its remedy."""
 
 from dataclasses import asdict
 
@@ -7,15 +7,15 @@ import orjson
 
 from stepstream.cli.doctor_checks import all_findings
 from stepstream.config import load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def doctor(as_json: bool) -> int:
-    """Check versions, disk, broker, registry, store and ports; exit status 1 if there is a fault."""
+    """Check versions, settings, disk, broker, registry, store and ports. Exit status 1: there is a fault."""
     findings = []
-    for finding in all_findings(wire(load())):
+    for finding in all_findings(resolve_addresses(load())):
         findings.append(finding)
         if not as_json:
             click.echo(f"{finding.state:8} {finding.name:10} {finding.detail}")

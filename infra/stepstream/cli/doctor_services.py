@@ -1,8 +1,6 @@
-"""The doctor's look at broker, registry and store: do they answer, and have they what this version expects?
+"""Check that broker, registry and store answer and hold the topics, schemas and tables of this version.
 
-Each check answers with one finding, never raises for a part that is down, and takes seconds at most.
-
-What `stepstream doctor` found.
+Each check returns one finding and takes at most a few seconds. It does not raise if the part is down.
 """
 
 import urllib.request
@@ -14,55 +12,59 @@ from urllib.parse import quote
 from stepstream.config import ClickHouseSettings, Settings, SettingsError, masked
 from stepstream.embedded.addresses import VARIABLES
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One fact. `fault`: something that was asked for does not work; `warning`: it may be missed later."""
-
-    name: str
-    state: Literal["ok", "warning", "fault"]
-    detail: str
-    fix: str = ""
-
-
 _TIMEOUT_S = 3.0
 _APPLY = "run `stepstream topics apply`"
-_OURS = "FROM system.tables WHERE database = "
+_FROM_DATABASE = "FROM system.tables WHERE database = "
 _MIGRATE = "run `stepstream store migrate`"
 
 
+@dataclass(frozen=True)
+class Finding:
+    """Result of one check."""
+
+    name: str
+    state: Literal["ok", "warning", "fault"]
+    """`fault`: a configured part does not work; `warning`: something may fail later."""
+    detail: str
+    """The fact, with its values."""
+    fix: str = ""
+    """Remedy; empty: none is needed."""
+
+
 def broker(settings: Settings) -> Finding:
-    """Does a broker answer, and does it have our topics as the catalogue declares them?"""
+    """Check that a broker answers and has the catalogue's topics, with their settings and partitions."""
     from confluent_kafka import KafkaException
 
     from stepstream.embedded.ready import SILENT
-    from stepstream.topics.admin import differing
+    from stepstream.topics.admin import config_differences
     from stepstream.topics.catalogue import TOPICS
     from stepstream.topics.client import admin_client
 
     address = settings.kafka.bootstrap
     try:
         client = admin_client(settings.kafka, SILENT)
-        there = client.list_topics(timeout=_TIMEOUT_S).topics
-        odd = [
+        existing = client.list_topics(timeout=_TIMEOUT_S).topics
+        differences = [
             f"{name} has {key} other than {value}"
-            for name, wrong in differing(client, sorted(set(TOPICS) & set(there)), _TIMEOUT_S).items()
+            for name, wrong in config_differences(client, sorted(set(TOPICS) & set(existing)), _TIMEOUT_S).items()
             for key, value in wrong.items()
         ]
     except SettingsError as error:
-        return Finding("broker", "fault", str(error), "mend that setting")
+        return Finding("broker", "fault", str(error), "correct that setting")
     except KafkaException as error:
         return _unreachable("broker", settings, address, error.args[0].str())
-    if missing := sorted(set(TOPICS) - set(there)):
+    if missing := sorted(set(TOPICS) - set(existing)):
         return Finding("broker", "fault", f"{address} lacks {', '.join(missing)}", _APPLY)
-    odd += [f"{n} has too few partitions" for n, topic in TOPICS.items() if len(there[n].partitions) < topic.partitions]
-    if odd:
-        return Finding("broker", "fault", f"{address}: {'; '.join(odd)}", _APPLY)
+    for name, topic in TOPICS.items():
+        if (partitions := len(existing[name].partitions)) < topic.partitions:
+            differences.append(f"{name} has {partitions} of {topic.partitions} partitions")
+    if differences:
+        return Finding("broker", "fault", f"{address}: {'; '.join(differences)}", _APPLY)
     return Finding("broker", "ok", f"{address}, all {len(TOPICS)} topics")
 
 
 def registry(settings: Settings) -> Finding:
-    """Does the schema registry answer, and does it have our schemas?"""
+    """Check that the schema registry answers and has the schemas of this version."""
     from stepstream.topics.admin import is_registered
     from stepstream.topics.catalogue import TOPICS
     from stepstream.topics.registry_client import RegistryClient, RegistryRefused
@@ -70,41 +72,41 @@ def registry(settings: Settings) -> Finding:
     url = masked(settings.schema_registry.url)
     try:
         client = RegistryClient(settings.schema_registry.model_copy(update={"timeout_s": _TIMEOUT_S}), attempts=1)
-        there = set(client.subjects())
-        missing = sorted({topic.subject for topic in TOPICS.values()} - there)
+        existing = set(client.subjects())
+        missing = sorted({topic.subject for topic in TOPICS.values()} - existing)
         other = [] if missing else [topic.subject for topic in TOPICS.values() if not is_registered(client, topic)]
     except SettingsError as error:
-        return Finding("registry", "fault", str(error), "mend that setting")
+        return Finding("registry", "fault", str(error), "correct that setting")
     except (OSError, HTTPException, ValueError, RegistryRefused) as error:
         return _unreachable("registry", settings, url, _reason(error))
     if missing:
         return Finding("registry", "fault", f"{url} lacks {', '.join(missing)}", _APPLY)
     if other:
         return Finding("registry", "fault", f"{url} has other schemas than this version: {', '.join(other)}", _APPLY)
-    return Finding("registry", "ok", f"{url}, {len(there)} subjects")
+    return Finding("registry", "ok", f"{url}, {len(existing)} subjects")
 
 
 def store(settings: Settings) -> Finding:
-    """Does the analytics store answer, and does it have the tables that this version writes?"""
-    house = settings.clickhouse
-    url = masked(house.url)
+    """Check that the store answers and has the tables of this version."""
+    clickhouse = settings.clickhouse
+    url, database = masked(clickhouse.url), clickhouse.database
     try:
-        version = _ask(house, "SELECT version()")
-        there = _ask(house, f"SELECT count(), has(groupArray(name), 'schema_migrations') {_OURS}'{house.database}'")
-        tables, ours = map(int, there.split())
-        known = f"SELECT name FROM `{house.database}`.schema_migrations"
-        missing = sorted(_migrations() - set(_ask(house, known).split())) if ours else []
+        version = _query(clickhouse, "SELECT version()")
+        counts = f"SELECT count(), has(groupArray(name), 'schema_migrations') {_FROM_DATABASE}'{database}'"
+        tables, is_migrated = map(int, _query(clickhouse, counts).split())
+        applied = f"SELECT name FROM `{database}`.schema_migrations"
+        missing = sorted(_migrations() - set(_query(clickhouse, applied).split())) if is_migrated else []
     except (OSError, HTTPException, ValueError) as error:
         return _unreachable("store", settings, url, _reason(error))
-    if not ours:
-        return Finding("store", "fault", f"{url} has no tables of ours", _MIGRATE)
+    if not is_migrated:
+        return Finding("store", "fault", f"{url} has no Stepstream tables in database {database}", _MIGRATE)
     if missing:
         return Finding("store", "fault", f"{url} has older tables: it lacks {', '.join(missing)}", _MIGRATE)
     return Finding("store", "ok", f"{url}, engine {version}, {tables} tables and views")
 
 
 def _migrations() -> set[str]:
-    """Names of the migrations of this version; none where the jobs' packages are not installed."""
+    """Return the names of this version's migrations; none if the jobs' packages are not installed."""
     try:
         from stepstream.jobs.clickhouse.migrate import migrations
     except ModuleNotFoundError:
@@ -112,12 +114,14 @@ def _migrations() -> set[str]:
     return {migration.name for migration in migrations()}
 
 
-def _ask(house: ClickHouseSettings, query: str) -> str:
-    password = house.password.get_secret_value()
-    sent = {"X-ClickHouse-User": house.user, "X-ClickHouse-Key": password}
+def _query(clickhouse: ClickHouseSettings, query: str) -> str:
+    credentials = {
+        "X-ClickHouse-User": clickhouse.user,
+        "X-ClickHouse-Key": clickhouse.password.get_secret_value(),
+    }
     request = urllib.request.Request(
-        f"{house.url}/?query={quote(query + ' FORMAT TSV', safe='()')}",
-        headers={name: text for name, text in sent.items() if text},
+        f"{clickhouse.url}/?query={quote(query + ' FORMAT TSV', safe='()')}",
+        headers={name: value for name, value in credentials.items() if value},
     )
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
         return bytes(response.read()).decode().strip()
@@ -128,7 +132,7 @@ def _unreachable(part: str, settings: Settings, address: str, reason: str) -> Fi
     fix = (
         f"start it there, or set {name}"
         if part in settings.stack.external
-        else f"run `stepstream up`, or set {name} to one that runs elsewhere"
+        else f"run `stepstream up`, or set {name} to the address of an external one"
     )
     return Finding(part, "fault", f"{address} does not answer ({reason})", fix)
 

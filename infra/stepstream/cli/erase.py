@@ -1,4 +1,4 @@
-"""`stepstream erase`: make everything of a person unreadable or gone, and say which checkpoints trained on them."""
+"""`stepstream erase`: erase a person from log and store, and list the checkpoints that trained on them."""
 
 import getpass
 import sys
@@ -8,7 +8,8 @@ import click
 import orjson
 
 from stepstream.config import load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
+from stepstream.topics.catalogue import LABELED_TRAJECTORIES, OPEN_TRACES
 
 _UNREACHABLE = 3
 
@@ -17,26 +18,26 @@ _UNREACHABLE = 3
 @click.option("--subject", required=True, metavar="USER", help="The person, as `user` in their records.")
 @click.option("--tenant", default="default", show_default=True, help="Their tenant.")
 @click.option("--wait", "wait_s", default=120.0, show_default=True, help="Seconds to wait for each job.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as an object.")
 def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
-    """Erase a person from the log and the analytics store; list the checkpoints that trained on them.
+    """Erase a person from the log and the store; list the checkpoints that trained on them.
 
-    Broker, registry, store and the jobs must run. Run it again if it is cut off: it goes on from there.
+    Broker, registry, store and the jobs must run. After an interruption run it again: it continues.
 
-    Exit status 0: erased; 1: some records are left in the clear, as it says, or it cannot be done; 3: something does
-    not answer, or a job did not come far enough in time.
+    Exit status 0: erased; 1: some records stay readable, as the output lists, or the erasure is impossible; 3: a part
+    does not answer, or a job is too far behind.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from stepstream.jobs.clickhouse.connection import StoreUnavailableError, connect
     from stepstream.jobs.erasure import erase
-    from stepstream.jobs.erasure.delete_from_log import NotInTime
-    from stepstream.jobs.erasure.find_records import Person, trained_on
+    from stepstream.jobs.erasure.delete_from_log import JobBehind
+    from stepstream.jobs.erasure.find_records import Person, versions_trained_on
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
 
-    settings = wire(load())
+    settings = resolve_addresses(load())
     wait_for_kafka(settings.kafka)
     try:
         with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
@@ -48,7 +49,7 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
                 wait_s=wait_s,
                 say=lambda line: click.echo(line, err=True),
             )
-    except (StoreUnavailableError, ClickHouseError, NotInTime) as error:
+    except (StoreUnavailableError, ClickHouseError, JobBehind) as error:
         click.echo(f"stepstream: {error}", err=True)
         sys.exit(_UNREACHABLE)
     except erase.CannotErase as error:
@@ -56,7 +57,7 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
     with closing(Codec(settings.schema_registry)) as codec:
         versions = read_versions(settings.kafka, codec)
     checkpoints = [checkpoint for by in versions.by_model.values() for checkpoint in by.values()]
-    direct, descend = trained_on(checkpoints, done.labels)
+    direct, descend = versions_trained_on(checkpoints, done.labels)
     if as_json:
         facts = {
             "subject": done.subject,
@@ -77,22 +78,22 @@ def erase(subject: str, tenant: str, wait_s: float, as_json: bool) -> None:
         click.echo(f"checkpoints that trained on the person: {', '.join(direct) or 'none'}")
         click.echo(f"checkpoints that descend from those: {', '.join(descend) or 'none'}")
     for topic, records in sorted(done.left.items()):
-        click.echo(f"stepstream: {records} records of theirs are left readable on {topic}: {_why(topic)}", err=True)
+        click.echo(f"stepstream: {records} of their records stay readable on {topic}: {_left_reason(topic)}", err=True)
     if done.left:
         sys.exit(1)
 
 
-def _why(topic: str) -> str:
-    """Why records were left on a topic, and what to do."""
-    if topic == "open-traces":
-        return "they wait for the rest of their traces; run this again in a minute (they are gone in two days)"
-    if topic == "labeled-trajectories":
+def _left_reason(topic: str) -> str:
+    """Return the reason why records stay on a topic, and the remedy."""
+    if topic == OPEN_TRACES:
+        return "their traces are incomplete; run this again in a minute (the topic deletes them within two days)"
+    if topic == LABELED_TRAJECTORIES:
         return (
-            "they are from before records were sealed, name nobody, or are of a trajectory shared with somebody else "
-            "and from before such labels were sealed under the keys of all; delete them with kafka-delete-records, or "
-            "erase the other person too"
+            "they predate sealing, name no person, or belong to a trajectory shared with another person and predate "
+            "the sealing of such labels under the keys of all; delete them with kafka-delete-records, or erase the "
+            "other person too"
         )
     return (
-        "they are from before records were sealed, or name nobody in a trajectory of theirs; delete them with "
-        "kafka-delete-records, or let them go with their topic"
+        "they predate sealing, or name no person although their trajectory does; delete them with "
+        "kafka-delete-records, or wait until the topic's retention deletes them"
     )

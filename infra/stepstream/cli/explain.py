@@ -1,4 +1,4 @@
-"""`stepstream explain`: where a trajectory is on its way into a model, and why it was or was not trained on."""
+"""`stepstream explain`: report a trajectory's stage, whether a learner trained on it, and why."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import click
 import orjson
 
 from stepstream.config import load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
 
 if TYPE_CHECKING:
     from stepstream.cli.trajectory_status import Facts, Row, TrajectoryStatus
@@ -21,61 +21,61 @@ UNKNOWN = 1
 @click.argument("trajectory")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def explain(trajectory: str, as_json: bool) -> None:
-    """Tell where TRAJECTORY is, whether a learner trained on it, and if not, why not and what would change it.
+    """Explain whether a learner trained on TRAJECTORY, and if not, why not and what would change that.
 
-    The analytics store is asked, which is seconds behind the log. Exit status 1: nothing is known of it.
+    The answer comes from the store, which is seconds behind the log. Exit status 1: the trajectory is unknown.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from stepstream.cli.trajectory_queries import facts_of
-    from stepstream.cli.trajectory_status import standing_of
+    from stepstream.cli.trajectory_status import status_of
     from stepstream.jobs.clickhouse.connection import connect
 
-    settings = wire(load())
+    settings = resolve_addresses(load())
     with connect(settings.clickhouse, database=settings.clickhouse.database) as client:
         try:
             facts = facts_of(client, trajectory)
         except ClickHouseError as error:
             raise click.ClickException(
-                f"the store cannot tell: {str(error).splitlines()[0][:200]}; `stepstream store migrate` brings its "
-                "tables up to date"
+                f"the store rejects a query: {str(error).splitlines()[0][:200]}; if its tables are older than this "
+                "version, run `stepstream store migrate`"
             ) from None
-    standing = standing_of(facts, settings.label, settings.learner)
+    status = status_of(facts, settings.label, settings.learner)
     if as_json:
-        answer = {"trajectory_id": trajectory, **asdict(standing), **asdict(facts)}
-        click.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode())
+        document = {"trajectory_id": trajectory, **asdict(status), **asdict(facts)}
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        for line in _lines(trajectory, facts, standing):
+        for line in _lines(trajectory, facts, status):
             click.echo(line)
-    sys.exit(UNKNOWN if standing.state == "unknown" else 0)
+    sys.exit(UNKNOWN if status.state == "unknown" else 0)
 
 
-def _lines(trajectory: str, facts: "Facts", standing: "TrajectoryStatus") -> Iterator[str]:
-    from stepstream.cli.trajectory_status import staleness_of
+def _lines(trajectory: str, facts: "Facts", status: "TrajectoryStatus") -> Iterator[str]:
+    from stepstream.cli.trajectory_status import staleness_text
 
-    yield f"{trajectory}: {standing.state.replace('_', ' ')}"
-    yield f"why          {standing.why}"
-    if standing.would_change_it:
-        yield f"would change {standing.would_change_it}"
+    yield f"{trajectory}: {status.state.replace('_', ' ')}"
+    yield f"why          {status.why}"
+    if status.would_change_it:
+        yield f"would change {status.would_change_it}"
     steps, label = facts.steps, facts.label
     if steps["count"]:
         yield (
             f"steps        {steps['count']}, {steps['trainable']} of them trainable, {steps['first_at']:%F %T} to "
-            f"{steps['last_at']:%F %T} UTC, end {'told' if steps['ended'] else 'not told'}"
+            f"{steps['last_at']:%F %T} UTC, end {'reported' if steps['ended'] else 'not reported'}"
         )
     if steps["flags"]:
         yield f"flags        {', '.join(steps['flags'])}"
     for row in facts.audit:
         yield f"governance   {row['action']} {row['records']} of {row['source_topic']} {_counts(row['finds'])}".rstrip()
     for row in facts.feedback:
-        gone = ", taken back" if row["retracted"] else ""
+        retracted = ", retracted" if row["retracted"] else ""
         value = "" if row["value"] is None else f" {row['value']}"
-        yield f"feedback     {row['name']}{value} from {row['source']}{_shown(row)}{gone}"
+        yield f"feedback     {row['name']}{value} from {row['source']}{_demonstration_text(row)}{retracted}"
     for row in facts.curation:
         yield f"curation     {row['action']} by {row['by']}: {row['reason']}"
     if label is not None:
         oldest, newest = label["version_min"], label["version_max"]
-        sampled = label["model"] or "nobody of ours"
+        sampled = label["model"] or "an external policy"
         if oldest is not None:
             sampled += f"@{oldest}" + ("" if newest == oldest else f" to {newest}")
         yield (
@@ -87,30 +87,30 @@ def _lines(trajectory: str, facts: "Facts", standing: "TrajectoryStatus") -> Ite
         if label["flags"]:
             yield f"label flags  {', '.join(label['flags'])}"
     for row in facts.components:
-        paid = f"{row['value']:g} pays {row['paid']:g}" + ("" if row["final"] else ", may still change")
-        yield f"reward       {row['name']} ({row['kind']}, {row['source']}): {paid}"
+        reward = f"{row['value']:g}, weighted {row['paid']:g}" + ("" if row["final"] else ", not final")
+        yield f"reward       {row['name']} ({row['kind']}, {row['source']}): {reward}"
     if facts.group["labelled"] or facts.group["open"]:
         yield f"group        {facts.group['labelled']} attempts labelled, {facts.group['open']} open"
     for row in facts.decisions:
         if row["outcome"] == "trained":
             yield (
-                f"learner      revision {row['revision']} trained on in update {row['update']}, part of "
-                f"{row['model']}@{row['checkpoint_version']}{staleness_of(row)}"
+                f"learner      trained on revision {row['revision']} in update {row['update']} of "
+                f"{row['model']}@{row['checkpoint_version']}{staleness_text(row)}"
             )
         else:
             yield (
-                f"learner      revision {row['revision']} dropped by {row['model']} at version "
-                f"{row['learner_version']}: {row['reason']}"
+                f"learner      dropped revision {row['revision']} at version {row['learner_version']} of "
+                f"{row['model']}: {row['reason']}"
             )
 
 
-def _shown(feedback: "Row") -> str:
-    """What a signal demonstrates."""
+def _demonstration_text(feedback: "Row") -> str:
+    """Name the response that a signal demonstrates; empty if it demonstrates none."""
     if not feedback["demonstrates"]:
         return ""
     step = feedback["step_index"]
     return f", demonstrates {'the last response' if step is None else f'the response of step {step}'}"
 
 
-def _counts(found: dict[str, int]) -> str:
-    return ", ".join(f"{rule} {count}" for rule, count in sorted(found.items()))
+def _counts(finds: dict[str, int]) -> str:
+    return ", ".join(f"{rule} {count}" for rule, count in sorted(finds.items()))

@@ -1,4 +1,4 @@
-"""Ending on Ctrl-C, SIGTERM and SIGHUP alike: the first one raises, the rest are ignored while things stop."""
+"""Handle Ctrl-C, SIGTERM and SIGHUP alike: the first raises, later ones are ignored while the command stops."""
 
 import signal
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from types import FrameType
 
 
 class Interrupted(BaseException):
-    """Someone asked this command to end. Not an Exception, so that no handler of faults takes it for one."""
+    """A signal asked this command to end. Not an Exception, so that no error handler catches it."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it, the first signal raises `Interrupted` in the main thread; later ones do nothing."""
+    """Raise `Interrupted` in the main thread at the first signal; ignore later ones. Restores the handlers at exit."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(number: int, _frame: FrameType | None) -> None:

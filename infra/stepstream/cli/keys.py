@@ -1,4 +1,4 @@
-"""`stepstream keys`: API keys of the gateway."""
+"""`stepstream keys`: create, list and revoke API keys of the gateway."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,26 +7,31 @@ import click
 import orjson
 
 from stepstream.config import Settings, load
+from stepstream.topics.catalogue import API_KEYS
 
-# As in services/gateway/credentials.py, which the command imports only when it runs.
-_USUAL = ("calls", "feedback", "otlp")
-_SCOPES = (*_USUAL, "verdicts")
+# The same as in services/gateway/api_keys.py, which the command imports only when it runs.
+_DEFAULT_SCOPES = ("calls", "feedback", "otlp")
+_SCOPES = (*_DEFAULT_SCOPES, "verdicts")
 
 
 @click.group()
 def keys() -> None:
-    """API keys of the gateway: whose calls it takes, and for what."""
+    """API keys of the gateway, each for one tenant and some scopes."""
 
 
 @keys.command("create")
-@click.option("--tenant", required=True, help="Tenant that calls with the key belong to.")
+@click.option("--tenant", required=True, help="Tenant of all calls with the key.")
 @click.option(
-    "--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="What it may do; default: all but verdicts."
+    "--scope",
+    "scopes",
+    type=click.Choice(_SCOPES),
+    multiple=True,
+    help="Permission (repeatable); default: all but verdicts.",
 )
-@click.option("--note", default="", help="What it is for.")
+@click.option("--note", default="", help="Purpose of the key.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> None:
-    """Make a key. It is shown this once: only a digest is kept."""
+    """Create a key and print it once; the log stores only its digest."""
     from stepstream.services.gateway.api_keys import new_key
     from stepstream.topics.events import new_api_key
     from stepstream.topics.ids import new_event_id, now_us
@@ -38,7 +43,7 @@ def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> No
         key_id=key_id,
         digest=digest,
         tenant=tenant,
-        scopes=list(scopes or _USUAL),
+        scopes=list(scopes or _DEFAULT_SCOPES),
         note=note,
     )
     with _log() as settings:
@@ -47,7 +52,10 @@ def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> No
         click.echo(orjson.dumps(_row(record) | {"key": key}).decode())
         return
     click.echo(key)
-    click.echo(f"key {key_id} of tenant {tenant} for {', '.join(record['scopes'])}; it is not shown again", err=True)
+    click.echo(
+        f"key {key_id} of tenant {tenant} for {', '.join(record['scopes'])}; save it, it cannot be printed again",
+        err=True,
+    )
 
 
 @keys.command("list")
@@ -55,7 +63,7 @@ def create(tenant: str, scopes: tuple[str, ...], note: str, as_json: bool) -> No
 def list_keys(as_json: bool) -> None:
     """List the keys, without their secrets."""
     with _log() as settings:
-        rows = [_row(record) for _, record in sorted(_known(settings).items())]
+        rows = [_row(record) for _, record in sorted(_read_keys(settings).items())]
     if as_json:
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
@@ -68,30 +76,28 @@ def list_keys(as_json: bool) -> None:
 @click.argument("key_id")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def revoke(key_id: str, as_json: bool) -> None:
-    """Withdraw a key: gateways refuse it from now on."""
+    """Revoke a key: gateways reject it from now on."""
     from stepstream.topics.ids import new_event_id, now_us
 
     with _log() as settings:
-        record = _known(settings).get(key_id)
+        record = _read_keys(settings).get(key_id)
         if record is None:
-            raise click.ClickException(f"there is no key {key_id}: `stepstream keys list` shows them")
+            raise click.ClickException(f"there is no key {key_id}: see `stepstream keys list`")
         record |= {"event_id": new_event_id(), "occurred_at_us": now_us(), "revoked": True}
         _publish(settings, record)
     click.echo(orjson.dumps(_row(record)).decode() if as_json else f"revoked {key_id}")
 
 
-def _known(settings: Settings) -> dict[str, Any]:
+def _read_keys(settings: Settings) -> dict[str, Any]:
     from stepstream.cli import compacted_topics
-    from stepstream.services.gateway.api_keys import TOPIC
 
-    return compacted_topics.read(settings, TOPIC)
+    return compacted_topics.read(settings, API_KEYS)
 
 
 def _publish(settings: Settings, record: Any) -> None:
     from stepstream.cli import compacted_topics
-    from stepstream.services.gateway.api_keys import TOPIC
 
-    compacted_topics.write(settings, TOPIC, record["key_id"], record)
+    compacted_topics.write(settings, API_KEYS, record["key_id"], record)
 
 
 def _row(record: Any) -> dict[str, Any]:
@@ -99,7 +105,7 @@ def _row(record: Any) -> dict[str, Any]:
 
 
 def _log() -> AbstractContextManager[Settings]:
-    """Settings under which the log can be written; what is started for it is told on standard error."""
-    from stepstream.embedded.on_demand import log_at_hand
+    """Start the broker if it is down, reporting that on standard error."""
+    from stepstream.embedded.stack import ensure_broker
 
-    return log_at_hand(load(), lambda line: click.echo(line, err=True))
+    return ensure_broker(load(), lambda line: click.echo(line, err=True))

@@ -1,11 +1,13 @@
-"""The `stepstream` command. Commands are imported when they run, so that `--help` needs nothing but click.
+"""Dispatch the `stepstream` command and map errors to exit statuses.
+
+A subcommand's module is imported only when it runs, so that `--help` needs no package but click.
 
 Exit status:
-    0    done; `doctor`: no fault; `up`: stopped by Ctrl-C or SIGTERM, cleanly
-    1    it failed, or `doctor` found a fault; the last line says why and what to do
-    2    wrong usage, or a setting that cannot be used
+    0    success; `doctor`: no fault; `up`: stopped cleanly by Ctrl-C or SIGTERM
+    1    failure, or `doctor` found a fault; the last line names the cause and the remedy
+    2    wrong usage, or an invalid setting
     3    a broker, registry or store did not answer within its deadline
-    130  interrupted before it was done
+    130  interrupted
 """
 
 import importlib
@@ -17,45 +19,45 @@ import click
 
 FAULT, MISUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 _EXTRAS = {"pyarrow": "datasets"}
-"""What to install for a module that is missing, where it is less than everything."""
+"""Extra to install for a missing module; `demo` for all others."""
 
-# name: (module:attribute, what `--help` says)
+# name: (module:attribute, line of `--help`)
 COMMANDS = {
-    "alarms": ("stepstream.cli.alarms:alarms", "List where what is rewarded rose while a guard fell."),
-    "config": ("stepstream.cli.config:config", "Show the effective settings and where each came from."),
-    "consent": ("stepstream.cli.consent:consent", "Set and list what tenants, persons and agents allow."),
+    "alarms": ("stepstream.cli.alarms:alarms", "List the alarms: a reward rose while a guard metric fell."),
+    "config": ("stepstream.cli.config:config", "Show the effective settings and the source of each value."),
+    "consent": ("stepstream.cli.consent:consent", "Set and list the consent of tenants, persons and agents."),
     "demo": ("stepstream.cli.demo:demo", "Run the whole loop until the policy is clearly better."),
-    "doctor": ("stepstream.cli.doctor:doctor", "Check the parts and say what to do about each fault."),
+    "doctor": ("stepstream.cli.doctor:doctor", "Check the parts; name the remedy for each fault."),
     "erase": ("stepstream.cli.erase:erase", "Erase a person; list the checkpoints that trained on them."),
-    "explain": ("stepstream.cli.explain:explain", "Tell why a trajectory was or was not trained on."),
-    "export": ("stepstream.cli.datasets:export", "Write governed trajectories in another format."),
+    "explain": ("stepstream.cli.explain:explain", "Explain why a trajectory was or was not trained on."),
+    "export": ("stepstream.cli.datasets:export", "Write governed trajectories to a file of another format."),
     "import": ("stepstream.cli.datasets:import_", "Publish the trajectories of a file of another format."),
-    "install": ("stepstream.cli.up:install", "Fetch the broker's jars and make its start-up cache."),
-    "keys": ("stepstream.cli.keys:keys", "Make, list and revoke API keys of the gateway."),
+    "install": ("stepstream.cli.up:install", "Fetch the broker's jars and create its start-up cache."),
+    "keys": ("stepstream.cli.keys:keys", "Create, list and revoke API keys of the gateway."),
     "models": ("stepstream.cli.models:models", "Publish a base model; list published versions."),
     "policy": ("stepstream.cli.policy:policy", "Apply, show and list the governance policies of tenants."),
-    "quarantine": ("stepstream.cli.quarantine:quarantine", "List what is held out of training; release or hold it."),
+    "quarantine": ("stepstream.cli.quarantine:quarantine", "List, release and hold trajectories kept from training."),
     "rebuild": ("stepstream.cli.models:rebuild", "Rebuild a published version from the log, bit for bit."),
-    "replay": ("stepstream.cli.replay:replay", "Govern history anew under the policies of now."),
-    "rewards": ("stepstream.cli.rewards:rewards", "Check, put up, show and list reward specifications."),
+    "replay": ("stepstream.cli.replay:replay", "Govern past records again under the current policies."),
+    "rewards": ("stepstream.cli.rewards:rewards", "Check, publish, show and list reward specifications."),
     "run": ("stepstream.cli.up:run", "Run one process of the stack in the foreground."),
-    "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate what comes from them."),
-    "store": ("stepstream.cli.store:store", "Migrate the analytics store."),
-    "topics": ("stepstream.cli.topics:topics", "List the topics; apply them to a cluster."),
+    "schemas": ("stepstream.cli.schemas:schemas", "List the event schemas; regenerate code and docs from them."),
+    "store": ("stepstream.cli.store:store", "Migrate the store's tables and views."),
+    "topics": ("stepstream.cli.topics:topics", "List the topics; create or alter them on a cluster."),
     "up": ("stepstream.cli.up:up", "Run the stack until Ctrl-C."),
-    "verify": ("stepstream.cli.verify:verify", "Check verification files; measure what a judge is worth."),
+    "verify": ("stepstream.cli.verify:verify", "Check verification files; calibrate judges."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and help lines, and imports a command when it is asked for."""
+    """A group that lists its commands from `COMMANDS` and imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
+        """Return all names, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported."""
+        """Import and return a command; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -64,7 +66,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The help's list of commands, without importing them."""
+        """Write the help's list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
@@ -72,11 +74,19 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stepstream")
 def cli() -> None:
-    """Turns a fleet of deployed LLM agents into agents that learn from their own work."""
+    """Turn a fleet of deployed LLM agents into agents that learn from their own work."""
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its status."""
+    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs the command line; returns the exit status. Faults that have a message are told in it alone."""
+    """Run a command line and return its exit status.
+
+    An expected error prints its message alone; a defect propagates with its traceback.
+    """
     try:
         result = cli.main(list(arguments), prog_name="stepstream", standalone_mode=False)
     except click.ClickException as error:
@@ -84,29 +94,20 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, as `head`, had enough
+    except BrokenPipeError:  # the reader of the pipe, as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULT
     except Exception as error:
         status = _status_of(error)
         if status is None:
             raise
-        click.echo(f"stepstream: {_told(error)}", err=True)
+        click.echo(f"stepstream: {_message_of(error)}", err=True)
         return status
     return result if isinstance(result, int) else 0
 
 
-def _told(error: Exception) -> str:
-    """Its message, without credentials of addresses."""
-    from confluent_kafka import KafkaException
-
-    from stepstream.config import masked
-
-    return masked(f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error))
-
-
 def _status_of(error: Exception) -> int | None:
-    """The exit status of an error whose message is made for people; None for a defect."""
+    """Return the exit status of an expected error; None for a defect."""
     from confluent_kafka import KafkaException
 
     from stepstream.config import SettingsError
@@ -117,7 +118,7 @@ def _status_of(error: Exception) -> int | None:
     from stepstream.topics.producer import DeliveryFailed
     from stepstream.topics.registry_client import RegistryRefused
 
-    name = type(error).__name__  # of the jobs, which the core does without
+    name = type(error).__name__  # the classes of the jobs are not installed with the core
     if isinstance(error, SettingsError | UnknownProcess):
         return MISUSED
     if isinstance(error, KafkaUnavailable | RegistryNotReady | RegistryUnavailable):
@@ -135,9 +136,13 @@ def _status_of(error: Exception) -> int | None:
     return None
 
 
-def main() -> None:
-    """The entry point."""
-    sys.exit(run(sys.argv[1:]))
+def _message_of(error: Exception) -> str:
+    """Return an error's message without the credentials of addresses."""
+    from confluent_kafka import KafkaException
+
+    from stepstream.config import masked
+
+    return masked(f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error))
 
 
 if __name__ == "__main__":

@@ -14,18 +14,18 @@ from stepstream.config import Settings, load
 
 @click.group()
 def models() -> None:
-    """Versions of models, as the checkpoints topic has them."""
+    """Published versions of models."""
 
 
 @models.command("publish")
 @click.argument("source")
 @click.option("--model", help="Name of the model; default: learner.model.")
-@click.option("--from-start", is_flag=True, help="Learn from all that the log has, not only from what comes.")
+@click.option("--from-start", is_flag=True, help="Train on the whole log, not only on later records.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def publish(source: str, model: str | None, from_start: bool, as_json: bool) -> None:
-    """Publishes SOURCE as the root of a new lineage.
+    """Publish SOURCE as the root of a new lineage.
 
-    SOURCE is any causal language model in Hugging Face form: a folder, or a name on the hub.
+    SOURCE is a causal language model in Hugging Face's format: a folder, or a name on the hub.
     """
     from stepstream.learner.model.checkpoint import CheckpointFault
     from stepstream.learner.model.pretrained import CannotTrain, model_folder
@@ -43,7 +43,7 @@ def publish(source: str, model: str | None, from_start: bool, as_json: bool) -> 
 @models.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_versions(as_json: bool) -> None:
-    """Lists every published version."""
+    """List every published version."""
     from stepstream.learner.lineage import read_versions
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
@@ -67,9 +67,9 @@ def list_versions(as_json: bool) -> None:
 @click.argument("name", metavar="MODEL@VERSION")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rebuild(name: str, as_json: bool) -> None:
-    """Rebuilds MODEL@VERSION (or MODEL@latest) from the log and compares its weights, bit for bit.
+    """Rebuild MODEL@VERSION (or MODEL@latest) from the log and compare the weights with the published ones.
 
-    Exit status 0: the same; 1: different, or it cannot be rebuilt.
+    Exit status 0: equal bit for bit; 1: different, or the rebuild is impossible.
     """
     from stepstream.learner.data.sequences import Invalid
     from stepstream.learner.lineage import UnknownVersion
@@ -87,7 +87,9 @@ def rebuild(name: str, as_json: bool) -> None:
         click.echo(json.dumps(asdict(result) | {"equal": result.equal}))
     else:
         if result.parent_version is None:
-            click.echo(f"{result.model}@{result.version} is the root of its lineage: its files are as published")
+            click.echo(
+                f"{result.model}@{result.version} is the root of its lineage: its files match their published digests"
+            )
         else:
             click.echo(
                 f"{result.model}@{result.version} from {result.model}@{result.parent_version}: {result.updates} "
@@ -95,27 +97,27 @@ def rebuild(name: str, as_json: bool) -> None:
             )
         click.echo(f"published {result.published_sha256}")
         click.echo(f"rebuilt   {result.rebuilt_sha256}")
-        click.echo("the same, bit for bit" if result.equal else f"DIFFERENT{_how_far(result.apart)}")
+        click.echo("equal, bit for bit" if result.equal else f"DIFFERENT{_distance_text(result.apart)}")
         for difference in result.differences:
-            click.echo(f"this machine computes differently: {difference}", err=True)
+            click.echo(f"this machine differs from the learner's: {difference}", err=True)
     sys.exit(0 if result.equal else 1)
 
 
-def _how_far(apart: float | None) -> str:
-    return "" if apart is None else f": apart by {apart:.2g} of the way that the version moved from its parent"
+def _distance_text(apart: float | None) -> str:
+    return "" if apart is None else f": the distance is {apart:.2g} of the version's distance from its parent"
 
 
 def _log() -> AbstractContextManager[Settings]:
-    """Settings under which the log can be read; what is started for it is told on standard error."""
-    from stepstream.embedded.on_demand import log_at_hand
+    """Start the broker if it is down, reporting that on standard error."""
+    from stepstream.embedded.stack import ensure_broker
 
-    return log_at_hand(load(), lambda line: click.echo(line, err=True))
+    return ensure_broker(load(), lambda line: click.echo(line, err=True))
 
 
 def _parse(name: str) -> tuple[str, int | None]:
     model, at, version = name.rpartition("@")
     if not at or not model or not (version.isdigit() or version == "latest"):
-        raise click.BadParameter(f"'{name}' is not MODEL@VERSION, as demo@7 or demo@latest")
+        raise click.BadParameter(f"'{name}' is not MODEL@VERSION: write it like demo@7 or demo@latest")
     return model, None if version == "latest" else int(version)
 
 

@@ -1,4 +1,4 @@
-"""`stepstream policy`: what tenants ask of governance, one version after the other."""
+"""`stepstream policy`: apply, show and list the governance policies of tenants, which are versioned."""
 
 import getpass
 from datetime import UTC, datetime
@@ -9,6 +9,7 @@ import click
 import orjson
 
 from stepstream.config import load
+from stepstream.topics.catalogue import POLICIES
 
 
 @click.group()
@@ -18,12 +19,12 @@ def policy() -> None:
 
 @policy.command("apply")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--tenant", required=True, help="Tenant that it rules; `*`: all that have none of their own.")
+@click.option("--tenant", required=True, help="Tenant of the policy; `*`: all tenants without their own.")
 @click.option("--json", "as_json", is_flag=True, help="Print the new version as an object.")
 def apply(file: Path, tenant: str, as_json: bool) -> None:
-    """Check FILE and put it up as the tenant's next version; it rules what is governed from then on."""
+    """Check FILE and publish it as the tenant's next version, which applies to records governed later."""
     from stepstream.cli import compacted_topics
-    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.embedded.stack import ensure_broker
     from stepstream.jobs.governance.policy import PolicyError, check, next_version
     from stepstream.topics.events import new_policy
     from stepstream.topics.ids import new_event_id, now_us
@@ -32,41 +33,41 @@ def apply(file: Path, tenant: str, as_json: bool) -> None:
         document = file.read_text("utf-8-sig")
         check(document)
     except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file} cannot be applied: it is not UTF-8: {error.reason}") from None
+        raise click.ClickException(f"{file} cannot be applied: it is not UTF-8 ({error.reason})") from None
     except PolicyError as error:
         raise click.ClickException(f"{file} cannot be applied: {error}") from None
-    with log_at_hand(load(), _say) as settings:
+    with ensure_broker(load(), _print_error) as settings:
         record = new_policy(
             event_id=new_event_id(),
             occurred_at_us=now_us(),
             tenant=tenant,
-            version=next_version(compacted_topics.read(settings, "policies"), tenant),
+            version=next_version(compacted_topics.read(settings, POLICIES), tenant),
             document=document,
             author=getpass.getuser(),
         )
-        compacted_topics.write(settings, "policies", tenant, record)
+        compacted_topics.write(settings, POLICIES, tenant, record)
     if as_json:
         click.echo(_json(_row(record)))
     else:
-        click.echo(f"version {record['version']} rules {tenant} from now on")
+        click.echo(f"version {record['version']} applies to {tenant} from now on")
 
 
 @policy.command("show")
-@click.option("--tenant", required=True, help="Tenant; `*`: the one for all that have none of their own.")
+@click.option("--tenant", required=True, help="Tenant; `*`: the policy of tenants without their own.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def show(tenant: str, as_json: bool) -> None:
-    """Print the file that rules a tenant now."""
+    """Print a tenant's current policy file."""
     from stepstream.cli import compacted_topics
-    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.embedded.stack import ensure_broker
     from stepstream.jobs.governance.policy import EVERY_TENANT
 
-    with log_at_hand(load(), _say) as settings:
-        policies = compacted_topics.read(settings, "policies")
+    with ensure_broker(load(), _print_error) as settings:
+        policies = compacted_topics.read(settings, POLICIES)
     record = policies.get(tenant) or policies.get(EVERY_TENANT)
     if as_json:
         click.echo(_json(None if record is None else _row(record) | {"document": record["document"]}))
     elif record is None:
-        click.echo(f"# no policy was applied for {tenant}: the built-in one rules, which is an empty file")
+        click.echo(f"# {tenant} has no policy: the built-in one applies, which is an empty file")
     else:
         click.echo(f"# version {record['version']} for {record['tenant']}\n{record['document'].rstrip()}")
 
@@ -76,17 +77,17 @@ def show(tenant: str, as_json: bool) -> None:
 def list_policies(as_json: bool) -> None:
     """List the newest version of each tenant."""
     from stepstream.cli import compacted_topics
-    from stepstream.embedded.on_demand import log_at_hand
+    from stepstream.embedded.stack import ensure_broker
 
-    with log_at_hand(load(), _say) as settings:
-        rows = [_row(record) for _, record in sorted(compacted_topics.read(settings, "policies").items())]
+    with ensure_broker(load(), _print_error) as settings:
+        rows = [_row(record) for _, record in sorted(compacted_topics.read(settings, POLICIES).items())]
     if as_json:
         click.echo(_json(rows))
         return
     for row in rows:
         click.echo(f"{row['tenant']:20} version {row['version']:3} {row['applied_at']} by {row['author']}")
     if not rows:
-        click.echo("none: the built-in policy rules")
+        click.echo("no policy: the built-in one applies")
 
 
 def _row(record: Any) -> dict[str, Any]:
@@ -103,5 +104,5 @@ def _json(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     click.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""`stepstream quarantine`: trajectories that are held out of training, and the decisions of people about them."""
+"""`stepstream quarantine`: list trajectories held out of training; release or hold trajectories by hand."""
 
 import getpass
 from collections.abc import Iterator
@@ -9,69 +9,72 @@ import click
 import orjson
 
 from stepstream.config import load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
+from stepstream.topics.catalogue import CURATION
 
-BY = click.option("--by", default=getpass.getuser, show_default="your user name", help="Who decides.")
-DELIVERED_S = 30.0
+BY = click.option(
+    "--by", default=getpass.getuser, show_default="your user name", help="Name of the person who decides."
+)
+FLUSH_TIMEOUT_S = 30.0
 
 
 @click.group()
 def quarantine() -> None:
-    """Trajectories that are held out of training."""
+    """Trajectories held out of training."""
 
 
 @quarantine.command("list")
-@click.option("--tenant", help="Only those of one tenant.")
-@click.option("--reason", help="Only those held for a reason that begins with this, as `near_duplicate`.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Most that are shown.")
+@click.option("--tenant", help="List only this tenant's.")
+@click.option("--reason", help="List only those with a reason that begins with this, as `near_duplicate`.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Maximum number of rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_held(tenant: str | None, reason: str | None, limit: int, as_json: bool) -> None:
-    """Show what is held and why, the newest first."""
-    held = list(_held(tenant or "", reason or "", limit))
+    """List held trajectories and the reasons, newest first."""
+    rows = list(_held_rows(tenant or "", reason or "", limit))
     if as_json:
-        click.echo(orjson.dumps(held, option=orjson.OPT_INDENT_2).decode())
+        click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
-    for row in held:
+    for row in rows:
         click.echo(f"{row['trajectory_id']:40} {row['tenant']:12} {row['agent']:16} {', '.join(row['reasons'])}")
-    if not held:
-        click.echo("nothing is held")
+    if not rows:
+        click.echo("no trajectory is held")
 
 
 @quarantine.command()
 @click.argument("trajectory_ids", nargs=-1, required=True)
 @BY
 def release(trajectory_ids: tuple[str, ...], by: str) -> None:
-    """Let trajectories in again, whatever held them; consent and redaction stay as they are."""
+    """Release trajectories for training, for any reason of the hold; consent and redaction stay in force."""
     _decide("release", trajectory_ids, "by_hand", by)
 
 
 @quarantine.command()
 @click.argument("trajectory_ids", nargs=-1, required=True)
-@click.option("--reason", default="by_hand", show_default=True, help="Why.")
+@click.option("--reason", default="by_hand", show_default=True, help="Reason of the hold.")
 @BY
 def hold(trajectory_ids: tuple[str, ...], reason: str, by: str) -> None:
-    """Keep trajectories out of training."""
+    """Hold trajectories out of training."""
     _decide("hold", trajectory_ids, reason, by)
 
 
-def _held(tenant: str, reason: str, limit: int) -> Iterator[dict[str, Any]]:
-    """Rows of the view `quarantine`, as plain values."""
+def _held_rows(tenant: str, reason: str, limit: int) -> Iterator[dict[str, Any]]:
+    """Yield rows of the view `quarantine`."""
     with _store() as client:
-        found = client.query(
+        result = client.query(
             "SELECT trajectory_id, tenant, agent, group_id, ended_at, success, steps, revision, reasons, by, "
             "decided_at FROM quarantine WHERE (tenant = {tenant:String} OR {tenant:String} = '') "
             "AND arrayExists(reason -> startsWith(reason, {reason:String}), reasons) "
             "ORDER BY ended_at DESC, trajectory_id LIMIT {limit:UInt32}",
             parameters={"tenant": tenant, "reason": reason, "limit": limit},
         )
-        yield from found.named_results()
+        yield from result.named_results()
 
 
 @contextmanager
 def _store() -> Iterator[Any]:
     from stepstream.jobs.clickhouse.connection import connect
 
-    settings = wire(load()).clickhouse
+    settings = resolve_addresses(load()).clickhouse
     client = connect(settings, database=settings.database)
     try:
         yield client
@@ -80,14 +83,14 @@ def _store() -> Iterator[Any]:
 
 
 def _decide(action: str, trajectory_ids: tuple[str, ...], reason: str, by: str) -> None:
-    """Writes decisions to the log; returns when Kafka has them."""
+    """Write decisions to the log; block until Kafka has acknowledged them."""
     from stepstream.topics.client import wait_for_kafka
     from stepstream.topics.codec import Codec
     from stepstream.topics.events import new_curation
     from stepstream.topics.ids import new_event_id, now_us
     from stepstream.topics.producer import EventProducer
 
-    settings = wire(load())
+    settings = resolve_addresses(load())
     wait_for_kafka(settings.kafka)
     codec = Codec(settings.schema_registry)
     try:
@@ -101,17 +104,17 @@ def _decide(action: str, trajectory_ids: tuple[str, ...], reason: str, by: str) 
                 reason=reason,
                 by=by,
             )
-            producer.send("curation", name, decision)
-        producer.flush(DELIVERED_S)
+            producer.send(CURATION, name, decision)
+        producer.flush(FLUSH_TIMEOUT_S)
     finally:
         codec.close()
     click.echo(f"{action}: {len(trajectory_ids)} trajectories, by {by}; `label` publishes their next revision")
     for name in _unknown(trajectory_ids):
-        click.echo(f"no label of {name} is in the tables: is it the right id?", err=True)
+        click.echo(f"no label of {name} is in the tables: check the id", err=True)
 
 
 def _unknown(trajectory_ids: tuple[str, ...]) -> list[str]:
-    """Those that ClickHouse has no label of; none where it cannot be asked, which is not needed to decide."""
+    """Return the trajectories without a label in ClickHouse; none if ClickHouse is not available."""
     try:
         from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -120,11 +123,11 @@ def _unknown(trajectory_ids: tuple[str, ...]) -> list[str]:
         return []
     try:
         with _store() as client:
-            found = client.query(
+            result = client.query(
                 "SELECT DISTINCT trajectory_id FROM trajectories WHERE trajectory_id IN {ids:Array(String)}",
                 parameters={"ids": list(trajectory_ids)},
             )
     except (ClickHouseError, StoreUnavailableError):
         return []
-    known = {row[0] for row in found.result_rows}
-    return [name for name in trajectory_ids if name not in known]
+    labelled = {row[0] for row in result.result_rows}
+    return [name for name in trajectory_ids if name not in labelled]

@@ -1,4 +1,4 @@
-"""`stepstream replay`: governs history anew, under the policies of now."""
+"""`stepstream replay`: govern past records again under the current policies."""
 
 import time
 from dataclasses import asdict
@@ -8,39 +8,40 @@ import click
 import orjson
 
 from stepstream.config import load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
+from stepstream.topics.catalogue import FEEDBACK, GOVERNED_FEEDBACK, GOVERNED_STEPS, STEPS
 
-_SOURCES = ("steps", "feedback", "governed-steps", "governed-feedback")
-_INTO = ("governed-steps", "governed-feedback")
-_TOLD_EVERY_S = 2.0
+_SOURCES = (STEPS, FEEDBACK, GOVERNED_STEPS, GOVERNED_FEEDBACK)
+_INTO = (GOVERNED_STEPS, GOVERNED_FEEDBACK)
+_PROGRESS_INTERVAL_S = 2.0
 
 
-class Where(click.ParamType[tuple[int | None, int | None]]):
-    """A time (ISO 8601; UTC where it names no zone) or an offset."""
+class ReplayBoundParam(click.ParamType[tuple[int | None, int | None]]):
+    """A time (ISO 8601; UTC by default) or an offset."""
 
     name = "TIME|OFFSET"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int | None, int | None]:
-        """(time in milliseconds, offset), one of them None."""
+        """Return (time in milliseconds, offset); one of them is None."""
         text = str(value)
         if text.isdigit():
             return None, int(text)
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            self.fail(f"'{text}' is neither an offset nor a time as 2026-11-21T08:00", param, ctx)
+            self.fail(f"'{text}' is neither an offset nor a time like 2026-11-21T08:00", param, ctx)
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         return int(moment.timestamp() * 1000), None
 
 
 @click.command()
-@click.option("--topic", type=click.Choice(_SOURCES), required=True, help="What is read.")
-@click.option("--from", "begin", type=Where(), help="Where it begins; default: the topic's beginning.")
-@click.option("--to", "end", type=Where(), help="Where it ends; default: the topic's end as of now.")
-@click.option("--into", type=click.Choice(_INTO), required=True, help="Where results go: the governed topic of it.")
-@click.option("--dry-run", is_flag=True, help="Count what would be done, and do nothing.")
+@click.option("--topic", type=click.Choice(_SOURCES), required=True, help="Topic to read.")
+@click.option("--from", "begin", type=ReplayBoundParam(), help="Begin of the range; default: the topic's.")
+@click.option("--to", "end", type=ReplayBoundParam(), help="End of the range; default: the topic's current end.")
+@click.option("--into", type=click.Choice(_INTO), required=True, help="Governed topic of --topic, for the results.")
+@click.option("--dry-run", is_flag=True, help="Only count what a replay would do.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as an object.")
 def replay(
     topic: str,
@@ -50,39 +51,39 @@ def replay(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Govern history anew under the policies of now, into new revisions.
+    """Govern past records again under the current policies, which makes new revisions.
 
-    What was governed under the present version of its tenant's policy is passed over, so a second run does nothing.
-    Where the raw topic is gone, read the governed one: what an earlier policy took out stays out.
+    Records already governed under the current version of their tenant's policy are skipped, so a second run does
+    nothing. If the raw topic has expired, read the governed one: text that an earlier policy removed stays removed.
     """
     from stepstream.jobs.governance.active_policy import CannotGovern
-    from stepstream.jobs.governance.replay import INTO, CannotReplayError, ReplayBound, replay
+    from stepstream.jobs.governance.replay import OUTPUT_TOPICS, CannotReplayError, ReplayBound, replay
     from stepstream.topics.client import wait_for_kafka
 
-    if INTO[topic] != into:
-        raise click.UsageError(f"{topic} is governed into {INTO[topic]}, not into {into}")
-    settings = wire(load())
+    if OUTPUT_TOPICS[topic] != into:
+        raise click.UsageError(f"--into {into} does not fit --topic {topic}: use --into {OUTPUT_TOPICS[topic]}")
+    settings = resolve_addresses(load())
     wait_for_kafka(settings.kafka)
-    told = time.monotonic()
+    printed_at = time.monotonic()
 
-    def progress(done: int, size: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > _TOLD_EVERY_S:
-            told = time.monotonic()
+    def print_progress(done: int, size: int) -> None:
+        nonlocal printed_at
+        if time.monotonic() - printed_at > _PROGRESS_INTERVAL_S:
+            printed_at = time.monotonic()
             click.echo(f"{done} of {size} records", err=True)
 
-    first, last = (ReplayBound(*(place or (None, None))) for place in (begin, end))
+    first, last = (ReplayBound(*(bound or (None, None))) for bound in (begin, end))
     try:
-        tally = replay(settings, topic, first, last, dry_run=dry_run, progress=progress)
+        tally = replay(settings, topic, first, last, dry_run=dry_run, progress=print_progress)
     except (CannotReplayError, CannotGovern) as error:
         raise click.ClickException(str(error)) from None
     if as_json:
         click.echo(orjson.dumps(asdict(tally), option=orjson.OPT_INDENT_2).decode())
         return
     click.echo(
-        f"{tally.read} records read: {tally.governed} {'would be governed' if dry_run else 'governed'} anew "
-        f"({tally.trainable} trainable), {tally.known} were under this version already, {tally.withheld} withheld, "
-        f"{tally.superseded} copies or older results, {tally.refused} not usable"
+        f"{tally.read} records read: {tally.governed} {'would be governed' if dry_run else 'governed'} again "
+        f"({tally.trainable} trainable), {tally.known} already governed under this version, {tally.withheld} withheld, "
+        f"{tally.superseded} duplicates or older results, {tally.refused} invalid"
     )
     for rule, times in sorted(tally.rules.items()):
         click.echo(f"  {rule}: {times}")

@@ -1,4 +1,4 @@
-"""`stepstream schemas`: the event schemas, and what is generated from them."""
+"""`stepstream schemas`: list the event schemas; generate Python code and reference pages."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from stepstream.embedded.errors import StackError
 
 @click.group()
 def schemas() -> None:
-    """The schemas of the events."""
+    """Schemas of the events."""
 
 
 @schemas.command("list")
 def list_schemas() -> None:
-    """Show the names of the schemas."""
+    """List the names of the schemas."""
     from stepstream.schemas import names
 
     for name in names():
@@ -31,16 +31,18 @@ def docs() -> None:
 
 @schemas.command()
 def generate() -> None:
-    """Write the Python events and docs/protocol.md from the schemas; only in a checkout."""
+    """Write the Python events, docs/protocol.md and docs/settings.md; works only in a checkout."""
+    from stepstream.config.reference import settings_page
     from stepstream.topics import codegen
 
     package = Path(codegen.__file__).parent
     checkout = package.parent.parent.parent
     if not (checkout / "pyproject.toml").is_file():
-        raise StackError("schemas generate writes into a checkout, and this is an installed package")
+        raise StackError(f"{checkout} is no checkout of Stepstream: run `stepstream schemas generate` in a checkout")
     for path, text in (
         (package / "events.py", codegen.python_module()),
         (checkout / "docs" / "protocol.md", codegen.protocol_page()),
+        (checkout / "docs" / "settings.md", settings_page()),
     ):
         path.write_text(text, encoding="utf-8")
         click.echo(f"wrote {path.relative_to(checkout)}")

@@ -1,4 +1,4 @@
-"""`stepstream topics`: the catalogue, and bringing a cluster to it."""
+"""`stepstream topics`: list the catalogue of topics; create or alter the topics of a cluster by it."""
 
 from dataclasses import asdict
 
@@ -6,18 +6,18 @@ import click
 import orjson
 
 from stepstream.config import load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
 
 
 @click.group()
 def topics() -> None:
-    """The topics of the log."""
+    """Topics of the log."""
 
 
 @topics.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def list_topics(as_json: bool) -> None:
-    """Show the catalogue."""
+    """List the catalogue."""
     from stepstream.topics.catalogue import TOPICS
 
     if as_json:
@@ -25,16 +25,18 @@ def list_topics(as_json: bool) -> None:
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
         return
     for topic in TOPICS.values():
-        click.echo(f"{topic.name:22} {topic.partitions:2} partitions, by {topic.key}, kept {topic.kept}: {topic.doc}")
+        click.echo(
+            f"{topic.name:22} {topic.partitions:2} partitions, by {topic.key}, retention {topic.retention}: {topic.doc}"
+        )
 
 
 @topics.command()
-@click.option("--json", "as_json", is_flag=True, help="Print what was changed as a list of objects.")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as a list of objects.")
 def apply(as_json: bool) -> None:
-    """Create or alter the topics and register their schemas; a second time changes nothing."""
+    """Create or alter the topics and register their schemas; a second run changes nothing."""
     from stepstream.topics import admin
 
-    changes = admin.apply(wire(load()))
+    changes = admin.apply(resolve_addresses(load()))
     if as_json:
         click.echo(orjson.dumps([asdict(change) for change in changes], option=orjson.OPT_INDENT_2).decode())
         return

@@ -1,4 +1,4 @@
-"""Asks the tables everything that is known about one trajectory."""
+"""Query the store's tables for all facts about one trajectory."""
 
 from typing import Any
 
@@ -59,27 +59,27 @@ _NEWEST = "SELECT max(version) AS newest FROM checkpoints WHERE model = {model:S
 
 
 def facts_of(client: Client, trajectory_id: str) -> Facts:
-    """What the tables hold about it; all empty where they hold nothing.
+    """Return the facts about a trajectory; all fields are empty if the tables have no row of it.
 
     Raises:
-        ClickHouseError: the store goes away, or its tables are older than this code.
+        ClickHouseError: the store does not answer, or its tables are older than this version.
     """
 
-    def ask(query: str, **more: str) -> list[dict[str, Any]]:
-        return list(client.query(query, parameters={"id": trajectory_id, **more}).named_results())
+    def query(sql: str, **parameters: str) -> list[dict[str, Any]]:
+        return list(client.query(sql, parameters={"id": trajectory_id, **parameters}).named_results())
 
-    steps = ask(_STEPS)[0]
-    label = next(iter(ask(_LABEL)), None)
+    steps = query(_STEPS)[0]
+    label = next(iter(query(_LABEL)), None)
     group, tenant = (label or steps)["group_id"], (label or steps)["tenant"]
-    newest = ask(_NEWEST, model=label["model"]) if label is not None else []
+    newest = query(_NEWEST, model=label["model"]) if label is not None else []
     return Facts(
         steps=steps,
-        feedback=ask(_FEEDBACK),
-        audit=ask(_AUDIT),
+        feedback=query(_FEEDBACK),
+        audit=query(_AUDIT),
         label=label,
-        components=ask(_COMPONENTS),
-        curation=ask(_CURATION),
-        group=ask(_GROUP, group=group, tenant=tenant)[0] if group else {"labelled": 0, "open": 0},
-        decisions=ask(_DECISIONS),
+        components=query(_COMPONENTS),
+        curation=query(_CURATION),
+        group=query(_GROUP, group=group, tenant=tenant)[0] if group else {"labelled": 0, "open": 0},
+        decisions=query(_DECISIONS),
         newest_version=newest[0]["newest"] if newest else None,
     )

@@ -1,4 +1,4 @@
-"""Where a trajectory stands on its way into a model, and why: rows of the tables in, words out. Pure."""
+"""Derive a trajectory's status and its reason from rows of the tables. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,88 +16,89 @@ State = Literal["unknown", "withheld", "open", "not_trainable", "waiting", "trai
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the tables hold about one trajectory."""
+    """Rows of the tables about one trajectory."""
 
     steps: Row
-    """Of its governed steps: `count`, `first_at`, `last_at`, `ended`, `flags`, `group_id`."""
+    """Summary of its governed steps: `count`, `first_at`, `last_at`, `ended`, `trainable`, `flags`, `group_id`."""
     feedback: Sequence[Row] = ()
-    """Its signals: `name`, `value`, `source`, `step_index`, `demonstrates`, `retracted`, `occurred_at`."""
+    """Signals: `name`, `value`, `source`, `step_index`, `demonstrates`, `retracted`, `occurred_at`."""
     audit: Sequence[Row] = ()
-    """What governance did: `action`, `source_topic`, `records`, `finds` by rule."""
+    """Governance actions: `action`, `source_topic`, `records`, `finds` by rule."""
     label: Row | None = None
-    """Its newest label; None: it is not labelled."""
+    """Newest label; None: not labelled."""
     components: Sequence[Row] = ()
     """Terms of its reward over all steps: `name`, `kind`, `source`, `value`, `weight`, `paid`, `final`."""
     curation: Sequence[Row] = ()
     """Decisions of people and jobs: `action`, `reason`, `by`, `occurred_at`."""
     group: Row = field(default_factory=lambda: {"labelled": 0, "open": 0})
-    """Attempts of its group that are `labelled`, and that are `open`."""
+    """Numbers of attempts of its group that are `labelled` and `open`."""
     decisions: Sequence[Row] = ()
-    """What learners decided about it, in order of time."""
+    """Learners' decisions about it, by time."""
     newest_version: int | None = None
-    """Newest version of the model that sampled it."""
+    """Newest version of the model that sampled it; None: no checkpoint of that model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryStatus:
-    """The answer."""
+    """Status of a trajectory and its reason."""
 
     state: State
     reason: str
-    """Word for why, as of `fates.REASONS`; empty where the state says it all."""
+    """A key of `REASONS`, or another code; empty: the state needs no reason."""
     why: str
-    """One sentence."""
+    """The reason as a sentence."""
     would_change_it: str
-    """What would bring it further; empty: nothing has to."""
+    """Event or command that would change the status; empty: none is needed or possible."""
 
 
-def standing_of(facts: Facts, label: LabelSettings, learner: LearnerSettings) -> TrajectoryStatus:
-    """Where the trajectory is now, by the newest word about it."""
+def status_of(facts: Facts, label: LabelSettings, learner: LearnerSettings) -> TrajectoryStatus:
+    """Return the trajectory's status by its newest label and decision."""
     if not facts.steps["count"] and facts.label is None:
         return _unlabelled_without_steps(facts)
     if facts.label is None:
         return TrajectoryStatus(
             "open",
             "",
-            "it is not closed: its end was not told, or steps before its end are missing",
-            f"its end, told by its last step or by feedback; or {label.idle_timeout_s:g} s without a step "
+            "it is open: no step or feedback has reported its end, or a step before the end is missing",
+            f"its last step, feedback that ends it, or {label.idle_timeout_s:g} s without a step "
             "(`label.idle_timeout_s`)",
         )
     if "erased" in facts.label["flags"]:
-        return TrajectoryStatus("withheld", "erased", "the person that it belongs to was erased", "")
+        return TrajectoryStatus("withheld", "erased", "its person was erased", "")
     trained = [row for row in facts.decisions if row["outcome"] == "trained"]
     if trained:
         return _trained(trained, facts)
-    about = [row for row in facts.decisions if row["model"] == facts.label["model"]] or list(facts.decisions)
-    newest = [row for row in about if row["revision"] == facts.label["revision"]]
+    own = [row for row in facts.decisions if row["model"] == facts.label["model"]] or list(facts.decisions)
+    newest = [row for row in own if row["revision"] == facts.label["revision"]]
     if newest:
         reason = newest[-1]["reason"]
-        return TrajectoryStatus("dropped", reason, _because(newest[-1]), REMEDIES.get(reason, ""))
-    untrainable = bar_of(facts.label, learner, shown=any(row["demonstrates"] for row in facts.feedback))
-    if untrainable:
+        return TrajectoryStatus("dropped", reason, _drop_sentence(newest[-1]), REMEDIES.get(reason, ""))
+    is_demonstrated = any(row["demonstrates"] for row in facts.feedback)
+    if reason := exclusion_reason(facts.label, learner, is_demonstrated=is_demonstrated):
         flags = ", ".join(facts.label["flags"]) or "none"
-        return TrajectoryStatus(
-            "not_trainable", untrainable, f"{REASONS[untrainable]} (flags: {flags})", REMEDIES[untrainable]
-        )
+        return TrajectoryStatus("not_trainable", reason, f"{REASONS[reason]} (flags: {flags})", REMEDIES[reason])
     return _waiting(facts, learner)
 
 
-def bar_of(label: Row, learner: LearnerSettings, *, shown: bool = False) -> str:
-    """Why no learner with these settings may train on a label, as one of `REASONS`; empty where one may.
+def exclusion_reason(label: Row, learner: LearnerSettings, *, is_demonstrated: bool = False) -> str:
+    """Return the key of `REASONS` for which a learner with these settings excludes a label; empty: trainable.
+
+    It ignores which model sampled the trajectory.
 
     Args:
         label: the newest label.
-        learner: the settings; whether its model sampled it is not looked at.
-        shown: whether feedback demonstrates a response.
+        learner: the learner's settings.
+        is_demonstrated: True if feedback demonstrates a response.
     """
-    needs = requirements_of(learner)
+    requirements = requirements_of(learner)
     if label["split"] != "train":
         return "split"
-    if not label["group_id"] and needs_group(learner) and not (shown and needs.demonstrations == "preferred"):
+    replaces_group = is_demonstrated and requirements.demonstrations == "preferred"
+    if not label["group_id"] and needs_group(learner) and not replaces_group:
         return "no_group"
     if label["consent"] != "train":
         return "consent"
-    if label["fidelity"] != "token" and (needs.sampled or label["fidelity"] != "text"):
+    if label["fidelity"] != "token" and (requirements.sampled or label["fidelity"] != "text"):
         return "fidelity"
     if not label["trainable"]:
         return "no_outcome" if label["success"] is None or label["pending"] else "not_trainable"
@@ -109,68 +110,71 @@ def _unlabelled_without_steps(facts: Facts) -> TrajectoryStatus:
         return TrajectoryStatus(
             "withheld",
             "consent",
-            "governance withheld its records: the consent that holds for them is `none`",
-            "`stepstream consent set`, for what comes from then on",
+            "governance withheld its records: their effective consent is `none`",
+            "`stepstream consent set`, for later records",
         )
     if facts.audit or facts.feedback:
         return TrajectoryStatus(
-            "open", "", "only feedback of it was governed so far, and no step", "its steps; see the dead letters"
+            "open",
+            "",
+            "governance has accepted feedback for it but no step",
+            "its steps; look for them among the dead letters",
         )
     return TrajectoryStatus(
         "unknown",
         "",
         "no governed step, feedback or label has this id",
-        "its steps, if they are still on their way; `stepstream doctor` tells of jobs that lag and of dead letters",
+        "its steps, if the jobs have not processed them yet; check the id, the jobs' logs and the dead letters",
     )
 
 
 def _trained(trained: Sequence[Row], facts: Facts) -> TrajectoryStatus:
     assert facts.label is not None
     uses = "; ".join(
-        f"{row['model']}@{row['checkpoint_version']} in update {row['update']}{staleness_of(row)}" for row in trained
+        f"{row['model']}@{row['checkpoint_version']} in update {row['update']}{staleness_text(row)}" for row in trained
     )
     last = max(row["revision"] for row in trained)
     if last < facts.label["revision"]:
         return TrajectoryStatus(
             "trained",
             "trained_on_older_revision",
-            f"it was trained on by {uses}; revision {last} was, and the label is at revision {facts.label['revision']}",
+            f"trained on by {uses}, at revision {last}; the newest label is revision {facts.label['revision']}",
             REMEDIES["trained_on_older_revision"],
         )
-    return TrajectoryStatus("trained", "", f"it was trained on by {uses}", "")
+    return TrajectoryStatus("trained", "", f"trained on by {uses}", "")
 
 
-def _because(decision: Row) -> str:
+def _drop_sentence(decision: Row) -> str:
     words = REASONS.get(decision["reason"], decision["reason"])
-    stale = f"{staleness_of(decision)} then" if decision["staleness"] is not None else ""
     return (
-        f"a learner of {decision['model']} dropped it at version {decision['learner_version']}{stale}, because {words}"
+        f"the learner of {decision['model']} dropped it at version {decision['learner_version']}"
+        f"{staleness_text(decision)}, because {words}"
     )
 
 
-def staleness_of(decision: Row) -> str:
-    """How stale it was; nothing where no policy is known to have sampled it."""
+def staleness_text(decision: Row) -> str:
+    """Return the staleness at the decision as a clause; empty if no known policy sampled the trajectory."""
     return "" if decision["staleness"] is None else f", {decision['staleness']} versions stale"
 
 
 def _waiting(facts: Facts, learner: LearnerSettings) -> TrajectoryStatus:
     assert facts.label is not None
-    labelled, still_open = facts.group["labelled"], facts.group["open"]
+    labelled, unlabelled = facts.group["labelled"], facts.group["open"]
     model = facts.label["model"] if facts.label["fidelity"] == "token" else learner.model
-    whose = "its group is whole and" if facts.label["group_id"] else "it has no group, and"
+    group = "its group is complete" if facts.label["group_id"] else "it has no group"
     if facts.label["group_id"] and labelled < learner.group_size:
+        timeout = "drops the group" if requirements_of(learner).whole_groups else "trains on the incomplete group"
         return TrajectoryStatus(
             "waiting",
             "",
-            f"its group has {labelled} of {learner.group_size} labelled attempts, and {still_open} that are still open",
-            f"the other attempts; {learner.group_wait_s:g} s after a learner read the first one it "
-            f"{'gives the group up' if requirements_of(learner).whole_groups else 'takes the group as it is'} "
+            f"its group has {labelled} of {learner.group_size} labelled attempts and {unlabelled} open ones",
+            f"the other attempts; {learner.group_wait_s:g} s after reading the first attempt, the learner {timeout} "
             "(`learner.group_wait_s`)",
         )
     return TrajectoryStatus(
         "waiting",
         "",
-        f"{whose} waits for an update of the learner of {model}",
-        f"an update: it takes `learner.groups_per_update` groups ({learner.groups_per_update}); if versions do not "
-        "rise, see whether the learner runs",
+        f"{group} and waits for an update of the learner of {model}",
+        f"an update, which takes {learner.groups_per_update} groups (`learner.groups_per_update`); if the model's "
+        "version does not rise, check that the learner runs",
     )

@@ -1,4 +1,4 @@
-"""`stepstream up`, `run` and `install`: the embedded stack from the command line."""
+"""`stepstream up`, `run` and `install`: run the embedded stack, run one of its processes, install Kafka."""
 
 import os
 import sys
@@ -7,55 +7,55 @@ import time
 import click
 
 from stepstream.config import Settings, environment_of, load
-from stepstream.embedded.addresses import wire
+from stepstream.embedded.addresses import resolve_addresses
 
 _POLL_S = 0.5
 
 
 @click.command()
 def install() -> None:
-    """Fetch the broker's jars against their hashes and make its start-up cache; a second time does nothing."""
+    """Fetch the broker's jars, check their hashes and create its start-up cache. Does nothing if both exist."""
     from stepstream.embedded import install as embedded
 
     settings = load()
     if embedded.installed(settings):
         click.echo("Kafka is installed")
         return
-    shown = _Progress()
-    embedded.install(settings, shown)
-    shown.done("Kafka is installed")
+    progress = _Progress()
+    embedded.install(settings, progress)
+    progress.done("Kafka is installed")
 
 
 @click.command()
-@click.option("--no-fleet", is_flag=True, help="Run everything but the fleet of demonstration agents.")
-@click.option("--only", multiple=True, metavar="PROCESS", help="Run only these (repeat it); `worker`: all workers.")
+@click.option("--no-fleet", is_flag=True, help="Run all processes but the fleet of demonstration agents.")
+@click.option("--only", multiple=True, metavar="PROCESS", help="Run only this one (repeatable); `worker`: all workers.")
 def up(no_fleet: bool, only: tuple[str, ...]) -> None:
-    """Run the stack until Ctrl-C: the services of the loop, restarted when they crash, one log file each.
+    """Run the stack until Ctrl-C; restart a process that crashes; write one log file for each.
 
-    A part whose address is set to something else (STEPSTREAM_KAFKA_BOOTSTRAP, …) is used there and not started.
+    A part whose address you set (STEPSTREAM_KAFKA_BOOTSTRAP, …) is not started but used at that address.
     """
     from stepstream.cli.interrupt import Interrupted, interruptible
     from stepstream.demo.configuration import demo_settings
-    from stepstream.embedded.processes import Process, table
+    from stepstream.embedded.processes import Process, stack_parts
     from stepstream.embedded.stack import Event, Stack
 
-    fetching = _Progress()
+    installation = _Progress()
 
-    def say(event: Event) -> None:
+    def print_event(event: Event) -> None:
         if event.name == "install":
             if event.state == "starting":
-                fetching(event.detail)
+                installation(event.detail)
             else:
-                fetching.done("Kafka is installed")
+                installation.done("Kafka is installed")
         else:
             click.echo(f"{event.name:14} {event.state:10} {event.detail}".rstrip())
 
-    settings = wire(demo_settings())
-    every = [part.name for part in table(settings) if isinstance(part, Process)]
+    settings = resolve_addresses(demo_settings())
+    every = [part.name for part in stack_parts(settings) if isinstance(part, Process)]
     chosen = list(only) or [name for name in every if not (no_fleet and name == "fleet")]
     try:
-        with interruptible(), Stack(settings, chosen, say) as stack:
-            _say_addresses(stack.settings, {process.name for process in stack.processes})
+        with interruptible(), Stack(settings, chosen, print_event) as stack:
+            _print_addresses(stack.settings, {process.name for process in stack.processes})
             while True:
                 time.sleep(_POLL_S)
                 stack.poll()
@@ -66,17 +66,17 @@ def up(no_fleet: bool, only: tuple[str, ...]) -> None:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("process")
 def run(process: str) -> None:
-    """Run one PROCESS of the stack in the foreground (broker, registry, worker-0, …); Ctrl-C stops it."""
-    from stepstream.embedded.processes import Process, select, table
+    """Run one PROCESS of the stack (broker, registry, worker-0, …) in the foreground until Ctrl-C."""
+    from stepstream.embedded.processes import Process, select_parts, stack_parts
 
-    settings = wire(load())
-    (found,) = (part for part in select(table(settings), [process]) if isinstance(part, Process))
-    environment = {**os.environ, **environment_of(settings), **found.environment}
-    os.execve(sys.executable, [sys.executable, "-m", found.module], environment)
+    settings = resolve_addresses(load())
+    (selected,) = (part for part in select_parts(stack_parts(settings), [process]) if isinstance(part, Process))
+    environment = {**os.environ, **environment_of(settings), **selected.environment}
+    os.execve(sys.executable, [sys.executable, "-m", selected.module], environment)
 
 
-def _say_addresses(settings: Settings, running: set[str]) -> None:
-    shown = {
+def _print_addresses(settings: Settings, running: set[str]) -> None:
+    addresses = {
         "broker": settings.kafka.bootstrap,
         "registry": settings.schema_registry.url,
         "store": settings.clickhouse.url,
@@ -84,24 +84,24 @@ def _say_addresses(settings: Settings, running: set[str]) -> None:
         "console": f"http://{settings.console.host}:{settings.console.port}",
     }
     click.echo("")
-    for name, address in shown.items():
+    for name, address in addresses.items():
         if name in running:
             click.echo(f"{name:14} {address}")
     click.echo(f"{'logs':14} {settings.paths.data / 'logs'}\n\nCtrl-C stops everything.")
 
 
 class _Progress:
-    """One line that changes on a terminal; elsewhere a line now and then."""
+    """Overwrites one line on a terminal; prints a line every 2 s elsewhere."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
-        self._said = 0.0
+        self._printed_at = 0.0
 
     def __call__(self, line: str) -> None:
         if self._live:
             click.echo(f"\r\033[K{line}", nl=False)
-        elif time.monotonic() - self._said > 2 or "fetching" not in line:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._printed_at > 2 or "fetching" not in line:
+            self._printed_at = time.monotonic()
             click.echo(line)
 
     def done(self, line: str) -> None:

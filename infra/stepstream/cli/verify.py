@@ -1,4 +1,4 @@
-"""`stepstream verify`: checks verification files, and measures what a judge is worth before it may count."""
+"""`stepstream verify`: check verification files; calibrate judges by their agreement with people."""
 
 from pathlib import Path
 from typing import Any
@@ -12,35 +12,35 @@ from stepstream.topics.catalogue import JUDGE_CALIBRATIONS
 
 @click.group()
 def verify() -> None:
-    """Verifiers: what judges the work of agents."""
+    """Verifiers of the work of agents."""
 
 
 @verify.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def check(file: Path, as_json: bool) -> None:
-    """Check a verification file and everything that it names, and the sandbox if it needs one; nothing is judged."""
+    """Check FILE, the files that it names, and the sandbox if it needs one; verify nothing."""
     from stepstream.jobs.verifiers.sandbox.run import SandboxError
     from stepstream.jobs.verifiers.unit_tests import UnitTests
 
     verifications = _verifications(file)
-    for one in verifications:
-        if isinstance(one.verifier, UnitTests):
+    for item in verifications:
+        if isinstance(item.verifier, UnitTests):
             try:
-                one.verifier.try_sandbox()
+                item.verifier.try_sandbox()
             except SandboxError as error:
-                raise SettingsError(f"verification file {file}: '{one.config.name}': {error}") from None
+                raise SettingsError(f"verification file {file}: '{item.config.name}': {error}") from None
     rows = [
         {
-            "name": one.config.name,
-            "verifier": one.config.verifier,
-            "source": one.verifier.source,
-            "level": "step" if one.verifier.reads_trajectory else one.config.level,
-            "reads": "trajectory" if one.verifier.reads_trajectory else one.config.reads,
-            "tasks": None if one.expected is None else len(one.expected),
-            "judge": getattr(one.verifier, "digest", None),
+            "name": item.config.name,
+            "verifier": item.config.verifier,
+            "source": item.verifier.source,
+            "level": "step" if item.verifier.reads_trajectory else item.config.level,
+            "reads": "trajectory" if item.verifier.reads_trajectory else item.config.reads,
+            "tasks": None if item.expected is None else len(item.expected),
+            "judge": getattr(item.verifier, "digest", None),
         }
-        for one in verifications
+        for item in verifications
     ]
     if as_json:
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
@@ -59,17 +59,17 @@ def check(file: Path, as_json: bool) -> None:
     "--set", "labelled", required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="JSONL of labelled cases: id, task, response, reference, labels.",
 )  # fmt: skip
-@click.option("--name", help="Verification whose judge is meant; needed where the file has several.")
-@click.option("--next-state", is_flag=True, help="Measure the judge of the job `judge` instead; without a file.")
-@click.option("--by", "author", default="", help="Who has it measured.")
-@click.option("--dry-run", is_flag=True, help="Measure only: the judge goes on as before.")
+@click.option("--name", help="Verification of the judge; required if FILE has several.")
+@click.option("--next-state", is_flag=True, help="Measure the judge of the job `judge`; takes no FILE.")
+@click.option("--by", "author", default="", help="Name of the person who calibrates.")
+@click.option("--dry-run", is_flag=True, help="Measure only; publish no result.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as an object.")
 def calibrate(
     file: Path | None, labelled: Path, name: str | None, next_state: bool, author: str, dry_run: bool, as_json: bool
 ) -> int:
-    """Measure how far a judge of FILE agrees with people; from then on the judge counts, if that is enough.
+    """Measure how well a judge of FILE agrees with people. If the agreement suffices, its verdicts count from then on.
 
-    Exit status 1 where it is not enough.
+    Exit status 1: the agreement does not suffice.
     """
     from stepstream.cli import compacted_topics
     from stepstream.embedded.errors import StackError
@@ -81,7 +81,7 @@ def calibrate(
 
     settings = load()
     if next_state == (file is not None):
-        raise click.UsageError("name either a verification file or --next-state")
+        raise click.UsageError("give either a verification file or --next-state")
     if file is not None:
         judge: calibrate.MeasurableJudge = calibrate.VerifierJudge(_judge(file, name))
     elif settings.judge.url and settings.judge.model:
@@ -96,8 +96,8 @@ def calibrate(
     except Unavailable as error:
         raise StackError(f"{error}; nothing was recorded") from None
     if not dry_run:
-        with ensure_broker(settings, lambda line: click.echo(line, err=True)) as reached:
-            compacted_topics.write(reached, JUDGE_CALIBRATIONS, judge.digest, record)
+        with ensure_broker(settings, lambda line: click.echo(line, err=True)) as resolved:
+            compacted_topics.write(resolved, JUDGE_CALIBRATIONS, judge.digest, record)
     lacks = rejection_of(record, judge.gate)
     if as_json:
         click.echo(orjson.dumps({**record, "counts": lacks is None, "lacks": lacks}, option=orjson.OPT_INDENT_2))
@@ -113,16 +113,17 @@ def _print_calibration(record: Any, lacks: str | None) -> None:
     if record["kappa"] is not None:
         click.echo(f"kappa      {record['kappa']:.3f} ± {record['kappa_se']:.3f}")
     if record["order_consistency"] is not None:
-        click.echo(f"order      {record['order_consistency']:.3f} consistent, {record['flips']} flips left out")
+        flips = f"{record['flips']} inconsistent cases left out"
+        click.echo(f"order      {record['order_consistency']:.3f} consistent, {flips}")
     if record["unread"]:
-        click.echo(f"unread     {record['unread']} answers")
+        click.echo(f"unread     {record['unread']} answers could not be parsed")
     if record["raters_alpha"] is not None:
-        click.echo(f"people     alpha {record['raters_alpha']:.3f} among themselves")
+        click.echo(f"people     alpha {record['raters_alpha']:.3f} among raters")
     if record["brier"] is not None:
         scaled = "no scaling helps" if record["temperature"] is None else f"T {record['temperature']:.3f}"
         brier, ece = (f"{record[f'{name}_raw']:.3f} → {record[name]:.3f}" for name in ("brier", "ece"))
         click.echo(f"scores     Brier {brier}, ECE {ece} ({scaled})")
-    click.echo("it counts" if lacks is None else f"it does not count: {lacks}")
+    click.echo("verdicts count" if lacks is None else f"verdicts do not count: {lacks}")
 
 
 def _verifications(file: Path) -> Any:
@@ -135,7 +136,7 @@ def _verifications(file: Path) -> Any:
 def _judge(file: Path, name: str | None) -> Any:
     from stepstream.jobs.judging.judge import Judge
 
-    judges = {one.config.name: one.verifier for one in _verifications(file) if isinstance(one.verifier, Judge)}
+    judges = {item.config.name: item.verifier for item in _verifications(file) if isinstance(item.verifier, Judge)}
     if name is None and len(judges) == 1:
         [name] = judges
     if name not in judges:

@@ -1,4 +1,4 @@
-"""What the doctor says of parts that are down, half set up, or fine; against small HTTP servers of the test."""
+"""`stepstream doctor` reports parts that are down, incomplete or sound. Small HTTP servers stand in for the parts."""
 
 import json
 import threading
@@ -14,8 +14,8 @@ from stepstream.cli.doctor_services import Finding
 from stepstream.cli.main import run
 from stepstream.config import Settings, load
 from stepstream.delivery.spool import SUFFIX
-from stepstream.embedded.addresses import wire
-from stepstream.embedded.processes import Process, table
+from stepstream.embedded.addresses import resolve_addresses
+from stepstream.embedded.processes import Process, stack_parts
 from stepstream.jobs.clickhouse.migrate import migrations
 from stepstream.topics.catalogue import TOPICS
 
@@ -50,33 +50,33 @@ class Answers:
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
-    served = Answers()
-    thread = threading.Thread(target=served.server.serve_forever, kwargs={"poll_interval": 0.01})
+    answers = Answers()
+    thread = threading.Thread(target=answers.server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield served
-    served.server.shutdown()
+    yield answers
+    answers.server.shutdown()
     thread.join()
-    served.server.server_close()
+    answers.server.server_close()
 
 
 def settings(**variables: str) -> Settings:
-    return wire(load(environment={f"STEPSTREAM_{name}": value for name, value in variables.items()}))
+    return resolve_addresses(load(environment={f"STEPSTREAM_{name}": value for name, value in variables.items()}))
 
 
-def test_registry_with_all_subjects_is_fine(answers: Answers) -> None:
+def test_a_registry_with_all_subjects_is_ok(answers: Answers) -> None:
     answers.texts |= {"/subjects/": '{"id": 1}', "/subjects": json.dumps(SUBJECTS)}
     url = answers.url.replace("//", "//user:hunter2@")
     at = settings(SCHEMA_REGISTRY_URL=f"{url},{url}/")
     finding = doctor_checks.registry(at)
     assert finding.state == "ok"
-    (part,) = [part for part in table(at) if part.name == "registry"]
+    (part,) = [part for part in stack_parts(at) if part.name == "registry"]
     assert isinstance(part, Process)
-    assert part.ready()  # what `up` waits for
+    assert part.ready()  # `up` waits for the same check
     assert "hunter2" not in part.ready.address
     assert "hunter2" not in finding.detail
 
 
-def test_registry_with_a_schema_of_another_version_says_which(answers: Answers) -> None:
+def test_a_registry_with_another_version_of_a_schema_names_it(answers: Answers) -> None:
     answers.texts |= {f"/subjects/{name}": '{"id": 1}' for name in SUBJECTS[1:]}
     answers.texts["/subjects/"] = ""
     answers.faults.add(f"/subjects/{SUBJECTS[0]}")
@@ -86,7 +86,7 @@ def test_registry_with_a_schema_of_another_version_says_which(answers: Answers) 
     assert finding.detail.endswith(f"has other schemas than this version: {SUBJECTS[0]}")
 
 
-def test_registry_without_a_subject_says_how_to_register_it(answers: Answers) -> None:
+def test_a_registry_without_a_subject_names_the_command_that_registers_it(answers: Answers) -> None:
     answers.texts["/subjects"] = json.dumps(SUBJECTS[1:])
     finding = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL=answers.url))
     assert finding == Finding(
@@ -95,14 +95,14 @@ def test_registry_without_a_subject_says_how_to_register_it(answers: Answers) ->
 
 
 @pytest.mark.parametrize("garbage", ["<html>", "{"])
-def test_something_else_at_the_address_is_a_fault(answers: Answers, garbage: str) -> None:
+def test_another_service_at_the_address_is_a_fault(answers: Answers, garbage: str) -> None:
     answers.texts["/"] = garbage
     at = settings(SCHEMA_REGISTRY_URL=answers.url, CLICKHOUSE_URL=answers.url)
     assert doctor_checks.registry(at).state == "fault"
     assert doctor_checks.store(at).state == "fault"
 
 
-def test_store_is_asked_for_its_tables(answers: Answers) -> None:
+def test_a_store_without_its_tables_or_with_older_ones_is_a_fault(answers: Answers) -> None:
     names = [migration.name for migration in migrations()]
     answers.texts |= {"version()": "26.9.1\n", "count()": "12\t1\n", "SELECT%20name": "\n".join(names)}
     at = settings(CLICKHOUSE_URL=answers.url)
@@ -115,15 +115,18 @@ def test_store_is_asked_for_its_tables(answers: Answers) -> None:
     assert doctor_checks.store(at).fix == "run `stepstream store migrate`"
 
 
-def test_secrets_that_machines_must_share_are_missed_only_where_the_log_is_shared() -> None:
+def test_missing_shared_secrets_are_a_warning_only_with_an_external_broker() -> None:
     shared = {"KAFKA_BOOTSTRAP": "kafka:9092", "GOVERN_PSEUDONYM_KEY": "a"}
     (finding,) = doctor_checks.secrets(settings(**shared))
-    assert (finding.state, finding.fix) == ("warning", "set STEPSTREAM_SEAL_MASTER_KEY to the same on every machine")
+    assert (finding.state, finding.fix) == (
+        "warning",
+        "set STEPSTREAM_SEAL_MASTER_KEY to the same value on every machine",
+    )
     assert not list(doctor_checks.secrets(settings(**shared, SEAL_MASTER_KEY="b")))
     assert not list(doctor_checks.secrets(settings()))
 
 
-def test_spool_that_is_nearly_full_is_a_fault(tmp_path: Path) -> None:
+def test_a_nearly_full_spool_is_a_fault(tmp_path: Path) -> None:
     at = settings(GATEWAY_SPOOL=str(tmp_path), GATEWAY_SPOOL_MB="1")
     writer = tmp_path / "writer-0"
     writer.mkdir()
@@ -135,21 +138,21 @@ def test_spool_that_is_nearly_full_is_a_fault(tmp_path: Path) -> None:
     assert finding.detail.startswith("1 of 1 MB")
 
 
-def test_variables_of_no_effect_are_told() -> None:
+def test_variables_without_effect_are_listed() -> None:
     (finding,) = doctor_checks.variables(
         {"STEPSTREAM_GATEWAY_SERVICE_HOST": "10.0.0.1", "STEPSTREAM_KAFKA_BOOTSTRAP": "k:1"}
     )
-    assert finding.detail == "of no effect: STEPSTREAM_GATEWAY_SERVICE_HOST"
+    assert finding.detail == "variables without effect: STEPSTREAM_GATEWAY_SERVICE_HOST"
 
 
-def test_a_part_that_is_down_is_fixed_where_it_runs() -> None:
-    ours = doctor_checks.registry(settings(REGISTRY_PORT="1"))
-    assert "run `stepstream up`" in ours.fix
-    theirs = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL="http://127.0.0.1:1"))
-    assert theirs.fix == "start it there, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
+def test_the_remedy_for_a_part_that_is_down_depends_on_where_it_runs() -> None:
+    embedded = doctor_checks.registry(settings(REGISTRY_PORT="1"))
+    assert "run `stepstream up`" in embedded.fix
+    external = doctor_checks.registry(settings(SCHEMA_REGISTRY_URL="http://127.0.0.1:1"))
+    assert external.fix == "start it there, or set STEPSTREAM_SCHEMA_REGISTRY_URL"
 
 
-def test_missing_extra_is_a_warning_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_a_warning_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     version = doctor_checks._version
     monkeypatch.setattr(doctor_checks, "_version", lambda package: "" if package == "torch" else version(package))
     (finding,) = [finding for finding in doctor_checks.versions() if finding.state != "ok"]
@@ -157,23 +160,23 @@ def test_missing_extra_is_a_warning_with_the_command(monkeypatch: pytest.MonkeyP
     assert finding.fix == "pip install 'stepstream[learner]'"
 
 
-def test_taken_port_is_a_fault_unless_it_is_ours(answers: Answers) -> None:
+def test_a_taken_port_is_a_fault_unless_the_stack_holds_it(answers: Answers) -> None:
     port = answers.server.server_port
     at = settings(REGISTRY_PORT=str(port))
     (finding,) = [finding for finding in doctor_checks.ports(at) if str(port) in finding.detail]
-    assert finding.fix == "stop what uses it, or set STEPSTREAM_REGISTRY_PORT"
+    assert finding.fix == "stop the process that uses it, or set STEPSTREAM_REGISTRY_PORT"
     answers.texts["/subjects"] = "[]"
     assert not [finding for finding in doctor_checks.ports(at) if str(port) in finding.detail]
 
 
-def test_status_tells_whether_there_was_a_fault(
+def test_the_exit_status_is_1_after_a_fault(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [Finding("disk", "ok", "9 GB"), Finding("learner", "warning", "not installed", "pip install it")]
-    monkeypatch.setattr("stepstream.cli.doctor.all_findings", lambda settings: iter(found))
+    findings = [Finding("disk", "ok", "9 GB"), Finding("learner", "warning", "not installed", "pip install it")]
+    monkeypatch.setattr("stepstream.cli.doctor.all_findings", lambda settings: iter(findings))
     assert run(["doctor"]) == 0
-    found.append(Finding("broker", "fault", "down", "start it"))
+    findings.append(Finding("broker", "fault", "down", "start it"))
     assert run(["doctor", "--json"]) == 1
-    shown = capsys.readouterr().out
-    assert "-> pip install it" in shown
-    assert json.loads(shown[shown.index("[\n") :])[2]["fix"] == "start it"
+    output = capsys.readouterr().out
+    assert "-> pip install it" in output
+    assert json.loads(output[output.index("[\n") :])[2]["fix"] == "start it"

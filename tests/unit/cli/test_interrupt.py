@@ -1,4 +1,4 @@
-"""The first signal ends a command; those that follow do not disturb the stopping."""
+"""The first signal ends a command; later ones do not disturb its stop."""
 
 import signal
 
@@ -8,13 +8,13 @@ from stepstream.cli.interrupt import Interrupted, interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_first_signal_raises_and_later_ones_are_ignored(number: signal.Signals) -> None:
+def test_the_first_signal_raises_and_later_ones_are_ignored(number: signal.Signals) -> None:
     before = signal.getsignal(number)
 
     def work() -> None:
         try:
             signal.raise_signal(number)
-        finally:  # while it stops, people press Ctrl-C again
+        finally:  # signals while the command stops
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
             stopped.append(True)
@@ -26,5 +26,5 @@ def test_first_signal_raises_and_later_ones_are_ignored(number: signal.Signals) 
     assert signal.getsignal(number) == before
 
 
-def test_no_handler_of_faults_takes_it_for_one() -> None:
+def test_an_interrupt_is_no_exception_that_error_handlers_catch() -> None:
     assert not issubclass(Interrupted, Exception)

@@ -1,4 +1,4 @@
-"""`stepstream import` on files alone: what it tells, and its exit status."""
+"""`stepstream import --dry-run` and the errors of `stepstream export`, without a stack."""
 
 import json
 from pathlib import Path
@@ -11,15 +11,15 @@ from stepstream.cli.main import run
 DATA = Path(__file__).parents[2] / "data" / "datasets"
 
 
-def test_bad_lines_are_told_with_their_number_and_the_others_count(
+def test_invalid_lines_are_reported_by_number_and_the_others_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mixed.jsonl"
     sound = (DATA / "chat.jsonl").read_text()
     file.write_text(sound + 'no JSON\n{"messages": [{"role": "user", "content": "Hi"}]}\n{"text": 1}\n')
     assert run(["import", str(file), "--format", "chat", "--consent", "train", "--dry-run", "--json"]) == 1
-    told = capsys.readouterr()
-    assert json.loads(told.out) == {
+    output = capsys.readouterr()
+    assert json.loads(output.out) == {
         "trajectories": 3,
         "steps": 4,
         "feedback": 0,
@@ -27,10 +27,10 @@ def test_bad_lines_are_told_with_their_number_and_the_others_count(
         "left_out": [],
         "published": False,
     }
-    fourth, fifth, sixth = told.err.splitlines()
-    assert fourth.startswith("mixed.jsonl:4: it is no JSON")
-    assert fifth == "mixed.jsonl:5: it holds no answer of an agent"
-    assert sixth == "mixed.jsonl:6: it is not chat: 'messages' is missing"
+    fourth, fifth, sixth = output.err.splitlines()
+    assert fourth.startswith("mixed.jsonl:4: not JSON")
+    assert fifth == "mixed.jsonl:5: the document contains no response of an agent"
+    assert sixth == "mixed.jsonl:6: not a document of format chat: 'messages' is missing"
 
 
 @pytest.mark.parametrize("name", ["adp.json", "atif.json", "rlds.jsonl"])
@@ -42,7 +42,7 @@ def test_a_dry_run_needs_no_stack(name: str, capsys: pytest.CaptureFixture[str])
     assert "give --consent" in capsys.readouterr().err
 
 
-def test_files_whose_names_differ_after_a_dot_are_not_one_dataset() -> None:
+def test_files_whose_names_differ_after_a_dot_are_different_datasets() -> None:
     stems = {
         "runs.2026-01.jsonl.gz": "runs.2026-01",
         "runs.2026-02.jsonl.gz": "runs.2026-02",
@@ -52,7 +52,7 @@ def test_files_whose_names_differ_after_a_dot_are_not_one_dataset() -> None:
     assert {name: _stem(name) for name in stems} == stems
 
 
-def test_what_cannot_be_written_is_told_before_anything_is_asked(
+def test_export_checks_its_output_before_it_queries_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", "--format", "chat", "--out", str(tmp_path / "no" / "f")]) == 2
@@ -62,12 +62,12 @@ def test_what_cannot_be_written_is_told_before_anything_is_asked(
 
 
 @pytest.mark.parametrize("name", ["chat", "parquet"])
-def test_what_was_written_before_a_fault_does_not_stay(name: str, tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_no_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), _writer(name, tmp_path / "f"):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parquet_goes_to_a_file_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet_needs_an_output_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "--format", "parquet"]) == 2
     assert "give --out FILE" in capsys.readouterr().err

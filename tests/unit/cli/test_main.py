@@ -1,4 +1,4 @@
-"""The command line without any service: help, exit statuses, lazy imports."""
+"""The command line works without any service: help, exit statuses, lazy imports."""
 
 import importlib
 import json
@@ -27,10 +27,10 @@ def test_every_command_can_be_imported(name: str) -> None:
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name, (_, text) in COMMANDS.items():
-        assert name in shown
-        assert text in " ".join(shown.split())
+        assert name in output
+        assert text in " ".join(output.split())
 
 
 def test_help_and_config_need_only_the_core() -> None:
@@ -46,9 +46,9 @@ def test_help_and_config_need_only_the_core() -> None:
         "assert run(['--help']) == 0 and 'confluent_kafka' not in sys.modules\n"
         "assert run(['config']) == 0 and run(['topics', 'list', '--json']) == 0\n"
         "import stepstream.cli.doctor\n"
-        "from stepstream.cli import checks\n"
+        "from stepstream.cli import doctor_checks\n"
         "from stepstream.config import Settings\n"
-        "list(checks.ports(Settings()))\n"
+        "list(doctor_checks.ports(Settings()))\n"
         "sys.exit(run(['up']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -56,7 +56,7 @@ def test_help_and_config_need_only_the_core() -> None:
     assert "needs more packages than the core, pip install 'stepstream[demo]'" in done.stderr
 
 
-def test_config_tells_value_origin_and_variable(
+def test_config_shows_value_origin_and_variable_but_no_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPSTREAM_KAFKA_BOOTSTRAP", "kafka:9092")
@@ -72,18 +72,18 @@ def test_config_tells_value_origin_and_variable(
     assert "hunter2" not in text + capsys.readouterr().out
 
 
-def test_bad_setting_is_misuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_exits_with_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPSTREAM_BROKER_PORT", "many")
     assert run(["config"]) == 2
     assert "STEPSTREAM_BROKER_PORT" in capsys.readouterr().err
 
 
-def test_unknown_command_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["upp"]) == 2
     assert "No such command 'upp'" in capsys.readouterr().err
 
 
-def test_unreachable_broker_has_its_own_status(
+def test_an_unreachable_broker_exits_with_3(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPSTREAM_KAFKA_BOOTSTRAP", "127.0.0.1:1")
@@ -96,18 +96,18 @@ def test_unreachable_broker_has_its_own_status(
 
 
 @pytest.mark.parametrize("words", ["topics apply", "alarms", "keys list", "policy list", "doctor"])
-def test_settings_that_no_client_can_have_are_told_without_a_traceback(
+def test_kafka_settings_that_no_client_accepts_print_a_message_without_a_traceback(
     words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPSTREAM_KAFKA_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setenv("STEPSTREAM_KAFKA_SECURITY_PROTOCOL", "SSL")
     monkeypatch.setenv("STEPSTREAM_KAFKA_SSL_CA_LOCATION", "/nowhere.pem")
     assert run(words.split()) == (1 if words == "doctor" else 2)
-    shown = capsys.readouterr()
-    assert "ssl.ca.location" in shown.out + shown.err
+    output = capsys.readouterr()
+    assert "ssl.ca.location" in output.out + output.err
 
 
-def test_demo_over_a_folder_that_cannot_be_used_says_what_to_set(
+def test_demo_over_an_unusable_folder_names_the_variable_to_set(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -116,14 +116,16 @@ def test_demo_over_a_folder_that_cannot_be_used_says_what_to_set(
     assert "set STEPSTREAM_PATHS_DATA" in capsys.readouterr().err
 
 
-def test_topics_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_list_prints_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     from stepstream.topics.catalogue import TOPICS
 
     assert run(["topics", "list", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(TOPICS)
 
 
-def test_install_is_done_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_does_nothing_if_kafka_is_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stepstream.embedded import install
 
     monkeypatch.setattr(install, "installed", lambda settings: True)
@@ -131,16 +133,16 @@ def test_install_is_done_once(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert capsys.readouterr().out == "Kafka is installed\n"
 
 
-def test_run_becomes_the_process_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    became: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr("os.execve", lambda path, arguments, environment: became.append((arguments, environment)))
+def test_run_replaces_itself_with_the_process_and_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr("os.execve", lambda path, arguments, environment: executed.append((arguments, environment)))
     monkeypatch.setenv("STEPSTREAM_STACK_WORKERS", "2")
     assert run(["run", "worker-1"]) == 0
-    ((arguments, environment),) = became
+    ((arguments, environment),) = executed
     assert arguments[1:] == ["-m", "stepstream.services.inference"]
     assert environment["STEPSTREAM_INFERENCE_PORT"] == "8001"
 
 
-def test_run_of_an_unknown_process_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_of_an_unknown_process_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", "brokr"]) == 2
     assert "no such process: brokr; there are broker, registry" in capsys.readouterr().err

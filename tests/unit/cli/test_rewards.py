@@ -1,4 +1,4 @@
-"""`stepstream rewards check`: what a file declares, or what is wrong with it, without a broker."""
+"""`stepstream rewards check` prints a file's components or its error, without a broker."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from stepstream.cli.main import cli
 EXAMPLE = Path(__file__).parents[3] / "examples" / "rewards" / "guarded.toml"
 
 
-def test_a_file_is_explained() -> None:
-    told = CliRunner().invoke(cli, ["rewards", "check", str(EXAMPLE)])
-    assert told.exit_code == 0
-    first, *rest = told.output.splitlines()
+def test_check_prints_the_components_of_a_file() -> None:
+    result = CliRunner().invoke(cli, ["rewards", "check", str(EXAMPLE)])
+    assert result.exit_code == 0
+    first, *rest = result.output.splitlines()
     assert first.startswith("guarded (")
     assert first.endswith("): all agents")
     assert "outcome              term     weight 1, feedback 'outcome' by environment" in rest[0]
@@ -21,9 +21,9 @@ def test_a_file_is_explained() -> None:
     assert orjson.loads(as_json.output)["cap_malformed"] is True
 
 
-def test_a_fault_names_the_file_and_the_entry(tmp_path: Path) -> None:
+def test_the_error_names_the_file_and_the_entry(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("cap_malformed = true\n")
-    told = CliRunner().invoke(cli, ["rewards", "check", str(file)])
-    assert told.exit_code == 1
-    assert f"{file} is no reward specification: cap_malformed needs reward_bounds" in told.output
+    result = CliRunner().invoke(cli, ["rewards", "check", str(file)])
+    assert result.exit_code == 1
+    assert f"{file} is no reward specification: cap_malformed needs reward_bounds" in result.output

@@ -1,4 +1,4 @@
-"""`stepstream verify`: what a file says, what is wrong with it, and what a judge is worth."""
+"""`stepstream verify` prints a file's verifications or its error, and calibrates judges."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_check_tells_what_a_file_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_verifications_of_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "check", str(folder / "verify.toml"), "--json"]) == 0
     answer, quality = orjson.loads(capsys.readouterr().out)
     assert (answer["name"], answer["source"], answer["tasks"], answer["judge"]) == ("answer", "verifier", 1, None)
@@ -42,7 +42,7 @@ def test_check_tells_what_a_file_says(folder: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "verification"),
         ("[[verification", "is not TOML"),
@@ -61,14 +61,16 @@ def test_check_tells_what_a_file_says(folder: Path, capsys: pytest.CaptureFixtur
         ),
     ],
 )
-def test_check_tells_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str], text: str, told: str) -> None:
+def test_check_reports_the_error_of_a_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
     (folder / "verify.toml").write_text(text)
     assert run(["verify", "check", str(folder / "verify.toml")]) == MISUSED
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not landlock.version(), reason="needs Landlock: run on Linux 5.13 or later")
-def test_check_tries_the_sandbox(
+def test_check_runs_the_sandbox_once(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "verify.toml").write_text('[[verification]]\nname = "tests"\nverifier = "unit_tests"')
@@ -86,19 +88,20 @@ def test_check_names_the_line_of_expected_values(folder: Path, capsys: pytest.Ca
     assert f"line {2 + line.count(chr(10))}" in capsys.readouterr().err
 
 
-def test_calibrate_says_whether_a_judge_counts(
+def test_calibrate_reports_whether_the_agreement_suffices(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["verify", "calibrate", str(folder / "verify.toml"), "--set", str(folder / "labelled.jsonl"), "--dry-run"]
     monkeypatch.setenv("STEPSTREAM_VERIFY_PARALLEL", "1")
-    for scores, status, told in (((0, 1) * 4, 0, "it counts"), ((1,) * 8, FAULT, "agreement 0.500 is below 0.75")):
+    low = "verdicts do not count: agreement 0.500 is below 0.75"
+    for scores, status, message in (((0, 1) * 4, 0, "verdicts count"), ((1,) * 8, FAULT, low)):
         with served(*((200, reply(f'{{"score": {score}}}')) for score in scores)) as (url, _):
             monkeypatch.setenv("STEPSTREAM_JUDGE_URL", url)
             assert run(command) == status
-        assert told in capsys.readouterr().out
+        assert message in capsys.readouterr().out
 
 
-def test_calibrate_says_what_it_lacks(
+def test_calibrate_reports_missing_inputs(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, labelled = str(folder / "verify.toml"), ["--set", str(folder / "labelled.jsonl")]
