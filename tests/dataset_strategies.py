@@ -1,4 +1,4 @@
-"""Trajectories of every shape that the schemas allow, for laws about formats."""
+"""Generate trajectories of every shape that the schemas allow, for properties of formats."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ def _steps(draw: Any, trajectory_id: str, index: int) -> events.Step:
 
 @st.composite
 def episodes(draw: Any) -> Episode:
-    """An episode of one to four steps, told by anybody: trees, gaps in what is shared, odd roles and all."""
+    """Return an episode of one to four steps: with trees, missing shared prefixes and unusual roles."""
     trajectory_id = draw(st.text(min_size=1, max_size=8))
     indexes = sorted(draw(st.sets(st.integers(0, 5), min_size=1, max_size=4)))
     steps = [draw(_steps(trajectory_id, index)) for index in indexes]

@@ -1,10 +1,10 @@
-"""Trajectories in the formats that others keep them in: pure converters in both directions, and files of them.
+"""Convert trajectories to and from the file formats of other projects.
 
-Each format is one module with `write(episode)` and `read(document, origin)`; `formats.FORMATS` lists them. See
+Each format is a pure module with `write(episode)` and `read(document, origin)`; `formats.FORMATS` lists them. See
 docs/datasets.md.
 """
 
-from stepstream.datasets.episode import Episode, Origin, Unreadable
+from stepstream.datasets.episode import Episode, InvalidDocument, Origin
 from stepstream.datasets.formats import FORMATS, Format
 
-__all__ = ["FORMATS", "Episode", "Format", "Origin", "Unreadable"]
+__all__ = ["FORMATS", "Episode", "Format", "InvalidDocument", "Origin"]

@@ -1,39 +1,47 @@
-"""ATIF, the Agent Trajectory Interchange Format of Harbor's RFC 0001. Pure.
+"""Convert ATIF, the Agent Trajectory Interchange Format of Harbor's RFC 0001. Pure.
 
-Reads versions 1.0 to 1.8 and writes 1.7, the oldest with all that is needed here. A step of ours is a step of source
-`agent`; the new messages of its prompt are the steps of the system and user before it; results of tools are the
-observation of the step that called them. `prompt_token_ids` are those of the whole prompt, as the RFC has it.
+It reads versions 1.0 to 1.8 and writes 1.7, the oldest with all required fields. A step becomes a step of source
+`agent`. The new messages of its prompt become steps of sources `system` and `user` before it. Tool results become the
+observation of the calling step. `prompt_token_ids` are those of the whole prompt, as in the RFC.
 
-No place in the format: policy versions and masks by token, consent, tenant and person, group, rewards, feedback,
-branches, sampling. They are in `extra.stepstream`. A record has no place for: definitions of tools, images and audio,
-reasoning effort, notes.
+The format has no fields for policy versions and masks by token, consent, tenant and person, group, rewards, feedback,
+branches, and sampling. They are in `extra.stepstream`. Reading omits tool definitions, images, audio, reasoning effort
+and notes.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stepstream.datasets.chat import close
-from stepstream.datasets.episode import NEUTRAL, Episode, Named, Origin, Turn, Unreadable, build
-from stepstream.datasets.extension import KEY, extension, read_both
-from stepstream.datasets.messages import arguments_of, content_of, digest_of, others, text_of
+from stepstream.datasets.episode import (
+    NEUTRAL,
+    DocumentName,
+    Episode,
+    InvalidDocument,
+    Origin,
+    Turn,
+    attach_last_results,
+    build_episode,
+)
+from stepstream.datasets.extension import KEY, build_extension, read_with_extension
+from stepstream.datasets.messages import arguments_object, content_of, digest, text_of, unknown_fields
 from stepstream.topics.events import Message, Step, new_message, new_tool_call
-from stepstream.topics.step_contexts import whole_prompts
+from stepstream.topics.step_contexts import full_prompts
 
 FORMAT = "atif"
-_WRITTEN = "ATIF-v1.7"
+_SCHEMA_VERSION = "ATIF-v1.7"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KNOWN = (
     *("schema_version", "session_id", "trajectory_id", "agent", "steps", "subagent_trajectories", "extra"),
-    "final_metrics",  # sums of what the steps tell
+    "final_metrics",  # sums over the steps
 )
 
 
 def write(episode: Episode) -> list[dict[str, Any]]:
-    """One document."""
+    """Return one document."""
     first = episode.steps[0]
     steps: list[dict[str, Any]] = []
-    for step, prompt in zip(episode.steps, whole_prompts(episode.steps), strict=True):
+    for step, prompt in zip(episode.steps, full_prompts(episode.steps), strict=True):
         for message in step["messages"]:
             _write_message(message, steps)
         steps.append(_write_step(step, prompt))
@@ -41,7 +49,7 @@ def write(episode: Episode) -> list[dict[str, Any]]:
     for number, written in enumerate(steps, 1):
         written["step_id"] = number
     document: dict[str, Any] = {
-        "schema_version": _WRITTEN,
+        "schema_version": _SCHEMA_VERSION,
         "session_id": episode.trajectory_id,
         "trajectory_id": episode.trajectory_id,
         "agent": {
@@ -51,27 +59,27 @@ def write(episode: Episode) -> list[dict[str, Any]]:
         },
         "steps": steps,
     }
-    document["extra"] = {KEY: extension(episode, _native(document, NEUTRAL))}
+    document["extra"] = {KEY: build_extension(episode, _read_native(document, NEUTRAL))}
     return [document]
 
 
 def read(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
-    """The episode of a document, and of the sub-agents inside it."""
+    """Return the episodes of a document and of its sub-agents."""
     if not str(document.get("schema_version", "")).startswith("ATIF-v1."):
-        raise Unreadable("it has no schema_version of ATIF 1")
-    told = (document.get("extra") or {}).get(KEY)
-    episode = read_both(lambda origin: _native(document, origin), told, origin)
+        raise InvalidDocument("schema_version is not ATIF-v1.x")
+    extension = (document.get("extra") or {}).get(KEY)
+    episode = read_with_extension(lambda origin: _read_native(document, origin), extension, origin)
     episodes = [episode]
-    places = _sub_agents(document["steps"])
+    callers = _sub_agent_callers(document["steps"])
     for child in document.get("subagent_trajectories") or []:
-        [inner, *deeper] = read(child, origin)
-        place = places.get(child.get("trajectory_id"))
-        if place is not None and inner.steps[0]["parent_trajectory_id"] is None:
+        [inner, *descendants] = read(child, origin)
+        caller = callers.get(child.get("trajectory_id"))
+        if caller is not None and inner.steps[0]["parent_trajectory_id"] is None:
             inner.steps = [
-                {**step, "parent_trajectory_id": episode.trajectory_id, "parent_step_index": place}
+                {**step, "parent_trajectory_id": episode.trajectory_id, "parent_step_index": caller}
                 for step in inner.steps
             ]
-        episodes += [inner, *deeper]
+        episodes += [inner, *descendants]
     return episodes
 
 
@@ -82,18 +90,18 @@ def _write_message(message: Message, steps: list[dict[str, Any]]) -> None:
         calls = {call["tool_call_id"] for call in before.get("tool_calls", ())}
         if message["tool_call_id"] in calls:
             before.setdefault("observation", {"results": []})["results"].append(result)
-        else:  # a system's step: nothing says which step called it
+        else:  # no step is known to have called it
             result["source_call_id"] = None
             steps.append({"source": "system", "message": "", "observation": {"results": [result]}})
     elif message["role"] == "assistant":
-        steps.append(_agent(message) | {"is_copied_context": True})
+        steps.append(_agent_step(message) | {"is_copied_context": True})
     else:
         source = "system" if message["role"] in ("system", "developer") else "user"
         steps.append({"source": source, "message": message["content"]})
 
 
 def _write_step(step: Step, prompt: list[int] | None) -> dict[str, Any]:
-    written = _agent(step["response"]) | {
+    document = _agent_step(step["response"]) | {
         "timestamp": (_EPOCH + timedelta(microseconds=step["occurred_at_us"])).isoformat(),
         "model_name": step["model"],
     }
@@ -107,10 +115,10 @@ def _write_step(step: Step, prompt: list[int] | None) -> dict[str, Any]:
         metrics["completion_token_ids"] = step["response_token_ids"]
         metrics["logprobs"] = step["response_logprobs"]
     metrics = {name: value for name, value in metrics.items() if value is not None}
-    return written | ({"metrics": metrics} if metrics else {})
+    return document | ({"metrics": metrics} if metrics else {})
 
 
-def _agent(message: Message) -> dict[str, Any]:
+def _agent_step(message: Message) -> dict[str, Any]:
     written: dict[str, Any] = {"source": "agent", "message": message["content"]}
     if message["reasoning"] is not None:
         written["reasoning_content"] = message["reasoning"]
@@ -119,7 +127,7 @@ def _agent(message: Message) -> dict[str, Any]:
             {
                 "tool_call_id": call["call_id"],
                 "function_name": call["name"],
-                "arguments": arguments_of(call["arguments"]),
+                "arguments": arguments_object(call["arguments"]),
             }
             for call in message["tool_calls"]
         ]
@@ -127,7 +135,7 @@ def _agent(message: Message) -> dict[str, Any]:
 
 
 def _write_last_results(step: Step, written: dict[str, Any]) -> None:
-    """No later prompt holds what the last step's tools gave back."""
+    """Add the last step's tool results, which no later prompt contains."""
     results = [
         {"source_call_id": call["call_id"], "content": call["result"]}
         for call in step["response"]["tool_calls"]
@@ -137,34 +145,34 @@ def _write_last_results(step: Step, written: dict[str, Any]) -> None:
         written["observation"] = {"results": results}
 
 
-def _native(document: Mapping[str, Any], origin: Origin) -> Episode:
+def _read_native(document: Mapping[str, Any], origin: Origin) -> Episode:
     agent = document.get("agent") or {}
     extra = document.get("extra") or {}
-    lost = others(document, _KNOWN) | {f"extra.{name}" for name in others(extra, (KEY,))}
+    omitted = unknown_fields(document, _KNOWN) | {f"extra.{name}" for name in unknown_fields(extra, (KEY,))}
     if agent.get("tool_definitions"):
-        lost.add("tool_definitions")
+        omitted.add("tool_definitions")
     turns: list[Turn] = []
     pending: list[Message] = []
     for step in document["steps"]:
-        lost |= {f"extra.{name} of steps" for name in others(step.get("extra") or {}, ())}
+        omitted |= {f"extra.{name} of steps" for name in unknown_fields(step.get("extra") or {}, ())}
         if step["source"] != "agent":
             if step.get("message") or not step.get("observation"):
-                pending.append(new_message(role=step["source"], content=content_of(step.get("message"), lost)))
+                pending.append(new_message(role=step["source"], content=content_of(step.get("message"), omitted)))
         elif step.get("is_copied_context") or step.get("llm_call_count") == 0:
-            pending.append(_message(step, lost))
+            pending.append(_message(step, omitted))
         else:
-            turns.append(_turn(step, pending, agent, lost))
+            turns.append(_turn(step, pending, agent, omitted))
             pending = []
-        pending += _results(step, lost)
+        pending += _results(step, omitted)
     if turns:
-        close(turns[-1], pending, lost)
+        attach_last_results(turns[-1], pending, omitted)
     version = agent.get("version")
     harness = {} if version in (None, "unknown") else {"harness_version": version}
-    name = document.get("trajectory_id") or document.get("session_id") or digest_of(document["steps"])
-    return build(turns, Named(FORMAT, str(name)), origin, lost=lost, **harness)
+    name = document.get("trajectory_id") or document.get("session_id") or digest(document["steps"])
+    return build_episode(turns, DocumentName(FORMAT, str(name)), origin, omitted=omitted, **harness)
 
 
-def _message(step: Mapping[str, Any], lost: set[str]) -> Message:
+def _message(step: Mapping[str, Any], omitted: set[str]) -> Message:
     calls = [
         new_tool_call(
             call_id=call["tool_call_id"], name=call["function_name"], arguments=text_of(call.get("arguments") or {})
@@ -173,20 +181,20 @@ def _message(step: Mapping[str, Any], lost: set[str]) -> Message:
     ]
     return new_message(
         role="assistant",
-        content=content_of(step.get("message"), lost),
+        content=content_of(step.get("message"), omitted),
         tool_calls=calls,
         reasoning=step.get("reasoning_content"),
     )
 
 
-def _turn(step: Mapping[str, Any], pending: list[Message], agent: Mapping[str, Any], lost: set[str]) -> Turn:
+def _turn(step: Mapping[str, Any], pending: list[Message], agent: Mapping[str, Any], omitted: set[str]) -> Turn:
     metrics = step.get("metrics") or {}
     if step.get("reasoning_effort") is not None:
-        lost.add("reasoning_effort")
+        omitted.add("reasoning_effort")
     cost = metrics.get("cost_usd", metrics.get("cost"))
     return Turn(
         messages=pending,
-        response=_message(step, lost),
+        response=_message(step, omitted),
         at_us=_microseconds(step.get("timestamp")),
         model=step.get("model_name") or agent.get("model_name") or "",
         agent=agent.get("name"),
@@ -199,26 +207,26 @@ def _turn(step: Mapping[str, Any], pending: list[Message], agent: Mapping[str, A
     )
 
 
-def _results(step: Mapping[str, Any], lost: set[str]) -> list[Message]:
+def _results(step: Mapping[str, Any], omitted: set[str]) -> list[Message]:
     results = (step.get("observation") or {}).get("results") or []
     return [
         new_message(
-            role="tool", content=content_of(result.get("content"), lost), tool_call_id=result.get("source_call_id")
+            role="tool", content=content_of(result.get("content"), omitted), tool_call_id=result.get("source_call_id")
         )
         for result in results
     ]
 
 
-def _sub_agents(steps: Sequence[Mapping[str, Any]]) -> dict[Any, int]:
-    """Index of the agent's step that called each sub-agent, by the sub-agent's trajectory id."""
-    places, place = {}, -1
+def _sub_agent_callers(steps: Sequence[Mapping[str, Any]]) -> dict[Any, int]:
+    """Return the index of the step that called each sub-agent, by the sub-agent's trajectory id."""
+    callers, index = {}, -1
     for step in steps:
         if step["source"] == "agent" and not step.get("is_copied_context") and step.get("llm_call_count") != 0:
-            place += 1
+            index += 1
         for result in (step.get("observation") or {}).get("results") or []:
             for reference in result.get("subagent_trajectory_ref") or []:
-                places[reference.get("trajectory_id")] = max(place, 0)
-    return places
+                callers[reference.get("trajectory_id")] = max(index, 0)
+    return callers
 
 
 def _microseconds(timestamp: str | None) -> int | None:

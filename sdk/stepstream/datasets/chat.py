@@ -1,11 +1,11 @@
-"""OpenAI chat JSONL: `{"messages": [...]}` as fine-tuning takes it, and its preference form. Pure.
+"""Convert OpenAI chat JSONL: the fine-tuning form `{"messages": [...]}`, and its preference form. Pure.
 
-One line is one conversation. A trajectory whose context branched or was compacted becomes several, which hold the
-shared beginning each; `metadata` tells that they belong together. Messages of the assistant that the agent did not
-sample, as examples in its prompt, have `weight` 0, so that nobody trains on them.
+One line is one conversation. A trajectory with a branched or compacted context becomes several lines, each with the
+shared beginning; `metadata` links them. Messages of the assistant that the agent did not sample, as examples in its
+prompt, have `weight` 0, so that fine-tuning skips them.
 
-No place in the format: tokens, logprobs, versions, times, rewards, feedback, what a tool call gave back beside its
-message. They are in `metadata.stepstream`.
+The format has no fields for tokens, logprobs, versions, times, rewards, feedback, and results of tool calls other than
+messages. They are in `metadata.stepstream`.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,15 @@ from typing import Any
 
 from stepstream.datasets.episode import (
     NEUTRAL,
+    DocumentName,
     Episode,
-    Named,
     Origin,
     Turn,
-    build,
+    attach_last_results,
+    build_episode,
 )
-from stepstream.datasets.extension import KEY, extension, read_both
-from stepstream.datasets.messages import digest_of, from_chat, others, text_of, to_chat
+from stepstream.datasets.extension import KEY, build_extension, read_with_extension
+from stepstream.datasets.messages import digest, from_chat, text_of, to_chat, unknown_fields
 from stepstream.topics.events import Message
 from stepstream.topics.step_contexts import conversations
 
@@ -29,11 +30,11 @@ _KNOWN = ("messages", "tools", "id", "metadata")
 
 
 def write(episode: Episode) -> list[dict[str, Any]]:
-    """The lines, most often one."""
+    """Return the lines, usually one."""
     documents: list[dict[str, Any]] = []
-    for number, said in enumerate(conversations(episode.steps)):
+    for number, conversation in enumerate(conversations(episode.steps)):
         messages = []
-        for message, step_index in said:
+        for message, step_index in conversation:
             chat = to_chat(message)
             if step_index is not None:
                 chat["role"] = "assistant"
@@ -42,77 +43,73 @@ def write(episode: Episode) -> list[dict[str, Any]]:
             messages.append(chat)
         name = f"{episode.trajectory_id}#{number}" if number else episode.trajectory_id
         document: dict[str, Any] = {"messages": messages, "metadata": {"id": name}}
-        here = {step_index for _, step_index in said}
+        indices = {step_index for _, step_index in conversation}
         part = Episode(
-            [step for step in episode.steps if step["step_index"] in here],
+            [step for step in episode.steps if step["step_index"] in indices],
             [] if number else episode.feedback,
-            {index: value for index, value in episode.rewards.items() if index in here},
+            {index: value for index, value in episode.rewards.items() if index in indices},
         )
-        document["metadata"][KEY] = extension(part, _conversation(document, NEUTRAL))
+        document["metadata"][KEY] = build_extension(part, _read_conversation(document, NEUTRAL))
         documents.append(document)
     return documents
 
 
 def read(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
-    """The episode of a line; two, in one group, of a line of preferences."""
+    """Return the episode of a line; for a line of preferences, two of one group."""
     if "preferred_output" in document:
-        return _preference(document, origin)
-    told = (document.get("metadata") or {}).get(KEY)
-    return [read_both(lambda origin: _conversation(document, origin), told, origin)]
+        return _read_preference(document, origin)
+    extension = (document.get("metadata") or {}).get(KEY)
+    return [read_with_extension(lambda origin: _read_conversation(document, origin), extension, origin)]
 
 
-def _conversation(document: Mapping[str, Any], origin: Origin) -> Episode:
+def _read_conversation(document: Mapping[str, Any], origin: Origin) -> Episode:
     metadata = document.get("metadata") or {}
-    lost = others(document, _KNOWN) | {f"metadata.{name}" for name in others(metadata, ("id", KEY))}
-    turns = _turns(document["messages"], lost)
-    name = document.get("id") or metadata.get("id") or digest_of(document["messages"])
-    return _offered(build(turns, Named(FORMAT, str(name)), origin, lost=lost), document)
+    omitted = unknown_fields(document, _KNOWN) | {f"metadata.{name}" for name in unknown_fields(metadata, ("id", KEY))}
+    turns = _turns(document["messages"], omitted)
+    name = document.get("id") or metadata.get("id") or digest(document["messages"])
+    return _with_tools(build_episode(turns, DocumentName(FORMAT, str(name)), origin, omitted=omitted), document)
 
 
-def _offered(episode: Episode, document: Mapping[str, Any]) -> Episode:
-    """The episode with the tools that the agent was offered, which later steps inherit."""
-    if document.get("tools"):
-        episode.steps[0]["tool_definitions"] = text_of(document["tools"])
-    return episode
+def _read_preference(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
+    """Return the two responses to one prompt as two attempts of one group; the preferred one has outcome 1."""
+    given, name = document["input"], str(document.get("id") or digest(document))
+    episodes = []
+    for kind, value in (("preferred", 1.0), ("non_preferred", 0.0)):
+        omitted: set[str] = set()
+        prompt = [{**message, "weight": 0} for message in given["messages"]]
+        turns = _turns([*prompt, *document[f"{kind}_output"]], omitted)
+        group = DocumentName(FORMAT, name).trajectory_id(origin)
+        episode = build_episode(
+            turns,
+            DocumentName(FORMAT, f"{name}/{kind}"),
+            origin,
+            omitted=omitted,
+            outcome=(value, kind),
+            group_id=group,
+            task_id=group,
+        )
+        episodes.append(_with_tools(episode, given))
+    return episodes
 
 
-def _turns(messages: list[Mapping[str, Any]], lost: set[str]) -> list[Turn]:
-    """A turn for each answer of the assistant that counts."""
+def _turns(messages: list[Mapping[str, Any]], omitted: set[str]) -> list[Turn]:
+    """Return a turn for each message of the assistant whose weight is not 0."""
     turns: list[Turn] = []
     pending: list[Message] = []
     for raw in messages:
-        message = from_chat(raw, lost)
+        message = from_chat(raw, omitted)
         if message["role"] == "assistant" and raw.get("weight", 1) != 0:
             turns.append(Turn(pending, message))
             pending = []
         else:
             pending.append(message)
     if turns:
-        close(turns[-1], pending, lost)
+        attach_last_results(turns[-1], pending, omitted)
     return turns
 
 
-def close(last: Turn, pending: list[Message], lost: set[str]) -> None:
-    """Puts what came after the last answer where a record has a place for it: results of tools, to their calls."""
-    calls = {call["call_id"]: call for call in last.response["tool_calls"]}
-    for message in pending:
-        call = calls.get(message["tool_call_id"] or "")
-        if message["role"] == "tool" and call is not None and call["result"] is None:
-            call["result"] = message["content"]
-        else:
-            lost.add("messages after the last answer")
-
-
-def _preference(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
-    """The two answers to one prompt as two attempts in one group, of which the preferred one had success."""
-    given, name = document["input"], str(document.get("id") or digest_of(document))
-    episodes = []
-    for which, value in (("preferred", 1.0), ("non_preferred", 0.0)):
-        lost: set[str] = set()
-        prompt = [{**message, "weight": 0} for message in given["messages"]]
-        turns = _turns([*prompt, *document[f"{which}_output"]], lost)
-        named = Named(FORMAT, f"{name}/{which}")
-        group = Named(FORMAT, name).trajectory_id(origin)
-        episode = build(turns, named, origin, lost=lost, outcome=(value, which), group_id=group, task_id=group)
-        episodes.append(_offered(episode, given))
-    return episodes
+def _with_tools(episode: Episode, document: Mapping[str, Any]) -> Episode:
+    """Set the offered tools on the first step; later steps inherit them."""
+    if document.get("tools"):
+        episode.steps[0]["tool_definitions"] = text_of(document["tools"])
+    return episode

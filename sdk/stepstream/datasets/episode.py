@@ -1,4 +1,4 @@
-"""One trajectory as the log keeps it, between any two formats; and how it is made of what other formats tell. Pure."""
+"""Define the episode that all formats convert to and from, and build one from a foreign document. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,61 +18,61 @@ from stepstream.topics.events import (
 from stepstream.topics.ids import derived_id, token_digest
 
 REWARD = "reward"
-"""Name of the feedback that a foreign file's reward of a step becomes."""
+"""Name of feedback that holds a step's reward in a foreign document."""
 OUTCOME = "outcome"
-"""Name of the feedback that tells success, by the built-in reward specification."""
+"""Name of feedback that holds success, as in the built-in reward specification."""
 
 
-class Unreadable(Exception):
-    """A document that is not what its format promises, or that lacks what a record must say."""
+class InvalidDocument(Exception):
+    """A document that violates its format, or lacks a required field of steps."""
 
 
 @dataclass
 class Episode:
-    """The steps of one trajectory in order of their index, at least one, and the feedback about it."""
+    """The steps of one trajectory, by index, at least one, and the feedback about it."""
 
     steps: list[Step]
     feedback: list[Feedback] = field(default_factory=list)
     rewards: dict[int, float] = field(default_factory=dict)
-    """Labelled reward by step index, where known: what is told of it, not what is published."""
-    lost: set[str] = field(default_factory=set, compare=False)
-    """What the document that it was read from had and a record has no place for."""
+    """Labelled reward by step index, where known. An import does not publish it."""
+    omitted: set[str] = field(default_factory=set, compare=False)
+    """Names of the source document's content that steps and feedback have no field for."""
 
-    ours: bool = field(default=False, compare=False)
-    """Whether an extension of ours told it, ids and all."""
+    has_extension: bool = field(default=False, compare=False)
+    """True if the source document has Stepstream's extension, with the original ids."""
 
     @property
     def trajectory_id(self) -> str:
-        """The trajectory."""
+        """Id of the trajectory."""
         return self.steps[0]["trajectory_id"]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a file of another format does not tell about its trajectories."""
+    """Values for fields that a foreign document lacks."""
 
     dataset: str
-    """Put before the ids of a file, which are unique in it alone; empty: the ids are taken as they are."""
+    """Prefix of the file's ids, which are unique only in the file; empty: no prefix."""
     at_us: int
-    """Time of steps that tell none, in microseconds since the Unix epoch."""
+    """Time of steps without one, in microseconds since the Unix epoch."""
     consent: Consent | None = None
-    """What may be done with them; None: the file must say."""
+    """Consent of the records; None: the document must state it."""
     tenant: str = "default"
     agent: str = "imported"
     environment: str = ""
     version: int | None = None
-    """Policy version behind token ids and logprobs; None: not known, and they are left out."""
+    """Policy version that sampled the token ids; None: unknown, and token ids are omitted."""
     outcome: float | None = None
-    """Outcome of trajectories whose document tells none: 1 success, 0 failure; None: not known."""
+    """Outcome of documents without one: 1 success, 0 failure; None: unknown."""
 
 
 NEUTRAL = Origin(dataset="", at_us=0, consent="none", agent="", version=0)
-"""What our own documents are read with before their extension is applied; part of the extension's format."""
+"""Origin for documents with an extension, before it is applied. Part of the extension's format."""
 
 
 @dataclass
 class Turn:
-    """One call of the model, as a foreign document tells it."""
+    """One model call of a foreign document."""
 
     messages: list[Message]
     """New messages of the prompt."""
@@ -81,7 +81,7 @@ class Turn:
     model: str = ""
     agent: str | None = None
     prompt_ids: list[int] | None = None
-    """Of the whole prompt."""
+    """Token ids of the whole prompt."""
     response_ids: list[int] | None = None
     logprobs: list[float] | None = None
     reward: float | None = None
@@ -91,61 +91,61 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Named:
-    """What a document is called, and in which format it came: ids are derived from both."""
+class DocumentName:
+    """Format and name of a document; ids derive from both."""
 
     format: str
     name: str
 
     def trajectory_id(self, origin: Origin) -> str:
-        """The trajectory's id."""
+        """Return the trajectory's id."""
         return f"{origin.dataset}/{self.name}" if origin.dataset else self.name
 
-    def event_id(self, origin: Origin, *what: str | int) -> str:
-        """The id of an event of it: the same file read again gives the same one."""
-        return derived_id(f"import/{self.format}@1", self.trajectory_id(origin), *what)
+    def event_id(self, origin: Origin, *parts: str | int) -> str:
+        """Return the id of an event; the same file gives the same id."""
+        return derived_id(f"import/{self.format}@1", self.trajectory_id(origin), *parts)
 
 
-def build(
+def build_episode(
     turns: Sequence[Turn],
-    named: Named,
+    document: DocumentName,
     origin: Origin,
     *,
     end: TrajectoryEnd = "terminated",
-    lost: set[str] | None = None,
+    omitted: set[str] | None = None,
     outcome: tuple[float, str | None] | None = None,
     **fields: Any,
 ) -> Episode:
-    """An episode of turns whose contexts only grow.
+    """Build an episode from turns of an append-only context.
 
     Args:
-        turns: the calls, in order.
-        named: the document.
-        origin: what it does not tell.
-        end: how it ended.
-        lost: what could not be taken.
-        outcome: how well it went, and the word for it, where the document tells.
-        fields: fields of every step, as `group_id`.
+        turns: the model calls, in order.
+        document: name of the document.
+        origin: values that it lacks.
+        end: end of the trajectory.
+        omitted: names of content that the reader omitted; this function may add to it.
+        outcome: value and category of the outcome, if the document has one.
+        fields: fields of every step, e.g. `group_id`.
 
     Raises:
-        Unreadable: it has no turns, or nobody said what may be done with it.
+        InvalidDocument: there are no turns, or no consent.
     """
     if not turns:
-        raise Unreadable("it holds no answer of an agent")
+        raise InvalidDocument("the document contains no response of an agent")
     if origin.consent is None:
-        raise Unreadable("it does not say what may be done with it: give --consent")
-    trajectory_id, told = named.trajectory_id(origin), lost if lost is not None else set()
+        raise InvalidDocument("the document states no consent: give --consent")
+    omitted = omitted if omitted is not None else set()
     steps: list[Step] = []
-    known: list[int] | None = []
+    context: list[int] | None = []
     messages = 0
     for index, turn in enumerate(turns):
         values: dict[str, Any] = {
-            "event_id": named.event_id(origin, "step", index),
+            "event_id": document.event_id(origin, "step", index),
             "occurred_at_us": origin.at_us if turn.at_us is None else turn.at_us,
-            "producer": f"import/{named.format}",
+            "producer": f"import/{document.format}",
             "tenant": origin.tenant,
             "consent": origin.consent,
-            "trajectory_id": trajectory_id,
+            "trajectory_id": document.trajectory_id(origin),
             "step_index": index,
             "agent": origin.agent if turn.agent is None else turn.agent,
             "environment": origin.environment,
@@ -161,24 +161,52 @@ def build(
             "usage_response_tokens": turn.response_tokens,
             "end": end if index == len(turns) - 1 else "open",
         }
-        tokens, known = _tokens(turn, known, origin.version, told)
+        tokens, context = _token_fields(turn, context, origin.version, omitted)
         steps.append(new_step(**(values | tokens | fields)))
         messages += len(turn.messages) + 1
     rewards = {index: turn.reward for index, turn in enumerate(turns) if turn.reward is not None}
     feedback = [
-        feedback_of(steps[index], named.event_id(origin, REWARD, index), value) for index, value in rewards.items()
+        _step_feedback(steps[index], document.event_id(origin, REWARD, index), REWARD, value)
+        for index, value in rewards.items()
     ]
     if outcome is None and origin.outcome is not None:
         outcome = origin.outcome, None
     if outcome is not None:
         value, category = outcome
-        verdict = feedback_of(steps[-1], named.event_id(origin, OUTCOME), value, OUTCOME)
+        verdict = _step_feedback(steps[-1], document.event_id(origin, OUTCOME), OUTCOME, value)
         feedback.append({**verdict, "step_index": None, "source": "user", "category": category})
-    return Episode(steps, feedback, rewards, told)
+    return Episode(steps, feedback, rewards, omitted)
 
 
-def feedback_of(step: Step, event_id: str, value: float, name: str = REWARD) -> Feedback:
-    """Feedback about one step of a foreign document."""
+def _token_fields(
+    turn: Turn, context: list[int] | None, version: int | None, omitted: set[str]
+) -> tuple[dict[str, Any], list[int] | None]:
+    """Return the step's token fields, empty if tokens are incomplete, and the context after it (None: unknown)."""
+    prompt, response, logprobs = turn.prompt_ids, turn.response_ids, turn.logprobs
+    if prompt is None or response is None or logprobs is None or len(response) != len(logprobs) or not response:
+        if response:
+            omitted.add("token ids without the prompt's ids or one logprob for each")
+        return {}, None
+    if version is None:
+        omitted.add("token ids and logprobs, since the policy version that sampled them is not known")
+        return {}, None
+    shared = 0
+    if context:
+        differences = (i for i, (a, b) in enumerate(zip(context, prompt, strict=False)) if a != b)
+        shared = min(next(differences, len(context)), len(prompt))
+    fields = {
+        "fidelity": "token",
+        "prompt_shared_tokens": shared,
+        "prompt_shared_digest": token_digest(prompt[:shared]) if shared else None,
+        "prompt_token_ids": prompt[shared:],
+        "response_token_ids": response,
+        "response_logprobs": logprobs,
+        "policy_spans": [new_policy_span(start=0, end=len(response), model=turn.model, version=version)],
+    }
+    return fields, [*prompt, *response]
+
+
+def _step_feedback(step: Step, event_id: str, name: str, value: float) -> Feedback:
     return new_feedback(
         event_id=event_id,
         occurred_at_us=step["occurred_at_us"],
@@ -193,44 +221,27 @@ def feedback_of(step: Step, event_id: str, value: float, name: str = REWARD) -> 
     )
 
 
-def _tokens(
-    turn: Turn, before: list[int] | None, version: int | None, lost: set[str]
-) -> tuple[dict[str, Any], list[int] | None]:
-    """A step's fields of its tokens, where they can be trusted, and the whole context after it (None: not known)."""
-    prompt, response, logprobs = turn.prompt_ids, turn.response_ids, turn.logprobs
-    if prompt is None or response is None or logprobs is None or len(response) != len(logprobs) or not response:
-        if response:
-            lost.add("token ids without the prompt's ids or one logprob for each")
-        return {}, None
-    if version is None:
-        lost.add("token ids and logprobs, since the policy version that sampled them is not known")
-        return {}, None
-    shared = 0
-    if before:
-        shared = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
-        shared = min(shared, len(prompt))
-    fields = {
-        "fidelity": "token",
-        "prompt_shared_tokens": shared,
-        "prompt_shared_digest": token_digest(prompt[:shared]) if shared else None,
-        "prompt_token_ids": prompt[shared:],
-        "response_token_ids": response,
-        "response_logprobs": logprobs,
-        "policy_spans": [new_policy_span(start=0, end=len(response), model=turn.model, version=version)],
-    }
-    return fields, [*prompt, *response]
+def attach_last_results(last: Turn, messages: list[Message], omitted: set[str]) -> None:
+    """Move tool results after the last response to its calls; other messages there are omitted."""
+    calls = {call["call_id"]: call for call in last.response["tool_calls"]}
+    for message in messages:
+        call = calls.get(message["tool_call_id"] or "")
+        if message["role"] == "tool" and call is not None and call["result"] is None:
+            call["result"] = message["content"]
+        else:
+            omitted.add("messages after the last answer")
 
 
-def as_told(step: Step) -> Step:
-    """A governed step as its producer could have told it: what a file may bring back in.
+def ungoverned_step(step: Step) -> Step:
+    """Return a governed step as its producer could have sent it, with the id of its source event.
 
-    It keeps the id of its source, so that bringing it back is the same event again.
+    So importing it at its origin is the same event again.
     """
     return cast(Step, _ungoverned(step))
 
 
-def feedback_as_told(feedback: Feedback) -> Feedback:
-    """Governed feedback as its producer could have told it."""
+def ungoverned_feedback(feedback: Feedback) -> Feedback:
+    """Return governed feedback as its producer could have sent it."""
     return cast(Feedback, _ungoverned(feedback))
 
 
@@ -241,8 +252,8 @@ def _ungoverned(record: Step | Feedback) -> Any:
     return {**record, "event_id": governed["source_event_id"], "governed": None}
 
 
-def merged(parts: Sequence[Episode]) -> Episode:
-    """One episode of the parts that a format cut it into: steps and feedback by id, each once."""
+def merge(parts: Sequence[Episode]) -> Episode:
+    """Merge the episodes that a format split a trajectory into; steps and feedback are unique by id."""
     steps = {step["event_id"]: step for part in parts for step in part.steps}
     feedback = {item["event_id"]: item for part in parts for item in part.feedback}
     rewards = {index: value for part in parts for index, value in part.rewards.items()}

@@ -1,6 +1,6 @@
-"""Files of documents: JSON lines, one JSON document or array over many lines, and each of them gzipped.
+"""Read the JSON documents of a file: one a line, an array, or documents over many lines; gzipped or not.
 
-UTF-8, or UTF-16 with its mark; pipes too. Numbers and texts are taken as other parsers take them, see `lenient_json`.
+Files are UTF-8, or UTF-16 with a byte order mark; pipes work, too. Numbers and texts follow `lenient_json`.
 """
 
 import codecs
@@ -23,18 +23,18 @@ _GZIP = b"\x1f\x8b"
 
 
 class FileLine(NamedTuple):
-    """A document of a file, or why it cannot be read there."""
+    """A document of a file, or the error at its line."""
 
     line: int
-    """Line that it begins on, from 1; in an array, the number of the document; in Parquet, of the row."""
+    """First line of the document, from 1; in an array its number, in Parquet its first row."""
     document: Any
     error: str | None = None
 
 
-def documents(path: Path) -> Iterator[FileLine]:
-    """The documents of a file, one in memory at a time. A line that is no JSON is told and passed over.
+def read_documents(path: Path) -> Iterator[FileLine]:
+    """Yield the documents of a file, one in memory at a time. An invalid line yields an error; reading continues.
 
-    Where the rest of a file cannot be unpacked, as of one that was not copied whole, that is told as its last place.
+    If the rest of the file cannot be read, as of a truncated gzip file, the last item is that error.
 
     Raises:
         OSError: the file cannot be read.
@@ -42,15 +42,15 @@ def documents(path: Path) -> Iterator[FileLine]:
     line = 0
     try:
         with _open(path) as file:
-            for place in _placed(file):
-                line = place.line
-                yield place
+            for item in _file_lines(file):
+                line = item.line
+                yield item
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        yield FileLine(line + 1, None, f"from here on the file cannot be read: {error}")
+        yield FileLine(line + 1, None, f"cannot read the rest of the file: {error}")
 
 
-def line_of(document: Any) -> bytes:
-    """The document as one line of JSON."""
+def to_line(document: Any) -> bytes:
+    """Return the document as one line of JSON."""
     return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -58,26 +58,26 @@ def line_of(document: Any) -> bytes:
 def _open(path: Path) -> Iterator[TextIO]:
     with ExitStack() as stack:
         raw = stack.enter_context(path.open("rb"))
-        if raw.peek(2).startswith(_GZIP):  # whatever its name
+        if raw.peek(2).startswith(_GZIP):  # the name may have another ending
             raw = BufferedReader(cast(Any, stack.enter_context(gzip.GzipFile(fileobj=raw))))
-        marked = raw.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        yield TextIOWrapper(raw, "utf-16") if marked else TextIOWrapper(raw, "utf-8", errors="surrogateescape")
+        is_utf16 = raw.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        yield TextIOWrapper(raw, "utf-16") if is_utf16 else TextIOWrapper(raw, "utf-8", errors="surrogateescape")
 
 
-def _placed(file: TextIO) -> Iterator[FileLine]:
+def _file_lines(file: TextIO) -> Iterator[FileLine]:
     number, first = 0, ""
     while not first.strip("\ufeff \t\r\n"):
         number, first = number + 1, file.readline()
         if not first:
             return
-    if _is_line(first):
-        yield from _lines(chain([first], file), number)
+    if _is_first_line(first):
+        yield from _parse_lines(chain([first], file), number)
     else:
-        yield from _scattered(file, first)
+        yield from _parse_stream(file, first)
 
 
-def _is_line(text: str) -> bool:
-    """Whether a file that begins so holds a document a line: anything but the start of a longer one."""
+def _is_first_line(text: str) -> bool:
+    """Return True if the file has one document a line, judging by its first line."""
     start = text.lstrip("\ufeff \t")
     if start.startswith("["):
         return False
@@ -88,29 +88,29 @@ def _is_line(text: str) -> bool:
     return True
 
 
-def _lines(lines: Iterable[str], number: int) -> Iterator[FileLine]:
-    """A document a line, from line `number` on."""
-    for place, line in enumerate(lines, number):
+def _parse_lines(lines: Iterable[str], first_number: int) -> Iterator[FileLine]:
+    """Yield one document a line; the first has the given number."""
+    for number, line in enumerate(lines, first_number):
         text = line.lstrip("\ufeff")
         if not text.strip():
             continue
         try:
-            yield FileLine(place, lenient_json.loads(text.encode(), most=None))
+            yield FileLine(number, lenient_json.loads(text.encode(), max_fallback=None))
         except UnicodeEncodeError as error:
-            yield FileLine(place, None, _not_utf8(error))
+            yield FileLine(number, None, _not_utf8(error))
         except ValueError as error:
-            yield FileLine(place, None, f"it is no JSON: {error}")
+            yield FileLine(number, None, f"not JSON: {error}")
 
 
 def _not_utf8(error: UnicodeEncodeError) -> str:
     byte = ord(error.object[error.start]) & 0xFF
-    return f"it is not UTF-8: byte 0x{byte:02x} after {error.start} characters"
+    return f"not UTF-8: byte 0x{byte:02x} after {error.start} characters"
 
 
-def _scattered(file: TextIO, text: str) -> Iterator[FileLine]:
-    """Documents over many lines, one after the other or in an array; after a fault nothing more can be told apart."""
-    decoder = json.JSONDecoder(parse_int=lenient_json.number)
-    number, more = 0, True
+def _parse_stream(file: TextIO, text: str) -> Iterator[FileLine]:
+    """Yield documents over many lines, consecutive or in an array. A syntax error ends the reading."""
+    decoder = json.JSONDecoder(parse_int=lenient_json.parse_int)
+    number, has_more = 0, True
     while True:
         text = text.lstrip("\ufeff \t\r\n,")
         if number == 0 and text.startswith("["):
@@ -120,29 +120,29 @@ def _scattered(file: TextIO, text: str) -> Iterator[FileLine]:
             try:
                 document, end = decoder.raw_decode(text)
             except json.JSONDecodeError as error:
-                if not more:
-                    yield FileLine(number + 1, None, f"it is no JSON: {error}")
+                if not has_more:
+                    yield FileLine(number + 1, None, f"not JSON: {error}")
                     return
             except RecursionError:
-                yield FileLine(number + 1, None, "it is nested too deeply")
+                yield FileLine(number + 1, None, "nested too deeply")
                 return
             else:
-                if isinstance(document, dict) or not more or end < len(text):
+                if isinstance(document, dict) or not has_more or end < len(text):
                     number += 1
-                    yield _decoded(number, document, text[:end])
+                    yield _check_text(number, document, text[:end])
                     text = text[end:]
                     continue
-        if not more:
+        if not has_more:
             return
-        # Twice as much each time, so that a large document is not parsed from its start too often.
+        # Each read doubles the text, so a large document is parsed from its start only a few times.
         chunk = file.read(max(_CHUNK, len(text)))
-        more = bool(chunk)
+        has_more = bool(chunk)
         text += chunk
 
 
-def _decoded(number: int, document: Any, text: str) -> FileLine:
+def _check_text(number: int, document: Any, text: str) -> FileLine:
     try:
         text.encode()
     except UnicodeEncodeError as error:
         return FileLine(number, None, _not_utf8(error))
-    return FileLine(number, lenient_json.sound(document) if "\\u" in text else document)
+    return FileLine(number, lenient_json.with_valid_text(document) if "\\u" in text else document)

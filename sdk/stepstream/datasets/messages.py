@@ -1,4 +1,4 @@
-"""Messages in the shape of OpenAI's chat API, the one that most formats borrow. Pure."""
+"""Convert messages to and from the shape of OpenAI's chat API, which most formats share. Pure."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from stepstream.topics.events import Message, ToolCall, new_message, new_tool_ca
 
 
 def to_chat(message: Message) -> dict[str, Any]:
-    """The message as the chat API has it; what a call gave back has no place in it."""
+    """Return the message in the chat API's shape, without the results of its calls."""
     chat: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if message["tool_calls"]:
         chat["content"] = message["content"] or None
@@ -31,50 +31,53 @@ def to_chat(message: Message) -> dict[str, Any]:
     return chat
 
 
-def from_chat(raw: Mapping[str, Any], lost: set[str]) -> Message:
-    """A message of the chat API, its older form with `function_call` too; `lost` is told of parts without a place."""
+def from_chat(raw: Mapping[str, Any], omitted: set[str]) -> Message:
+    """Convert a message of the chat API, also its older form with `function_call`.
+
+    Names of unsupported parts are added to `omitted`.
+    """
     calls = [_call(call) for call in raw.get("tool_calls") or []]
     legacy = raw.get("function_call")
     if legacy is not None and not calls:
         calls = [new_tool_call(call_id=legacy["name"], name=legacy["name"], arguments=text_of(legacy["arguments"]))]
-    role, answers = raw["role"], raw.get("tool_call_id")
+    role, tool_call_id = raw["role"], raw.get("tool_call_id")
     if role == "function":
-        role, answers = "tool", raw.get("name")
+        role, tool_call_id = "tool", raw.get("name")
     return new_message(
         role=str(role),
-        content=content_of(raw.get("content"), lost) or text_of(raw.get("refusal")),
+        content=content_of(raw.get("content"), omitted) or text_of(raw.get("refusal")),
         tool_calls=calls,
-        tool_call_id=None if answers is None else str(answers),
+        tool_call_id=None if tool_call_id is None else str(tool_call_id),
         name=_optional(raw.get("name")),
         reasoning=_optional(raw.get("reasoning_content", raw.get("reasoning"))),
     )
 
 
-def content_of(content: Any, lost: set[str]) -> str:
-    """A content as text; of parts, the texts, and others by their kind."""
+def content_of(content: Any, omitted: set[str]) -> str:
+    """Return content as text: parts joined by newlines, parts without text as `[type]`."""
     if not isinstance(content, list):
         return text_of(content)
     texts = []
     for part in content:
-        said = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else part
-        if isinstance(said, str):
-            texts.append(said)
+        text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else part
+        if isinstance(text, str):
+            texts.append(text)
         else:
             kind = part.get("type", "part") if isinstance(part, Mapping) else "part"
-            lost.add(f"content of type {kind}")
+            omitted.add(f"content of type {kind}")
             texts.append(f"[{kind}]")
     return "\n".join(texts)
 
 
 def text_of(value: Any) -> str:
-    """A string as it is, nothing as an empty one, anything else as JSON."""
+    """Return a string unchanged, "" for None, and other values as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def arguments_of(text: str) -> dict[str, Any]:
-    """Arguments as the object that some formats ask for; what is no object goes under `arguments`."""
+def arguments_object(text: str) -> dict[str, Any]:
+    """Return a call's arguments as an object; text that is no JSON object goes under `arguments`."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -82,13 +85,13 @@ def arguments_of(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def digest_of(document: Any) -> str:
-    """A name for a document that has none: of its content, however its keys are ordered."""
+def digest(document: Any) -> str:
+    """Return a name for an unnamed document: 32 hexadecimal digits of its SHA-256, independent of the keys' order."""
     return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
-def others(document: Mapping[str, Any], known: Collection[str]) -> set[str]:
-    """Names of what a document has beside what is known, and is not empty: a record has no place for it."""
+def unknown_fields(document: Mapping[str, Any], known: Collection[str]) -> set[str]:
+    """Return the names of nonempty fields that are not in `known`."""
     return {name for name, value in document.items() if name not in known and value not in (None, [], {}, "")}
 
 

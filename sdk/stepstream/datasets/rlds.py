@@ -1,20 +1,18 @@
-"""RLDS episodes, and D4RL's flat arrays of them: observation, action, reward, discount and the flags of the ends. Pure.
+"""Convert RLDS episodes: observation, action, reward, discount, `is_first`, `is_last` and `is_terminal`. Pure.
 
-A step's observation are the new messages of its prompt, its action is the response, its reward the labelled one. As
-RLDS has it, one step more follows, which is `is_last` and whose action and reward mean nothing: it holds what came
-back last. `is_terminal` tells a trajectory that its task ended from one that was cut.
+A step's observation is the new messages of its prompt, its action the response, its reward the labelled one. As in
+RLDS, a final step with `is_last` and without a meaningful action or reward holds the last tool results. `is_terminal`
+is true if the task ended the trajectory, false if a limit did.
 
-No place in the format: everything but those; it is in `stepstream` of the episode. A record has no place for other
-metadata of steps and for discounts.
+The format has no other fields; the rest is in the episode's `stepstream`. Reading omits other metadata, and discounts.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from stepstream.datasets.chat import close
-from stepstream.datasets.episode import NEUTRAL, Episode, Named, Origin, Turn, build
-from stepstream.datasets.extension import KEY, extension, read_both
-from stepstream.datasets.messages import digest_of, from_chat, text_of, to_chat
+from stepstream.datasets.episode import NEUTRAL, DocumentName, Episode, Origin, Turn, attach_last_results, build_episode
+from stepstream.datasets.extension import KEY, build_extension, read_with_extension
+from stepstream.datasets.messages import digest, from_chat, text_of, to_chat
 from stepstream.topics.events import Message, TrajectoryEnd, new_message
 
 FORMAT = "rlds"
@@ -22,16 +20,16 @@ _KNOWN = {"observation", "action", "reward", "discount", "is_first", "is_last", 
 
 
 def write(episode: Episode) -> list[dict[str, Any]]:
-    """One document: the episode with its steps."""
+    """Return one document: the episode with its steps."""
     steps: list[dict[str, Any]] = []
-    for place, step in enumerate(episode.steps):
+    for index, step in enumerate(episode.steps):
         steps.append(
             {
                 "observation": {"messages": [to_chat(message) for message in step["messages"]]},
                 "action": to_chat(step["response"]) | {"role": "assistant"},
                 "reward": episode.rewards.get(step["step_index"], 0.0),
                 "discount": 1.0,
-                "is_first": place == 0,
+                "is_first": index == 0,
                 "is_last": False,
                 "is_terminal": False,
             }
@@ -56,50 +54,50 @@ def write(episode: Episode) -> list[dict[str, Any]]:
         }
     )
     document: dict[str, Any] = {"episode_id": episode.trajectory_id, "steps": steps}
-    document[KEY] = extension(episode, _native(document, NEUTRAL))
+    document[KEY] = build_extension(episode, _read_native(document, NEUTRAL))
     return [document]
 
 
 def read(document: Mapping[str, Any], origin: Origin) -> list[Episode]:
-    """The episode of a document."""
-    return [read_both(lambda origin: _native(document, origin), document.get(KEY), origin)]
+    """Return the episode of a document."""
+    return [read_with_extension(lambda origin: _read_native(document, origin), document.get(KEY), origin)]
 
 
-def _native(document: Mapping[str, Any], origin: Origin) -> Episode:
-    lost = {f"metadata {name}" for name in document if name not in ("episode_id", "steps", KEY)}
+def _read_native(document: Mapping[str, Any], origin: Origin) -> Episode:
+    omitted = {f"metadata {name}" for name in document if name not in ("episode_id", "steps", KEY)}
     turns: list[Turn] = []
-    rest: list[Message] = []
+    pending: list[Message] = []
     end: TrajectoryEnd = "truncated"
     for step in document["steps"]:
-        lost |= {f"metadata {name} of steps" for name in step.keys() - _KNOWN}
-        observed = _observed(step.get("observation"), lost)
+        omitted |= {f"metadata {name} of steps" for name in step.keys() - _KNOWN}
+        observed = _messages(step.get("observation"), omitted)
         action = step.get("action") if step.get("is_last") else step["action"]
         if step.get("is_last") and (not isinstance(action, str | Mapping) or not action):
-            rest += observed
+            pending += observed
             if isinstance(action, list) and any(action):
-                lost.add("action of the last step")
+                omitted.add("action of the last step")
         else:
-            turns.append(Turn([*rest, *observed], _acted(action, lost), reward=_reward(step)))
-            rest = []
+            turns.append(Turn([*pending, *observed], _response(action, omitted), reward=_reward(step)))
+            pending = []
         if step.get("is_terminal"):
             end = "terminated"
     if turns:
-        close(turns[-1], rest, lost)
+        attach_last_results(turns[-1], pending, omitted)
     name = document.get("episode_id")
-    name = digest_of(document["steps"]) if name is None else str(name)
-    return build(turns, Named(FORMAT, name), origin, end=end, lost=lost)
+    name = digest(document["steps"]) if name is None else str(name)
+    return build_episode(turns, DocumentName(FORMAT, name), origin, end=end, omitted=omitted)
 
 
-def _observed(observation: Any, lost: set[str]) -> list[Message]:
+def _messages(observation: Any, omitted: set[str]) -> list[Message]:
     if isinstance(observation, Mapping) and isinstance(observation.get("messages"), list):
-        return [from_chat(message, lost) for message in observation["messages"]]
+        return [from_chat(message, omitted) for message in observation["messages"]]
     text = text_of(observation)
     return [new_message(role="user", content=text)] if text else []
 
 
-def _acted(action: Any, lost: set[str]) -> Message:
+def _response(action: Any, omitted: set[str]) -> Message:
     if isinstance(action, Mapping) and "role" in action:
-        return from_chat(action, lost) | {"role": "assistant"}
+        return from_chat(action, omitted) | {"role": "assistant"}
     return new_message(role="assistant", content=text_of(action))
 
 

@@ -1,4 +1,4 @@
-"""Files that others wrote: what becomes of each, that `govern` takes it, and that no file breaks the reader."""
+"""Foreign files become valid steps and feedback, or are rejected; no file raises another error."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepstream.cli.dataset_import import check
-from stepstream.datasets import FORMATS, Episode, Origin, Unreadable
-from stepstream.datasets.files import documents
+from stepstream.cli.dataset_import import check_episode
+from stepstream.datasets import FORMATS, Episode, InvalidDocument, Origin
+from stepstream.datasets.files import read_documents
 from stepstream.datasets.messages import from_chat
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 
@@ -34,7 +34,7 @@ _json = st.recursive(
     max_leaves=12,
 )
 _answer = {"role": "assistant", "content": "Hello", "source": "agent", "message": "", "class_": "message_action"}
-_SOUND: dict[str, dict[str, Any]] = {
+_VALID: dict[str, dict[str, Any]] = {
     "adp": {"id": "1", "content": [_answer]},
     "atif": {"schema_version": "ATIF-v1.7", "steps": [_answer]},
     "chat": {"messages": [_answer]},
@@ -43,7 +43,7 @@ _SOUND: dict[str, dict[str, Any]] = {
 
 
 def read(name: str, file: str, origin: Origin = ORIGIN) -> list[Episode]:
-    return [episode for place in documents(DATA / file) for episode in FORMATS[name].read(place.document, origin)]
+    return [episode for place in read_documents(DATA / file) for episode in FORMATS[name].read(place.document, origin)]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def read(name: str, file: str, origin: Origin = ORIGIN) -> list[Episode]:
         ("rlds", "rlds.jsonl"),
     ],
 )
-def test_what_is_read_keeps_the_protocols_promises_and_is_the_same_each_time(name: str, file: str) -> None:
+def test_episodes_pass_the_checks_of_govern_and_have_stable_ids(name: str, file: str) -> None:
     episodes = read(name, file)
     for episode in episodes:
         for record in [*episode.steps, *episode.feedback]:
@@ -79,12 +79,12 @@ def test_what_is_read_keeps_the_protocols_promises_and_is_the_same_each_time(nam
 @pytest.mark.parametrize(
     ("name", "file"), [("adp", "adp.json"), ("atif", "atif.json"), ("chat", "chat.jsonl"), ("rlds", "rlds.jsonl")]
 )
-def test_without_anybodys_word_on_consent_nothing_is_read(name: str, file: str) -> None:
-    with pytest.raises(Unreadable, match="give --consent"):
+def test_a_document_without_consent_is_rejected(name: str, file: str) -> None:
+    with pytest.raises(InvalidDocument, match="give --consent"):
         read(name, file, Origin(dataset="d", at_us=AT_US))
 
 
-def test_atif() -> None:
+def test_atif_fields_are_converted() -> None:
     [episode] = read("atif", "atif.json")
     first, second = episode.steps
     assert (first["trajectory_id"], first["agent"], first["harness_version"]) == ("d/run-7", "coder", "2.1")
@@ -97,10 +97,10 @@ def test_atif() -> None:
     assert (second["prompt_shared_messages"], second["prompt_shared_tokens"]) == (3, 8)
     assert (second["prompt_token_ids"], second["response_token_ids"]) == ([9, 10], [11])
     assert second["policy_spans"] == [{"start": 0, "end": 1, "model": "gpt-5-mini", "version": 4}]
-    assert episode.lost == {"tool_definitions", "content of type image"}
+    assert episode.omitted == {"tool_definitions", "content of type image"}
     [without] = read("atif", "atif.json", Origin(dataset="d", at_us=AT_US, consent="train"))
     assert [step["fidelity"] for step in without.steps] == ["text", "text"]
-    assert any("policy version" in lost for lost in without.lost)
+    assert any("policy version" in name for name in without.omitted)
 
 
 def test_atif_sub_agents_are_children_of_the_step_that_called_them() -> None:
@@ -118,7 +118,7 @@ def test_atif_sub_agents_are_children_of_the_step_that_called_them() -> None:
     assert (step["parent_trajectory_id"], step["parent_step_index"]) == (outer.trajectory_id, 1)
 
 
-def test_adp() -> None:
+def test_adp_fields_are_converted() -> None:
     files, web = read("adp", "adp.json")
     looks, opens, says = files.steps
     [call] = looks["response"]["tool_calls"]
@@ -134,11 +134,11 @@ def test_adp() -> None:
         ("reward", 0, 0.25),
         ("reward", 2, 1.0),
     ]
-    assert files.lost == {"details.dataset"}
+    assert files.omitted == {"details.dataset"}
     assert web.steps[0]["messages"][0]["content"] == "button 'Buy'"
 
 
-def test_rlds() -> None:
+def test_rlds_fields_are_converted() -> None:
     text, numbers = read("rlds", "rlds.jsonl")
     assert [step["response"]["content"] for step in text.steps] == ["open chest", "unlock door"]
     assert (text.trajectory_id, text.steps[-1]["end"], text.rewards) == ("d/12", "terminated", {0: 0.0, 1: 1.0})
@@ -148,14 +148,14 @@ def test_rlds() -> None:
         "[0,1]",
         "truncated",
     )
-    assert numbers.lost == {"metadata seed", "metadata speed of steps", "messages after the last answer"}
+    assert numbers.omitted == {"metadata seed", "metadata speed of steps", "messages after the last answer"}
 
 
-def test_chat() -> None:
+def test_chat_fields_are_converted() -> None:
     tools, examples, parts = read("chat", "chat.jsonl")
     assert [step["finish_reason"] for step in tools.steps] == ["tool_calls", "stop"]
     assert orjson.loads(tools.steps[0]["tool_definitions"] or "")[0]["function"]["name"] == "calculate"
-    assert (tools.lost, tools.steps[1]["tool_definitions"], tools.feedback) == (set(), None, [])
+    assert (tools.omitted, tools.steps[1]["tool_definitions"], tools.feedback) == (set(), None, [])
     [step] = examples.steps
     assert [message["role"] for message in step["messages"]] == ["user", "assistant", "user"]
     assert step["response"]["content"].endswith("Jupiter.")
@@ -163,15 +163,18 @@ def test_chat() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [{"refusal": "I will not"}, {"content": [{"type": "refusal", "refusal": "I will not"}]}]
+    "fields", [{"refusal": "I will not"}, {"content": [{"type": "refusal", "refusal": "I will not"}]}]
 )
-def test_a_refusal_is_what_was_answered(said: dict[str, Any]) -> None:
-    lost: set[str] = set()
-    assert (from_chat({"role": "assistant", "content": None, **said}, lost)["content"], lost) == ("I will not", set())
+def test_a_refusal_is_the_content_of_the_response(fields: dict[str, Any]) -> None:
+    omitted: set[str] = set()
+    assert (from_chat({"role": "assistant", "content": None, **fields}, omitted)["content"], omitted) == (
+        "I will not",
+        set(),
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "lost"),
+    ("name", "fields", "omitted"),
     [
         (
             "chat",
@@ -183,60 +186,65 @@ def test_a_refusal_is_what_was_answered(said: dict[str, Any]) -> None:
         ("atif", {"steps": [{"source": "agent", "message": "x", "extra": {"b": 1}}]}, {"extra.b of steps"}),
     ],
 )
-def test_what_there_is_no_place_for_is_named(name: str, more: dict[str, Any], lost: set[str]) -> None:
-    [episode] = FORMATS[name].read(_SOUND[name] | more, ORIGIN)
-    assert episode.lost == lost
+def test_unsupported_fields_are_listed(name: str, fields: dict[str, Any], omitted: set[str]) -> None:
+    [episode] = FORMATS[name].read(_VALID[name] | fields, ORIGIN)
+    assert episode.omitted == omitted
 
 
-def test_a_custom_tools_text_is_its_argument() -> None:
+def test_the_text_of_a_custom_tool_is_an_argument() -> None:
     call = {"id": "1", "type": "custom", "custom": {"name": "run", "input": "1+1"}}
-    [told] = from_chat({"role": "assistant", "content": None, "tool_calls": [call]}, set())["tool_calls"]
-    assert (told["name"], told["arguments"]) == ("run", '{"input":"1+1"}')
+    [converted] = from_chat({"role": "assistant", "content": None, "tool_calls": [call]}, set())["tool_calls"]
+    assert (converted["name"], converted["arguments"]) == ("run", '{"input":"1+1"}')
 
 
 def test_preferences_are_two_attempts_of_one_group() -> None:
     better, worse = read("chat", "preferences.jsonl")
     assert better.steps[0]["group_id"] == worse.steps[0]["group_id"]
     assert better.steps[0]["response"]["content"].startswith("Good morning")
-    told = [(item["name"], item["value"], item["category"]) for each in (better, worse) for item in each.feedback]
-    assert told == [("outcome", 1.0, "preferred"), ("outcome", 0.0, "non_preferred")]
+    outcomes = [(item["name"], item["value"], item["category"]) for each in (better, worse) for item in each.feedback]
+    assert outcomes == [("outcome", 1.0, "preferred"), ("outcome", 0.0, "non_preferred")]
 
 
-def test_what_tells_no_outcome_has_the_one_that_is_given() -> None:
+def test_the_given_outcome_applies_to_documents_without_one() -> None:
     given = replace(ORIGIN, outcome=0.5)
     for episode in [*read("chat", "chat.jsonl", given), *read("atif", "atif.json", given)]:
-        [told] = episode.feedback
-        assert (told["name"], told["value"], told["step_index"], told["source"]) == ("outcome", 0.5, None, "user")
+        [outcome] = episode.feedback
+        assert (outcome["name"], outcome["value"], outcome["step_index"], outcome["source"]) == (
+            "outcome",
+            0.5,
+            None,
+            "user",
+        )
     assert [each.feedback[0]["value"] for each in read("chat", "preferences.jsonl", given)] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(document=_json)
-def test_any_json_is_read_or_refused(name: str, document: Any) -> None:
-    """Also what is laid over a sound document."""
-    refused = []
-    for whole in (
+def test_any_json_is_read_or_rejected(name: str, document: Any) -> None:
+    """Also as fields of a valid document."""
+    rejected = []
+    for candidate in (
         document,
-        _SOUND[name] | document if isinstance(document, dict) else {**_SOUND[name], "extra": document},
+        _VALID[name] | document if isinstance(document, dict) else {**_VALID[name], "extra": document},
     ):
         try:
-            for episode in FORMATS[name].read(whole, ORIGIN):
-                check(episode)
-        except Unreadable as error:
-            refused.append(str(error))
-    assert all(refused)
+            for episode in FORMATS[name].read(candidate, ORIGIN):
+                check_episode(episode)
+        except InvalidDocument as error:
+            rejected.append(str(error))
+    assert all(rejected)
 
 
 @pytest.mark.parametrize("place", ["all", "feedback", "steps", "rewards", "version"])
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(value=_json)
-def test_any_extension_is_read_or_refused(place: str, value: Any) -> None:
-    document = _SOUND["chat"] | {"metadata": {"stepstream": {"version": 1, "all": {}, "steps": [{}]} | {place: value}}}
-    refused = []
+def test_any_extension_is_read_or_rejected(place: str, value: Any) -> None:
+    document = _VALID["chat"] | {"metadata": {"stepstream": {"version": 1, "all": {}, "steps": [{}]} | {place: value}}}
+    rejected = []
     try:
         for episode in FORMATS["chat"].read(document, ORIGIN):
-            check(episode)
-    except Unreadable as error:
-        refused.append(str(error))
-    assert all(refused)
+            check_episode(episode)
+    except InvalidDocument as error:
+        rejected.append(str(error))
+    assert all(rejected)
