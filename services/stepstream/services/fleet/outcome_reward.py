@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepstream.config import SettingsError
-from stepstream.jobs.rewards.spec import Declared, RewardSpec
-from stepstream.jobs.rewards.spec_lookup import closest, declared_by
+from stepstream.jobs.rewards.spec import RewardSpec, VersionedSpec
+from stepstream.jobs.rewards.spec_lookup import closest, parse_record
 
 
 class OutcomeReward:
@@ -15,31 +15,31 @@ class OutcomeReward:
         """Start without specifications; `default` applies if none matches (None: unknown)."""
         self._applies_to = environment, agent
         self._default = default
-        self._declared: dict[str, Declared | None] = {}
+        self._specs: dict[str, VersionedSpec | None] = {}
         """By name; None: unreadable."""
 
     def add(self, name: str, record: Mapping[str, Any] | None) -> bool:
         """Apply a record of the topic (None: deletes the specification) and return `outcome_only`."""
         if record is None:
-            self._declared.pop(name, None)
+            self._specs.pop(name, None)
         else:
             try:
-                self._declared[name] = declared_by(record)
+                self._specs[name] = parse_record(record)
             except SettingsError:
                 return self.add_unreadable(name)
         return self.outcome_only
 
     def add_unreadable(self, name: str) -> bool:
         """Note an unreadable record, which may apply to this agent and reward anything; return `outcome_only`."""
-        self._declared[name] = None
+        self._specs[name] = None
         return self.outcome_only
 
     @property
     def outcome_only(self) -> bool:
         """True if equal outcomes of the agent are equal rewards."""
-        if None in self._declared.values():
+        if None in self._specs.values():
             return False
-        match = closest((each for each in self._declared.values() if each is not None), *self._applies_to)
+        match = closest((each for each in self._specs.values() if each is not None), *self._applies_to)
         spec = self._default if match is None else match.spec
         return spec is not None and pays_outcome_only(spec)
 

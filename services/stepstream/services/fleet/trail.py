@@ -51,7 +51,7 @@ class Trail(NumberedEnvironment[str]):
         if self._position < LENGTH and (tool, argument) == _right_call(self._clues[self._position]):
             self._position += 1
             return ToolResult(self._current())
-        return ToolResult(f"?{self._in_hand()}", error=True)
+        return ToolResult(f"?{self._current()}", error=True)
 
     def answer(self, text: str) -> float:
         """Return 1 for `ans(X)` with the last clue's content, otherwise 0."""
