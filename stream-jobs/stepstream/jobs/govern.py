@@ -1,12 +1,11 @@
-"""The `govern` job: what agents told becomes safe to learn from, or a dead letter.
+"""The `govern` job: validate, deduplicate and redact events; send invalid ones to `dead-letters`.
 
-Run it as `python -m stepstream.jobs.govern`. Reads `steps` and `feedback`; writes `governed-steps`,
-`governed-feedback` and, about what it found, `governance-audit`. Checks and redaction are in `governance/`
-(`validation.py`, `governing.py`) and `redaction/`; what each tenant wants is in `governance/ruling.py`. Until policies
-and consents are known, and where a policy cannot be applied, events wait.
+Run it as `python -m stepstream.jobs.govern`. It reads `steps` and `feedback`. It writes `governed-steps`,
+`governed-feedback` and, about redactions and withheld events, `governance-audit`. The fold is `governance/fold.py`;
+`redaction/` finds and replaces values. Events wait until policies and consents are read, and while a tenant's policy
+cannot be applied.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,24 +14,18 @@ from typing import ClassVar
 from stepstream.config import Settings
 from stepstream.config.secrets import pseudonym_key
 from stepstream.core.process import Stop, run
-from stepstream.crypto.erasures import Erased
-from stepstream.crypto.key_ring import ERASURES
+from stepstream.crypto.erasures import ErasureCheck
 from stepstream.jobs.erasure.late_keys import LateKeys
 from stepstream.jobs.governance import NAME, VERSION
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold, PolicySource
-from stepstream.jobs.governance.policy_tables import RetryingPolicies
-from stepstream.jobs.governance.state import Persons
+from stepstream.jobs.governance.policy_tables import RetryingPolicies, wait_until_read
+from stepstream.jobs.governance.state import TrajectoryPersons
 from stepstream.jobs.runtime.processor import FoldProcessor
-from stepstream.jobs.runtime.retry import retry_while
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
+from stepstream.topics.catalogue import CONSENTS, ERASURES, FEEDBACK, POLICIES, STEPS
 from stepstream.topics.table import Table
-
-log = logging.getLogger(__name__)
-
-
-_TABLE_WAIT_S = 2.0
 
 
 class Govern:
@@ -40,61 +33,51 @@ class Govern:
 
     name: ClassVar = NAME
     version: ClassVar = VERSION
-    inputs: ClassVar[tuple[str, ...]] = ("steps", "feedback")
-    remembers: ClassVar[str | None] = None
+    inputs: ClassVar[tuple[str, ...]] = (STEPS, FEEDBACK)
+    restored_topic: ClassVar[str | None] = None
 
     def __init__(
         self,
         settings: Settings,
-        rulings: PolicySource,
+        policies: PolicySource,
         erased: Callable[[str, str, int], bool],
-        ready: Callable[[], None] = lambda: None,
+        wait_until_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`erased` as in `GovernFold`; `ready` blocks until the rulings are known."""
+        """`erased` as in `GovernFold`; `wait_until_ready` blocks until the policies are read."""
         self.max_event_bytes: int | None = settings.govern.max_event_bytes
         self._settings, self._person_days = settings.govern, settings.label.keep_days
-        self._rulings, self._erased, self._ready = rulings, erased, ready
+        self._policies, self._erased, self._wait_until_ready = policies, erased, wait_until_ready
 
     def fold(self, state: PartitionState) -> GovernFold:
-        """One partition; blocks until the rulings are known."""
-        self._ready()
+        """Build the fold of one partition; block until the policies are read."""
+        self._wait_until_ready()
         return GovernFold(
-            self._rulings,
+            self._policies,
             dedup_days=self._settings.dedup_days,
             max_future_s=self._settings.max_future_s,
             now_us=lambda: time.time_ns() // 1000,
             erased=self._erased,
-            persons=Persons(self._person_days),
+            persons=TrajectoryPersons(self._person_days),
         )
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Runs the job until asked to stop."""
-    with ExitStack() as held:
+    """Run the job until `stop` is set."""
+    with ExitStack() as stack:
         policies, consents, erasures = tables = [
-            held.enter_context(Table(settings, topic)) for topic in ("policies", "consents", ERASURES)
+            stack.enter_context(Table(settings, topic)) for topic in (POLICIES, CONSENTS, ERASURES)
         ]
-        held.callback(LateKeys(settings).close)
-        rulings = ActivePolicies(pseudonym_key(settings), policies, consents)
+        stack.callback(LateKeys(settings).close)
+        active = ActivePolicies(pseudonym_key(settings), policies, consents)
 
         def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
-            def ready() -> None:
-                for table in tables:
-                    retry_while(lambda table=table: _known(table), _NotKnown, cancelled)  # type: ignore[misc]
-
-            job = Govern(settings, RetryingPolicies(rulings, cancelled), Erased(settings, erasures), ready)
+            retrying = RetryingPolicies(active, cancelled)
+            job = Govern(
+                settings, retrying, ErasureCheck(settings, erasures), lambda: wait_until_read(tables, cancelled)
+            )
             return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Govern.inputs, make)
-
-
-class _NotKnown(Exception):
-    """What tenants want has not been read yet."""
-
-
-def _known(table: Table) -> None:
-    if not table.wait_current(_TABLE_WAIT_S):
-        raise _NotKnown("policies and consents are not known yet, so nothing is governed: is Kafka away?")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,10 @@
-"""What makes a record safe to learn from: validation, consent, the tenant's policy, redaction.
+"""Govern records: validate them, apply consent and the tenant's policy, redact them, and record what was done.
 
-`governing.py` makes the governed record; `ruling.py` and `standing.py` say what tenants and persons have decided;
-`replaying.py` governs history anew; `inspecting.py` looks for names in a sample.
+`fold.py` handles one partition of the `govern` job; `govern_step.py` builds the governed record; `active_policy.py` and
+`trajectory_policy.py` look up the decisions of tenants and persons; `replay.py` governs history again;
+`inspect_fold.py` searches a sample for names.
 """
 
 NAME = "govern"
-
-
 VERSION = "1"
-
-
 JOB = f"{NAME}@{VERSION}"

@@ -1,6 +1,7 @@
-"""What may be done with a record, by what its tenant, person and agent have said. Pure.
+"""Compute the consent of a record from the decisions of its tenant, person and agent. Pure.
 
-What is said last about one tenant, person and agent counts; of all that applies to a record, the strictest.
+The newest decision about one combination of tenant, person and agent is in force. Of all decisions that apply to a
+record, the strictest counts.
 """
 
 from collections.abc import Iterator
@@ -11,39 +12,21 @@ from urllib.parse import quote
 from stepstream.topics.events import Consent
 
 LEVELS: tuple[Consent, ...] = ("none", "analyse", "train")
-"""From the strictest on."""
+"""Strictest first."""
 ANY = "*"
 
 
 class ConsentSource(Protocol):
-    """The consents by key: a dict, or the followed table."""
+    """The newest records by key: a dict, or a followed table."""
 
     def get(self, key: str) -> Any:
-        """The newest ConsentChange of a key, or None."""
+        """Return the newest record of a key, or None."""
         ...
 
 
-@lru_cache(maxsize=100_000)
-def consent_key(tenant: str, user: str | None, agent: str | None) -> str:
-    """Key of a record on `consents`: `tenant/user/agent`, with `*` for all of them."""
-    return "/".join((_part(tenant), ANY if user is None else _part(user), ANY if agent is None else _part(agent)))
-
-
-def stricter(first: Consent, *others: Consent) -> Consent:
-    """The strictest of some."""
-    return min((first, *others), key=LEVELS.index)
-
-
-def strictest(said: ConsentSource, tenant: str, user: str | None, agent: str | None) -> Consent | None:
-    """The strictest of all that was said about a tenant, one of its persons and one of its agents; None: nothing."""
-    found = _matching(said, tenant, user, agent)
-    first = next(found, None)
-    return None if first is None else stricter(first, *found)
-
-
-def effective(
-    told: Consent,
-    said: ConsentSource,
+def effective_consent(
+    given: Consent,
+    consents: ConsentSource,
     *,
     tenant: str,
     user: str | None,
@@ -51,28 +34,46 @@ def effective(
     default: Consent = "train",
     maximum: Consent = "train",
 ) -> Consent:
-    """What may be done with a record.
+    """Return the permitted use of a record.
 
     Args:
-        told: what the record itself says.
-        said: the consents.
-        tenant: its tenant.
-        user: its person, where there is one.
-        agent: its agent, where it tells one.
-        default: the policy's word where nothing was said about tenant, person or agent.
-        maximum: the most that the policy allows whatever was said.
+        given: consent in the record itself.
+        consents: ConsentChange records.
+        tenant: the record's tenant.
+        user: its person; None: it names nobody.
+        agent: its agent; None: it names no agent.
+        default: the policy's consent if no decision applies.
+        maximum: the policy's upper limit.
     """
-    return stricter(told, maximum, strictest(said, tenant, user, agent) or default)
+    return strictest_of(given, maximum, strictest_consent(consents, tenant, user, agent) or default)
 
 
-def _matching(said: ConsentSource, tenant: str, user: str | None, agent: str | None) -> Iterator[Consent]:
+def strictest_consent(consents: ConsentSource, tenant: str, user: str | None, agent: str | None) -> Consent | None:
+    """Return the strictest decision about a tenant, one of its persons and one of its agents; None: no decision."""
+    matching = _matching(consents, tenant, user, agent)
+    first = next(matching, None)
+    return None if first is None else strictest_of(first, *matching)
+
+
+def _matching(consents: ConsentSource, tenant: str, user: str | None, agent: str | None) -> Iterator[Consent]:
     for person in {user, None}:
-        for named in {agent, None}:
-            record = said.get(consent_key(tenant, person, named))
+        for name in {agent, None}:
+            record = consents.get(consent_key(tenant, person, name))
             if record is not None:
                 yield record["consent"]
 
 
-def _part(name: str) -> str:
-    """A name that may hold `/` and `*`."""
+def strictest_of(first: Consent, *others: Consent) -> Consent:
+    """Return the strictest of some consents."""
+    return min((first, *others), key=LEVELS.index)
+
+
+@lru_cache(maxsize=100_000)
+def consent_key(tenant: str, user: str | None, agent: str | None) -> str:
+    """Return the key of a record on `consents`: `tenant/user/agent`, where `*` means all."""
+    return "/".join((_escape(tenant), ANY if user is None else _escape(user), ANY if agent is None else _escape(agent)))
+
+
+def _escape(name: str) -> str:
+    """Percent-encode a name, which may contain `/` and `*`."""
     return quote(name, safe="@:", errors="surrogatepass")

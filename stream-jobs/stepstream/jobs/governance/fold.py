@@ -1,4 +1,4 @@
-"""The fold of the `govern` job."""
+"""Govern one partition of steps and feedback: the fold of the `govern` job."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -8,12 +8,13 @@ from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicy
 from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
-from stepstream.jobs.governance.state import CLEAN, DAY_US, PERSON, SEEN, Persons, clean_key, day, seen_key
+from stepstream.jobs.governance.state import CLEAN, DAY_US, PERSON, SEEN, TrajectoryPersons, clean_key, day, seen_key
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.state import Changes
+from stepstream.topics.catalogue import GOVERNANCE_AUDIT, GOVERNED_FEEDBACK, GOVERNED_STEPS, STEPS
 from stepstream.topics.events import Consent, Feedback, Step, new_audit_entry
 from stepstream.topics.ids import derived_id
 from stepstream.topics.step_contexts import shared_step
@@ -22,73 +23,68 @@ log = logging.getLogger(__name__)
 
 
 class PolicySource(Protocol):
-    """Where a fold asks how to govern; `Rulings` is one."""
+    """Looks up policies and consent; `ActivePolicies` is one."""
 
     def of(self, tenant: str) -> ActivePolicy:
-        """How a tenant's records are governed."""
+        """Return the policy under which a tenant's records are governed."""
         ...
 
-    def consent(self, ruling: ActivePolicy, event: Any) -> Consent:
-        """What may be done with an event."""
+    def consent(self, active: ActivePolicy, event: Any) -> Consent:
+        """Return the effective consent of an event."""
         ...
 
 
 class GovernFold:
     """One partition of steps and feedback.
 
-    State: ids of the events seen, which steps have a clean context (a step may keep the digest of its shared prefix
-    only after one), and whom the steps of a trajectory name.
+    State: the ids of seen events; the steps with a clean context, after which alone a step may keep the digest of its
+    shared prefix; the persons that the steps of a trajectory name.
     """
 
     def __init__(
         self,
-        rulings: PolicySource,
+        policies: PolicySource,
         *,
         dedup_days: int,
         max_future_s: float,
         now_us: Callable[[], int],
         context_days: int | None = None,
         erased: Callable[[str, str, int], bool] = lambda tenant, user, occurred_us: False,
-        persons: Persons | None = None,
+        persons: TrajectoryPersons | None = None,
     ) -> None:
-        """Makes the fold of a partition.
+        """Build the fold of a partition.
 
         Args:
-            rulings: how to govern.
+            policies: policies and consent.
             dedup_days: days for which state is kept.
-            max_future_s: how far ahead of `now_us` an event may be, in seconds.
-            now_us: the time, in microseconds since the Unix epoch.
-            context_days: how many days back a step's context is looked for; None: as far as state is kept.
-            erased: whether a tenant's person was erased after a time, in microseconds since the Unix epoch.
-            persons: tells whom feedback is about that names nobody; None: it stays nobody's.
+            max_future_s: largest time of an event after `now_us`, in seconds.
+            now_us: returns the time, in microseconds since the Unix epoch.
+            context_days: days in the past that are searched for a step's context; None: `dedup_days`.
+            erased: returns True if a tenant's person was erased after a time, in microseconds since the Unix epoch.
+            persons: finds the person of feedback that names nobody; None: it stays without a person.
         """
-        self._erased, self._persons = erased, persons
-        self._rulings = rulings
+        self._policies = policies
         self._dedup_days = dedup_days
-        self._context_days = dedup_days if context_days is None else context_days
         self._max_future_us = int(max_future_s * 1e6)
         self._now_us = now_us
+        self._context_days = dedup_days if context_days is None else context_days
+        self._erased, self._persons = erased, persons
         self._newest_day = 0
 
     def apply(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
-        """Checks, deduplicates, redacts and passes on one event."""
+        """Validate one event, withhold it if its person is erased, drop it if it is a duplicate, else govern it."""
         if is_erased(event):
             self._withhold(record, event, "erased", 0, out)
             return
-        check_envelope(event, record.key, self._now_us(), self._max_future_us)
-        is_step = record.topic == "steps"
-        if is_step:
-            check_step(event)
-        else:
-            check_feedback(event)
+        self._check(record, event)
+        is_step = record.topic == STEPS
         person = None if is_step or self._persons is None else self._persons.of(event, record, changes, out)
         if person:
             event = event | {"user": person}
-        user = event["user"]
-        if person is False or (user is not None and self._erased(event["tenant"], user, event["occurred_at_us"])):
+        if person is False or self._is_late(event):
             log.error(
-                "%s[%d]@%d came after the erasure of its person, and may be in the clear: run `stepstream erase` for "
-                "them again",
+                "%s[%d]@%d arrived after the erasure of its person and may be unencrypted: run `stepstream erase` for "
+                "this person again",
                 record.topic,
                 record.partition,
                 record.offset,
@@ -102,67 +98,70 @@ class GovernFold:
             self._audit(record, event, "duplicate", {"event_id": 1}, 0, out, record.partition, record.offset)
             return
         if is_step and self._persons is not None:
-            self._persons.note(cast(Step, event), record, changes, out)
-        ruling = self._rulings.of(event["tenant"])
-        consent = self._rulings.consent(ruling, event)
-        if consent != event["consent"]:
-            event = event | {"consent": consent}
-        if consent == "none":
-            self._withhold(record, event, "consent:none", ruling.version, out)
-        else:
-            governed: Step | Feedback
-            if is_step:
-                governed = self._step(cast(Step, event), ruling, changes, out)
-            else:
-                governed = self._feedback(cast(Feedback, event), ruling, out)
-            self._account(record, event, governed, out)
-        # Last, so that an event whose result was refused is not taken for a duplicate when it is sent again.
+            self._persons.add(cast(Step, event), record, changes, out)
+        self._govern(record, event, changes, out)
+        # Last: an event whose result is a dead letter may be sent again and is then no duplicate.
         changes.put(seen, b"")
         self._newest_day = max(self._newest_day, event["occurred_at_us"] // DAY_US)
 
-    def end_batch(self, changes: Changes, out: Outputs) -> None:
-        """Nothing: each event stands for itself."""
+    def _check(self, record: Record, event: dict[str, Any]) -> None:
+        check_envelope(event, record.key, self._now_us(), self._max_future_us)
+        if record.topic == STEPS:
+            check_step(event)
+        else:
+            check_feedback(event)
 
-    def due(self, now_ms: int) -> bool:
-        """Once a day, there is an old day to drop."""
-        return now_ms * 1000 // DAY_US > self._newest_day
+    def _is_late(self, event: dict[str, Any]) -> bool:
+        """Return True if the event's person was erased after it happened."""
+        user = event["user"]
+        return user is not None and self._erased(event["tenant"], user, event["occurred_at_us"])
 
-    def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
-        """Drops the days before the window."""
-        self._newest_day = now_ms * 1000 // DAY_US
-        for kind in (SEEN, CLEAN):
-            changes.delete_range(kind, kind + day(self._newest_day - self._dedup_days))
-        if self._persons is not None:
-            changes.delete_range(PERSON, PERSON + day(self._newest_day - self._persons.days))
+    def _govern(self, record: Record, event: dict[str, Any], changes: Changes, out: Outputs) -> None:
+        active = self._policies.of(event["tenant"])
+        consent = self._policies.consent(active, event)
+        if consent != event["consent"]:
+            event = event | {"consent": consent}
+        if consent == "none":
+            self._withhold(record, event, "consent:none", active.version, out)
+            return
+        governed: Step | Feedback
+        if record.topic == STEPS:
+            governed = self._govern_step(cast(Step, event), active, changes, out)
+        else:
+            governed = self._govern_feedback(cast(Feedback, event), active, out)
+        self._report_redactions(record, event, governed, out)
 
-    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
-        """Nothing: results depend on the input alone."""
-
-    def _step(self, step: Step, ruling: ActivePolicy, changes: Changes, out: Outputs) -> Step:
-        governed, clean = govern_step(JOB, step, self._prefix_clean(step, changes), ruling.redactor, ruling.version)
-        out.emit("governed-steps", step["trajectory_id"], governed)
+    def _govern_step(self, step: Step, active: ActivePolicy, changes: Changes, out: Outputs) -> Step:
+        prefix_clean = self._is_prefix_clean(step, changes)
+        governed, clean = govern_step(JOB, step, prefix_clean, active.redactor, active.version)
+        out.emit(GOVERNED_STEPS, step["trajectory_id"], governed)
         if clean:
             changes.put(clean_key(step, step["step_index"], 0), b"")
         return governed
 
+    def _is_prefix_clean(self, step: Step, changes: Changes) -> bool:
+        """Return True if the step that this one continues has a clean context; it may be some days older."""
+        before = shared_step(step)
+        days_back = range(self._context_days + 1)
+        return before is not None and any(changes.get(clean_key(step, before, days)) is not None for days in days_back)
+
     @staticmethod
-    def _feedback(feedback: Feedback, ruling: ActivePolicy, out: Outputs) -> Feedback:
-        governed = govern_feedback(JOB, feedback, ruling.redactor, ruling.version)
-        out.emit("governed-feedback", feedback["trajectory_id"], governed)
+    def _govern_feedback(feedback: Feedback, active: ActivePolicy, out: Outputs) -> Feedback:
+        governed = govern_feedback(JOB, feedback, active.redactor, active.version)
+        out.emit(GOVERNED_FEEDBACK, feedback["trajectory_id"], governed)
         return governed
 
-    def _account(self, record: Record, event: Any, governed: Step | Feedback, out: Outputs) -> None:
-        """Counts and tells what was redacted, if anything was."""
+    def _report_redactions(self, record: Record, event: Any, governed: Step | Feedback, out: Outputs) -> None:
         stamp = governed["governed"]
         assert stamp is not None
-        for rule, times in stamp["redactions"].items():
-            out.count(metrics.REDACTIONS.labels(rule), times)
+        for rule, count in stamp["redactions"].items():
+            out.count(metrics.REDACTIONS.labels(rule), count)
         if stamp["redactions"]:
             self._audit(record, event, "redacted", stamp["redactions"], stamp["policy_version"], out)
 
-    def _withhold(self, record: Record, event: Any, why: str, version: int, out: Outputs) -> None:
+    def _withhold(self, record: Record, event: Any, reason: str, version: int, out: Outputs) -> None:
         out.count(metrics.WITHHELD.labels(record.topic))
-        self._audit(record, event, "withheld", {why: 1}, version, out)
+        self._audit(record, event, "withheld", {reason: 1}, version, out)
 
     @staticmethod
     def _audit(
@@ -172,11 +171,11 @@ class GovernFold:
         found: Mapping[str, int],
         version: int,
         out: Outputs,
-        *place: int,
+        *position: int,
     ) -> None:
-        """Tells what was found and done; `place` tells apart what happens to one event more than once."""
+        """Emit an audit entry; `position` gives repeated actions on one event ids of their own."""
         entry = new_audit_entry(
-            event_id=derived_id(JOB, "audit", action, record.topic, event["event_id"], version, *place),
+            event_id=derived_id(JOB, "audit", action, record.topic, event["event_id"], version, *position),
             occurred_at_us=max(0, record.timestamp_ms) * 1000,
             trajectory_id=event["trajectory_id"],
             source_topic=record.topic,
@@ -187,10 +186,22 @@ class GovernFold:
             found=dict(found),
             job=JOB,
         )
-        out.emit("governance-audit", event["trajectory_id"], entry)
+        out.emit(GOVERNANCE_AUDIT, event["trajectory_id"], entry)
 
-    def _prefix_clean(self, step: Step, changes: Changes) -> bool:
-        """Whether the step that it continues is known to be clean; it may have happened some days before."""
-        before = shared_step(step)
-        days_back = range(self._context_days + 1)
-        return before is not None and any(changes.get(clean_key(step, before, days)) is not None for days in days_back)
+    def end_batch(self, changes: Changes, out: Outputs) -> None:
+        """Do nothing: each event is independent of its batch."""
+
+    def due(self, now_ms: int) -> bool:
+        """Return True once a day, when an old day can be deleted."""
+        return now_ms * 1000 // DAY_US > self._newest_day
+
+    def tick(self, now_ms: int, changes: Changes, out: Outputs) -> None:
+        """Delete the days before the window."""
+        self._newest_day = now_ms * 1000 // DAY_US
+        for kind in (SEEN, CLEAN):
+            changes.delete_range(kind, kind + day(self._newest_day - self._dedup_days))
+        if self._persons is not None:
+            changes.delete_range(PERSON, PERSON + day(self._newest_day - self._persons.days))
+
+    def restore_published(self, event: dict[str, Any], changes: Changes) -> None:
+        """Do nothing: results depend on the input alone."""

@@ -1,9 +1,8 @@
-"""Makes a step or feedback safe to learn from: redaction under rule 6, consent, provenance. Pure.
+"""Build the governed form of a step or feedback: redact texts and their tokens, apply consent, add provenance. Pure.
 
-Token ids spell out the text that they stand for, so redacting text alone would change nothing. Where a redaction
-touched a response, its token ids, logprobs, mask and spans go; where it touched a prompt, the prompt's token ids go,
-and what is left can no longer be laid over tokens at all. The digest of a shared prefix goes with a redacted prefix
-too: somebody who knows all of the prefix but a card number could try card numbers against it.
+Token ids decode to the text, so a redaction must remove them too. A redacted response loses its token ids, logprobs,
+mask and spans. A redacted prompt loses its token ids, and its response the same, because they cannot be aligned any
+more. A redacted prefix also loses its digest: who knows the rest of the prefix could test card numbers against it.
 """
 
 from collections import Counter
@@ -23,15 +22,14 @@ from stepstream.topics.ids import derived_id
 def govern_step(
     job: str, step: Step, prefix_clean: bool, redactor: Redactor, policy_version: int = 0
 ) -> tuple[Step, bool]:
-    """The governed step, and whether its whole context (prompt, shared part included, and response) is clean.
+    """Return the governed step, and True if its context (shared prefix, prompt and response) has no redaction.
 
     Args:
         job: name and version of the job.
         step: a valid step with consent `train` or `analyse`; it is not changed.
-        prefix_clean: whether the step before passed without a redaction in its whole context; of no account where
-            nothing is shared.
-        redactor: makes the pseudonyms.
-        policy_version: version of the tenant's policy that it is governed under; 0: the built-in one.
+        prefix_clean: True if the context of the continued step has no redaction; ignored if nothing is shared.
+        redactor: replaces values by pseudonyms.
+        policy_version: version of the tenant's policy; 0: the built-in one.
     """
     in_prompt: Counter[str] = Counter()
     in_response: Counter[str] = Counter()
@@ -42,7 +40,7 @@ def govern_step(
     redact_tools(governed, redactor, in_prompt)
     if step["error"] is not None:
         governed["error"] = redactor.redact(step["error"], in_response)
-    in_ids: Counter[str] = Counter()  # of these no token tells
+    in_ids: Counter[str] = Counter()  # these fields are not in the tokens
     redact_step_fields(governed, redactor, in_ids)
     inherits = step["prompt_shared_tokens"] > 0 or step["prompt_shared_messages"] > 0
     prefix_dirty = inherits and not prefix_clean
@@ -65,28 +63,28 @@ def govern_step(
 
 
 def govern_feedback(job: str, feedback: Feedback, redactor: Redactor, policy_version: int = 0) -> Feedback:
-    """The governed feedback; `feedback` has consent `train` or `analyse` and is not changed."""
-    found: Counter[str] = Counter()
+    """Return the governed feedback; `feedback` has consent `train` or `analyse` and is not changed."""
+    in_texts: Counter[str] = Counter()
     governed = feedback.copy()
-    redact_feedback(governed, redactor, found)
-    flags = [f"redacted:{rule}" for rule in sorted(found)]
+    redact_feedback(governed, redactor, in_texts)
+    flags = [f"redacted:{rule}" for rule in sorted(in_texts)]
     if feedback["consent"] != "train":
         flags.append(f"consent:{feedback['consent']}")
     in_ids: Counter[str] = Counter()
     redact_feedback_ids(governed, redactor, in_ids)
-    _stamp(governed, job, policy_version, found + in_ids, flags, trainable=not flags)
+    _stamp(governed, job, policy_version, in_texts + in_ids, flags, trainable=not flags)
     return governed
 
 
 def _stamp(
-    governed: Step | Feedback, job: str, version: int, found: "Counter[str]", flags: list[str], *, trainable: bool
+    governed: Step | Feedback, job: str, version: int, redactions: "Counter[str]", flags: list[str], *, trainable: bool
 ) -> None:
     source = governed["event_id"]
     record: Governance = new_governance(
         source_event_id=source,
         job=job,
         policy_version=version,
-        redactions=dict(found),
+        redactions=dict(redactions),
         trainable=trainable,
         flags=flags,
     )

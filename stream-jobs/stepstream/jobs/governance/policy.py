@@ -1,7 +1,7 @@
-"""A tenant's governance policy: what its file says, checked. Pure.
+"""Parse and check the TOML file of a tenant's governance policy. Pure.
 
-The file is TOML; every entry may be left out. docs/governance.md shows one. A policy that cannot be applied is refused
-when it is put up, with a sentence that says which entry is wrong, so that no job meets it.
+Every entry is optional; docs/governance.md shows a file. `stepstream policy apply` rejects an invalid file and names
+the wrong entry, so that no job reads one.
 """
 
 import tomllib
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from stepstream.jobs.redaction import RedactionOptions
 
 FLAGS = ("empty", "looping", "partial_failure", "truncated", "wrong_language")
-"""What `curation.quality` flags; `wrong_language:de` is that of one language."""
+"""Flags of `curation.quality`; `wrong_language:de` is the flag of one language."""
 EVERY_TENANT = "*"
-"""Tenant of the policy for all that have none of their own."""
+"""Tenant of the policy for all tenants without one of their own."""
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be applied; the message says which entry is wrong and what it may be."""
+    """A policy is invalid; the message names the wrong entry and the allowed values."""
 
 
-class Part(BaseModel):
-    """A table of the file; unknown entries are refused, so that a typing error cannot pass for a rule."""
+class Section(BaseModel):
+    """A table of the file. Unknown entries are errors: a typo must not disable a rule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class ConsentPolicy(Part):
-    """`[consent]`: what may be done with records."""
+class ConsentPolicy(Section):
+    """`[consent]`: the permitted use of records."""
 
-    default: Consent = Field("train", description="Consent where nothing was said about tenant, person or agent.")
-    maximum: Consent = Field("train", description="The most that is allowed, whatever was said.")
+    default: Consent = Field("train", description="Consent without a decision about tenant, person or agent.")
+    maximum: Consent = Field("train", description="Upper limit of every consent.")
 
 
-class QualityPolicy(Part):
-    """`[quality]`: which trajectories are not trained on for what they are."""
+class QualityPolicy(Section):
+    """`[quality]`: the trajectories that their quality keeps out of training."""
 
     keep_out: tuple[str, ...] = Field(
         ("empty",),
-        description=f"Flags of quality ({', '.join(FLAGS)}) that keep a trajectory out of training; all are counted "
-        "either way. Learning from one's own work needs failures too.",
+        description=f"Quality flags ({', '.join(FLAGS)}) that keep a trajectory out of training; all flags are "
+        "counted. A policy that learns from its own work needs failures too.",
         strict=False,
     )
     languages: tuple[str, ...] = Field(
@@ -53,22 +53,22 @@ class QualityPolicy(Part):
     )
 
 
-class NearDuplicatePolicy(Part):
-    """`[near_duplicates]`: how many trajectories that are nearly the same may be trained on."""
+class NearDuplicatePolicy(Section):
+    """`[near_duplicates]`: the number of nearly equal trajectories that may be trained on."""
 
-    cap: int = Field(0, ge=0, description="Most trajectories of one cluster; 0: no limit.")
-    threshold: float = Field(0.8, gt=0, le=1, description="Jaccard similarity from which on two are nearly the same.")
-    window: int = Field(10_000, ge=1, description="Newest trajectories of the tenant among which they are looked for.")
+    cap: int = Field(0, ge=0, description="Largest number of trajectories of one cluster; 0: no limit.")
+    threshold: float = Field(0.8, gt=0, le=1, description="Lowest Jaccard similarity of near-duplicates.")
+    window: int = Field(10_000, ge=1, description="Newest trajectories of the tenant that are compared.")
 
 
-class InspectPolicy(Part):
+class InspectPolicy(Section):
     """`[inspect]`: the sampled search for names."""
 
     share: float = Field(0.0, ge=0, le=1, description="Share of trajectories that are searched; 0: none.")
-    hold: bool = Field(True, description="Whether a trajectory with a find is kept out of training until released.")
+    hold: bool = Field(True, description="Keep a trajectory with a name out of training until it is released.")
 
 
-class PolicyFile(Part):
+class PolicyFile(Section):
     """The whole file."""
 
     consent: ConsentPolicy = ConsentPolicy()
@@ -79,10 +79,10 @@ class PolicyFile(Part):
 
     @classmethod
     def parse(cls, document: str) -> Self:
-        """The policy of a file's text; its redaction is not looked at.
+        """Parse a file's text; `redaction_options` checks its `[redaction]` table.
 
         Raises:
-            PolicyError: it is not TOML, or has an entry that is unknown or of the wrong kind.
+            PolicyError: the text is not TOML, or an entry is unknown or of the wrong type.
         """
         try:
             return cls.model_validate(tomllib.loads(document))
@@ -92,12 +92,12 @@ class PolicyFile(Part):
             raise PolicyError(_explain(error)) from None
 
     def redaction_options(self) -> "RedactionOptions":
-        """What its redaction looks for.
+        """Return the options of the `[redaction]` table.
 
         Raises:
-            PolicyError: an entry is wrong, or needs a package that is not installed here.
+            PolicyError: an entry is wrong, or needs a package that is not installed.
         """
-        # Its rules are costly to load, and only who redacts needs them.
+        # Imported here: loading the rules is slow, and few callers redact.
         from stepstream.jobs.redaction import RedactionError, options_of
 
         try:
@@ -107,7 +107,11 @@ class PolicyFile(Part):
 
 
 def check(document: str) -> PolicyFile:
-    """The policy of a file's text, with everything in it looked at; raises `PolicyError`."""
+    """Parse a file's text and check every entry.
+
+    Raises:
+        PolicyError: an entry is wrong, or needs a package that is not installed.
+    """
     policy = PolicyFile.parse(document)
     policy.redaction_options()
     languages = sorted(LANGUAGES)
@@ -118,35 +122,35 @@ def check(document: str) -> PolicyFile:
 
 
 def next_version(policies: Mapping[str, Any], tenant: str) -> int:
-    """Number of a tenant's next policy: above its own, and above the one that may have ruled it so far.
+    """Return the number of a tenant's next policy: above its own and above that for all tenants.
 
-    A policy for all tenants gets a number above every other, so that one record governed twice tells which was later.
+    A policy for all tenants gets a number above all others. So the numbers order two results for one record.
     """
-    ruling = policies.values() if tenant == EVERY_TENANT else [policies.get(tenant), policies.get(EVERY_TENANT)]
-    return 1 + max((record["version"] for record in ruling if record is not None), default=0)
+    earlier = policies.values() if tenant == EVERY_TENANT else [policies.get(tenant), policies.get(EVERY_TENANT)]
+    return 1 + max((record["version"] for record in earlier if record is not None), default=0)
 
 
-def _check_known(entry: str, given: Sequence[str], known: Sequence[str], shown: Sequence[str] = ()) -> None:
-    for name in given:
+def _check_known(entry: str, names: Sequence[str], known: Sequence[str], listed: Sequence[str] = ()) -> None:
+    for name in names:
         if name not in known:
-            raise PolicyError(f"{entry} does not know {name}; it knows {', '.join(shown or known)}")
+            raise PolicyError(f"{entry} does not know {name}; it knows {', '.join(listed or known)}")
 
 
 def _explain(error: ValidationError) -> str:
-    told = []
+    sentences = []
     for fault in error.errors(include_url=False, include_input=False):
         *tables, entry = map(str, fault["loc"])
-        place = ".".join((*tables, entry))
+        path = ".".join((*tables, entry))
         if fault["type"] == "extra_forbidden":
-            told.append(f"{place} is unknown: there are {', '.join(_entries(tables))}")
+            sentences.append(f"{path} is unknown: there are {', '.join(_entries(tables))}")
         else:
-            told.append(f"{place}: {fault['msg'][0].lower()}{fault['msg'][1:]}")
-    return "; ".join(told)
+            sentences.append(f"{path}: {fault['msg'][0].lower()}{fault['msg'][1:]}")
+    return "; ".join(sentences)
 
 
 def _entries(tables: list[str]) -> list[str]:
-    """Names that the file may have at a place."""
-    part: Any = PolicyFile
+    """Return the allowed entries of a table of the file."""
+    section: Any = PolicyFile
     for name in tables:
-        part = part.model_fields[name].annotation
-    return list(part.model_fields)
+        section = section.model_fields[name].annotation
+    return list(section.model_fields)

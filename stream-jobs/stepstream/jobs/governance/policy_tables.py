@@ -1,81 +1,99 @@
-"""What tenants and people have said, as `label` asks for it: the tables of policies, consents and erasures.
+"""Follow the tables of policies, consents and erasures for the `govern`, `inspect` and `label` jobs."""
 
-x
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stepstream.config import Settings
-from stepstream.crypto.erasures import Erased
+from stepstream.crypto.erasures import ErasureCheck
 from stepstream.jobs.governance.active_policy import ActivePolicies, ActivePolicy, CannotGovern
-from stepstream.jobs.governance.consent import stricter, strictest
+from stepstream.jobs.governance.consent import strictest_consent, strictest_of
 from stepstream.jobs.governance.policy import EVERY_TENANT, NearDuplicatePolicy, PolicyFile, QualityPolicy
 from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
 from stepstream.jobs.runtime.retry import retry_while
+from stepstream.topics.catalogue import CONSENTS, ERASURES, POLICIES
+from stepstream.topics.table import Table
 
-POLICIES, CONSENTS, ERASURES = "policies", "consents", "erasures"
 _BUILT_IN = QualityPolicy(), NearDuplicatePolicy()
+_READ_S = 2.0
 
 
 class TablePolicies(FollowedTables):
-    """Follows the three tables; close it, or use it as a context manager."""
+    """`TrajectoryPolicies` from the three tables. Close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
-        """Begins to follow; ask only after `wait`."""
+        """Start to follow; read only after `wait`."""
         super().__init__(settings, POLICIES, CONSENTS, ERASURES)
         self._policies, self._consents, self._erasures = self._tables
-        self._erased = Erased(settings, self._erasures)
-        self._read: dict[str, tuple[QualityPolicy, NearDuplicatePolicy]] = {}
+        self._erased = ErasureCheck(settings, self._erasures)
+        self._parsed: dict[str, tuple[QualityPolicy, NearDuplicatePolicy]] = {}
         self._fingerprint = 0
-        self._watch(self._consents, self._erasures)
+        self._note_changes_of(self._consents, self._erasures)
 
-    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
-        """What stands about a trajectory.
+    def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
+        """As `TrajectoryPolicies.of`.
 
         Raises:
-            SettingsError: there are erasures, and no master key by which to know whose they are.
+            SettingsError: there are erasures, but no master key to identify their persons.
         """
-        quality, near = self._policy(tenant)
-        said = [strictest(self._consents, tenant, user, agent) for user in (None, *users)]
+        quality, near_duplicates = self._policy(tenant)
+        decisions = [strictest_consent(self._consents, tenant, user, agent) for user in (None, *users)]
         return TrajectoryPolicy(
-            consent=stricter("train", *(consent for consent in said if consent is not None)),
+            consent=strictest_of("train", *(consent for consent in decisions if consent is not None)),
             erased=any(self._erased(tenant, user, started_us) for user in users),
             keep_out=quality.keep_out,
             languages=quality.languages,
-            signs=near.cap > 0,
+            signs=near_duplicates.cap > 0,
         )
 
-    def fingerprint(self) -> int:
-        """Names all consent and all erasures as of now."""
-        if self._news():
-            known = [(k, r["event_id"]) for t in (self._consents, self._erasures) for k, r in t.items().items()]
-            self._fingerprint = fingerprint_of(sorted(known))
-        return self._fingerprint
-
     def _policy(self, tenant: str) -> tuple[QualityPolicy, NearDuplicatePolicy]:
-        """What the tenant's policy says, or the one for every tenant, or the built-in one."""
+        """Return the tables of the tenant's policy, else of the one for every tenant, else of the built-in one."""
         policy = self._policies.get(tenant) or self._policies.get(EVERY_TENANT)
         if policy is None:
             return _BUILT_IN
-        known = self._read.get(policy["event_id"])
-        if known is None:
-            parsed = PolicyFile.parse(policy["document"])
-            known = self._read[policy["event_id"]] = (parsed.quality, parsed.near_duplicates)
-        return known
+        parsed = self._parsed.get(policy["event_id"])
+        if parsed is None:
+            file = PolicyFile.parse(policy["document"])
+            parsed = self._parsed[policy["event_id"]] = (file.quality, file.near_duplicates)
+        return parsed
+
+    def fingerprint(self) -> int:
+        """As `TrajectoryPolicies.fingerprint`."""
+        if self._take_change():
+            entries = [(k, r["event_id"]) for t in (self._consents, self._erasures) for k, r in t.items().items()]
+            self._fingerprint = fingerprint_of(sorted(entries))
+        return self._fingerprint
 
 
 class RetryingPolicies:
-    """Waits where a policy cannot be applied, until it is another one or the work is taken away."""
+    """Policies that wait while one cannot be applied, until it is replaced or the work is cancelled."""
 
-    def __init__(self, rulings: ActivePolicies, cancelled: Callable[[], bool]) -> None:
-        self._rulings, self._cancelled = rulings, cancelled
-        self.consent = rulings.consent
+    def __init__(self, policies: ActivePolicies, cancelled: Callable[[], bool]) -> None:
+        self._policies, self._cancelled = policies, cancelled
+        self.consent = policies.consent
 
     def of(self, tenant: str) -> ActivePolicy:
-        """How a tenant's records are governed.
+        """Return a tenant's active policy; block until it can be applied.
 
         Raises:
-            Abandoned: asked to give up while waiting.
+            Cancelled: the work was cancelled while waiting.
         """
-        return retry_while(lambda: self._rulings.of(tenant), CannotGovern, self._cancelled)
+        return retry_while(lambda: self._policies.of(tenant), CannotGovern, self._cancelled)
+
+
+class _NotRead(Exception):
+    """A table is not read completely."""
+
+
+def wait_until_read(tables: Iterable[Table], cancelled: Callable[[], bool]) -> None:
+    """Block until tables of policies, consents or erasures are read completely.
+
+    Raises:
+        Cancelled: `cancelled` became true while waiting.
+    """
+
+    def check(table: Table) -> None:
+        if not table.wait_current(_READ_S):
+            raise _NotRead("policies and consents are not read yet, so events wait: is Kafka up?")
+
+    for table in tables:
+        retry_while(lambda table=table: check(table), _NotRead, cancelled)  # type: ignore[misc]

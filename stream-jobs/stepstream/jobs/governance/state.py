@@ -1,4 +1,4 @@
-"""What `govern` remembers in a partition's state: the keys, in buckets by day so that an old day is dropped at once."""
+"""Build the keys of `govern`'s state, in buckets by day so that an old day is deleted at once; find persons in it."""
 
 import hashlib
 import struct
@@ -9,51 +9,35 @@ from stepstream.crypto.sealing import is_erased
 from stepstream.jobs.runtime.outputs import Outputs
 from stepstream.jobs.runtime.record import InvalidRecord, Record
 from stepstream.jobs.runtime.state import Changes
+from stepstream.topics.catalogue import GOVERNED_FEEDBACK
 from stepstream.topics.events import Step, new_feedback
 
 DAY_US = 24 * 3600 * 1_000_000
 _DAY_MS = DAY_US // 1000
 SEEN, CLEAN, PERSON = b"e", b"p", b"w"
-"""Ids of events; steps with a clean context; whom the steps of a trajectory name."""
-_SEALED_AS = "governed-feedback"
-_SAYING = ("category", "comment", "demonstration")
+"""Key prefixes: ids of seen events; steps with a clean context; persons that the steps of a trajectory name."""
+_CONTENT_FIELDS = ("category", "comment", "demonstration")
 _DAY = struct.Struct(">I")
 _INDEX = struct.Struct(">i")
 
 
-def day(number: int) -> bytes:
-    """A day since the Unix epoch as it stands in keys."""
-    return _DAY.pack(max(0, number))
+class TrajectoryPersons:
+    """The persons that the steps of a trajectory name. Feedback there that names nobody belongs to them.
 
-
-def seen_key(event: Any) -> bytes:
-    """Tells an event from every other; what another tenant sends under the same id is another event."""
-    whose = event["tenant"].encode("utf-8", "surrogatepass")
-    identity = hashlib.blake2b(uuid.UUID(event["event_id"]).bytes + whose, digest_size=16).digest()
-    return SEEN + _bucket(event) + identity
-
-
-def clean_key(step: Step, index: int, days_back: int) -> bytes:
-    """Stands for a step of the same trajectory whose whole context is clean."""
-    return CLEAN + _bucket(step, days_back) + _trajectory(step) + _INDEX.pack(index)
-
-
-class Persons:
-    """Whom the steps of a trajectory name: what names nobody there is about them too, and sealed under their key.
-
-    A name is kept sealed under that key as well, so that it goes with its person.
+    A name is stored sealed under its person's key, so that an erasure makes it unreadable.
     """
 
     def __init__(self, days: int) -> None:
-        """`days` is how many days before, by the log's time, a step may have come."""
+        """`days` is the largest age of a step, in days of the log's time."""
         self.days = days
 
-    def note(self, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
-        """Remembers the person of a step, where its record is the first of the day that names one."""
+    def add(self, step: Step, record: Record, changes: Changes, out: Outputs) -> None:
+        """Store the person of a step, if its record is the first of the trajectory and day that names one."""
         key = PERSON + day(record.timestamp_ms // _DAY_MS) + _trajectory(step)
         if step["user"] is None or changes.get(key) is not None:
             return
-        named = new_feedback(
+        # A feedback record, because the codec seals records of topics only.
+        carrier = new_feedback(
             event_id=step["event_id"],
             occurred_at_us=step["occurred_at_us"],
             producer="",
@@ -64,34 +48,51 @@ class Persons:
             name="",
             source="",
         )
-        changes.put(key, out.sealed(_SEALED_AS, named))
+        changes.put(key, out.seal(GOVERNED_FEEDBACK, carrier))
 
     def of(self, feedback: Any, record: Record, changes: Changes, out: Outputs) -> str | Literal[False] | None:
-        """The person whom feedback that names nobody, and says something, is about.
+        """Find the person of feedback that has content but names nobody.
 
         Returns:
-            None where nobody is known, False where that person was erased.
+            The person; None if unknown or not needed; False if the person was erased.
         """
-        if feedback["user"] is not None or all(feedback[name] is None for name in _SAYING):
+        if feedback["user"] is not None or all(feedback[name] is None for name in _CONTENT_FIELDS):
             return None
         today, trajectory = record.timestamp_ms // _DAY_MS, _trajectory(feedback)
         for number in range(today - self.days, today + 1):
-            kept = changes.get(PERSON + day(number) + trajectory)
-            if kept is not None:
+            sealed = changes.get(PERSON + day(number) + trajectory)
+            if sealed is not None:
                 try:
-                    named = out.opened(_SEALED_AS, kept)
+                    carrier = out.open(GOVERNED_FEEDBACK, sealed)
                 except InvalidRecord:
                     continue
-                return False if is_erased(named) else named["user"]
+                return False if is_erased(carrier) else carrier["user"]
         return None
 
 
+def seen_key(event: Any) -> bytes:
+    """Return the key of an event; the same id from another tenant is another event."""
+    tenant = event["tenant"].encode("utf-8", "surrogatepass")
+    identity = hashlib.blake2b(uuid.UUID(event["event_id"]).bytes + tenant, digest_size=16).digest()
+    return SEEN + _bucket(event) + identity
+
+
+def clean_key(step: Step, index: int, days_back: int) -> bytes:
+    """Return the key that marks step `index` of the trajectory, `days_back` days before `step`, as clean."""
+    return CLEAN + _bucket(step, days_back) + _trajectory(step) + _INDEX.pack(index)
+
+
+def day(number: int) -> bytes:
+    """Encode a day since the Unix epoch for a key."""
+    return _DAY.pack(max(0, number))
+
+
 def _bucket(event: Any, days_back: int = 0) -> bytes:
-    """The day of the event by its own telling: the same for each copy of it."""
+    """Encode the day of the event's own time, which is the same in each copy of it."""
     return day(event["occurred_at_us"] // DAY_US - days_back)
 
 
 def _trajectory(event: Any) -> bytes:
-    # With the tenant: somebody else's trajectory of the same name must vouch for nothing.
-    whose = f"{event['tenant']}\x00{event['trajectory_id']}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(whose, digest_size=16).digest()
+    # With the tenant: another tenant may use the same trajectory id.
+    identity = f"{event['tenant']}\x00{event['trajectory_id']}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(identity, digest_size=16).digest()

@@ -1,6 +1,6 @@
-"""What stands about a trajectory beside its own events: its tenant's policy, consent, erasure. Pure.
+"""Describe the decisions about a trajectory that its own events do not contain: policy, consent, erasure. Pure.
 
-`rules.py` reads it from the compacted topics; here is what `label` makes of it.
+`policy_tables.py` reads them from compacted topics; the `label` job applies them.
 """
 
 from collections.abc import Sequence
@@ -12,45 +12,48 @@ from stepstream.topics.events import Consent
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryPolicy:
-    """The ordinary case is the default: everything allowed, nothing asked for."""
+    """The decisions about one trajectory. The defaults allow everything and request nothing."""
 
     consent: Consent = "train"
-    """What is allowed from now on, for what is stored too; the events' own consent counts beside it."""
+    """Permitted use, also of stored records; the consent in the events limits it further."""
     erased: bool = False
-    """Whether somebody in it was erased."""
+    """True if a person of the trajectory was erased."""
     keep_out: tuple[str, ...] = ("empty",)
-    """Reasons of quality that the policy keeps out of training; the built-in one: what holds nothing at all."""
+    """Quality flags that keep the trajectory out of training; the built-in policy keeps out only empty ones."""
     languages: tuple[str, ...] = ()
-    """Languages that responses should be written in; empty: any."""
+    """Languages (ISO 639-1) in which responses should be written; empty: any."""
     signs: bool = False
-    """Whether near-duplicates are capped, so that a signature is wanted."""
+    """True if the label needs a signature, because near-duplicates are capped."""
 
     def inputs(self) -> dict[str, Any]:
-        """What differs from the ordinary case, for the digest of a label's inputs."""
-        ordinary = TrajectoryPolicy()
+        """Return the fields that differ from the defaults, for the digest of a label's inputs.
+
+        Digests on the log contain the field names: do not rename the fields.
+        """
+        default = TrajectoryPolicy()
         names = ("consent", "keep_out", "languages", "signs")
-        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(ordinary, name)}
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
 
 
 class TrajectoryPolicies(Protocol):
-    """Where a fold asks what stands. Safe to ask from the fold's thread at any time."""
+    """Looks up decisions about trajectories. Call it from the fold's thread at any time."""
 
-    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
-        """What stands about a trajectory that began at `started_us`."""
+    def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
+        """Return the decisions about a trajectory that began at `started_us`."""
         ...
 
     def fingerprint(self) -> int:
-        """Names all consent and all erasures as of now; another number: what is stored has to be looked at again."""
+        """Return a hash of all consents and erasures; when it changes, stored trajectories must be checked again."""
         ...
 
 
 class NoPolicies:
-    """Everything is allowed: nobody has said anything."""
+    """Allows everything."""
 
-    def standing(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
-        """The ordinary case."""
+    def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
+        """Return the defaults."""
         return TrajectoryPolicy()
 
     def fingerprint(self) -> int:
-        """As if the tables were empty."""
+        """Return 0, as for empty tables."""
         return 0

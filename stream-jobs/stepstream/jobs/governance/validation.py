@@ -1,4 +1,4 @@
-"""Whether a step or feedback keeps the protocol's promises. Pure; a breach raises `InvalidRecord` without the content."""
+"""Validate steps and feedback against the protocol. Pure; errors never contain the record's content."""
 
 import math
 import uuid
@@ -8,19 +8,19 @@ from typing import Any
 from stepstream.jobs.runtime.record import InvalidRecord
 
 _POSITIVE_LOGPROB = 1e-4
-"""Rounding may put the logprob of a certain token this far above 0."""
+"""Largest logprob that rounding can cause for a certain token."""
 _EARLIEST_US = 946_684_800_000_000
-"""2000-01-01: an older time is a unit error."""
+"""2000-01-01. An earlier time is a unit error."""
 _LONGEST_ID = 512
 LARGEST_AMOUNT = 1e15
-"""A larger value, time or price is a unit error, and sums of such would overflow."""
+"""Largest value, time or price. A larger one is a unit error, and sums could overflow."""
 
 
 def check_envelope(record: Mapping[str, Any], key: bytes | None, now_us: int, max_future_us: int) -> None:
-    """What steps and feedback have in common: key, identity, time.
+    """Check the key, the identity and the time of a step or feedback.
 
     Raises:
-        Refused: `wrong_key` or `invalid`.
+        InvalidRecord: `wrong_key` or `invalid`.
     """
     trajectory_id = record["trajectory_id"]
     if not trajectory_id or len(trajectory_id) > _LONGEST_ID:
@@ -35,10 +35,10 @@ def check_envelope(record: Mapping[str, Any], key: bytes | None, now_us: int, ma
 
 
 def check_step(step: Mapping[str, Any]) -> None:
-    """The promises of a step.
+    """Check the fields of a step.
 
     Raises:
-        Refused: `invalid`, with the field and what is wrong with it.
+        InvalidRecord: `invalid`, with the field and its fault.
     """
     _require(step["step_index"] >= 0, "step_index is negative")
     _require(
@@ -56,7 +56,7 @@ def check_step(step: Mapping[str, Any]) -> None:
     _require(
         not step["loss_mask"] or len(step["loss_mask"]) == len(ids), "loss_mask has another length than the response"
     )
-    # Finite terms have a finite sum (they are single precision), others have not.
+    # The sum is finite only if every term is: the terms are single precision, so finite ones cannot overflow.
     _require(math.isfinite(sum(logprobs)), "a logprob is not finite")
     _require(not logprobs or max(logprobs) <= _POSITIVE_LOGPROB, "a logprob is positive")
     _require(not ids or min(ids) >= 0, "a response token id is negative")
@@ -73,10 +73,10 @@ def check_step(step: Mapping[str, Any]) -> None:
 
 
 def check_feedback(feedback: Mapping[str, Any]) -> None:
-    """The promises of feedback.
+    """Check the fields of feedback.
 
     Raises:
-        Refused: `invalid`, with the field and what is wrong with it.
+        InvalidRecord: `invalid`, with the field and its fault.
     """
     _require(bool(feedback["name"]), "name is empty")
     _check_amount("value", feedback["value"])
@@ -92,12 +92,12 @@ def _check_amount(field: str, amount: float | None) -> None:
 
 
 def _check_spans(spans: list[Mapping[str, Any]], tokens: int) -> None:
-    at = 0
+    end = 0
     for span in spans:
-        _require(span["start"] == at and span["end"] > at, "policy_spans have gaps, overlaps or are out of order")
+        _require(span["start"] == end and span["end"] > end, "policy_spans have gaps, overlaps or are out of order")
         _require(span["version"] >= 0, "a policy span has a negative version")
-        at = span["end"]
-    _require(not spans or at == tokens, "policy_spans do not cover the response tokens")
+        end = span["end"]
+    _require(not spans or end == tokens, "policy_spans do not cover the response tokens")
 
 
 def _check_uuid(field: str, text: str) -> None:
@@ -108,6 +108,6 @@ def _check_uuid(field: str, text: str) -> None:
     _require(canonical, f"{field} is not a UUID")
 
 
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
+def _require(is_valid: bool, reason: str) -> None:
+    if not is_valid:
         raise InvalidRecord("invalid", reason)

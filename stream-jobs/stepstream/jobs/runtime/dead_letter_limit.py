@@ -46,8 +46,8 @@ class DeadLetterLimit:
                     self._add_record(tenant, is_dead)
         if len(self._window) < WINDOW or self._dead_in_window <= self._limit * WINDOW:
             return
-        tenant = self._responsible_tenant()
-        if tenant is None:
+        responsible = self._responsible_tenant()
+        if responsible is None:
             raise Fatal(
                 f"{self._dead_in_window} of the last {WINDOW} records were dead letters; jobs.dead_letter_share = "
                 f"{self._limit:g} allows fewer: read the dead-letters topic, fix the producer, or raise "
@@ -60,7 +60,7 @@ class DeadLetterLimit:
                 "dead-letters topic and fix that producer",
                 self._dead_in_window,
                 WINDOW,
-                f"tenant {tenant!r}" if tenant else "records that name no tenant or cannot be decoded",
+                f"tenant {responsible!r}" if responsible else "records that name no tenant or cannot be decoded",
             )
 
     def _add_record(self, tenant: str, is_dead: bool) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 from stepstream.config import Settings
 from stepstream.topics.table import RejectionOf, Table
@@ -20,6 +20,9 @@ class FollowedTables(AbstractContextManager["FollowedTables"]):
     def wait(self, cancelled: Callable[[], bool]) -> bool:
         """Block until every table is complete. Return False if `cancelled` becomes true first."""
         return all(table.wait_until_current(cancelled) for table in self._tables)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

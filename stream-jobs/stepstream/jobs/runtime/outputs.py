@@ -12,13 +12,12 @@ from stepstream.config import Settings
 from stepstream.jobs.runtime import metrics
 from stepstream.jobs.runtime.record import InvalidRecord, Record, RecordOrigin
 from stepstream.jobs.runtime.retry import Cancelled
-from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.catalogue import DEAD_LETTERS, TOPICS
 from stepstream.topics.codec import Codec, CodecError, Unencodable
 from stepstream.topics.events import new_dead_letter
 from stepstream.topics.ids import derived_id
 from stepstream.topics.producer import EventProducer
 
-DEAD_LETTERS = "dead-letters"
 _KEY_BYTES = 9_000
 _REASON_CHARACTERS = 500
 _OVERHEAD_BYTES = 2_048

@@ -1,4 +1,4 @@
-"""The policy file: what it may say, and what a wrong entry is told."""
+"""The policy file: every entry is read, and an error names the wrong one."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_every_flag_and_language_may_be_named() -> None:
     assert check(f"[quality]\nkeep_out = {flags}\nlanguages = ['ja', 'tr']").quality.keep_out == tuple(flags)
 
 
-def test_versions_rise_above_whatever_ruled_before() -> None:
+def test_a_new_version_is_above_all_versions_that_applied_before() -> None:
     policies = {"a": {"version": 4}, "*": {"version": 6}}
     assert next_version({}, "a") == 1
     assert next_version({"a": {"version": 4}}, "a") == 5
@@ -56,7 +56,7 @@ def test_versions_rise_above_whatever_ruled_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "message"),
     [
         ("x=", "not TOML"),
         ("[consnt]", "consnt is unknown: there are consent, redaction, quality"),
@@ -71,7 +71,7 @@ def test_versions_rise_above_whatever_ruled_before() -> None:
         ("[quality]\nlanguages = ['english']", "quality.languages does not know english; it knows ar, de, el, en"),
     ],
 )
-def test_a_wrong_entry_is_named(document: str, said: str) -> None:
+def test_a_wrong_entry_is_named(document: str, message: str) -> None:
     with pytest.raises(PolicyError) as fault:
         check(document)
-    assert said in str(fault.value)
+    assert message in str(fault.value)

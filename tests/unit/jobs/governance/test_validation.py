@@ -1,4 +1,4 @@
-"""Each promise of the protocol, broken once."""
+"""Each rule of the protocol is checked."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ SPAN: dict[str, Any] = {"model": "demo", "version": 3}
 SLOW = new_tool_call(call_id="c", name="get", arguments="{}", duration_ms=math.nan)
 
 
-def test_sound_events_pass() -> None:
+def test_valid_events_pass() -> None:
     for step in make_steps("t"):
         check_step(step)
         check_envelope(step, b"t", T0_US + 10_000_000, 0)
@@ -58,7 +58,7 @@ def test_sound_events_pass() -> None:
         ({"response": new_message(role="assistant", tool_calls=[SLOW])}, "of a tool call is not finite"),
     ],
 )
-def test_a_broken_step_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_an_invalid_step_is_rejected(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRecord, match=reason) as refused:
         check_step(make_steps("t")[0] | fields)
     assert refused.value.error == "invalid"
@@ -76,7 +76,7 @@ def test_a_broken_step_is_refused(fields: dict[str, Any], reason: str) -> None:
         ({"retracts": "that one"}, "retracts"),
     ],
 )
-def test_broken_feedback_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_invalid_feedback_is_rejected(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRecord, match=reason):
         check_feedback(make_feedback("t") | fields)
 
@@ -94,14 +94,14 @@ def test_broken_feedback_is_refused(fields: dict[str, Any], reason: str) -> None
         ({"governed": {"job": "govern@1"}}, b"t", "invalid"),
     ],
 )
-def test_a_broken_envelope_is_refused(fields: dict[str, Any], key: bytes | None, error: str) -> None:
+def test_an_invalid_envelope_is_rejected(fields: dict[str, Any], key: bytes | None, error: str) -> None:
     with pytest.raises(InvalidRecord) as refused:
         check_envelope(make_steps("t")[0] | fields, key, T0_US + 1_000_000, 300_000_000)
     assert refused.value.error == error
 
 
 @given(st.text(max_size=50))
-def test_a_reason_never_holds_the_content(secret: str) -> None:
+def test_a_reason_never_contains_the_content(secret: str) -> None:
     step = make_steps("t", event_id=f"secret-{secret}")[0]
     with pytest.raises(InvalidRecord) as refused:
         check_envelope(step, b"t", T0_US + 1_000_000, 0)

@@ -1,4 +1,4 @@
-"""Rule 6: where text is redacted, the tokens that spell it go too; and what else `govern` makes of a record."""
+"""The `govern` fold: contexts, persons, consent, policies, duplicates, erasures and dead letters."""
 
 import hashlib
 import json
@@ -14,21 +14,17 @@ from stream_records import T0_US, make_ending, make_feedback, make_steps
 from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicies, CannotGovern
 from stepstream.jobs.governance.fold import GovernFold
-from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
-from stepstream.jobs.governance.state import Persons
-from stepstream.jobs.redaction import Redactor
+from stepstream.jobs.governance.state import TrajectoryPersons
 from stepstream.jobs.runtime.record import Record
-from stepstream.topics.events import Consent, new_consent_change, new_message, new_policy, new_tool_call
+from stepstream.topics.events import Consent, new_consent_change, new_message, new_policy
 from stepstream.topics.ids import derived_id
 
-REDACTOR = Redactor(b"key")
-RULINGS = ActivePolicies(b"key", {}, {})
+POLICIES = ActivePolicies(b"key", {}, {})
 MAIL = "ada@example.org"
-TOKENS = ("response_token_ids", "response_logprobs", "loss_mask", "policy_spans")
 
 
 class GovernRun(FoldRun):
-    """A run whose audit is kept apart from what it lets pass."""
+    """A run that collects audit entries apart from the other outputs."""
 
     def __init__(self, fold: GovernFold, state: MemoryState) -> None:
         super().__init__(JOB, fold, state)
@@ -40,95 +36,49 @@ class GovernRun(FoldRun):
         return [output for output in outputs if output[0] != "governance-audit"]
 
 
-def fold_run(state: MemoryState | None = None, rulings: Any = None, **limits: Any) -> GovernRun:
+def fold_run(state: MemoryState | None = None, policies: Any = None, **limits: Any) -> GovernRun:
     values: dict[str, Any] = {"dedup_days": 7, "max_future_s": 300.0, "now_us": lambda: T0_US + 600_000_000} | limits
-    return GovernRun(GovernFold(rulings or RULINGS, **values), state or MemoryState())
+    return GovernRun(GovernFold(policies or POLICIES, **values), state or MemoryState())
 
 
 def policy(document: str, tenant: str = "default", version: int = 1) -> dict[str, Any]:
-    """The table of policies with one in it."""
-    made = new_policy(
+    """Return a table with one policy."""
+    record = new_policy(
         event_id=f"{tenant}@{version}", occurred_at_us=T0_US, tenant=tenant, version=version, document=document
     )
-    return {tenant: made}
+    return {tenant: record}
 
 
-def test_a_clean_step_keeps_everything() -> None:
-    step = make_steps("t")[1]
-    governed, clean = govern_step(JOB, step, True, REDACTOR)
-    assert clean
-    stamp = {"source_event_id": step["event_id"], "job": JOB, "policy_version": 0}
-    stamp |= {"redactions": {}, "trainable": True, "flags": []}
-    assert governed == step | {"event_id": derived_id(JOB, step["event_id"]), "governed": stamp}
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        new_message(role="assistant", content=f"write to {MAIL}"),
-        new_message(
-            role="assistant", tool_calls=[new_tool_call(call_id="1", name="m", arguments=f'{{"to":"{MAIL}"}}')]
-        ),
-        new_message(
-            role="assistant",
-            tool_calls=[new_tool_call(call_id="1", name="m", arguments="{}", result=f"sent to {MAIL}")],
-        ),
-    ],
-)
-def test_a_redacted_response_loses_its_tokens(response: Any) -> None:
-    step = make_steps("t", response=response, loss_mask=[True] * 4)[1]
-    governed, clean = govern_step(JOB, step, True, REDACTOR)
-    assert not clean
-    assert MAIL not in json.dumps(governed)
-    assert all(governed[field] == [] for field in TOKENS)  # type: ignore[literal-required]
-    assert governed["prompt_token_ids"] == step["prompt_token_ids"]
-    assert governed["fidelity"] == "text"
-    assert governed["governed"] is not None
-    assert governed["governed"]["redactions"] == {"email": 1}
-    assert governed["governed"]["flags"] == ["redacted:email"]
-    assert not governed["governed"]["trainable"]
-
-
-def test_a_redacted_prompt_loses_all_tokens_and_its_digest() -> None:
-    step = make_steps("t", messages=[new_message(role="user", content=f"I am {MAIL}")])[1]
-    governed, clean = govern_step(JOB, step, True, REDACTOR)
-    assert not clean
-    assert MAIL not in json.dumps(governed)
-    assert all(governed[field] == [] for field in (*TOKENS, "prompt_token_ids"))  # type: ignore[literal-required]
-    assert governed["prompt_shared_digest"] is None
-    assert governed["prompt_shared_tokens"] == 0
-
-
-def test_feedback_that_names_nobody_is_about_whom_its_trajectory_names() -> None:
+def test_feedback_without_a_person_belongs_to_the_person_of_its_trajectory() -> None:
     day_ms, now_ms = 86_400_000, T0_US // 1000
-    ours: dict[str, Any] = {"comment": "she churned"}
-    run = fold_run(persons=Persons(7))
+    comment: dict[str, Any] = {"comment": "she churned"}
+    run = fold_run(persons=TrajectoryPersons(7))
     [step] = make_steps("t", 1, user="ada")
     [other] = make_steps("u", 1)
-    given = [
+    feedbacks = [
         make_feedback("t", number=1),
-        make_feedback("t", number=2, **ours),
-        make_feedback("t", number=3, user="bob", **ours),
-        make_feedback("t", number=4, tenant="theirs", **ours),
-        make_feedback("u", number=5, **ours),
+        make_feedback("t", number=2, **comment),
+        make_feedback("t", number=3, user="bob", **comment),
+        make_feedback("t", number=4, tenant="other", **comment),
+        make_feedback("u", number=5, **comment),
     ]
     run.feed([run.record("steps", each, at_ms=now_ms) for each in (step, other)])
-    outputs = run.feed([run.record("feedback", feedback, at_ms=now_ms + 7 * day_ms) for feedback in given])
+    outputs = run.feed([run.record("feedback", feedback, at_ms=now_ms + 7 * day_ms) for feedback in feedbacks])
     assert [event["user"] for _, _, event in outputs] == [None, "ada", "bob", None, None]
     run.tick(now_ms + 8 * day_ms)
-    later = run.record("feedback", make_feedback("t", number=6, **ours), at_ms=now_ms + 7 * day_ms)
+    later = run.record("feedback", make_feedback("t", number=6, **comment), at_ms=now_ms + 7 * day_ms)
     assert [event["user"] for _, _, event in run.feed([later])] == [None]
 
 
-def test_what_two_tenants_send_under_one_id_are_two_events() -> None:
+def test_the_same_event_id_from_two_tenants_is_two_events() -> None:
     run = fold_run()
     [step] = make_steps("t", 1)
-    outputs = run.feed([run.record("steps", step | {"tenant": tenant}) for tenant in ("ours", "theirs", "ours")])
-    assert [event["tenant"] for _, _, event in outputs] == ["ours", "theirs"]
+    outputs = run.feed([run.record("steps", step | {"tenant": tenant}) for tenant in ("one", "other", "one")])
+    assert [event["tenant"] for _, _, event in outputs] == ["one", "other"]
     assert [entry["action"] for entry in run.audit] == ["duplicate"]
 
 
-def test_the_digest_of_a_redacted_prefix_goes_with_all_later_steps() -> None:
+def test_steps_after_a_redacted_prefix_lose_its_digest_and_their_tokens() -> None:
     run = fold_run()
     steps = make_steps("t", 4)
     steps[1]["messages"] = [new_message(role="user", content=MAIL)]
@@ -139,20 +89,20 @@ def test_the_digest_of_a_redacted_prefix_goes_with_all_later_steps() -> None:
     assert [event["governed"]["trainable"] for event in outputs] == [True, False, False, False]
 
 
-def test_what_is_found_in_a_tools_definition_takes_the_tokens_that_it_is_rendered_into() -> None:
+def test_a_redacted_tool_definition_removes_the_tokens_of_all_steps() -> None:
     run = fold_run()
     steps = make_steps("t", 3)
     tool = {"type": "function", "function": {"name": "write", "description": f"Writes to {MAIL}."}}
     steps[0]["tool_definitions"] = json.dumps([tool])
     outputs = [event for step in steps for _, _, event in run.feed([run.record("steps", step)])]
     assert MAIL not in json.dumps(outputs)
-    (kept,) = json.loads(outputs[0]["tool_definitions"])
-    assert kept["function"]["description"].startswith("Writes to <EMAIL:")
+    (tool_definition,) = json.loads(outputs[0]["tool_definitions"])
+    assert tool_definition["function"]["description"].startswith("Writes to <EMAIL:")
     assert [event["governed"]["flags"] for event in outputs] == [["redacted:email"], *[["redacted:prefix"]] * 2]
     assert not any(event["prompt_token_ids"] or event["response_token_ids"] for event in outputs)
 
 
-def test_a_step_that_shares_nothing_after_a_redaction_is_free_of_it() -> None:
+def test_a_step_that_shares_no_prefix_after_a_redaction_is_trainable() -> None:
     run = fold_run()
     dirty, fresh = make_steps("t", 2)
     dirty["messages"] = [new_message(role="user", content=MAIL)]
@@ -161,7 +111,7 @@ def test_a_step_that_shares_nothing_after_a_redaction_is_free_of_it() -> None:
     assert outputs[1][2]["governed"]["trainable"]
 
 
-def test_a_step_before_whose_predecessor_was_seen_fails_closed() -> None:
+def test_a_step_that_arrives_before_its_predecessor_is_not_trainable() -> None:
     run = fold_run()
     first, second = make_steps("t", 2)
     [(_, _, late)] = run.feed([run.record("steps", second)])
@@ -171,7 +121,7 @@ def test_a_step_before_whose_predecessor_was_seen_fails_closed() -> None:
     assert early["governed"]["trainable"]
 
 
-def test_a_branch_inherits_from_the_step_that_it_continues_and_no_other() -> None:
+def test_a_branch_inherits_only_from_the_step_that_it_continues() -> None:
     run = fold_run()
     steps = make_steps("t", 5)
     steps[1]["response"] = new_message(role="assistant", content=f"ask {MAIL}")
@@ -183,7 +133,7 @@ def test_a_branch_inherits_from_the_step_that_it_continues_and_no_other() -> Non
     assert outputs[3]["governed"]["flags"] == ["redacted:prefix"]
 
 
-def test_a_trajectory_over_midnight_keeps_its_prefix() -> None:
+def test_a_trajectory_that_crosses_midnight_keeps_its_prefix() -> None:
     run = fold_run(now_us=lambda: T0_US + 2 * 86_400_000_000)
     before, after = make_steps("t", 2)
     after["occurred_at_us"] += 86_400_000_000
@@ -192,7 +142,7 @@ def test_a_trajectory_over_midnight_keeps_its_prefix() -> None:
 
 
 @pytest.mark.parametrize(("days", "trainable"), [(6, True), (7, True), (8, False)])
-def test_a_trajectory_may_rest_for_as_long_as_events_are_remembered(days: int, trainable: bool) -> None:
+def test_a_trajectory_may_pause_for_as_long_as_state_is_kept(days: int, trainable: bool) -> None:
     now = [T0_US]
     run = fold_run(now_us=lambda: now[0])
     before, after = make_steps("t", 2)
@@ -205,7 +155,7 @@ def test_a_trajectory_may_rest_for_as_long_as_events_are_remembered(days: int, t
     assert governed["governed"]["flags"] == ([] if trainable else ["redacted:prefix"])
 
 
-def test_a_clean_step_of_another_tenant_vouches_for_nothing() -> None:
+def test_a_clean_step_of_another_tenant_does_not_make_a_prefix_clean() -> None:
     run = fold_run()
     first, second = make_steps("t", 2)
     first["messages"] = [new_message(role="user", content=MAIL)]
@@ -214,16 +164,7 @@ def test_a_clean_step_of_another_tenant_vouches_for_nothing() -> None:
     assert [event["governed"]["trainable"] for _, _, event in outputs] == [False, True, False]
 
 
-def test_feedback_is_redacted_in_its_texts() -> None:
-    feedback = make_feedback("t", comment=f"ask {MAIL}", demonstration=f"sk-{'a1' * 10}", category="bad")
-    governed = govern_feedback(JOB, feedback, REDACTOR)
-    assert governed["governed"] is not None
-    assert governed["governed"]["redactions"] == {"email": 1, "api_key": 1}
-    assert MAIL not in json.dumps(governed)
-    assert governed["value"] == 1.0
-
-
-def test_consent_decides_what_passes() -> None:
+def test_consent_decides_which_steps_are_governed_and_trainable() -> None:
     run = fold_run()
     train, analyse, none = (make_steps(name, 1, consent=name)[0] for name in ("train", "analyse", "none"))
     outputs = run.feed([run.record("steps", step) for step in (train, analyse, none)])
@@ -232,7 +173,7 @@ def test_consent_decides_what_passes() -> None:
     assert outputs[1][2]["governed"]["flags"] == ["consent:analyse"]
 
 
-def test_what_cannot_be_used_is_a_dead_letter_with_its_place() -> None:
+def test_a_dead_letter_names_the_position_and_the_digest_of_the_record() -> None:
     run = fold_run()
     sound, broken = make_steps("t", 2)
     broken["loss_mask"] = [True]
@@ -247,7 +188,7 @@ def test_what_cannot_be_used_is_a_dead_letter_with_its_place() -> None:
     assert (letters[0][1]["value_bytes"], letters[0][1]["value_sha256"]) == (len(records[1].value or b""), digest)
 
 
-def test_a_dead_letter_repeats_nothing_of_what_was_refused() -> None:
+def test_a_dead_letter_contains_nothing_of_the_record() -> None:
     run = fold_run()
     [step] = make_steps("t", 1, messages=[new_message(role="user", content=MAIL)], loss_mask=[True])
     [(topic, _, letter)] = run.feed([run.record("steps", step)])
@@ -256,7 +197,7 @@ def test_a_dead_letter_repeats_nothing_of_what_was_refused() -> None:
     assert MAIL not in str(letter)
 
 
-def test_an_event_counts_once_within_the_window() -> None:
+def test_duplicates_within_the_window_are_dropped() -> None:
     run = fold_run(dedup_days=2)
     step = make_steps("t", 1)[0]
     assert len(run.feed([run.record("steps", step), run.record("steps", step)])) == 1
@@ -269,28 +210,33 @@ def test_an_event_counts_once_within_the_window() -> None:
     assert len({entry["event_id"] for entry in run.audit}) == 3
 
 
-def test_the_strictest_consent_counts_and_a_change_counts_at_once() -> None:
-    said: dict[str, Any] = {}
-    run = fold_run(rulings=ActivePolicies(b"key", {}, said))
+def test_the_strictest_consent_counts_and_a_change_takes_effect_at_once() -> None:
+    consents: dict[str, Any] = {}
+    run = fold_run(policies=ActivePolicies(b"key", {}, consents))
 
     def consent_of(name: str, **fields: Any) -> str | None:
         outputs = run.feed([run.record("steps", make_steps(name, 1, user="ada", **fields)[0])])
         return outputs[0][2]["consent"] if outputs else None
 
     assert consent_of("a") == "train"
-    ways: list[tuple[str, str | None, Consent]] = [("default/*/*", None, "analyse"), ("default/ada/*", "ada", "none")]
-    for key, user, level in ways:
-        said[key] = new_consent_change(event_id="c", occurred_at_us=T0_US, tenant="default", user=user, consent=level)
+    changes: list[tuple[str, str | None, Consent]] = [
+        ("default/*/*", None, "analyse"),
+        ("default/ada/*", "ada", "none"),
+    ]
+    for key, user, level in changes:
+        consents[key] = new_consent_change(
+            event_id="c", occurred_at_us=T0_US, tenant="default", user=user, consent=level
+        )
         assert consent_of(f"b{level}") == (level if level != "none" else None)
     assert run.audit[-1]["found"] == {"consent:none": 1}
-    del said["default/ada/*"]
+    del consents["default/ada/*"]
     assert consent_of("c", consent="none") is None
     assert "ada" not in str(run.audit)
 
 
-def test_a_policy_is_applied_from_its_version_on() -> None:
+def test_a_new_policy_version_applies_to_the_next_event() -> None:
     policies: dict[str, Any] = {}
-    run = fold_run(rulings=ActivePolicies(b"key", policies, {}))
+    run = fold_run(policies=ActivePolicies(b"key", policies, {}))
     mail = new_message(role="user", content=MAIL)
 
     def governed(name: str) -> Any:
@@ -304,14 +250,14 @@ def test_a_policy_is_applied_from_its_version_on() -> None:
     assert free["event_id"] == derived_id(JOB, free["governed"]["source_event_id"], 3)
     assert free["messages"][0]["content"] == MAIL
     policies |= policy("[consent]\nmaximum = 'analyse'", tenant="*", version=9)
-    assert governed("c")["consent"] == "train", "its own policy, not the one for all"
+    assert governed("c")["consent"] == "train", "the tenant's own policy, not the one for all"
     del policies["default"]
     assert governed("d")["consent"] == "analyse"
     assert [entry["policy_version"] for entry in run.audit] == [0, 9]
     assert MAIL not in str(run.audit)
 
 
-def test_pseudonyms_of_two_tenants_cannot_be_compared() -> None:
+def test_pseudonyms_of_two_tenants_differ() -> None:
     run = fold_run()
     mail = new_message(role="user", content=MAIL)
     steps = [make_steps(name, 1, tenant=name, messages=[mail])[0] for name in ("a", "b")]
@@ -320,27 +266,27 @@ def test_pseudonyms_of_two_tenants_cannot_be_compared() -> None:
 
 
 @pytest.mark.parametrize("document", ["[redaction]\ntiers = ['psychic']", "not TOML", "[future]\nentry = 1"])
-def test_a_policy_that_cannot_be_applied_stops_its_tenant_alone(document: str) -> None:
-    rulings = ActivePolicies(b"key", policy(document, tenant="t", version=2), {})
+def test_an_invalid_policy_stops_only_its_tenant(document: str) -> None:
+    policies = ActivePolicies(b"key", policy(document, tenant="t", version=2), {})
     with pytest.raises(CannotGovern, match="version 2 of the policy of t cannot be applied"):
-        rulings.of("t")
-    assert rulings.of("default").version == 0
+        policies.of("t")
+    assert policies.of("default").version == 0
 
 
-def test_what_is_erased_already_goes_no_further() -> None:
+def test_an_erased_event_is_withheld() -> None:
     run = fold_run()
     [step] = make_steps("t", 1)
     assert run.feed([run.record("steps", step | {"seal_key": "gone", "policy_spans": []})]) == []
     assert run.audit[0]["found"] == {"erased": 1}
 
 
-def test_what_a_spool_delivers_after_an_erasure_goes_no_further_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_arrives_after_its_erasure_is_withheld_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     run = fold_run(erased=lambda tenant, user, at_us: (tenant, user) == ("default", "ada") and at_us <= T0_US)
     late, later = make_steps("t", 2, user="ada", prompt_shared_tokens=0, prompt_shared_digest=None)
     [other] = make_steps("u", 1, user="bob")
     outputs = run.feed([run.record("steps", step) for step in (late, later, other)])
     assert [event["trajectory_id"] for _, _, event in outputs] == ["t", "u"]
-    assert outputs[0][2]["step_index"] == 1, "what happened after the erasure is kept"
+    assert outputs[0][2]["step_index"] == 1, "the step after the erasure is governed"
     assert [entry["found"] for entry in run.audit] == [{"erased:late": 1}]
     assert "steps[0]@0" in caplog.text
     assert "ada" not in caplog.text + str(run.audit)
@@ -349,7 +295,7 @@ def test_what_a_spool_delivers_after_an_erasure_goes_no_further_and_is_told(capl
 @settings(max_examples=40)
 @given(st.data())
 def test_redelivery_and_batching_change_nothing(data: st.DataObject) -> None:
-    """The governed events are a function of what came, whatever came twice and however it was cut into batches."""
+    """Duplicates and the sizes of batches do not change the governed events."""
     events: list[tuple[str, Any]] = []
     for name in ("a", "b", "c"):
         steps = make_steps(name, 2)
@@ -359,13 +305,13 @@ def test_redelivery_and_batching_change_nothing(data: st.DataObject) -> None:
     once = fold_run()
     expected = once.feed([once.record(topic, event) for topic, event in events])
     run = fold_run()
-    seen: list[Any] = []
+    outputs: list[Any] = []
     delivered: list[tuple[str, Any]] = []
     for place in range(len(events)):
         delivered += events[: place + 1][data.draw(st.integers(0, place)) :] if data.draw(st.booleans()) else []
         delivered.append(events[place])
     while delivered:
         size = data.draw(st.integers(1, len(delivered)))
-        seen += run.feed([run.record(topic, event) for topic, event in delivered[:size]])
+        outputs += run.feed([run.record(topic, event) for topic, event in delivered[:size]])
         delivered = delivered[size:]
-    assert seen == expected
+    assert outputs == expected

@@ -1,4 +1,4 @@
-"""History governed anew: as govern would now, once, and never less strictly than before."""
+"""A replay governs as `govern` would now, publishes each result once, and is never less strict than before."""
 
 from typing import Any, cast
 
@@ -10,7 +10,15 @@ from stepstream.jobs.governance import JOB
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold
 from stepstream.jobs.governance.govern_step import govern_feedback
-from stepstream.jobs.governance.replay import Known, Regovern, ReplayBound, Tally, _stretches, stretches_between, total
+from stepstream.jobs.governance.replay import (
+    GovernedIndex,
+    PartitionReplay,
+    ReplayBound,
+    ReplayCounts,
+    _offset_ranges,
+    count_offsets,
+    ranges_between,
+)
 from stepstream.jobs.redaction import Redactor
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.topics.events import Policy, Step, new_consent_change, new_message, new_policy
@@ -30,25 +38,25 @@ class World:
     def __init__(self) -> None:
         self.policies: dict[str, Any] = {}
         self.consents: dict[str, Any] = {}
-        self.rulings = ActivePolicies(b"key", self.policies, self.consents)
+        self.active = ActivePolicies(b"key", self.policies, self.consents)
         self.govern = FoldRun(JOB, None, MemoryState())  # type: ignore[arg-type]
-        fold = GovernFold(self.rulings, dedup_days=7, max_future_s=300.0, now_us=lambda: NOW_US)
+        fold = GovernFold(self.active, dedup_days=7, max_future_s=300.0, now_us=lambda: NOW_US)
         self.govern.fold = fold
         self.raw: list[Any] = []
         self.governed: list[Any] = []
 
     def publish(self, *events: Any) -> None:
-        """Agents tell something, and govern governs it."""
+        """Publish steps and govern them."""
         records = [self.govern.record("steps", event) for event in events]
         self.raw += zip(records, events, strict=True)
         self.governed += [event for topic, _, event in self.govern.feed(records) if topic == "governed-steps"]
 
-    def replay(self, topic: str = "steps", before: int = 0) -> Tally:
-        """Governs all anew but the first `before` records, which are read for their contexts."""
-        known, tally = Known(), Tally()
+    def replay(self, topic: str = "steps", before: int = 0) -> ReplayCounts:
+        """Replay all but the first `before` records, which are read for their contexts."""
+        index, counts = GovernedIndex(), ReplayCounts()
         for event in self.governed:
-            known.note(event)
-        run = Regovern(self.rulings, known, tally, NOW_US, 7)
+            index.add(event)
+        run = PartitionReplay(self.active, index, counts, NOW_US, 7)
         if topic == "steps":
             source = self.raw
         else:
@@ -56,68 +64,68 @@ class World:
         for number, (record, event) in enumerate(source):
             self.governed += [
                 result
-                for into, _, result in run.take(record, event, count=number >= before)
+                for into, _, result in run.govern(record, event, count=number >= before)
                 if into == "governed-steps"
             ]
-        return tally
+        return counts
 
 
 def steps(**fields: Any) -> list[Step]:
     return make_steps("t", 2, messages=[new_message(role="user", content="mail ann@example.com")], **fields)
 
 
-def test_a_new_policy_gives_new_results_once() -> None:
+def test_a_new_policy_version_gives_new_results_once() -> None:
     world = World()
     world.publish(*steps())
-    assert world.replay() == Tally(read=2, known=2)
+    assert world.replay() == ReplayCounts(read=2, known=2)
     world.policies["default"] = policy(3, "")
-    tally = world.replay()
-    assert (tally.read, tally.governed, tally.known, tally.rules) == (2, 2, 0, {"email": 2})
+    counts = world.replay()
+    assert (counts.read, counts.governed, counts.known, counts.rules) == (2, 2, 0, {"email": 2})
     sources = [step["event_id"] for step in steps()]
     assert [event["event_id"] for event in world.governed[2:]] == [derived_id(JOB, source, 3) for source in sources]
     assert [event["governed"]["policy_version"] for event in world.governed[2:]] == [3, 3]
-    assert world.replay() == Tally(read=2, known=2)
+    assert world.replay() == ReplayCounts(read=2, known=2)
 
 
-def test_what_govern_governs_under_the_new_version_is_known() -> None:
+def test_results_that_govern_published_under_the_version_are_skipped() -> None:
     world = World()
     world.policies["default"] = policy(3, "")
     world.publish(*steps())
-    assert world.replay() == Tally(read=2, known=2)
+    assert world.replay() == ReplayCounts(read=2, known=2)
 
 
-def test_contexts_before_the_stretch_are_known() -> None:
+def test_records_before_the_stretch_provide_contexts() -> None:
     world = World()
     clean = make_steps("t", 3)
     world.publish(*clean)
     world.policies["default"] = policy(1, "")
-    tally = world.replay(before=2)
-    assert (tally.read, tally.governed, tally.trainable) == (1, 1, 1)
+    counts = world.replay(before=2)
+    assert (counts.read, counts.governed, counts.trainable) == (1, 1, 1)
     assert world.governed[-1]["prompt_shared_tokens"] == clean[2]["prompt_shared_tokens"]
 
 
-def test_consent_that_is_gone_withholds_and_copies_are_told_once() -> None:
+def test_withdrawn_consent_withholds_and_copies_are_superseded() -> None:
     world = World()
     [first, second] = steps()
     world.publish(first, first, second)
     world.policies["default"] = policy(1, "")
-    tally = world.replay()
-    assert (tally.governed, tally.superseded) == (2, 1)
+    counts = world.replay()
+    assert (counts.governed, counts.superseded) == (2, 1)
     world.policies["default"] = policy(2, "")
     world.consents["default/*/*"] = new_consent_change(event_id="c", occurred_at_us=0, tenant="default", consent="none")
-    tally = world.replay()
-    assert (tally.read, tally.governed, tally.withheld) == (3, 0, 2)
+    counts = world.replay()
+    assert (counts.read, counts.governed, counts.withheld) == (3, 0, 2)
 
 
-def test_a_governed_topic_is_governed_more_strictly_and_keeps_what_was_found() -> None:
+def test_replaying_a_governed_topic_keeps_earlier_redactions_and_flags() -> None:
     world = World()
     world.publish(*steps(), *make_steps("clean", 2))
     before = list(world.governed)
     world.policies["default"] = policy(1, "")
     world.replay()
     world.policies["default"] = policy(2, "")
-    tally = world.replay("governed-steps")
-    assert (tally.read, tally.governed, tally.superseded) == (8, 4, 4)
+    counts = world.replay("governed-steps")
+    assert (counts.read, counts.governed, counts.superseded) == (8, 4, 4)
     newest = world.governed[-4:]
     for old, new in zip(before, newest, strict=True):
         stamp = new["governed"]
@@ -128,22 +136,22 @@ def test_a_governed_topic_is_governed_more_strictly_and_keeps_what_was_found() -
         assert new["messages"] == old["messages"]
 
 
-def test_what_was_refused_is_counted() -> None:
+def test_invalid_records_are_counted() -> None:
     world = World()
     [step, _] = steps()
     world.publish(step | {"loss_mask": [True]})
-    assert world.replay() == Tally(read=1, refused=1)
+    assert world.replay() == ReplayCounts(read=1, refused=1)
 
 
-def test_stretches() -> None:
+def test_offset_ranges_between_two_times() -> None:
     begin, end = {("t", 0): (5, 90), ("t", 1): (7, 9)}, {("t", 0): (50, 90), ("t", 1): (3, 9)}
-    between = stretches_between(begin, end)
+    between = ranges_between(begin, end)
     assert between == {("t", 0): (5, 50), ("t", 1): (7, 7)}
-    assert total(between.values()) == 45
+    assert count_offsets(between.values()) == 45
 
 
-class Timed:
-    """A reader of one partition in which offset N was written at N milliseconds; the oldest ones are gone."""
+class FakeReader:
+    """A reader of one partition; offset N was written at N milliseconds, and the oldest records are deleted."""
 
     low, high = 10, 90
 
@@ -164,28 +172,28 @@ class Timed:
         (ReplayBound(time_ms=60), ReplayBound(time_ms=30), (40, 40), 60),
     ],
 )
-def test_a_stretch_is_between_times_or_offsets_and_what_comes_before_is_read_too(
+def test_a_stretch_is_bounded_by_times_or_offsets_and_read_from_its_lead_on(
     begin: ReplayBound, end: ReplayBound, read: tuple[int, int], first: int
 ) -> None:
     lead_ms = 20
-    found = _stretches(cast(LogReader, Timed()), "steps", begin, end, lead_ms)
-    assert found == ({("steps", 0): read}, {0: first})
+    ranges = _offset_ranges(cast(LogReader, FakeReader()), "steps", begin, end, lead_ms)
+    assert ranges == ({("steps", 0): read}, {0: first})
 
 
-def test_feedback_is_governed_anew_too() -> None:
+def test_feedback_is_replayed() -> None:
     world = World()
-    run = Regovern(world.rulings, Known(), Tally(), NOW_US, 7)
+    run = PartitionReplay(world.active, GovernedIndex(), ReplayCounts(), NOW_US, 7)
     feedback = make_feedback("t", comment="write to ann@example.com")
     world.policies["default"] = policy(1, "")
-    given = run.take(world.govern.record("feedback", feedback), dict(feedback), count=True)
-    results = [event for topic, _, event in given if topic == "governed-feedback"]
+    emitted = run.govern(world.govern.record("feedback", feedback), dict(feedback), count=True)
+    results = [event for topic, _, event in emitted if topic == "governed-feedback"]
     assert [event["governed"]["redactions"] for event in results] == [{"email": 1}]
 
 
-def test_feedback_stays_about_whom_govern_found_by_its_trajectory() -> None:
-    world, feedback, known = World(), make_feedback("t", comment="she churned"), Known()
-    known.note(govern_feedback(JOB, feedback | {"user": "ada"}, REDACTOR))
-    run = Regovern(world.rulings, known, Tally(), NOW_US, 7)
+def test_feedback_keeps_the_person_that_govern_found() -> None:
+    world, feedback, index = World(), make_feedback("t", comment="she churned"), GovernedIndex()
+    index.add(govern_feedback(JOB, feedback | {"user": "ada"}, REDACTOR))
+    run = PartitionReplay(world.active, index, ReplayCounts(), NOW_US, 7)
     world.policies["default"] = policy(3, "")
-    [(_, _, result)] = run.take(world.govern.record("feedback", feedback), dict(feedback), count=True)
+    [(_, _, result)] = run.govern(world.govern.record("feedback", feedback), dict(feedback), count=True)
     assert (result["user"], result["governed"]["policy_version"]) == ("ada", 3)
