@@ -19,6 +19,65 @@ from stepstream.embedded.errors import StackError
 from stepstream.embedded.ports import Port, check_free
 
 
+def main() -> None:
+    """Replace this process with the broker; exit with a message if it cannot start."""
+    try:
+        command = prepare(load())
+    except (StackError, SettingsError) as error:
+        sys.exit(f"broker: {error}")
+    os.execv(command[0], command)
+
+
+def prepare(settings: Settings) -> list[str]:
+    """Check jars and ports, write the configuration, format new data; return the broker's command line.
+
+    Raises:
+        StackError: the jars are not installed, a port is taken, or the data folder cannot be formatted.
+    """
+    if not jars.installed(java.home(settings)):
+        raise StackError(f"Kafka is not installed in {java.home(settings)}: run `stepstream install`")
+    check_free(ports(settings))
+    data, file = data_folder(settings), configuration_file(settings)
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        jars.write_atomically(file, render(properties(settings)).encode())
+    except OSError as error:
+        raise StackError(f"cannot write Kafka's log to {data} ({error}): set STEPSTREAM_PATHS_DATA") from None
+    if not (data / "meta.properties").exists():
+        _format(settings, file)
+    return java.command(settings, java.MAIN, str(file))
+
+
+def _format(settings: Settings, file: Path) -> None:
+    cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+    tool = java.command(settings, java.STORAGE_TOOL, "format", "-t", cluster, "-c", str(file))
+    done = subprocess.run(tool, capture_output=True, text=True, check=False)
+    if done.returncode:
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = output[-1] if output else f"status {done.returncode}, no output"
+        raise StackError(f"cannot format {data_folder(settings)} for Kafka: {reason}")
+
+
+def ports(settings: Settings) -> list[Port]:
+    """Return the ports of clients and of the controller."""
+    broker = settings.broker
+    return [
+        Port(broker.host, broker.port, "broker", "STEPSTREAM_BROKER_PORT"),
+        Port(broker.host, broker.controller_port, "broker", "STEPSTREAM_BROKER_CONTROLLER_PORT"),
+    ]
+
+
+def configuration_file(settings: Settings) -> Path:
+    """Return the path of the broker's configuration, which each start overwrites."""
+    return settings.paths.data.absolute() / "run" / "kafka.properties"
+
+
+def data_folder(settings: Settings) -> Path:
+    """Return the folder of Kafka's log, DATA/kafka."""
+    return settings.paths.data.absolute() / "kafka"
+
+
 def properties(settings: Settings) -> dict[str, str]:
     """Return the broker's configuration. There is one node, so every internal topic has one replica."""
     broker = settings.broker
@@ -67,65 +126,6 @@ def properties(settings: Settings) -> dict[str, str]:
 def render(properties: dict[str, str]) -> str:
     """Return the text of a Java properties file."""
     return "".join(f"{name}={value}\n" for name, value in properties.items())
-
-
-def data_folder(settings: Settings) -> Path:
-    """Return the folder of Kafka's log, DATA/kafka."""
-    return settings.paths.data.absolute() / "kafka"
-
-
-def configuration_file(settings: Settings) -> Path:
-    """Return the path of the broker's configuration, which each start overwrites."""
-    return settings.paths.data.absolute() / "run" / "kafka.properties"
-
-
-def ports(settings: Settings) -> list[Port]:
-    """Return the ports of clients and of the controller."""
-    broker = settings.broker
-    return [
-        Port(broker.host, broker.port, "broker", "STEPSTREAM_BROKER_PORT"),
-        Port(broker.host, broker.controller_port, "broker", "STEPSTREAM_BROKER_CONTROLLER_PORT"),
-    ]
-
-
-def prepare(settings: Settings) -> list[str]:
-    """Check jars and ports, write the configuration, format new data; return the broker's command line.
-
-    Raises:
-        StackError: the jars are not installed, a port is taken, or the data folder cannot be formatted.
-    """
-    if not jars.installed(java.home(settings)):
-        raise StackError(f"Kafka is not installed in {java.home(settings)}: run `stepstream install`")
-    check_free(ports(settings))
-    data, file = data_folder(settings), configuration_file(settings)
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        jars.write_atomically(file, render(properties(settings)).encode())
-    except OSError as error:
-        raise StackError(f"cannot write Kafka's log to {data} ({error}): set STEPSTREAM_PATHS_DATA") from None
-    if not (data / "meta.properties").exists():
-        _format(settings, file)
-    return java.command(settings, java.MAIN, str(file))
-
-
-def _format(settings: Settings, file: Path) -> None:
-    cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-    tool = java.command(settings, java.STORAGE_TOOL, "format", "-t", cluster, "-c", str(file))
-    done = subprocess.run(tool, capture_output=True, text=True, check=False)
-    if done.returncode:
-        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        reason = output[-1] if output else f"status {done.returncode}, no output"
-        raise StackError(f"cannot format {data_folder(settings)} for Kafka: {reason}")
-
-
-def main() -> None:
-    """Replace this process with the broker; exit with a message if it cannot start."""
-    try:
-        command = prepare(load())
-    except (StackError, SettingsError) as error:
-        sys.exit(f"broker: {error}")
-    os.execv(command[0], command)
 
 
 if __name__ == "__main__":

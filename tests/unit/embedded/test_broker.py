@@ -1,11 +1,11 @@
-"""The broker's configuration and command line follow the settings. No test starts Java."""
+"""The broker's configuration follows the settings. No test starts Java."""
 
 from pathlib import Path
 
 import pytest
 
 from stepstream.config import Settings, load
-from stepstream.embedded import broker, java
+from stepstream.embedded import broker
 from stepstream.embedded.errors import StackError
 
 
@@ -28,32 +28,6 @@ def test_configuration_follows_the_settings(tmp_path: Path) -> None:
 def test_heartbeats_are_sent_well_within_the_session(tmp_path: Path) -> None:
     configured = broker.properties(settings(tmp_path))
     assert 4 * int(configured["broker.heartbeat.interval.ms"]) <= int(configured["broker.session.timeout.ms"])
-
-
-def test_the_command_uses_the_aot_cache_only_if_it_exists(tmp_path: Path) -> None:
-    config = settings(tmp_path, STEPSTREAM_BROKER_HEAP_MB="300")
-    command = java.command(config, java.MAIN, "file")
-    assert command[-2:] == ["kafka.Kafka", "file"]
-    assert "-Xmx300m" in command
-    assert not any("AOTCache" in word for word in command)
-
-    cache = java.aot_cache(java.home(config))
-    cache.parent.mkdir(parents=True)
-    cache.touch()
-    assert f"-XX:AOTCache={cache}" in java.command(config, java.MAIN, "file")
-
-
-def test_the_class_path_holds_every_locked_jar(tmp_path: Path) -> None:
-    command = java.command(settings(tmp_path), java.MAIN)
-    path = command[command.index("-cp") + 1].split(":")
-    assert len(path) == 46
-    assert path == sorted(path)
-
-
-def test_the_jars_are_in_the_users_cache_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert java.home(Settings()) == tmp_path / "stepstream" / "kafka-4.3.1"
-    assert java.home(settings(tmp_path)) == tmp_path / "home"
 
 
 def test_the_error_for_missing_jars_names_the_install_command(tmp_path: Path) -> None:
