@@ -20,7 +20,9 @@ def event(**fields: Any) -> Feedback:
 
 
 def test_an_outcome_may_end_its_trajectory() -> None:
-    made = event(value=True, ends_trajectory="terminated", last_step_index=3, event_id=ID.upper(), source="environment")
+    posted = event(
+        value=True, ends_trajectory="terminated", last_step_index=3, event_id=ID.upper(), source="environment"
+    )
     expected = {
         "event_id": ID,
         "occurred_at_us": 5,
@@ -33,13 +35,13 @@ def test_an_outcome_may_end_its_trajectory() -> None:
         "tenant": "acme",
         "user": "u",
     }
-    assert expected.items() <= made.items()
+    assert expected.items() <= posted.items()
 
 
 def test_an_item_overrides_the_headers_and_gets_an_id() -> None:
-    made = event(comment="good", consent="train", tenant="other", user="v")
-    assert (made["consent"], made["tenant"], made["user"], made["source"]) == ("train", "other", "v", "user")
-    assert made["event_id"] != event(comment="good")["event_id"]
+    posted = event(comment="good", consent="train", tenant="other", user="v")
+    assert (posted["consent"], posted["tenant"], posted["user"], posted["source"]) == ("train", "other", "v", "user")
+    assert posted["event_id"] != event(comment="good")["event_id"]
 
 
 def test_a_demonstration_may_be_a_message() -> None:

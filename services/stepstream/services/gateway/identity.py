@@ -12,8 +12,27 @@ from stepstream.topics.events import Consent
 
 PREFIX = b"x-stepstream-"
 LONGEST = 256
+"""Characters of a name."""
 LARGEST_INDEX = 2**31 - 1
 CONSENTS = get_args(Consent)
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_CREDENTIALS = PREFIX + b"key"  # api_keys.py reads it
+_FIELDS = {
+    b"trajectory": "trajectory_id",
+    b"step": "step_index",
+    b"task": "task_id",
+    b"group": "group_id",
+    b"parent": "parent_trajectory_id",
+    b"parent-step": "parent_step_index",
+    b"agent": "agent",
+    b"environment": "environment",
+    b"harness": "harness_version",
+    b"split": "split",
+    b"consent": "consent",
+    b"tenant": "tenant",
+    b"user": "user",
+}
+_INDICES = {"step_index", "parent_step_index"}
 
 
 @dataclass(slots=True)
@@ -42,27 +61,6 @@ class Identity:
         """Trace id of the call (W3C Trace Context: 32 hexadecimal digits); empty: none, or malformed."""
         match = _TRACEPARENT.match(self.traceparent) if self.traceparent else None
         return "" if match is None or match[1] == "0" * 32 else match[1]
-
-
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_CREDENTIALS = PREFIX + b"key"  # api_keys.py reads it
-
-_FIELDS = {
-    b"trajectory": "trajectory_id",
-    b"step": "step_index",
-    b"task": "task_id",
-    b"group": "group_id",
-    b"parent": "parent_trajectory_id",
-    b"parent-step": "parent_step_index",
-    b"agent": "agent",
-    b"environment": "environment",
-    b"harness": "harness_version",
-    b"split": "split",
-    b"consent": "consent",
-    b"tenant": "tenant",
-    b"user": "user",
-}
-_INDICES = {"step_index", "parent_step_index"}
 
 
 def identify(

@@ -18,10 +18,10 @@ def open_store(folder: Path | None, limit_bytes: int = 1 << 20, **more: object) 
 
 def test_another_gateway_of_the_folder_reads_the_values_of_a_killed_one(tmp_path: Path) -> None:
     first = open_store(tmp_path / "spool")  # never closed
-    first.put("resp_1", b"what was said")
-    first.put("resp_1", b"what was said at last")
+    first.put("resp_1", b"first answer")
+    first.put("resp_1", b"second answer")
     second = open_store(tmp_path / "spool")
-    assert second.get("resp_1") == b"what was said at last"
+    assert second.get("resp_1") == b"second answer"
     assert second.get("resp_2") is None
     second.put("resp_2", b"on")
     assert first.get("resp_2") == b"on"
@@ -33,10 +33,10 @@ def test_another_gateway_of_the_folder_reads_the_values_of_a_killed_one(tmp_path
 
 def test_the_file_contains_neither_names_nor_values_in_plain(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    store.put("resp_secret", b"what was said")
+    store.put("resp_secret", b"first answer")
     content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert len(content) > 0
-    assert b"what was said" not in content
+    assert b"first answer" not in content
     assert b"resp_secret" not in content
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
     store.close()

@@ -36,12 +36,12 @@ async def serving(*answers: bytes | Serve, silence_s: float = PATIENCE_S) -> Asy
     left = list(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        made.connections += 1
+        scripted.connections += 1
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while left:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-                made.requests.append(head + await reader.readexactly(int(length or 0)))
+                scripted.requests.append(head + await reader.readexactly(int(length or 0)))
                 answer = left.pop(0)
                 if callable(answer):
                     await answer(reader, writer)
@@ -52,11 +52,11 @@ async def serving(*answers: bytes | Serve, silence_s: float = PATIENCE_S) -> Asy
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     client = HttpClient(silence_s)
-    made = ScriptedServer(client, server.sockets[0].getsockname()[1])
+    scripted = ScriptedServer(client, server.sockets[0].getsockname()[1])
     try:
-        yield made
+        yield scripted
     finally:
-        assert made.upstream.in_flight == 0
+        assert scripted.upstream.in_flight == 0
         await client.close()
         server.close()
         await server.wait_closed()

@@ -43,12 +43,12 @@ def completion(message: dict[str, Any], reason: str = "stop", **choice: Any) -> 
 def chunks(whole: dict[str, Any], size: int, *, mixed: bool = False) -> list[dict[str, Any]]:
     """The stream of a completion in pieces of `size` characters; `mixed`: its calls take turns."""
     choice = whole["choices"][0]
-    said = choice["message"]
+    message = choice["message"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     for name in ("reasoning_content", "content"):
-        deltas += [{name: piece} for piece in pieces(said.get(name) or "", size)]
+        deltas += [{name: piece} for piece in pieces(message.get(name) or "", size)]
     turns = []
-    for index, each in enumerate(said.get("tool_calls") or ()):
+    for index, each in enumerate(message.get("tool_calls") or ()):
         parts = [each | {"index": index, "function": each["function"] | {"arguments": ""}}]
         cut = pieces(each["function"]["arguments"], size)
         parts += [{"index": index, "function": {"arguments": piece}} for piece in cut]
@@ -109,8 +109,8 @@ def stream(translated: AnthropicTranslation, parts: list[dict[str, Any]]) -> lis
 
 
 def test_an_answer_is_translated() -> None:
-    said = {"content": "hello", "reasoning_content": "hm", "tool_calls": [call(0, "get", '{"key": "a"}')]}
-    assert translation().reply(completion(said, "tool_calls")) == {
+    message = {"content": "hello", "reasoning_content": "hm", "tool_calls": [call(0, "get", '{"key": "a"}')]}
+    assert translation().reply(completion(message, "tool_calls")) == {
         "id": "c",
         "type": "message",
         "role": "assistant",
@@ -150,11 +150,11 @@ def test_finish_reasons_become_stop_reasons(whole: dict[str, Any], reason: str) 
 
 
 def test_reasoning_is_returned_only_if_thinking_is_enabled() -> None:
-    said = {"content": "a", "reasoning_content": "hm"}
+    message = {"content": "a", "reasoning_content": "hm"}
     for thinking in (None, {"type": "disabled"}):
-        reply = translation(thinking=thinking).reply(completion(said))
+        reply = translation(thinking=thinking).reply(completion(message))
         assert reply["content"] == [{"type": "text", "text": "a"}]
-        streamed = gather(stream(translation(thinking=thinking), chunks(completion(said), 1)))
+        streamed = gather(stream(translation(thinking=thinking), chunks(completion(message), 1)))
         assert streamed["content"] == reply["content"]
 
 
@@ -170,8 +170,8 @@ def test_arguments_that_are_no_object_return_unchanged() -> None:
 def test_a_stream_gives_the_whole_reply(
     reasoning: str, content: str, calls: list[tuple[str, str]], size: int, mixed: bool
 ) -> None:
-    made = [call(index, name, arguments) for index, (name, arguments) in enumerate(calls)]
-    whole = completion({"content": content, "reasoning_content": reasoning, "tool_calls": made})
+    tool_calls = [call(index, name, arguments) for index, (name, arguments) in enumerate(calls)]
+    whole = completion({"content": content, "reasoning_content": reasoning, "tool_calls": tool_calls})
     sequence = stream(translation(), chunks(whole, size, mixed=mixed))
     reply = translation().reply(whole)
     assert gather(sequence) == reply
@@ -185,8 +185,8 @@ def test_a_stream_gives_the_whole_reply(
 def test_a_translated_answer_is_recognised_in_the_next_request(
     reasoning: str, content: str, calls: list[tuple[str, str]]
 ) -> None:
-    made = [call(index, name, arguments) for index, (name, arguments) in enumerate(calls)]
-    whole = completion({"content": content, "reasoning_content": reasoning, "tool_calls": made})
+    tool_calls = [call(index, name, arguments) for index, (name, arguments) in enumerate(calls)]
+    whole = completion({"content": content, "reasoning_content": reasoning, "tool_calls": tool_calls})
     reply = json.loads(json.dumps(translation().reply(whole)))
     turns = [*REQUEST["messages"], {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": ""}]
     back = CHAT.read(translation(messages=turns).request).messages[1]

@@ -116,7 +116,10 @@ def test_tool_results_alone_make_no_user_message() -> None:
             [{"type": "image", "source": {"type": "url", "url": "https://a/b"}}],
             [{"type": "image_url", "image_url": {"url": "https://a/b"}}],
         ),
-        ([{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "told"}}], "told"),
+        (
+            [{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a document"}}],
+            "a document",
+        ),
         (
             [
                 {

@@ -36,31 +36,31 @@ def response(output: list[Raw], **fields: Any) -> Raw:
 def output_items(draw: st.DrawFn) -> list[Raw]:
     items: list[Raw] = []
     for index in range(draw(st.integers(1, 5))):
-        kind = draw(st.sampled_from(["reasoning", "thought", "text", "refusal", "call", "custom", "search"]))
-        said = draw(TEXT)
+        kind = draw(st.sampled_from(["reasoning", "open reasoning", "text", "refusal", "call", "custom", "search"]))
+        text = draw(TEXT)
         message = {"type": "message", "id": f"msg_{index:032}", "role": "assistant", "status": "completed"}
-        part = {"type": "output_text", "text": said, "annotations": draw(st.sampled_from([[], [ANNOTATION]]))}
+        part = {"type": "output_text", "text": text, "annotations": draw(st.sampled_from([[], [ANNOTATION]]))}
         kinds: dict[str, Raw] = {
             "reasoning": {
                 "type": "reasoning",
                 "id": f"rs_{index:032}",
-                "summary": [{"type": "summary_text", "text": said}] * draw(st.integers(0, 2)),
+                "summary": [{"type": "summary_text", "text": text}] * draw(st.integers(0, 2)),
                 "encrypted_content": draw(st.sampled_from([None, "gAAA"])),
             },
-            "thought": {
+            "open reasoning": {
                 "type": "reasoning",
                 "id": f"rs_{index:032}",
                 "summary": [],
-                "content": [{"type": "reasoning_text", "text": said}],
+                "content": [{"type": "reasoning_text", "text": text}],
             },
             "text": message | {"content": [part] * draw(st.integers(0, 2))},
-            "refusal": message | {"content": [{"type": "refusal", "refusal": said}]},
+            "refusal": message | {"content": [{"type": "refusal", "refusal": text}]},
             "call": {
                 "type": "function_call",
                 "id": f"fc_{index:032}",
                 "call_id": f"call_{index}",
                 "name": "get",
-                "arguments": said,
+                "arguments": text,
                 "status": "completed",
             },
             "custom": {
@@ -68,13 +68,13 @@ def output_items(draw: st.DrawFn) -> list[Raw]:
                 "id": f"ctc_{index:032}",
                 "call_id": f"call_{index}",
                 "name": "patch",
-                "input": said,
+                "input": text,
             },
             "search": {
                 "type": "web_search_call",
                 "id": f"ws_{index:032}",
                 "status": "completed",
-                "action": {"type": "search", "query": said},
+                "action": {"type": "search", "query": text},
             },
         }
         items.append(kinds[kind])
@@ -119,11 +119,11 @@ def test_a_repeated_response_reads_as_it_was_recorded(output: list[Raw], form: s
 
 
 @given(output_items(), TEXT)
-def test_a_translated_call_is_recorded_as_it_reads(output: list[Raw], said: str) -> None:
+def test_a_translated_call_is_recorded_as_it_reads(output: list[Raw], text: str) -> None:
     protocol = ResponsesProtocol()
-    items = [{"role": "user", "content": said}, *[item for item in output if item["type"] != "web_search_call"]]
-    items.append({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": said}]})
-    request = {"model": "m", "instructions": said, "input": items}
+    items = [{"role": "user", "content": text}, *[item for item in output if item["type"] != "web_search_call"]]
+    items.append({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": text}]})
+    request = {"model": "m", "instructions": text, "input": items}
     chat = protocol.translation(request, None)
     assert [record_message(message) for message in chat.request["messages"]] == protocol.read(request).messages
 

@@ -56,8 +56,8 @@ def chunks(message: Raw) -> Iterator[Raw]:
     """Yield `message` in pieces of two characters."""
     deltas: list[Raw] = []
     for name in ("reasoning_content", "content"):
-        said = message.get(name) or ""
-        deltas += [{name: said[start : start + 2]} for start in range(0, len(said), 2)]
+        text = message.get(name) or ""
+        deltas += [{name: text[start : start + 2]} for start in range(0, len(text), 2)]
     for index, call in enumerate(message.get("tool_calls", ())):
         arguments = call["function"]["arguments"]
         deltas.append({"tool_calls": [call | {"index": index, "function": call["function"] | {"arguments": ""}}]})
@@ -137,8 +137,8 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def client(server: Server) -> Iterator[openai.OpenAI]:
     server.breaks = False
-    with openai.OpenAI(base_url=server.url, api_key="any", max_retries=0) as made:
-        yield made
+    with openai.OpenAI(base_url=server.url, api_key="any", max_retries=0) as opened:
+        yield opened
 
 
 def results(response: Any) -> list[Any]:
@@ -177,8 +177,8 @@ def test_a_streamed_task_through_the_clients_accumulator(client: openai.OpenAI) 
     with client.responses.stream(
         model="m", input=results(first), tools=[TOOL], previous_response_id=first.id
     ) as stream:
-        said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-        assert said == stream.get_final_response().output_text == SUM
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        assert text == stream.get_final_response().output_text == SUM
 
 
 async def test_the_async_client_streams(server: Server) -> None:

@@ -30,15 +30,15 @@ def translation() -> ResponsesTranslation:
 def events_of(out: bytes) -> list[Raw]:
     """Parse events, each validated by the API's type."""
     parser = EventParser()
-    found = []
+    parsed = []
     for event in parser.feed(out):
         assert event.data is not None
         raw = orjson.loads(event.data)
         assert event.raw.startswith(b"event: " + raw["type"].encode() + b"\n")
         TYPES[raw["type"]].model_validate(raw, strict=True)
-        found.append(raw)
+        parsed.append(raw)
     assert parser.rest() == b""
-    return found
+    return parsed
 
 
 def chunk(delta: Raw, finish_reason: str | None = None) -> Raw:
@@ -119,8 +119,8 @@ def test_any_chunking_gives_the_same_response(stream: tuple[Raw, list[Raw]]) -> 
     answer = RESPONSES.answer(final["response"])
     assert read_along.answer().message == answer.message == RESPONSES.answer(whole).message
     contents = {item["type"]: item for item in output}
-    said = "".join(part["text"] for part in contents.get("message", {}).get("content", []))
-    assert said == choice["message"]["content"]
+    text = "".join(part["text"] for part in contents.get("message", {}).get("content", []))
+    assert text == choice["message"]["content"]
 
 
 @given(streams())

@@ -37,7 +37,7 @@ def test_a_minimal_request_is_translated() -> None:
 
 def test_parameters_are_translated() -> None:
     schema = {"type": "json_schema", "name": "s", "schema": {"type": "object"}, "strict": True}
-    made = chat(
+    translated = chat(
         {
             "max_output_tokens": 9,
             "temperature": 0.5,
@@ -56,7 +56,7 @@ def test_parameters_are_translated() -> None:
             "top_logprobs": 2,
         }
     )
-    assert made == {
+    assert translated == {
         "model": "m",
         "messages": [USER],
         "max_completion_tokens": 9,
@@ -80,7 +80,7 @@ def test_parameters_are_translated() -> None:
 
 
 def test_a_conversation_with_tools_is_translated() -> None:
-    made = chat(
+    translated = chat(
         {
             "instructions": "Be brief.",
             "input": [
@@ -107,7 +107,7 @@ def test_a_conversation_with_tools_is_translated() -> None:
         {"id": "c0", "type": "function", "function": {"name": "get", "arguments": "{}"}},
         {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"input":"ls"}'}},
     ]
-    assert made["messages"] == [
+    assert translated["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "system", "content": "Use tools."},
         {"role": "user", "content": "go"},
@@ -127,9 +127,9 @@ def test_a_conversation_with_tools_is_translated() -> None:
 
 def test_the_previous_conversation_follows_the_calls_own_instructions() -> None:
     before = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-    made = chat({"previous_response_id": "resp_0", "instructions": "New."}, History(list(before)))
-    assert made["messages"] == [{"role": "system", "content": "New."}, *before, USER]
-    assert "previous_response_id" not in made
+    translated = chat({"previous_response_id": "resp_0", "instructions": "New."}, History(list(before)))
+    assert translated["messages"] == [{"role": "system", "content": "New."}, *before, USER]
+    assert "previous_response_id" not in translated
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_the_previous_conversation_follows_the_calls_own_instructions() -> None:
     ],
 )
 def test_tools_and_tool_choice_are_translated(choice: Any, tools: list[str], expected: Any) -> None:
-    made = chat({"tools": [TOOL, CUSTOM], "tool_choice": choice, "parallel_tool_calls": False})
-    assert [tool["function"]["name"] for tool in made["tools"]] == tools
-    assert made["tools"][0] == CHAT_TOOL
-    assert made.get("tool_choice") == expected
-    assert made["parallel_tool_calls"] is False
+    translated = chat({"tools": [TOOL, CUSTOM], "tool_choice": choice, "parallel_tool_calls": False})
+    assert [tool["function"]["name"] for tool in translated["tools"]] == tools
+    assert translated["tools"][0] == CHAT_TOOL
+    assert translated.get("tool_choice") == expected
+    assert translated["parallel_tool_calls"] is False
 
 
 def test_a_grammar_becomes_part_of_the_description() -> None:
@@ -266,51 +266,61 @@ def test_a_whole_reply_is_translated() -> None:
         "max_output_tokens": 99,
         "temperature": 0,
     }
-    made = reply(
+    translated = reply(
         request, completion({"content": "Wörter", "reasoning_content": "hm", "tool_calls": CALLS}, "tool_calls")
     )
-    assert made.id == "resp_s"
-    assert (made.status, made.error, made.incomplete_details) == ("completed", None, None)
-    assert (made.model, made.created_at, made.instructions, made.metadata) == ("m@3", 17, "Be brief.", {"a": "b"})
-    assert (made.temperature, made.top_p, made.max_output_tokens, made.user) == (0, 1.0, 99, "u")
-    assert made.text is not None
-    assert made.text.format is not None
-    assert (made.text.format.type, made.text.verbosity) == ("text", "low")
-    assert made.output_text == "Wörter"
-    kinds = [(item.type, item.id) for item in made.output]
+    assert translated.id == "resp_s"
+    assert (translated.status, translated.error, translated.incomplete_details) == ("completed", None, None)
+    assert (translated.model, translated.created_at, translated.instructions, translated.metadata) == (
+        "m@3",
+        17,
+        "Be brief.",
+        {"a": "b"},
+    )
+    assert (translated.temperature, translated.top_p, translated.max_output_tokens, translated.user) == (
+        0,
+        1.0,
+        99,
+        "u",
+    )
+    assert translated.text is not None
+    assert translated.text.format is not None
+    assert (translated.text.format.type, translated.text.verbosity) == ("text", "low")
+    assert translated.output_text == "Wörter"
+    kinds = [(item.type, item.id) for item in translated.output]
     assert kinds == [
         ("reasoning", "rs_s_0"),
         ("message", "msg_s_1"),
         ("function_call", "fc_s_2"),
         ("custom_tool_call", "ctc_s_3"),
     ]
-    call, custom = made.output[2:]
+    call, custom = translated.output[2:]
     assert call.type == "function_call"
     assert (call.call_id, call.name, call.arguments) == ("c0", "get", '{"a": "ü"}')
     assert custom.type == "custom_tool_call"
     assert (custom.call_id, custom.name, custom.input) == ("c1", "run", "ls")
-    assert made.usage is not None
-    assert (made.usage.input_tokens, made.usage.output_tokens, made.usage.total_tokens) == (5, 9, 14)
-    assert made.usage.input_tokens_details.cached_tokens == 2
-    assert made.usage.output_tokens_details.reasoning_tokens == 3
+    assert translated.usage is not None
+    assert (translated.usage.input_tokens, translated.usage.output_tokens, translated.usage.total_tokens) == (5, 9, 14)
+    assert translated.usage.input_tokens_details.cached_tokens == 2
+    assert translated.usage.output_tokens_details.reasoning_tokens == 3
 
 
 @pytest.mark.parametrize(
     ("finish_reason", "why"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
 )
 def test_a_truncated_answer_is_incomplete(finish_reason: str, why: str) -> None:
-    made = reply({}, completion({"content": "Wör"}, finish_reason))
-    assert made.status == "incomplete"
-    assert made.incomplete_details is not None
-    assert made.incomplete_details.reason == why
-    assert made.output[0].type == "message"
-    assert made.output[0].status == "incomplete"
+    translated = reply({}, completion({"content": "Wör"}, finish_reason))
+    assert translated.status == "incomplete"
+    assert translated.incomplete_details is not None
+    assert translated.incomplete_details.reason == why
+    assert translated.output[0].type == "message"
+    assert translated.output[0].status == "incomplete"
 
 
 def test_a_refusal_is_a_part_of_the_message() -> None:
-    made = reply({}, completion({"content": None, "refusal": "no"}))
-    assert made.output[0].type == "message"
-    assert made.output[0].content[0].type == "refusal"
+    translated = reply({}, completion({"content": None, "refusal": "no"}))
+    assert translated.output[0].type == "message"
+    assert translated.output[0].content[0].type == "refusal"
 
 
 def test_logprobs_are_returned_if_requested() -> None:
