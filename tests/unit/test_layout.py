@@ -11,7 +11,7 @@ ROOTS = ("avro-schemas", "core", "topics", "sdk", "stream-jobs", "learner", "ser
 
 
 @pytest.mark.parametrize("root", ROOTS)
-def test_namespace_roots_have_no_init(root: str) -> None:
+def test_roots_are_namespace_packages(root: str) -> None:
     assert (ROOT / root / "stepstream").is_dir()
     assert not (ROOT / root / "stepstream" / "__init__.py").exists()
 

@@ -1,7 +1,7 @@
-"""Loads the schema files, with the types that they refer to written out at their first use.
+"""Load the schema files, and resolve their references into self-contained schemas.
 
-A registry subject holds one self-contained schema, so a reference such as `"Message"` in `Step.avsc` becomes the
-definition of `Message` the first time and stays a name afterwards, as the Avro specification asks.
+A registry subject holds one self-contained schema. So the first reference `"Message"` in `Step.avsc` is replaced by the
+definition of `Message`, and later references keep the name, as the Avro specification requires.
 """
 
 import json
@@ -14,22 +14,22 @@ PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "by
 
 
 class SchemaError(Exception):
-    """A schema that does not exist or refers to one that does not."""
+    """A schema does not exist, or refers to one that does not. The message lists the names that exist."""
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Names of all types that have a file, sorted."""
+    """Return the sorted names of all types that have a file."""
     folder = files(__package__)
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".avsc")))
 
 
 @cache
 def source(name: str) -> Any:
-    """One file as parsed JSON, references unresolved. Treat as read-only.
+    """Return one file as parsed JSON with unresolved references. Treat it as read-only.
 
     Raises:
-        SchemaError: there is no such file.
+        SchemaError: the file does not exist.
     """
     if name not in names():
         raise SchemaError(f"no schema named {name!r}; there are: {', '.join(names())}")
@@ -38,10 +38,10 @@ def source(name: str) -> Any:
 
 @cache
 def schema(name: str) -> dict[str, Any]:
-    """One self-contained schema as parsed JSON. Treat as read-only.
+    """Return one self-contained schema as parsed JSON. Treat it as read-only.
 
     Raises:
-        SchemaError: the type, or one that it refers to, has no file.
+        SchemaError: the type, or a type it refers to, has no file.
     """
     resolved = _inline(name, set())
     assert isinstance(resolved, dict)
@@ -50,7 +50,7 @@ def schema(name: str) -> dict[str, Any]:
 
 @cache
 def schema_text(name: str) -> str:
-    """One self-contained schema as JSON text, as it is registered."""
+    """Return one self-contained schema as the JSON text that is registered."""
     return json.dumps(schema(name), ensure_ascii=False)
 
 

@@ -1,10 +1,8 @@
-"""The settings of every process: declared in `sections`, read by `loader`.
+"""Declare every setting once, and load the settings of a process.
 
-Every setting of Stepstream, declared once: its name, type, default, unit and a sentence.
-
-A field `bootstrap` of the section `kafka` is `kafka.bootstrap` in a TOML file and
-`STEPSTREAM_KAFKA_BOOTSTRAP` in the environment; `loader.py` says which of them wins. The sections stand in the files
-beside this one by what they are about; `settings.py` lists them all, in the order in which they are shown.
+The field `bootstrap` of the section `kafka` is `kafka.bootstrap` in a TOML file and `STEPSTREAM_KAFKA_BOOTSTRAP` in the
+environment. `loader` merges both over the defaults; `settings` lists the sections in the order in which they are shown.
+docs/settings.md is generated from the declarations by `reference`.
 """
 
 from stepstream.config.base import Section

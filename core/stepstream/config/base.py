@@ -1,7 +1,7 @@
-"""What every section of the settings is made of."""
+"""Define the base class of settings sections and the types and declaration that sections share."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -9,12 +9,24 @@ _ADDRESS = re.compile(r"https?://[^\s/]+(/\S*)?")
 
 
 class Section(BaseModel):
-    """A group of settings; unknown names are refused so that a typing error cannot pass as a default."""
+    """A group of settings. Unknown names raise an error, so that a misspelled setting cannot pass as its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _addresses(text: str) -> str:
+def setting(default: Any, description: str, *, unit: str = "", **constraints: Any) -> Any:
+    """Declare one setting.
+
+    Args:
+        default: its default value; `...`: required.
+        description: its meaning in one or two sentences, for `stepstream config` and docs/settings.md.
+        unit: unit of a number; empty: none.
+        constraints: bounds of pydantic's `Field`: `gt`, `ge`, `lt`, `le`, `min_length`.
+    """
+    return Field(default, description=description, json_schema_extra={"unit": unit}, **constraints)
+
+
+def _check_addresses(text: str) -> str:
     for address in text.split(","):
         if not _ADDRESS.fullmatch(address.strip()):
             raise ValueError("not an HTTP address, as http://127.0.0.1:8123")
@@ -22,7 +34,7 @@ def _addresses(text: str) -> str:
 
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-"""A TCP port that is told to others."""
+"""A TCP port that other processes must know."""
 
-HttpAddress = Annotated[str, AfterValidator(_addresses)]
-"""A base address with `http://` or `https://`; several, for the same thing, have commas between."""
+HttpAddress = Annotated[str, AfterValidator(_check_addresses)]
+"""A base address with `http://` or `https://`; commas separate several addresses of one service."""

@@ -1,65 +1,65 @@
-"""What every process asks for: where its data lies, and the log, the registry and the store that it talks to."""
+"""Settings of local data, Kafka, the schema registry, ClickHouse, metrics and sealing: every process reads them."""
 
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import SecretStr
 
-from stepstream.config.base import HttpAddress, Section
+from stepstream.config.base import HttpAddress, Section, setting
 
 
 class PathsSettings(Section):
-    """Where this installation keeps what it may lose and what it may not."""
+    """Local data."""
 
-    data: Path = Field(Path("var"), description="Folder of all local data, logs and reports.")
+    data: Path = setting(Path("var"), "Folder of all local data, logs and reports; `DATA` in this page.")
 
 
 class KafkaSettings(Section):
-    """The cluster that holds the log."""
+    """Connection of every client to the Kafka cluster."""
 
-    bootstrap: str = Field("127.0.0.1:9092", min_length=1, description="host:port list of the brokers.")
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="How clients connect."
+    bootstrap: str = setting("127.0.0.1:9092", "Brokers as a comma-separated list of host:port.", min_length=1)
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT", "Security protocol of the connections."
     )
-    sasl_mechanism: str = Field("SCRAM-SHA-512", description="Used when security_protocol has SASL in it.")
-    sasl_username: str = Field("", description="User name for SASL.")
-    sasl_password: SecretStr = Field(SecretStr(""), description="Password for SASL; never printed.")
-    ssl_ca_location: str = Field("", description="File of the certificate authority; empty: the system's.")
-    replication: int = Field(1, ge=1, description="Replicas of each topic that we create; 3 in production.")
-    deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable broker at start.")
+    sasl_mechanism: str = setting("SCRAM-SHA-512", "SASL mechanism; ignored without SASL in `security_protocol`.")
+    sasl_username: str = setting("", "SASL user name.")
+    sasl_password: SecretStr = setting(SecretStr(""), "SASL password; never printed.")
+    ssl_ca_location: str = setting("", "File of the certificate authority; empty: the system's.")
+    replication: int = setting(1, "Replicas of each topic that Stepstream creates; use 3 in production.", ge=1)
+    deadline_s: float = setting(60.0, "Time to retry an unreachable broker at start.", unit="s", gt=0)
 
 
 class SchemaRegistrySettings(Section):
-    """A Confluent-compatible schema registry."""
+    """Connection to a Confluent-compatible schema registry."""
 
-    url: HttpAddress = Field("http://127.0.0.1:8081", description="Base address.")
-    user_info: SecretStr = Field(SecretStr(""), description="user:password for basic auth; never printed.")
-    timeout_s: float = Field(10.0, gt=0, description="Seconds allowed for one call.")
-    deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable registry.")
+    url: HttpAddress = setting("http://127.0.0.1:8081", "Base address; commas separate several instances.")
+    user_info: SecretStr = setting(SecretStr(""), "`user:password` for basic authentication; never printed.")
+    timeout_s: float = setting(10.0, "Timeout of one call.", unit="s", gt=0)
+    deadline_s: float = setting(60.0, "Time to retry an unreachable registry at start.", unit="s", gt=0)
 
 
 class ClickHouseSettings(Section):
-    """The analytics store, over ClickHouse's HTTP protocol."""
+    """Connection to ClickHouse, or to the embedded store, over ClickHouse's HTTP protocol."""
 
-    url: HttpAddress = Field("http://127.0.0.1:8123", description="Base address.")
-    database: str = Field("stepstream", description="Database that holds our tables and views.")
-    user: str = Field("default", description="User name.")
-    password: SecretStr = Field(SecretStr(""), description="Password; never printed.")
-    deadline_s: float = Field(60.0, gt=0, description="Seconds to keep retrying an unreachable store at start.")
+    url: HttpAddress = setting("http://127.0.0.1:8123", "Base address.")
+    database: str = setting("stepstream", "Database of Stepstream's tables and views.")
+    user: str = setting("default", "User name.")
+    password: SecretStr = setting(SecretStr(""), "Password; never printed.")
+    deadline_s: float = setting(60.0, "Time to retry an unreachable store at start.", unit="s", gt=0)
 
 
 class MetricsSettings(Section):
-    """Prometheus: processes that serve HTTP show `/metrics` there, the others on a port of their own."""
+    """Prometheus metrics of processes that serve no HTTP. The others serve `/metrics` on their own port."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(0, ge=0, le=65535, description="Port of this process; 0: a free one, which is logged.")
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(0, "Port of this process; 0: a free one, which the process logs.", ge=0, le=65535)
 
 
 class SealSettings(Section):
-    """Encryption of what is personal in the log, under keys that erasure destroys."""
+    """Encryption of personal fields in the log, under keys that an erasure destroys."""
 
-    master_key: SecretStr = Field(
+    master_key: SecretStr = setting(
         SecretStr(""),
-        description="Secret that wraps the keys of persons; empty: a random one kept in DATA/secrets. Programs on "
-        "several machines need the same one; losing it makes everything sealed unreadable.",
+        "Secret that wraps the keys of persons; empty: a random one, created once in `DATA/secrets`. All machines need "
+        "the same secret. Without it, sealed records stay unreadable for ever.",
     )

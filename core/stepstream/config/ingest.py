@@ -1,120 +1,127 @@
-"""The ways in: the gateway, OpenTelemetry and the SDK."""
+"""Settings of the gateway, the OpenTelemetry receiver and the Python SDK."""
 
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import SecretStr
 
-from stepstream.config.base import HttpAddress, Port, Section
+from stepstream.config.base import HttpAddress, Port, Section, setting
 
 
 class ProviderSettings(Section):
-    """One model provider behind the gateway, as an entry of `gateway.providers`."""
+    """One model provider behind the gateway: an entry of `gateway.providers`."""
 
-    name: str = Field(min_length=1, description="Name in messages and metrics.")
-    base_url: HttpAddress = Field(description="Address before the paths of its API, as https://api.openai.com.")
-    models: list[str] = Field(
-        min_length=1, description="Names of the models that it serves; `*` stands for any characters."
+    name: str = setting(..., "Name of the provider in messages and metrics.", min_length=1)
+    base_url: HttpAddress = setting(..., "Address before the paths of its API, as `https://api.openai.com`.")
+    models: list[str] = setting(..., "Names of the models that it serves; `*` matches any characters.", min_length=1)
+    protocols: list[Literal["chat", "responses", "anthropic"]] = setting(
+        ["chat"], "Protocols that it speaks. The gateway translates other protocols to chat.", min_length=1
     )
-    protocols: list[Literal["chat", "responses", "anthropic"]] = Field(
-        ["chat"], min_length=1, description="Protocols that it speaks; others are translated into chat."
+    api_key: SecretStr | None = setting(
+        None, "Key for calls to the provider; none: the gateway forwards the caller's key. Never printed."
     )
-    api_key: SecretStr | None = Field(
-        None, description="Key that calls are made with; none: the caller's own goes through. Never printed."
+    gives_tokens: bool = setting(
+        False, "True if its chat completions accept `return_token_ids` and return token ids and logprobs."
     )
-    gives_tokens: bool = Field(
-        False, description="Whether its chat completions take `return_token_ids` and give token ids and logprobs."
-    )
-    path_prefix: str = Field("/v1", description="What its paths begin with where OpenAI's begin with /v1.")
+    path_prefix: str = setting("/v1", "Prefix of its paths, in place of OpenAI's `/v1`.")
 
 
 class GatewaySettings(Section):
-    """The OpenAI-compatible gateway."""
+    """The OpenAI-compatible gateway, which forwards model calls and captures them as steps."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: Port = Field(8080, description="Port to listen on.")
-    upstreams: list[HttpAddress] = Field(
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: Port = setting(8080, "Port to listen on.")
+    upstreams: list[HttpAddress] = setting(
         ["http://127.0.0.1:8000"],
+        "Base addresses of inference workers; separate them by commas in the environment.",
         min_length=1,
-        description="Base addresses of inference workers; comma-separated in the environment.",
     )
-    providers: list[ProviderSettings] = Field(
+    providers: list[ProviderSettings] = setting(
         [],
-        description="Model providers, asked before the workers: the first whose `models` fit; JSON in the environment.",
+        "Model providers. A call goes to the first one whose `models` match, else to the workers. JSON in the "
+        "environment.",
     )
-    require_key: bool = Field(False, description="Whether calls without one of our API keys are refused.")
-    agent: str = Field("agent", description="Agent name of a call that carries no x-stepstream-agent header.")
-    consent: Literal["train", "analyse", "none"] = Field(
-        "train", description="Consent recorded with calls that carry no x-stepstream-consent header."
+    require_key: bool = setting(False, "Reject calls without an API key of `stepstream keys`.")
+    agent: str = setting("agent", "Agent name of calls without the header `x-stepstream-agent`.")
+    consent: Literal["train", "analyse", "none"] = setting(
+        "train", "Consent recorded with calls without the header `x-stepstream-consent`."
     )
-    tenant: str = Field("default", description="Tenant recorded with each call.")
-    context_cache: int = Field(
-        20_000, ge=1, description="Trajectories whose steps are remembered, to store only what is new."
-    )
-    context_bytes: int = Field(
-        256 * 1_048_576, ge=1, description="Most bytes, roughly, that the remembered steps may take in memory."
-    )
-    history_bytes: int = Field(
-        64 * 1_048_576,
+    tenant: str = setting("default", "Tenant recorded with calls that no API key assigns to a tenant.")
+    context_cache: int = setting(
+        20_000,
+        "Trajectories in the context cache. The gateway stores only the new part of their prompts.",
+        unit="trajectories",
         ge=1,
-        description="Most bytes on disk, beside the spool, of conversations for `previous_response_id` at upstreams "
-        "that keep none, and of items that calls of the Responses API may name.",
     )
-    history_days: float = Field(7.0, gt=0, description="Days for which these are kept.")
-    upstream_deadline_s: float = Field(
-        60.0, ge=0, description="Seconds for which a call is tried again while no worker answers it."
+    context_bytes: int = setting(256 * 1_048_576, "Approximate memory limit of the context cache.", unit="bytes", ge=1)
+    history_bytes: int = setting(
+        64 * 1_048_576,
+        "Disk limit for saved responses and items of the Responses API, which later calls may name "
+        "(`previous_response_id`). They lie beside the spool.",
+        unit="bytes",
+        ge=1,
     )
-    upstream_silence_s: float = Field(
-        600.0, gt=0, description="Seconds without a byte after which a worker's answer is given up."
+    history_days: float = setting(7.0, "Retention of saved responses.", unit="days", gt=0)
+    upstream_deadline_s: float = setting(60.0, "Time to retry a call while no worker answers.", unit="s", ge=0)
+    upstream_silence_s: float = setting(
+        600.0, "Time without a byte after which the gateway gives up a worker's response.", unit="s", gt=0
     )
-    spool: Path | None = Field(
-        None,
-        description="Local folder of events that Kafka does not have yet; default: DATA/spool/gateway.",
+    spool: Path | None = setting(
+        None, "Folder of events that Kafka has not acknowledged yet; default: `DATA/spool/gateway`."
     )
-    spool_mb: int = Field(
-        1024, ge=1, description="Most MB of events on disk, for each gateway process; beyond, the oldest are given up."
+    spool_mb: int = setting(
+        1024,
+        "Disk limit of the spool of each gateway process. Above it, the oldest events are dropped.",
+        unit="MB",
+        ge=1,
     )
-    backlog_mb: int = Field(
-        64, ge=1, description="Most MB of events in memory while neither the disk nor Kafka's client takes them."
+    backlog_mb: int = setting(
+        64,
+        "Memory limit of events that wait while neither the disk nor Kafka's client accepts them.",
+        unit="MB",
+        ge=1,
     )
-    shutdown_s: float = Field(
-        10.0, gt=0, description="Seconds to finish calls when told to stop, and again to deliver events."
+    shutdown_s: float = setting(
+        10.0, "Time to finish calls at shutdown, and the same time again to deliver events.", unit="s", gt=0
     )
 
 
 class OtlpSettings(Section):
-    """OpenTelemetry in: `/v1/traces` and `/v1/logs` of the gateway."""
+    """OpenTelemetry receiver: `/v1/traces` and `/v1/logs` of the gateway."""
 
-    acknowledge_s: float = Field(
-        8.0, gt=0, description="Seconds to wait for Kafka before a request is answered 503; exporters give up after 10."
+    acknowledge_s: float = setting(
+        8.0, "Time to wait for Kafka before a request gets status 503. Exporters give up after 10 s.", unit="s", gt=0
     )
-    max_body_mb: int = Field(32, ge=1, description="Largest request in MB, once decompressed.")
-    settle_s: float = Field(
-        60.0, gt=0, description="Seconds without a span after which a trace whose root has not ended is told as it is."
+    max_body_mb: int = setting(32, "Largest request after decompression.", unit="MB", ge=1)
+    settle_s: float = setting(
+        60.0, "Time without a span after which a trace is published although its root has not ended.", unit="s", gt=0
     )
-    grace_s: float = Field(
-        1.5, gt=0, description="Seconds to wait for a trace's last parts and log records after its root span ended."
+    grace_s: float = setting(
+        1.5, "Time to wait for late parts and log records after a trace's root span ended.", unit="s", gt=0
     )
-    open_mb: int = Field(
+    open_mb: int = setting(
         256,
+        "Memory limit of open traces. Above it, the traces without a span for the longest time are published.",
+        unit="MB",
         ge=1,
-        description="MB of traces held in memory; beyond it the ones longest without a span are told as they are.",
     )
-    trajectories: int = Field(50_000, ge=1, description="Trajectories whose step count and last step are remembered.")
+    trajectories: int = setting(
+        50_000, "Trajectories whose step count and last step stay in memory.", unit="trajectories", ge=1
+    )
 
 
 class SdkSettings(Section):
-    """The Python SDK, in an agent's own process."""
+    """The Python SDK in an agent's process."""
 
-    enabled: bool = Field(True, description="Whether anything is recorded; false: the SDK does nothing.")
-    agent: str = Field("agent", description="Agent name of a trajectory that is given none.")
-    tenant: str = Field("default", description="Tenant recorded with each event.")
-    consent: Literal["train", "analyse", "none"] = Field(
-        "train", description="Consent recorded with a trajectory that is given none."
+    enabled: bool = setting(True, "Record events; false: the SDK does nothing.")
+    agent: str = setting("agent", "Agent name of trajectories without one.")
+    tenant: str = setting("default", "Tenant recorded with each event.")
+    consent: Literal["train", "analyse", "none"] = setting("train", "Consent recorded with trajectories without one.")
+    spool: Path | None = setting(
+        None, "Folder of events that Kafka has not acknowledged yet; default: events wait in memory only."
     )
-    spool: Path | None = Field(
-        None, description="Local folder of events that Kafka does not have yet; default: they wait in memory only."
+    spool_mb: int = setting(256, "Disk limit of the spool. Above it, the oldest events are dropped.", unit="MB", ge=1)
+    memory_mb: int = setting(
+        32, "Memory limit of events that wait. Above it, the oldest events are dropped.", unit="MB", ge=1
     )
-    spool_mb: int = Field(256, ge=1, description="Most MB of events on disk; beyond, the oldest are given up.")
-    memory_mb: int = Field(32, ge=1, description="Most MB of events that wait in memory; beyond, the oldest are lost.")
-    flush_s: float = Field(5.0, ge=0, description="Seconds to deliver events when the process ends.")
+    flush_s: float = setting(5.0, "Time to deliver events when the process ends.", unit="s", ge=0)

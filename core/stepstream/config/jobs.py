@@ -1,128 +1,131 @@
-"""The stream jobs on the way from a step to its label and its row.
-
-The jobs that have steps and trajectories judged.
-"""
+"""Settings of the stream jobs."""
 
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import SecretStr
 
-from stepstream.config.base import Section
+from stepstream.config.base import Section, setting
 
 
 class JobsSettings(Section):
-    """The stream jobs."""
+    """All stream jobs."""
 
-    state: Path | None = Field(None, description="Folder of the jobs' RocksDB state; default: DATA/state.")
-    batch: int = Field(500, ge=1, description="Most records that a job takes at once.")
-    within_s: float = Field(0.01, gt=0, description="Longest wait, in seconds, to fill a batch.")
-    dead_letter_share: float = Field(
+    state: Path | None = setting(None, "Folder of the jobs' RocksDB state; default: `DATA/state`.")
+    batch: int = setting(500, "Largest number of records in one batch.", unit="records", ge=1)
+    within_s: float = setting(0.01, "Longest time to fill a batch.", unit="s", gt=0)
+    dead_letter_share: float = setting(
         0.5,
+        "Share of dead letters among the last 1,000 records at which a job stops. If one tenant alone causes them, the "
+        "job logs the tenant and continues.",
+        unit="share",
         gt=0,
         le=1,
-        description="Share of dead letters in the last 1,000 records at which a job stops loudly; where one tenant "
-        "alone is to blame, it names that tenant in its log and goes on.",
     )
 
 
 class GovernSettings(Section):
-    """What makes a record safe to learn from."""
+    """The `govern` job, which validates, deduplicates and redacts events."""
 
-    max_event_bytes: int = Field(900_000, ge=1_000, description="Largest record in bytes; larger: dead letter.")
-    max_future_s: float = Field(300.0, ge=0, description="How far ahead of now, in seconds, an event's time may be.")
-    dedup_days: int = Field(7, ge=1, description="Days, by an event's own time, for which its id is remembered.")
-    pseudonym_key: SecretStr = Field(
+    max_event_bytes: int = setting(
+        900_000, "Largest record. Larger records become dead letters.", unit="bytes", ge=1_000
+    )
+    max_future_s: float = setting(
+        300.0, "Largest difference by which an event's time may be ahead of the clock.", unit="s", ge=0
+    )
+    dedup_days: int = setting(
+        7, "Time to remember an event's id for deduplication, by the event's own time.", unit="days", ge=1
+    )
+    pseudonym_key: SecretStr = setting(
         SecretStr(""),
-        description="Secret behind the pseudonyms of redacted values; empty: a random one kept in DATA/secrets.",
+        "Secret behind the pseudonyms of redacted values; empty: a random one, created once in `DATA/secrets`.",
     )
 
 
 class InspectSettings(Section):
-    """The sampled search for names of people; how much of a tenant's steps is searched, its policy says."""
+    """The `inspect` job, which searches sampled steps for names of people. Each tenant's policy sets the sample."""
 
-    model: str = Field("", description="spaCy model that finds names: an installed package, or a folder; empty: none.")
+    model: str = setting("", "spaCy model that finds names: an installed package or a folder; empty: none.")
 
 
 class LabelSettings(Section):
-    """Closing and labelling trajectories."""
+    """The `label` job, which closes and labels trajectories."""
 
-    idle_timeout_s: float = Field(
-        600.0,
-        gt=0,
-        description="Seconds without a step or feedback after which a trajectory is closed as an event.",
+    idle_timeout_s: float = setting(
+        600.0, "Time without a step or feedback after which the job closes a trajectory.", unit="s", gt=0
     )
-    end_grace_s: float = Field(
-        30.0, gt=0, description="Seconds to wait for missing steps after a trajectory's end was told."
+    end_grace_s: float = setting(
+        30.0, "Time to wait for missing steps after the end of a trajectory was reported.", unit="s", gt=0
     )
-    reward_spec: Path | None = Field(
-        None, description="TOML file of the reward specification; default: the outcome alone."
+    reward_spec: Path | None = setting(
+        None, "TOML file of the reward specification; default: the outcome is the only component."
     )
-    keep_days: int = Field(30, ge=1, description="Days for which a closed trajectory is kept for late feedback.")
+    keep_days: int = setting(30, "Time to keep a closed trajectory for late feedback.", unit="days", ge=1)
 
 
 class CurateSettings(Section):
-    """The job that caps near-duplicates, for tenants whose policy has a cap."""
+    """The `curate` job, which limits near-duplicates for tenants whose policy has a cap."""
 
-    history_days: float = Field(
-        7.0, gt=0, description="Days of labels that are read again at a start; a tenant's window lies within them."
+    history_days: float = setting(
+        7.0, "Age of labels that the job reads again at start. No tenant's window may be longer.", unit="days", gt=0
     )
 
 
 class AlarmsSettings(Section):
-    """When the job `watch` raises an alarm: a rewarded component rose while a guard fell."""
+    """The `watch` job, which raises an alarm when a rewarded component rises while a guard falls."""
 
-    window: int = Field(
+    window: int = setting(
         64,
+        "Fewest groups of attempts in each of the two compared windows. A trajectory without a group counts as one.",
+        unit="groups",
         ge=8,
-        description="Fewest groups of attempts (a trajectory without a group counts as one) in each of the windows "
-        "that are compared.",
     )
-    level: float = Field(
-        0.05, gt=0, lt=1, description="Chance that a cohort in which nothing changes ever raises an alarm."
+    level: float = setting(
+        0.05, "Probability that an unchanging cohort ever raises an alarm.", unit="probability", gt=0, lt=1
     )
-    smallest_effect: float = Field(
-        0.25, gt=0, description="Smallest change worth an alarm, in standard deviations of a trajectory's value."
+    smallest_effect: float = setting(
+        0.25,
+        "Smallest change that raises an alarm, relative to a trajectory's value.",
+        unit="standard deviations",
+        gt=0,
     )
-    history: int = Field(
-        128, ge=2, description="Windows that are looked back on; what an alarm has told for so long is the new normal."
+    history: int = setting(
+        128,
+        "Windows that the job compares with. An alarm that lasts longer becomes the new normal.",
+        unit="windows",
+        ge=2,
     )
 
 
 class JudgeSettings(Section):
-    """The job that has each step scored by a model, from the user's message that followed it."""
+    """The `judge` job: a model scores each step from the user's next message."""
 
-    url: str = Field(
-        "", description="Base address of an OpenAI-compatible API, as https://host/v1; empty: nothing is judged."
+    url: str = setting(
+        "", "Base address of an OpenAI-compatible API, as `https://host/v1`; empty: the job judges nothing."
     )
-    model: str = Field("", description="Model that judges.")
-    api_key: SecretStr = Field(SecretStr(""), description="Key for it; never printed.")
-    agents: list[str] = Field([], description="Agents whose steps are judged; empty: all. Comma-separated.")
-    tenants: list[str] = Field([], description="Tenants whose steps are judged; empty: all. Comma-separated.")
-    per_minute: float = Field(60.0, gt=0, description="Most questions asked in a minute.")
-    timeout_s: float = Field(30.0, gt=0, description="Seconds allowed for one answer.")
-    patience_s: float = Field(
-        120.0, ge=0, description="Seconds for which a judge that fails is asked again before a step is skipped."
-    )
+    model: str = setting("", "Model that judges.")
+    api_key: SecretStr = setting(SecretStr(""), "API key for the judge; never printed.")
+    agents: list[str] = setting([], "Agents whose steps are judged, separated by commas; empty: all.")
+    tenants: list[str] = setting([], "Tenants whose steps are judged, separated by commas; empty: all.")
+    per_minute: float = setting(60.0, "Rate limit of calls to the judge.", unit="calls per minute", gt=0)
+    timeout_s: float = setting(30.0, "Timeout of one call.", unit="s", gt=0)
+    patience_s: float = setting(120.0, "Time to retry a failing judge before the job skips a step.", unit="s", ge=0)
 
 
 class VerifySettings(Section):
-    """The job that has verifiers judge closed trajectories; models that judge are asked as `judge` says."""
+    """The `verify` job, which runs verifiers on closed trajectories. Verifiers that ask a model use `judge`."""
 
-    file: Path | None = Field(None, description="Verification file (TOML): which verifier looks at what.")
-    sandbox: Literal["strict", "network", "none"] = Field(
+    file: Path | None = setting(None, "Verification file (TOML), which assigns verifiers to environments and agents.")
+    sandbox: Literal["strict", "network", "none"] = setting(
         "strict",
-        description="What must be sure before an agent's code is run: no network and no files but its own (strict), no "
-        "network (network), or nothing (none). Where it cannot be had, nothing is run.",
+        "Isolation required to run an agent's code: no network and no other files (`strict`), no network (`network`), "
+        "or none. If the machine cannot provide it, no code runs.",
     )
-    parallel: int = Field(4, ge=1, description="Cases that are judged at once.")
-    patience_s: float = Field(
-        120.0,
-        ge=0,
-        description="Seconds for which a verifier that cannot work is tried again before a case is skipped.",
+    parallel: int = setting(4, "Cases judged at the same time.", unit="cases", ge=1)
+    patience_s: float = setting(
+        120.0, "Time to retry an unavailable verifier before the job skips a case.", unit="s", ge=0
     )
-    keep_days: int = Field(7, ge=1, description="Days for which a closed trajectory is kept, should a step come late.")
-    inference_url: str = Field(
-        "http://127.0.0.1:8000",
-        description="Base address of the inference worker that serves the process reward model.",
+    keep_days: int = setting(7, "Time to keep a closed trajectory for late steps.", unit="days", ge=1)
+    inference_url: str = setting(
+        "http://127.0.0.1:8000", "Base address of the inference worker that serves the process reward model."
     )

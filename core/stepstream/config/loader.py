@@ -1,4 +1,7 @@
-"""Reads the settings: environment over TOML file over defaults, and remembers where each value came from."""
+"""Load the settings of a process: environment variables over a TOML file over defaults.
+
+`load_with_origins` also records the origin of each value, for `stepstream config`.
+"""
 
 import difflib
 import os
@@ -12,24 +15,25 @@ from typing import Any, get_args, get_origin
 import orjson
 from pydantic import SecretStr, ValidationError
 
-from stepstream.config import Section, Settings
+from stepstream.config.base import Section
+from stepstream.config.settings import Settings
 
 PREFIX = "STEPSTREAM_"
 CONFIG_VARIABLE = "STEPSTREAM_CONFIG"
 MASK = "********"
-# How alike a variable and a setting must be, of 1, for the variable to be a typing error. Below are those that
-# Kubernetes makes for a service named stepstream-gateway (0.75), and our own that are no settings (0.76).
-_TYPING_ERROR = 0.8
+# Similarity, of 1, above which an unknown variable counts as a misspelled setting. Variables that Kubernetes sets for a
+# service named stepstream-gateway reach 0.75, Stepstream's own variables that are no settings 0.76.
+_MISSPELLED = 0.8
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+:[^/\s@]*(?=@)")
 
 
 class SettingsError(Exception):
-    """A setting that is unknown or cannot be used; the message names it and where it came from."""
+    """A setting is unknown or invalid. The message names it, its origin and the remedy; the process exits with 2."""
 
 
 @dataclass(frozen=True)
-class Value:
-    """One effective setting, as `stepstream config` shows it."""
+class EffectiveSetting:
+    """One setting as `stepstream config` shows it; secrets are masked."""
 
     name: str
     value: str
@@ -38,31 +42,31 @@ class Value:
 
 
 def variable(section: str, field: str) -> str:
-    """The environment variable of a setting: `kafka`, `bootstrap` -> `STEPSTREAM_KAFKA_BOOTSTRAP`."""
+    """Return the environment variable of a setting: `kafka`, `bootstrap` -> `STEPSTREAM_KAFKA_BOOTSTRAP`."""
     return f"{PREFIX}{section}_{field}".upper()
 
 
 def masked(text: str) -> str:
-    """The text without the credentials that addresses in it may carry: `https://********@host`."""
+    """Return the text with the credentials of addresses replaced: `https://********@host`."""
     return _CREDENTIALS.sub(MASK, text)
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Variables that look like settings and are none; they have no effect."""
+    """Return the variables with the prefix `STEPSTREAM_` that are no settings; they have no effect."""
     known = {variable(section, field) for section, field, _ in _declared()} | {CONFIG_VARIABLE}
     return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
 
 
 def load(environment: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
-    """Reads the effective settings.
+    """Load the settings of this process.
 
     Args:
         environment: variables to read; default: the process's.
-        file: TOML file; default: the one that `STEPSTREAM_CONFIG` names, else none.
+        file: TOML file; default: the file that `STEPSTREAM_CONFIG` names, else none.
 
     Raises:
-        SettingsError: a file that is missing or malformed, an unknown name in it, a variable that is nearly the name
-            of a setting, or a value of the wrong kind.
+        SettingsError: the file is missing or malformed or holds an unknown name, a variable is a misspelled setting, or
+            a value is invalid.
     """
     return load_with_origins(environment, file)[0]
 
@@ -70,12 +74,12 @@ def load(environment: Mapping[str, str] | None = None, file: Path | None = None)
 def load_with_origins(
     environment: Mapping[str, str] | None = None, file: Path | None = None
 ) -> tuple[Settings, dict[tuple[str, str], str]]:
-    """As `load`, with the origin of every setting that is not a default, by (section, field).
+    """Load as `load`, and return the origin of every setting that is no default, by (section, field).
 
-    An empty variable counts as not set, unless its setting is a text or a list.
+    An empty variable counts as unset, unless its setting is a text or a list.
     """
     environment = os.environ if environment is None else environment
-    _refuse_typing_errors(environment)
+    _reject_misspelled_variables(environment)
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     values: dict[str, dict[str, Any]] = {}
@@ -83,7 +87,7 @@ def load_with_origins(
     if file is not None:
         for section, fields in _read_toml(file).items():
             if not isinstance(fields, dict):
-                raise SettingsError(f"{file}: '{section}' must be a table of settings")
+                raise SettingsError(f"{file}: '{section}' must be a table of settings, as [{section}]")
             values[section] = dict(fields)
             origins |= {(section, field): str(file) for field in fields}
     for section, field, annotation in _declared():
@@ -98,29 +102,34 @@ def load_with_origins(
         raise SettingsError(_explain(error, origins)) from None
 
 
-def effective(settings: Settings, origins: Mapping[tuple[str, str], str]) -> list[Value]:
-    """Every setting with its value (secrets masked), its origin and its sentence, in declared order."""
+def effective(settings: Settings, origins: Mapping[tuple[str, str], str]) -> list[EffectiveSetting]:
+    """Return every setting with its value, origin and description, in declared order."""
     rows = []
     for section, field, _ in _declared():
         group: Section = getattr(settings, section)
         value = getattr(group, field)
         description = type(group).model_fields[field].description or ""
-        rows.append(Value(f"{section}.{field}", _show(value), origins.get((section, field), "default"), description))
+        rows.append(
+            EffectiveSetting(
+                f"{section}.{field}", text_of(value), origins.get((section, field), "default"), description
+            )
+        )
     return rows
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The variables that make another process load exactly these settings (secrets included)."""
+    """Return the variables with which another process loads the same settings. They contain the secrets."""
     variables = {}
     for section, field, _ in _declared():
         value = getattr(getattr(settings, section), field)
         if value is None:
             continue
-        variables[variable(section, field)] = _show(value, secrets=True)
+        variables[variable(section, field)] = text_of(value, secrets=True)
     return variables
 
 
 def _declared() -> Iterator[tuple[str, str, Any]]:
+    """Yield section, name and type of every setting."""
     for section, info in Settings.model_fields.items():
         kind = info.annotation
         assert isinstance(kind, type)
@@ -140,12 +149,12 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise SettingsError(f"settings file {file} is not TOML: {error}") from None
 
 
-def _refuse_typing_errors(environment: Mapping[str, str]) -> None:
-    """What is meant as a setting must not pass as its default, least of all a secret."""
+def _reject_misspelled_variables(environment: Mapping[str, str]) -> None:
+    """Reject variables that are nearly a setting: a misspelled secret must not leave the default in force."""
     known = [variable(section, field).removeprefix(PREFIX) for section, field, _ in _declared()]
     for name in unknown_variables(environment):
-        if meant := _nearest(name.removeprefix(PREFIX), known, _TYPING_ERROR):
-            raise SettingsError(f"{name} is no setting: did you mean {PREFIX}{meant}?")
+        if nearest := _nearest(name.removeprefix(PREFIX), known, _MISSPELLED):
+            raise SettingsError(f"{name} is no setting: did you mean {PREFIX}{nearest}?")
 
 
 def _nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -157,7 +166,7 @@ def _may_be_empty(annotation: Any) -> bool:
 
 
 def _parse(text: str, annotation: Any, name: str) -> Any:
-    """A variable's text as its field takes it: lists of tables are JSON, other lists are separated by commas."""
+    """Return a variable's value as its field accepts it: lists of tables are JSON, other lists separated by commas."""
     if get_origin(annotation) is not list:
         return text
     (item,) = get_args(annotation)
@@ -169,8 +178,8 @@ def _parse(text: str, annotation: Any, name: str) -> Any:
         raise SettingsError(f"{name} is not JSON: {error}") from None
 
 
-def _show(value: object, *, secrets: bool = False) -> str:
-    """A value as its environment variable would have it; secrets masked unless asked for."""
+def text_of(value: object, *, secrets: bool = False) -> str:
+    """Return a value as the text of its environment variable, with masked secrets by default."""
     if isinstance(value, SecretStr):
         return value.get_secret_value() if secrets else MASK if value.get_secret_value() else ""
     if isinstance(value, list) and value and isinstance(value[0], Section):
@@ -183,31 +192,32 @@ def _show(value: object, *, secrets: bool = False) -> str:
 def _table(table: Section, *, secrets: bool) -> dict[str, Any]:
     values = {name: getattr(table, name) for name in type(table).model_fields}
     return {
-        name: _show(value, secrets=secrets) if isinstance(value, SecretStr) else value
+        name: text_of(value, secrets=secrets) if isinstance(value, SecretStr) else value
         for name, value in values.items()
         if value is not None
     }
 
 
 def _explain(error: ValidationError, origins: Mapping[tuple[str, str], str]) -> str:
+    """Return each fault with the setting's name and origin."""
     lines = []
     for fault in error.errors(include_url=False, include_input=False):
-        place = list(fault["loc"])
-        section, field = (*map(str, place), "", "")[:2]
+        path = list(fault["loc"])
+        section, field = (*map(str, path), "", "")[:2]
         origin = origins.get((section, field), "")
-        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
-            message = _no_such(name, section, nested=len(place) > 2)
+            message = _no_such(name, section, nested=len(path) > 2)
         lines.append(f"{name}: {message}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
 
 
 def _no_such(name: str, section: str, *, nested: bool) -> str:
-    """What is said of a name in the file that no setting has."""
+    """Return the message about a name in the file that is no setting."""
     if section not in Settings.model_fields:
-        what, known = "section", list(Settings.model_fields)
+        kind, known = "section", list(Settings.model_fields)
     else:
-        what, known = "setting", [f"{section}.{field}" for section, field, _ in _declared()]
-    meant = "" if nested else _nearest(name, known)
-    return f"there is no such {what}" + (f": did you mean {meant}?" if meant else "")
+        kind, known = "setting", [f"{section}.{field}" for section, field, _ in _declared()]
+    nearest = "" if nested else _nearest(name, known)
+    return f"there is no such {kind}" + (f": did you mean {nearest}?" if nearest else "")

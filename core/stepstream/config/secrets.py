@@ -1,38 +1,35 @@
-"""Secrets that an installation makes once and keeps with its local data.
-
-The secrets behind the pseudonyms.
-"""
+"""Read secrets that an installation sets, or creates once in its data folder."""
 
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from stepstream.config import Settings
+from stepstream.config.settings import Settings
 
 _BYTES = 32
 
 
-def kept(file: Path) -> bytes:
-    """The secret in a file that only this user can read; a random one is made where there is none.
+def pseudonym_key(settings: Settings) -> bytes:
+    """Return `govern.pseudonym_key`; if it is empty, the random secret of this data folder.
 
-    Several processes may ask at once: the first one's secret is everybody's.
+    Workers on several machines need the setting: with different keys, one value would get several pseudonyms.
+    """
+    declared = settings.govern.pseudonym_key.get_secret_value()
+    return declared.encode() if declared else read_or_create_secret(settings.paths.data / "secrets" / "pseudonym.key")
+
+
+def read_or_create_secret(file: Path) -> bytes:
+    """Return the secret in a file; create the file with a random secret, readable by this user only, if missing.
+
+    If several processes create it at the same time, all return the secret of the first.
     """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = file.with_suffix(f".{os.getpid()}.{secrets.token_hex(4)}")
-        with open(made, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
+        temporary = file.with_suffix(f".{os.getpid()}.{secrets.token_hex(4)}")
+        with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
             out.write(secrets.token_bytes(_BYTES))
         with suppress(FileExistsError):
-            os.link(made, file)
-        made.unlink()
+            os.link(temporary, file)
+        temporary.unlink()
     return file.read_bytes()
-
-
-def pseudonym_key(settings: Settings) -> bytes:
-    """`govern.pseudonym_key`; where it is not set, a random one that is made once and kept with the local data.
-
-    Workers on several machines need the setting: with a key each, one value would get several pseudonyms.
-    """
-    declared = settings.govern.pseudonym_key.get_secret_value()
-    return declared.encode() if declared else kept(settings.paths.data / "secrets" / "pseudonym.key")

@@ -1,150 +1,146 @@
-"""The embedded stack: its supervisor, and the parts that it brings along.
-
-The fleet of agents, and when a run of the loop has shown enough.
-
-What generates the agents' replies.
-"""
+"""Settings of the embedded stack: its services, the console, inference workers, the fleet and the demo."""
 
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
-from stepstream.config.base import HttpAddress, Port, Section
+from stepstream.config.base import HttpAddress, Port, Section, setting
 
 
 class StoreSettings(Section):
-    """The job that inserts into ClickHouse, and the embedded store service."""
+    """The sink job, which inserts into ClickHouse, and the embedded store service."""
 
-    host: str = Field("127.0.0.1", description="Address that the embedded store listens on.")
-    port: Port = Field(8123, description="Port that the embedded store listens on.")
-    batch_rows: int = Field(10_000, ge=1, description="Most rows in one insert.")
-    batch_s: float = Field(0.5, gt=0, description="Longest wait, in seconds, to fill an insert.")
+    host: str = setting("127.0.0.1", "Address that the embedded store listens on.")
+    port: Port = setting(8123, "Port that the embedded store listens on.")
+    batch_rows: int = setting(10_000, "Largest number of rows in one insert.", unit="rows", ge=1)
+    batch_s: float = setting(0.5, "Longest time to fill an insert.", unit="s", gt=0)
 
 
 class RegistrySettings(Section):
     """The embedded schema registry service."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: Port = Field(8081, description="Port to listen on.")
-    write_timeout_s: float = Field(
-        8.0, gt=0, description="Seconds after which a write that Kafka does not take is answered with an error."
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: Port = setting(8081, "Port to listen on.")
+    write_timeout_s: float = setting(
+        8.0, "Time to wait for Kafka before the registry answers a write with an error.", unit="s", gt=0
     )
 
 
 class BrokerSettings(Section):
     """The embedded Kafka broker."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on and to advertise.")
-    port: Port = Field(9092, description="Port of the clients' listener.")
-    controller_port: Port = Field(9093, description="Port of the KRaft controller's listener.")
-    session_timeout_s: float = Field(
+    host: str = setting("127.0.0.1", "Address to listen on and to advertise.")
+    port: Port = setting(9092, "Port of the listener for clients.")
+    controller_port: Port = setting(9093, "Port of the KRaft controller's listener.")
+    session_timeout_s: float = setting(
         9.0,
+        "Time without a heartbeat after which the controller declares the broker dead, on a busy machine too. After "
+        "`kill -9` the broker serves again once this time has passed.",
+        unit="s",
         ge=1,
-        description="Seconds without a sign of life after which the controller takes the broker for dead, on a busy "
-        "machine too; after kill -9 the broker serves again once they have passed.",
     )
-    heap_mb: int = Field(256, ge=128, description="Java heap in MB.")
-    home: Path | None = Field(
-        None,
-        description="Folder of Kafka's jars, shared by all data folders; default: the user's cache folder.",
+    heap_mb: int = setting(256, "Java heap.", unit="MB", ge=128)
+    home: Path | None = setting(
+        None, "Folder of Kafka's jars, which all data folders share; default: the user's cache folder."
     )
 
 
 class ConsoleSettings(Section):
     """The console."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: Port = Field(8088, description="Port to listen on.")
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: Port = setting(8088, "Port to listen on.")
 
 
 class StackSettings(Section):
     """The embedded stack: all processes on one machine under one supervisor."""
 
-    workers: int = Field(1, ge=0, description="Inference workers; ports count up from inference.port.")
-    metrics_port_base: Port = Field(9401, description="First of the metrics ports; each process gets the next one.")
-    external: list[Literal["broker", "registry", "store"]] = Field(
-        [],
-        description="Parts that run elsewhere although their address is the embedded one; comma-separated.",
+    workers: int = setting(1, "Inference workers. Their ports count up from `inference.port`.", unit="processes", ge=0)
+    metrics_port_base: Port = setting(9401, "First metrics port. Each process gets the next one.")
+    external: list[Literal["broker", "registry", "store"]] = setting(
+        [], "Parts that run elsewhere although their address is the embedded default, separated by commas."
     )
-    more: list[Literal["curate", "judge", "verify"]] = Field(
-        [], description="Jobs that run only where they are asked for; comma-separated."
-    )
-    start_deadline_s: float = Field(120.0, gt=0, description="Seconds within which everything must be ready.")
-    base_model: str = Field(
+    more: list[Literal["curate", "judge", "verify"]] = setting([], "Optional jobs to run, separated by commas.")
+    start_deadline_s: float = setting(120.0, "Time for all processes to become ready.", unit="s", gt=0)
+    base_model: str = setting(
         "",
-        description="Folder of the model to publish when there is none, or module:name of a function that makes it; "
-        "empty: workers wait for `stepstream models publish`.",
+        "Model to publish if there is none: a folder, or `module:name` of a function that creates it; empty: workers "
+        "wait for `stepstream models publish`.",
     )
-    new_lineage: bool = Field(
-        False, description="Publish the base model again, as the root of a new lineage, although versions exist."
+    new_lineage: bool = setting(
+        False, "Publish the base model again as the root of a new lineage, although versions exist."
     )
 
 
 class FleetSettings(Section):
     """The fleet of agents."""
 
-    gateway_url: HttpAddress = Field("http://127.0.0.1:8080", description="Base address of the gateway.")
-    environment: str = Field(
-        "stepstream.services.fleet.lookup:Lookup", description="Environment class, as module:name."
+    gateway_url: HttpAddress = setting("http://127.0.0.1:8080", "Base address of the gateway.")
+    environment: str = setting("stepstream.services.fleet.lookup:Lookup", "Environment class as `module:name`.")
+    agent: str = setting("lookup-agent", "Agent name in the events.")
+    model: str = setting("demo", "Model that the agents call.")
+    concurrency: int = setting(64, "Trajectories in flight at the same time.", unit="trajectories", ge=1)
+    group_size: int = setting(8, "Attempts at each training task.", unit="attempts", ge=1)
+    temperature: float = setting(1.0, "Sampling temperature.", ge=0)
+    max_tokens: int = setting(24, "Token limit of one response.", unit="tokens", ge=1)
+    seed: int = setting(0, "Seed of the task sampler.")
+    max_trajectories: int = setting(
+        0, "Number of trajectories after which the fleet stops; 0: unlimited.", unit="trajectories", ge=0
     )
-    agent: str = Field("lookup-agent", description="Agent name in the events.")
-    model: str = Field("demo", description="Model that the agents call.")
-    concurrency: int = Field(64, ge=1, description="Trajectories in flight at once.")
-    group_size: int = Field(8, ge=1, description="Attempts at each training task.")
-    temperature: float = Field(1.0, ge=0, description="Sampling temperature.")
-    max_tokens: int = Field(24, ge=1, description="Most tokens of one response.")
-    seed: int = Field(0, description="Seed from which tasks are drawn.")
-    max_trajectories: int = Field(0, ge=0, description="Stop after this many trajectories; 0: go on until told.")
-    max_ahead: int = Field(
+    max_ahead: int = setting(
         1,
+        "Versions of work that may run beyond the one that the learner collects; 0: agents wait while it trains "
+        "(synchronous); -1: unlimited.",
+        unit="versions",
         ge=-1,
-        description="Versions of work that may be under way beyond the one that the learner collects; 0: agents wait "
-        "while it trains (synchronous); -1: no limit.",
     )
-    curriculum_spacing: int = Field(
+    curriculum_spacing: int = setting(
         1,
+        "Largest spacing of a task whose groups have equal rewards. It is attempted every second time it is drawn, "
+        "after another such group every fourth, up to this number; 1: every time.",
+        unit="draws",
         ge=1,
         le=1024,
-        description="A task whose group taught the learner nothing (all its rewards equal) is attempted every second "
-        "time it is drawn, after another such group every fourth, up to every so-many-th; 1: every time.",
     )
-    gateway_deadline_s: float = Field(
-        60.0, gt=0, description="Seconds for which an unreachable gateway is tried again before an attempt is given up."
+    gateway_deadline_s: float = setting(
+        60.0, "Time to retry an unreachable gateway before the fleet cancels an attempt.", unit="s", gt=0
     )
-    shutdown_s: float = Field(
-        2.0, ge=0, description="Seconds to finish trajectories when told to stop; the others are abandoned."
+    shutdown_s: float = setting(
+        2.0, "Time to finish trajectories at shutdown. The fleet cancels the others.", unit="s", ge=0
     )
-    ledger: Path | None = Field(
-        None, description="File in which the agents say what they sent; default: DATA/fleet/ledger.jsonl."
+    ledger: Path | None = setting(
+        None, "File that lists the events the agents sent; default: `DATA/fleet/ledger.jsonl`."
     )
 
 
 class DemoSettings(Section):
-    """When a run of the loop has shown what it should, and what its base model is made of."""
+    """`stepstream demo`: when a run has reached its goal."""
 
-    target: float = Field(0.85, gt=0, lt=1, description="Held-out success at which the loop has done its work.")
-    margin: float = Field(0.03, ge=0, description="How far training success must pass the target before it is tested.")
-    held_out: int = Field(256, ge=200, description="Held-out tasks of each evaluation.")
-    deadline_s: float = Field(240.0, gt=0, description="Seconds that the loop may take to reach the target.")
-    window: int = Field(512, ge=1, description="Newest training trajectories whose success is watched.")
-    drain_s: float = Field(60.0, gt=0, description="Seconds allowed for everything sent to arrive in the tables.")
+    target: float = setting(0.85, "Held-out success at which the run ends.", unit="share", gt=0, lt=1)
+    margin: float = setting(
+        0.03, "Margin by which training success must exceed the target before an evaluation.", unit="share", ge=0
+    )
+    held_out: int = setting(256, "Held-out tasks of each evaluation.", unit="tasks", ge=200)
+    deadline_s: float = setting(240.0, "Time to reach the target.", unit="s", gt=0)
+    window: int = setting(
+        512, "Newest training trajectories that count for training success.", unit="trajectories", ge=1
+    )
+    drain_s: float = setting(60.0, "Time for all sent events to reach the tables.", unit="s", gt=0)
 
 
 class InferenceSettings(Section):
     """An inference worker."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: Port = Field(8000, description="Port to listen on.")
-    worker_id: str = Field("worker-0", description="Name on the worker-status topic.")
-    engine: Literal["torch", "vllm"] = Field("torch", description="Engine that generates.")
-    model: str = Field("demo", description="Name of the model to serve, as on the checkpoints topic.")
-    tool_parser: str = Field(
-        "call_line", description="How the model writes tool calls: call_line, call_json, or none for plain text."
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: Port = setting(8000, "Port to listen on.")
+    worker_id: str = setting("worker-0", "Name on the topic `worker-status`.")
+    engine: Literal["torch", "vllm"] = setting("torch", "Engine that generates.")
+    model: str = setting("demo", "Model to serve, by its name on the topic `checkpoints`.")
+    tool_parser: str = setting(
+        "call_line", "Format of the model's tool calls: `call_line`, `call_json`, or `none` for plain text."
     )
-    max_batch: int = Field(128, ge=1, description="Sequences decoded together (torch engine).")
-    max_model_len: int = Field(512, ge=16, description="Longest context in tokens.")
-    threads: int = Field(1, ge=1, description="CPU threads of the engine.")
-    status_every_s: float = Field(2.0, gt=0, description="Seconds between status events without a change.")
-    vllm_port: int = Field(0, ge=0, le=65535, description="Port of the vLLM server behind this worker; 0: a free one.")
-    vllm_args: list[str] = Field([], description="More arguments for vLLM's server.")
+    max_batch: int = setting(128, "Sequences that the torch engine decodes together.", unit="sequences", ge=1)
+    max_model_len: int = setting(512, "Longest context.", unit="tokens", ge=16)
+    threads: int = setting(1, "CPU threads of the engine.", unit="threads", ge=1)
+    status_every_s: float = setting(2.0, "Interval of status events without a change.", unit="s", gt=0)
+    vllm_port: int = setting(0, "Port of the vLLM server behind this worker; 0: a free one.", ge=0, le=65535)
+    vllm_args: list[str] = setting([], "Further arguments for vLLM's server, separated by commas.")

@@ -1,55 +1,55 @@
-"""JSON as Python's and JavaScript's own parsers take it: orjson refuses some of what their writers write. Pure."""
+"""Parse JSON that Python or JavaScript wrote, including values that orjson rejects. Pure."""
 
 import json
 from typing import Any
 
 import orjson
 
-MOST = 8 * 1_048_576
-"""Bytes beyond which what orjson refuses is not looked at again where others wait."""
-_LONGEST_INTEGER = 18
-"""Digits of numbers that orjson writes as they are."""
+MAX_FALLBACK_BYTES = 8 * 1_048_576
+"""Default size limit for parsing a text again after orjson rejected it: the slower parser holds up other calls."""
+_MAX_INTEGER_DIGITS = 18
+"""Digits of an integer that orjson can write."""
 
 
-def loads(data: bytes | str, most: int | None = MOST) -> Any:
-    """A value: NaN and infinities are numbers, and half of a surrogate pair (text that was cut) is U+FFFD.
+def loads(data: bytes | str, max_fallback: int | None = MAX_FALLBACK_BYTES) -> Any:
+    """Parse JSON. NaN and infinities are floats, a lone half of a surrogate pair (cut text) becomes U+FFFD.
 
     Args:
         data: the text.
-        most: bytes or characters of it beyond which what orjson refuses is not looked at again; None: no limit.
+        max_fallback: bytes or characters above which a text that orjson rejects is not parsed again; None: unlimited.
 
     Raises:
-        ValueError: it is not JSON at all.
+        ValueError: the text is not JSON.
     """
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        if most is not None and len(data) > most:
+        if max_fallback is not None and len(data) > max_fallback:
             raise
     try:
-        return sound(json.loads(data, parse_int=number))
+        return with_valid_text(json.loads(data, parse_int=parse_int))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def number(digits: str) -> int | float:
-    """A whole number: as such where it can be written again, else as a float."""
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+def parse_int(digits: str) -> int | float:
+    """Return an integer if orjson can write it, else a float."""
+    return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else float(digits)
 
 
-def sound(value: Any) -> Any:
-    """A parsed value with texts that can be written."""
+def with_valid_text(value: Any) -> Any:
+    """Return a parsed value in which every text can be encoded as UTF-8."""
     if isinstance(value, str):
-        return sound_text(value)
+        return valid_text(value)
     if isinstance(value, list):
-        return [sound(item) for item in value]
+        return [with_valid_text(item) for item in value]
     if isinstance(value, dict):
-        return {sound(name): sound(item) for name, item in value.items()}
+        return {with_valid_text(name): with_valid_text(item) for name, item in value.items()}
     return value
 
 
-def sound_text(text: str) -> str:
-    """The text, with U+FFFD for each half of a surrogate pair that is alone: as such it cannot be written."""
+def valid_text(text: str) -> str:
+    """Return the text with U+FFFD for each lone half of a surrogate pair, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

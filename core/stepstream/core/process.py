@@ -1,4 +1,4 @@
-"""What every long-lived process does alike: logging, a clean stop on SIGTERM and SIGINT, metrics, one-line faults."""
+"""Run a long-lived process: logging, clean stop on SIGTERM and SIGINT, metrics, one log line for a fatal error."""
 
 import logging
 import signal
@@ -7,10 +7,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from prometheus_client import start_http_server
-
 from stepstream.config import MetricsSettings, Settings, SettingsError, load, masked
-from stepstream.topics.client import KafkaUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +16,14 @@ MISCONFIGURED = 2
 
 
 class Fatal(Exception):
-    """A fault that this process cannot mend; its message is the last line of the log."""
+    """An error that this process cannot recover from. Its message names the fact and the remedy for a log line.
+
+    Subclasses: `KafkaUnavailable` (topics.client), `RegistryNotReady` (topics.admin).
+    """
 
 
 class Stop:
-    """Set when the process is asked to end; loops look at it, waits end early."""
+    """Request to end the process: loops test it, and `wait` returns early."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -32,15 +32,15 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Asks the process to end."""
+        """Request the end of the process."""
         self._event.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits; True as soon as the process is asked to end."""
+        """Block for up to `timeout_s` seconds; return True as soon as the end is requested."""
         return self._event.wait(timeout_s)
 
     def on_signals(self) -> None:
-        """Ends on SIGTERM and SIGINT. Call it from the main thread."""
+        """Set this on SIGTERM and SIGINT. Call it from the main thread."""
 
         def handle(_number: int, _frame: FrameType | None) -> None:
             self.set()
@@ -49,40 +49,10 @@ class Stop:
         signal.signal(signal.SIGINT, handle)
 
 
-class _Masking(logging.Formatter):
-    """Lines without the credentials that addresses may carry."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        return masked(super().format(record))
-
-
-def set_up_logging(name: str) -> None:
-    """One line a record on standard error, with the process's name."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Masking(f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-
-
-def serve_metrics(metrics: MetricsSettings) -> int:
-    """Shows `/metrics` for Prometheus; returns the port.
-
-    Raises:
-        Fatal: the port is taken.
-    """
-    try:
-        server, _ = start_http_server(metrics.port, metrics.host)
-    except OSError as error:
-        raise Fatal(f"metrics port {metrics.port}: {error.strerror}; set STEPSTREAM_METRICS_PORT") from None
-    port = int(server.server_port)
-    log.info("metrics at http://%s:%d/metrics", metrics.host, port)
-    return port
-
-
 def run(name: str, main: Callable[[Settings, Stop], None]) -> None:
-    """Runs a process: loads the settings, runs `main` until it returns, and exits with a meaningful status.
+    """Load the settings, run `main` until it returns, and exit the process on an error.
 
-    Exit status 0 after a clean stop, 1 after a fault, 2 for settings that cannot be used.
+    Exit code 0 after a clean stop, 1 after an error, 2 for invalid settings.
     """
     set_up_logging(name)
     stop = Stop()
@@ -92,10 +62,41 @@ def run(name: str, main: Callable[[Settings, Stop], None]) -> None:
     except SettingsError as error:
         log.error("settings: %s", error)
         sys.exit(MISCONFIGURED)
-    except (Fatal, KafkaUnavailable) as error:
+    except Fatal as error:
         log.error("%s", error)
         sys.exit(FAULT)
     except Exception:
         log.exception("stopped by an unexpected fault")
         sys.exit(FAULT)
     log.info("stopped")
+
+
+def set_up_logging(name: str) -> None:
+    """Log to standard error, one line a record, with the process's name and without credentials."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_MaskingFormatter(f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class _MaskingFormatter(logging.Formatter):
+    """Formats records without the credentials of addresses."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
+def serve_metrics(metrics: MetricsSettings) -> int:
+    """Serve `/metrics` for Prometheus in a thread; return the port.
+
+    Raises:
+        Fatal: the port is taken.
+    """
+    from prometheus_client import start_http_server  # agents that use the SDK import this module but serve no metrics
+
+    try:
+        server, _ = start_http_server(metrics.port, metrics.host)
+    except OSError as error:
+        raise Fatal(f"metrics port {metrics.port}: {error.strerror}; set STEPSTREAM_METRICS_PORT") from None
+    port = int(server.server_port)
+    log.info("metrics at http://%s:%d/metrics", metrics.host, port)
+    return port

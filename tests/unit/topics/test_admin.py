@@ -1,4 +1,4 @@
-"""Bringing a cluster to the catalogue: what passes is tried again, a refusal is not."""
+"""`apply` retries while the cluster is busy, and passes on rejections."""
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -14,7 +14,7 @@ def cluster(base_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Setting
     monkeypatch.setattr(admin, "wait_for_kafka", lambda _kafka: None)
     monkeypatch.setattr(admin, "admin_client", lambda _kafka: None)
     monkeypatch.setattr(admin, "_apply_subjects", lambda _registry: [])
-    monkeypatch.setattr(admin, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(admin, "_RETRY_S", 0.0)
     return base_settings
 
 
@@ -31,12 +31,12 @@ def topics(monkeypatch: pytest.MonkeyPatch, faults: list[BaseException]) -> None
     monkeypatch.setattr(admin, "_apply_topics", apply_topics)
 
 
-def test_a_busy_cluster_is_asked_again(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_cluster_is_retried(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     topics(monkeypatch, answering(KafkaError._TIMED_OUT, KafkaError.NOT_CONTROLLER))
     assert [change.name for change in admin.apply(cluster)] == ["steps"]
 
 
-def test_a_refusal_is_told_at_once(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejection_raises_at_once(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = answering(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._TIMED_OUT)
     topics(monkeypatch, faults)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
@@ -44,7 +44,7 @@ def test_a_refusal_is_told_at_once(cluster: Settings, monkeypatch: pytest.Monkey
     assert len(faults) == 1
 
 
-def test_a_cluster_that_stays_busy_is_given_up(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_cluster_raises_after_the_deadline(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     topics(monkeypatch, answering(*[KafkaError._TIMED_OUT] * 3))
     with pytest.raises(KafkaException, match="_TIMED_OUT"):
         admin.apply(changed(cluster, kafka={"deadline_s": 0.0}))

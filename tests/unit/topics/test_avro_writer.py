@@ -1,4 +1,4 @@
-"""The compiled writer writes what fastavro writes, for every record type of the log."""
+"""Compiled writers and fastavro write the same bytes for every record type of the log."""
 
 import io
 import struct
@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepstream.schemas import schema
-from stepstream.topics.avro_writer import compiled
+from stepstream.topics.avro_writer import compile_writer
 from stepstream.topics.catalogue import TOPICS
 
 PARSED: dict[str, Any] = {
     name: fastavro.parse_schema(schema(name)) for name in sorted({topic.schema for topic in TOPICS.values()})
 }
-WRITERS = {name: compiled(parsed) for name, parsed in PARSED.items()}
+WRITERS = {name: compile_writer(parsed) for name, parsed in PARSED.items()}
 PLAIN: dict[str, st.SearchStrategy[Any]] = {
     "null": st.none(),
     "string": st.text(max_size=200),
@@ -45,7 +45,7 @@ def values(kind: Any, named: dict[str, Any]) -> st.SearchStrategy[Any]:
     return values(kind["type"], named)
 
 
-def walked(name: str, record: Any) -> bytes:
+def by_fastavro(name: str, record: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, PARSED[name], record)
     return out.getvalue()
@@ -54,9 +54,9 @@ def walked(name: str, record: Any) -> bytes:
 @pytest.mark.parametrize("name", PARSED)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_it_writes_what_fastavro_writes(name: str, data: st.DataObject) -> None:
+def test_output_equals_fastavros(name: str, data: st.DataObject) -> None:
     record = data.draw(values(PARSED[name], PARSED[name]["__named_schemas"]))
-    assert WRITERS[name](record) == walked(name, record)
+    assert WRITERS[name](record) == by_fastavro(name, record)
 
 
 def test_long_text_and_many_items_have_long_lengths() -> None:
@@ -69,11 +69,11 @@ def test_long_text_and_many_items_have_long_lengths() -> None:
         "name": "n",
         "source": "s",
     }
-    assert WRITERS["Feedback"](record) == walked("Feedback", record)  # the rest are defaults
+    assert WRITERS["Feedback"](record) == by_fastavro("Feedback", record)  # the rest are defaults
 
 
 @pytest.mark.parametrize("wrong", [{"event_id": 7}, {"occurred_at_us": "now"}, {"consent": "maybe"}, {"value": "much"}])
-def test_what_does_not_fit_raises(wrong: dict[str, Any]) -> None:
+def test_a_value_of_the_wrong_type_raises(wrong: dict[str, Any]) -> None:
     record = {"event_id": "e", "occurred_at_us": 1, "producer": "p", "consent": "train", "trajectory_id": "t"}
     with pytest.raises((AttributeError, TypeError, KeyError, struct.error)):
         WRITERS["Feedback"](record | {"name": "n", "source": "s"} | wrong)

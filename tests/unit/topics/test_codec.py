@@ -1,4 +1,4 @@
-"""What is told of a record that cannot be read or written holds nothing of what it says."""
+"""Errors about invalid records contain nothing of their content."""
 
 import struct
 from typing import Any
@@ -14,7 +14,7 @@ SECRET = "AKIAIOSFODNN7EXAMPLE"
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"sampling": {**new_sampling(), "max_tokens": f"'{SECRET}' do not match x"}}, "on field max_tokens"),
         ({"sampling": {**new_sampling(), "max_tokens": {"a": SECRET}}}, "on field max_tokens"),
@@ -23,13 +23,13 @@ SECRET = "AKIAIOSFODNN7EXAMPLE"
         ({"consent": SECRET}, "is not in list"),
     ],
 )
-def test_what_cannot_be_written(fields: Any, said: str) -> None:
-    with pytest.raises(Unencodable, match=said) as raised:
+def test_an_encoding_error_hides_the_content(fields: Any, message: str) -> None:
+    with pytest.raises(Unencodable, match=message) as raised:
         Codec(SchemaRegistrySettings()).body("steps", step(**fields))
     assert SECRET not in str(raised.value)
 
 
-def test_what_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoding_error_hides_the_content(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = Codec(SchemaRegistrySettings())
     monkeypatch.setattr(codec, "_look_up_writer", lambda schema_id: codec._parsed["steps"])
     body = codec.body("steps", step(response=new_message(role="assistant", content=f"{SECRET} XX")))

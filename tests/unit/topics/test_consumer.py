@@ -1,4 +1,4 @@
-"""A consumer of events bears what mends itself."""
+"""A consumer retries while a partition has no leader."""
 
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from stepstream.topics.consumer import EventConsumer
 
 
 class _Electing:
-    """A broker that knows where a partition is led only when it is asked again."""
+    """A broker that knows the leader of a partition at the second call only."""
 
     def __init__(self, fault: int) -> None:
         self.faults = [KafkaException(KafkaError(fault))]
@@ -29,8 +29,8 @@ class _Electing:
 
 
 @pytest.mark.parametrize("fault", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION])
-def test_a_partition_without_a_leader_for_a_moment_is_asked_again(fault: int) -> None:
+def test_a_partition_without_a_leader_is_retried(fault: int) -> None:
     with EventConsumer(KafkaSettings(), cast(Codec, None)) as consumer:
         consumer._consumer.close()
         consumer._consumer = cast(Any, _Electing(fault))
-        assert consumer._bounds("steps", 0) == (3, 7)
+        assert consumer._offset_range("steps", 0) == (3, 7)

@@ -1,4 +1,4 @@
-"""Identities are stable where they must be and rise where they should."""
+"""Derived ids are stable; new event ids sort by time."""
 
 import hashlib
 import uuid
@@ -21,7 +21,7 @@ def test_derived_ids_are_the_same_in_every_process() -> None:
 
 
 @given(st.lists(st.text(max_size=5), max_size=3), st.lists(st.text(max_size=5), max_size=3))
-def test_derived_ids_differ_where_the_origin_does(a: list[str], b: list[str]) -> None:
+def test_different_origins_give_different_ids(a: list[str], b: list[str]) -> None:
     if "\x1f" not in "".join(a + b) and a != b and a and b:
         assert derived_id("j@1", *a) != derived_id("j@1", *b)
     assert derived_id("j@1", *a) == derived_id("j@1", *a)

@@ -1,4 +1,4 @@
-"""The registry's client against a server that answers as it is told."""
+"""The registry client against a server with scripted answers."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ FAULT = (503, b"{}")
 
 
 class Registry:
-    """Answers the n-th request with the n-th answer, the last one again and again; status 0 hangs up."""
+    """Answers the n-th request with the n-th answer and repeats the last one; status 0 closes the connection."""
 
     def __init__(self, address: str, answers: list[tuple[int, bytes]]) -> None:
         self.address = address
@@ -74,7 +74,7 @@ def client(*registries: Registry, waits: list[float] | None = None, **fields: An
     return RegistryClient(SchemaRegistrySettings(**fields), list[float]().append if waits is None else waits.append)
 
 
-def test_what_each_call_sends() -> None:
+def test_each_call_sends_its_request() -> None:
     found = json.dumps({"id": 7, "schema": '"int"'}).encode()
     with answering((200, found), (200, found), (200, found), (200, b"{}"), (200, b'["a", "b"]')) as registry:
         asking = client(registry)
@@ -100,7 +100,7 @@ def test_what_each_call_sends() -> None:
         (401, b'{"message": "who are you"}', -1, "who are you"),
     ],
 )
-def test_refusals_are_told_at_once(status: int, body: bytes, code: int, says: str) -> None:
+def test_permanent_errors_raise_at_once(status: int, body: bytes, code: int, says: str) -> None:
     with answering((status, body)) as registry, pytest.raises(RegistryRefused, match=says) as refusal:
         client(registry).subjects()
     assert (refusal.value.status, refusal.value.code) == (status, code)
@@ -108,7 +108,7 @@ def test_refusals_are_told_at_once(status: int, body: bytes, code: int, says: st
 
 
 @pytest.mark.parametrize("fault", [FAULT, (429, b""), (0, b"")])
-def test_what_may_be_gone_is_asked_again(fault: tuple[int, bytes]) -> None:
+def test_transient_errors_are_retried(fault: tuple[int, bytes]) -> None:
     waits: list[float] = []
     with answering(fault, fault, (200, b"[]")) as registry:
         assert client(registry, waits=waits).subjects() == []
@@ -116,7 +116,7 @@ def test_what_may_be_gone_is_asked_again(fault: tuple[int, bytes]) -> None:
     assert [0 <= wait <= longest for wait, longest in zip(waits, (1.0, 2.0), strict=True)] == [True, True]
 
 
-def test_what_stays_is_told_in_the_end() -> None:
+def test_a_lasting_error_raises_after_all_attempts() -> None:
     with answering((503, b'{"error_code": 50301, "message": "resting"}')) as registry:
         with pytest.raises(RegistryRefused, match="resting"):
             client(registry).subjects()
@@ -125,14 +125,14 @@ def test_what_stays_is_told_in_the_end() -> None:
         client(registry).subjects()
 
 
-def test_another_instance_answers_for_one_that_cannot() -> None:
+def test_the_next_instance_answers_for_a_failing_one() -> None:
     with answering(FAULT) as first, answering((200, b'["a"]')) as second:
         assert client(first, second).subjects() == ["a"]
     assert len(first.requests) == ATTEMPTS
 
 
 @pytest.mark.parametrize("place", ["setting", "address"])
-def test_credentials(place: str) -> None:
+def test_credentials_come_from_the_setting_or_the_address(place: str) -> None:
     with answering((200, b"[]")) as registry:
         if place == "setting":
             client(registry, user_info=SecretStr("me:a:b@c")).subjects()
@@ -141,7 +141,7 @@ def test_credentials(place: str) -> None:
     assert registry.authorization == "Basic " + base64.b64encode(b"me:a:b@c").decode()
 
 
-def test_credentials_that_cannot_be_used() -> None:
+def test_malformed_credentials_raise() -> None:
     with pytest.raises(SettingsError, match=r"schema.registry"):
         RegistryClient(SchemaRegistrySettings(user_info=SecretStr("nobody")))
 

@@ -1,1 +1,1 @@
-"""Seal personal fields under a key of each person, and erase the keys."""
+"""Seal personal fields under a key of each person, and destroy the keys of erased persons."""

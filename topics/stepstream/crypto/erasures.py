@@ -1,34 +1,34 @@
-"""Read which persons were erased, and when."""
+"""Test whether an event happened before its person was erased."""
 
 from stepstream.config import Settings, SettingsError
-from stepstream.crypto.master_key import Master, master_of
+from stepstream.crypto.master_key import MasterKey, load_master_key
 from stepstream.topics.table import Table
 
 
-class Erased:
-    """Tells whether something happened with a person before that person was erased."""
+class ErasureCheck:
+    """Callable that returns True if a person was erased after an event."""
 
     def __init__(self, settings: Settings, erasures: Table) -> None:
-        """`erasures` is the table, by subject; it may change at any time."""
+        """`erasures` is the table of the topic, by subject; it may change at any time."""
         self._settings, self._erasures = settings, erasures
-        self._some = False
-        self._master: Master | None = None
+        self._has_erasures = False
+        self._master: MasterKey | None = None
 
     def __call__(self, tenant: str, user: str, occurred_us: int) -> bool:
-        """Whether a person was erased after a time.
+        """Return True if a person was erased at or after a time.
 
         Raises:
-            SettingsError: there are erasures, and no master key by which to know whose they are.
+            SettingsError: erasures exist, but the master key that identifies their persons is missing.
         """
-        self._some = self._some or bool(self._erasures.items())
-        if not self._some:
+        self._has_erasures = self._has_erasures or bool(self._erasures.items())
+        if not self._has_erasures:
             return False
         if self._master is None:
-            self._master = master_of(self._settings, make=False)
+            self._master = load_master_key(self._settings, create=False)
             if self._master is None:
                 raise SettingsError(
-                    "somebody was erased, and without the master key it cannot be told who: set "
-                    "STEPSTREAM_SEAL_MASTER_KEY as it is for the other jobs"
+                    "a person was erased, and only the master key identifies the person: set "
+                    "STEPSTREAM_SEAL_MASTER_KEY to the value of the other jobs"
                 )
         erasure = self._erasures.get(self._master.subject(tenant, user))
         return erasure is not None and bool(erasure["occurred_at_us"] >= occurred_us)

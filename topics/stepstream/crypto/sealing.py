@@ -1,18 +1,18 @@
-"""Sealing: the personal fields of a record as one encrypted blob, under a key of each person's own.
+"""Seal a record: encrypt its personal fields into one blob, under a key of each person. Pure.
 
-`seal` and `open_sealed` are pure. The blob is an Avro record made of the personal fields, by a schema derived from
-the schema of the whole record: whoever can read the record can read the blob, in each version of the schema. What is
-left in the clear is empty but valid, so that programs without the key see a record like any other. Destroying the key
-leaves exactly that for everybody: the record is erased (`is_erased`).
+The blob is an Avro record of the personal fields. Its schema is derived from the record's schema, so every reader of
+the record can read the blob, across schema versions. The fields left in the clear are empty but valid, so a program
+without the key reads an ordinary record. An erasure destroys the key, and every reader gets that empty record
+(`is_erased`).
 
-A record of several persons is encrypted once with the key of each, one layer in the other: destroying any of the keys
-erases it. `seal_key` then names all of them, sorted and joined by `+`, from the innermost layer out. Releases that knew
-one key only look for a key of that name, find none, and take the record for erased.
+A record that names several persons is encrypted once with each key, in nested layers: destroying any key erases the
+record. `seal_key` then names all keys, sorted and joined by `+`, from the innermost layer out. Older releases look for
+one key of that name, find none, and treat the record as erased.
 """
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from stepstream.schemas import schema
-from stepstream.topics.avro_writer import compiled
+from stepstream.topics.avro_writer import compile_writer
 from stepstream.topics.catalogue import TOPICS
 
 FORMAT = 1
@@ -29,82 +29,69 @@ _NONCE_BYTES = 12
 _ERASED = "erased"
 _JOINT = "+"
 
-# What is new comes last: earlier releases read a blob up to there.
-_STEP = (
-    "user",
-    "messages",
-    "prompt_shared_digest",
-    "prompt_token_ids",
-    "response",
-    "response_token_ids",
-    "response_logprobs",
-    "loss_mask",
-    "policy_spans",
-    "error",
-    "tool_definitions",
-)
-_FEEDBACK = ("user", "category", "comment", "demonstration")
-_TRAJECTORY = ("user", "sequences", "signature", "conversations", "other_users")
-_INSIDE_STEPS = ("tool_calls", "error", "demonstration")
-"""Personal fields of each entry of `steps`, where a record has that."""
-_BEHIND_STEPS = frozenset({"conversations", "other_users"})
-"""Personal fields that stand in the blob behind those inside `steps`: they are newer."""
-_PERSONAL = {"Step": _STEP, "Feedback": _FEEDBACK, "LabeledTrajectory": _TRAJECTORY}
-
-SEALED_TOPICS = {topic.name: _PERSONAL[topic.schema] for topic in TOPICS.values() if topic.schema in _PERSONAL}
-"""Topics whose records are sealed where they have a `user`, and their personal fields."""
+_PERSONAL_IN_STEPS = ("tool_calls", "error", "demonstration")
+"""Personal fields of each entry of a record's `steps`."""
+_AFTER_STEPS = frozenset({"conversations", "other_users"})
+"""Personal fields that follow those of `steps` in the blob: they were added later."""
 
 
 class SealBroken(Exception):
-    """A blob that was changed, belongs to another record, or is of a format that this version does not know."""
+    """A blob was changed, belongs to another record, or has an unknown format."""
 
 
 class Layout:
-    """The personal fields of one version of a record's schema, and the blob's schema."""
+    """The personal fields of one schema version of a record, with the schema of the blob."""
 
-    def __init__(self, parsed: Any) -> None:
-        """`parsed` is the record's schema as fastavro parsed it; it must be one of a sealed topic."""
+    def __init__(self, parsed: Any, personal: Sequence[str]) -> None:
+        """Derive the blob's schema.
+
+        Args:
+            parsed: the record's schema from `fastavro.parse_schema`.
+            personal: names of the personal fields, `Topic.personal`; those that the schema lacks are skipped.
+        """
         self._fields = {field["name"]: field for field in parsed["fields"]}
-        self.personal = [name for name in _PERSONAL[parsed["name"].rpartition(".")[2]] if name in self._fields]
+        self.personal = [name for name in personal if name in self._fields]
         named = parsed["__named_schemas"]
-        fields = [self._of_blob(self._fields[name]) for name in self.personal if name not in _BEHIND_STEPS]
-        self.empty_inside: dict[str, Any] = {}
-        """The same for those inside `steps`."""
+        fields = [_blob_field(self._fields[name]) for name in self.personal if name not in _AFTER_STEPS]
+        self.empty_in_steps: dict[str, Any] = {}
+        """Values in the clear for the personal fields of each entry of `steps`; empty: the record has no `steps`."""
         if "steps" in self._fields:
-            entry = named[_referenced(self._fields["steps"]["type"])["items"]]
-            inner = {field["name"]: field for field in entry["fields"]}
-            inside = [inner[name] for name in _INSIDE_STEPS if name in inner]
-            self.empty_inside = {field["name"]: _empty(field) for field in inside}
-            record = {"type": "record", "name": "SealedEntry", "fields": [self._of_blob(field) for field in inside]}
+            entry = named[_by_name(self._fields["steps"]["type"])["items"]]
+            entry_fields = {field["name"]: field for field in entry["fields"]}
+            inside = [entry_fields[name] for name in _PERSONAL_IN_STEPS if name in entry_fields]
+            self.empty_in_steps = {field["name"]: _empty(field) for field in inside}
+            record = {"type": "record", "name": "SealedEntry", "fields": [_blob_field(field) for field in inside]}
             fields.append({"name": "steps", "type": {"type": "array", "items": record}})
-        fields += [self._of_blob(self._fields[name]) for name in self.personal if name in _BEHIND_STEPS]
+        fields += [_blob_field(self._fields[name]) for name in self.personal if name in _AFTER_STEPS]
         blob = {"type": "record", "name": f"Sealed{parsed['name'].rpartition('.')[2]}", "fields": fields}
         self.blob = fastavro.parse_schema(blob, named_schemas=dict(named))
-        self._write = compiled(self.blob)
+        self._write = compile_writer(self.blob)
         self.empty = {name: _empty(self._fields[name]) for name in self.personal}
-        """What stands in the clear for the personal fields; of all records the same."""
+        """Values in the clear for the personal fields; the same for all records."""
 
     def write(self, record: Mapping[str, Any]) -> bytes:
-        """The personal fields of a record; raises whatever a value that does not fit provokes."""
+        """Encode the personal fields of a record; raise any exception for a value that does not match the schema."""
         try:
             return self._write(record)
-        except Exception:  # fastavro says what is wrong, or takes what is merely unusual
+        except Exception:  # fastavro names the fault, or accepts types that the compiled writer rejects
             out = io.BytesIO()
             fastavro.schemaless_writer(out, self.blob, dict(record))
             return out.getvalue()
 
-    @staticmethod
-    def _of_blob(field: Mapping[str, Any]) -> dict[str, Any]:
-        return {**field, "type": _referenced(field["type"])}
+
+@cache
+def layout_of(topic: str) -> Layout:
+    """Return the layout of a topic by this package's schema."""
+    return Layout(fastavro.parse_schema(schema(TOPICS[topic].schema)), TOPICS[topic].personal)
 
 
 def is_erased(record: Mapping[str, Any]) -> bool:
-    """Whether a decoded record was sealed under a key that is destroyed: its personal fields are empty for good."""
+    """Return True if a decoded record was sealed under a destroyed key: its personal fields stay empty for ever."""
     return record.get("seal_key") is not None
 
 
 def persons_of(record: Mapping[str, Any]) -> list[str]:
-    """Everybody whom a record of a sealed topic names, each once; empty where that is nobody."""
+    """Return each person named in a record of a sealed topic, once."""
     user, others = record["user"], record.get("other_users")
     if not others:
         return [user] if user else []
@@ -112,20 +99,20 @@ def persons_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def key_ids(seal_key: str | None) -> list[str]:
-    """Ids of the keys that a `seal_key` names, all of which it takes to open the record; empty for None."""
+    """Return the ids of the keys in a `seal_key`, all of which are needed to open the record; empty for None."""
     return [] if seal_key is None else seal_key.split(_JOINT)
 
 
 def seal(layout: Layout, topic: str, record: Mapping[str, Any], ciphers: Mapping[str, AESGCM]) -> dict[str, Any]:
-    """The record with its personal fields encrypted.
+    """Return the record with its personal fields encrypted.
 
     Args:
-        layout: of the schema that the record is written with.
-        topic: topic that it goes to.
-        record: the record; any field that does not fit its schema raises.
-        ciphers: a key of each person in it by its id, at least one; their order does not matter.
+        layout: layout of the schema that encodes the record.
+        topic: destination topic.
+        record: the record. A field that does not match its schema raises any exception.
+        ciphers: a key of each person by key id, at least one, in any order.
     """
-    sealed = emptied(layout, record)
+    sealed = without_personal_fields(layout, record)
     names = sorted(ciphers)
     seal_key = _JOINT.join(names)
     bound_to = _bound_to(topic, record, seal_key)
@@ -137,28 +124,28 @@ def seal(layout: Layout, topic: str, record: Mapping[str, Any], ciphers: Mapping
     return sealed
 
 
-def emptied(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without what is personal in it."""
-    plain = _emptied(record, layout.empty)
-    if layout.empty_inside:
-        plain["steps"] = [_emptied(entry, layout.empty_inside) for entry in record["steps"]]
+def without_personal_fields(layout: Layout, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record with empty personal fields."""
+    plain = _with_empty(record, layout.empty)
+    if layout.empty_in_steps:
+        plain["steps"] = [_with_empty(entry, layout.empty_in_steps) for entry in record["steps"]]
     return plain
 
 
 def open_sealed(
     written: Layout, known: Layout, topic: str, record: dict[str, Any], ciphers: Mapping[str, AESGCM]
 ) -> dict[str, Any]:
-    """Puts the personal fields back, in place.
+    """Decrypt the personal fields of a record in place.
 
     Args:
-        written: layout of the schema that the record was written with.
-        known: layout of the schema that it was read as.
-        topic: topic that the record was read from.
+        written: layout of the writer's schema.
+        known: layout of the reader's schema.
+        topic: source topic.
         record: a sealed record.
-        ciphers: of all the keys that `seal_key` names, by their ids.
+        ciphers: all keys in `seal_key`, by key id.
 
     Raises:
-        SealBroken: the blob is not what was sealed.
+        SealBroken: the blob was changed or does not belong to the record.
     """
     blob: bytes = record["sealed"]
     if len(blob) <= 1 + _NONCE_BYTES or blob[0] != FORMAT:
@@ -168,7 +155,7 @@ def open_sealed(
     try:
         for name in reversed(key_ids(record["seal_key"])):
             hidden = ciphers[name].decrypt(hidden[:_NONCE_BYTES], hidden[_NONCE_BYTES:], bound_to)
-    except (InvalidTag, ValueError):  # or too short to be a nonce and what it goes with
+    except (InvalidTag, ValueError):  # ValueError: too short for a nonce and a tag
         raise SealBroken("the sealed part was changed or belongs to another record") from None
     personal: Any = fastavro.schemaless_reader(io.BytesIO(hidden), written.blob, known.blob)
     steps = personal.pop("steps", None)
@@ -182,8 +169,8 @@ def open_sealed(
     return record
 
 
-def erase(record: dict[str, Any]) -> dict[str, Any]:
-    """Marks, in place, a record whose key is destroyed: nothing is left to open and nothing to train on."""
+def mark_erased(record: dict[str, Any]) -> dict[str, Any]:
+    """Mark a record whose key is destroyed as erased and untrainable, in place."""
     record["sealed"] = None
     governed = record.get("governed")
     if governed is not None:
@@ -198,17 +185,17 @@ def erase(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _empty(field: Mapping[str, Any]) -> Any:
-    """What stands in the clear for a personal field; see `_emptied` for errors."""
+    """Return the value in the clear for a personal field; `_with_empty` treats `error`."""
     kind = field["type"]
     if isinstance(kind, dict) and kind["type"] == "array":
         return []
     return {"role": "assistant"} if field["name"] == "response" else None
 
 
-def _emptied(record: Mapping[str, Any], empty: Mapping[str, Any]) -> dict[str, Any]:
+def _with_empty(record: Mapping[str, Any], empty: Mapping[str, Any]) -> dict[str, Any]:
     plain = {**record, **empty}
     if "error" in empty and record.get("error") is not None:
-        plain["error"] = _ERASED  # that a call failed stays known
+        plain["error"] = _ERASED  # the fact of the failure stays known
     return plain
 
 
@@ -217,22 +204,20 @@ def _with_erased(flags: list[str]) -> list[str]:
 
 
 def _bound_to(topic: str, record: Mapping[str, Any], seal_key: str) -> bytes:
-    """What a blob belongs to: moved to another record, it does not open."""
+    """Return the associated data of a blob: it cannot be opened in another record."""
     return "\x1f".join((topic, record["event_id"], seal_key)).encode("utf-8", "surrogatepass")
 
 
-def _referenced(kind: Any) -> Any:
-    """A type with every named type in it told by its name alone."""
+def _blob_field(field: Mapping[str, Any]) -> dict[str, Any]:
+    return {**field, "type": _by_name(field["type"])}
+
+
+def _by_name(kind: Any) -> Any:
+    """Return a type with every named type replaced by its name."""
     if isinstance(kind, list):
-        return [_referenced(branch) for branch in kind]
+        return [_by_name(branch) for branch in kind]
     if not isinstance(kind, dict):
         return kind
     if "name" in kind:
         return kind["name"]
-    return {key: _referenced(value) if key in ("items", "values") else value for key, value in kind.items()}
-
-
-@cache
-def layout_of(topic: str) -> Layout:
-    """The layout by this package's own schema."""
-    return Layout(fastavro.parse_schema(schema(TOPICS[topic].schema)))
+    return {key: _by_name(value) if key in ("items", "values") else value for key, value in kind.items()}

@@ -1,4 +1,4 @@
-"""Brings a Kafka cluster and a schema registry to what the catalogue declares."""
+"""Bring a Kafka cluster and a schema registry to the declared state of the catalogue: `stepstream topics apply`."""
 
 import logging
 import time
@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from stepstream.config import KafkaSettings, SchemaRegistrySettings, Settings, masked
+from stepstream.core.process import Fatal
 from stepstream.schemas import schema_text
 from stepstream.topics.catalogue import TOPICS, Topic
 from stepstream.topics.client import admin_client, wait_for_kafka
@@ -26,9 +27,9 @@ log = logging.getLogger(__name__)
 
 COMPATIBILITY = "FULL_TRANSITIVE"
 
-_PAUSE_S = 1.0
-# What a cluster says that is busy, or whose controller moves; `KafkaError.retriable` is false for these.
-_PASSING = {
+_RETRY_S = 1.0
+# Errors of a busy cluster, or while the controller moves. `KafkaError.retriable` is False for them.
+_TRANSIENT = {
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
     KafkaError.REQUEST_TIMED_OUT,
@@ -38,13 +39,13 @@ _PASSING = {
 }
 
 
-class RegistryNotReady(Exception):
-    """The registry did not answer within its deadline; the message says which address and what to check."""
+class RegistryNotReady(Fatal):
+    """The registry did not answer within its deadline. The message names the address and the setting to check."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that was brought to its declared state: `topic` or `subject`, its name, and what was done."""
+    """One change: kind (`topic` or `subject`), name and action."""
 
     kind: str
     name: str
@@ -52,29 +53,29 @@ class Change:
 
 
 def apply(settings: Settings) -> list[Change]:
-    """Creates or alters every topic and registers every schema; a second call changes nothing.
+    """Create or alter every topic and register every schema. A second call changes nothing.
 
     Raises:
-        KafkaUnavailable, RegistryNotReady: not reachable within the declared deadlines.
-        KafkaException: the cluster refused a change, or was too slow until the deadline.
-        RegistryRefused: a schema is not compatible with what is registered.
+        KafkaUnavailable, RegistryNotReady: no answer within the deadline.
+        KafkaException: the cluster rejected a change, or stayed busy until the deadline.
+        RegistryRefused: a schema is not compatible with a registered one.
     """
     wait_for_kafka(settings.kafka)
     admin = admin_client(settings.kafka)
-    return [*_apply_topics_in_time(admin, settings.kafka), *_apply_subjects(settings.schema_registry)]
+    return [*_apply_topics_with_retries(admin, settings.kafka), *_apply_subjects(settings.schema_registry)]
 
 
-def _apply_topics_in_time(admin: AdminClient, kafka: KafkaSettings) -> list[Change]:
-    """As `_apply_topics`, again and again while the cluster is too busy, until the deadline."""
+def _apply_topics_with_retries(admin: AdminClient, kafka: KafkaSettings) -> list[Change]:
+    """Call `_apply_topics`; retry while the cluster is busy, until the deadline."""
     deadline = time.monotonic() + kafka.deadline_s
     while True:
         try:
             return _apply_topics(admin, kafka.replication)
         except KafkaException as error:
-            if error.args[0].code() not in _PASSING or time.monotonic() >= deadline:
+            if error.args[0].code() not in _TRANSIENT or time.monotonic() >= deadline:
                 raise
-            log.warning("Kafka: %s; trying again", error.args[0].str())
-            time.sleep(_PAUSE_S)
+            log.warning("Kafka: %s; retrying", error.args[0].str())
+            time.sleep(_RETRY_S)
 
 
 def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
@@ -86,7 +87,7 @@ def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
             [NewTopic(t.name, t.partitions, replication, config=t.settings()) for t in missing], operation_timeout=30
         )
         for name, future in created.items():
-            if _done(future):
+            if _is_created(future):
                 changes.append(Change("topic", name, "created"))
     for topic in TOPICS.values():
         if topic.name in existing and len(existing[topic.name].partitions) < topic.partitions:
@@ -99,35 +100,37 @@ def _apply_topics(admin: AdminClient, replication: int) -> list[Change]:
 
 def _alter_configs(admin: AdminClient, names: list[str]) -> list[Change]:
     changes = []
-    for name, wrong in differing(admin, names).items():
-        entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in wrong.items()]
+    for name, missing in config_differences(admin, names).items():
+        entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in missing.items()]
         altered = admin.incremental_alter_configs(
             [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
         )
         for alteration in altered.values():
             alteration.result()
-        changes.append(Change("topic", name, "set " + ", ".join(f"{k}={v}" for k, v in wrong.items())))
+        changes.append(Change("topic", name, "set " + ", ".join(f"{k}={v}" for k, v in missing.items())))
     return changes
 
 
-def differing(admin: AdminClient, names: Collection[str], timeout_s: float = 30.0) -> dict[str, dict[str, str]]:
-    """What the catalogue declares of these topics and the cluster has otherwise, by topic and setting.
+def config_differences(
+    admin: AdminClient, names: Collection[str], timeout_s: float = 30.0
+) -> dict[str, dict[str, str]]:
+    """Return the declared values that the cluster does not have, by topic and setting.
 
     Raises:
-        KafkaException: the cluster does not tell.
+        KafkaException: the cluster does not report its configuration.
     """
-    asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    found = {}
-    for resource, future in (admin.describe_configs(asked, request_timeout=timeout_s) if asked else {}).items():
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    differences = {}
+    for resource, future in (admin.describe_configs(resources, request_timeout=timeout_s) if resources else {}).items():
         current = future.result()
-        wanted = TOPICS[resource.name].settings()
-        if wrong := {key: value for key, value in wanted.items() if current[key].value != value}:
-            found[resource.name] = wrong
-    return found
+        declared = TOPICS[resource.name].settings()
+        if missing := {key: value for key, value in declared.items() if current[key].value != value}:
+            differences[resource.name] = missing
+    return differences
 
 
-def _done(future: object) -> bool:
-    """Whether the topic was created here; False if another process was first."""
+def _is_created(future: object) -> bool:
+    """Return True if this call created the topic; False if another process was first."""
     try:
         future.result()  # type: ignore[attr-defined]
     except KafkaException as error:
@@ -138,7 +141,7 @@ def _done(future: object) -> bool:
 
 
 def _apply_subjects(registry: SchemaRegistrySettings) -> list[Change]:
-    client = _waited_for(registry)
+    client = _wait_for_registry(registry)
     return [change for topic in TOPICS.values() if (change := _apply_subject(client, topic)) is not None]
 
 
@@ -146,13 +149,13 @@ def _apply_subject(client: RegistryClient, topic: Topic) -> Change | None:
     schema = schema_text(topic.schema)
     if is_registered(client, topic):
         return None
-    # Compatibility first: a schema that slipped in under a laxer rule would stay.
+    # Compatibility first: a schema that was registered under a laxer rule would stay.
     client.set_compatibility(topic.subject, COMPATIBILITY)
     return Change("subject", topic.subject, f"registered schema {client.register(topic.subject, schema)}")
 
 
 def is_registered(client: RegistryClient, topic: Topic) -> bool:
-    """Whether the registry has the schema that this version of the code writes to a topic."""
+    """Return True if the registry has the schema that this version of the code writes to a topic."""
     try:
         client.look_up(topic.subject, schema_text(topic.schema))
     except RegistryRefused as error:
@@ -162,14 +165,14 @@ def is_registered(client: RegistryClient, topic: Topic) -> bool:
     return True
 
 
-def _waited_for(registry: SchemaRegistrySettings) -> RegistryClient:
-    """A client of a registry that answers."""
+def _wait_for_registry(registry: SchemaRegistrySettings) -> RegistryClient:
+    """Block until the registry answers, and return a client of it."""
     client = RegistryClient(registry)
     deadline = time.monotonic() + registry.deadline_s
     while True:
         try:
             client.subjects()
-        except Exception as error:  # whatever a connection dies of, and an answer that is none
+        except Exception as error:  # connection errors of any kind, and malformed answers
             if time.monotonic() >= deadline:
                 raise RegistryNotReady(
                     f"no schema registry answers at {masked(registry.url)} after {registry.deadline_s:g} s "

@@ -1,8 +1,8 @@
-"""Writes Avro records from code made for their schema: about four times as fast as walking the schema.
+"""Compile an Avro schema into a Python function that encodes a record, about four times as fast as fastavro.
 
-Most fields of an event are short strings, nulls and empty arrays, for which looking at the schema costs more than
-writing. `compiled` makes the source of one function a record type, field by field. What it writes is what fastavro
-writes; a value that does not fit raises whatever it provokes, and the caller lets fastavro say what is wrong.
+Most fields of an event are short strings, nulls and empty arrays, for which interpreting the schema costs more than
+encoding. `compile_writer` generates one function for each record type, with one expression a field. Its output equals
+fastavro's. A value that does not match the schema raises any exception; the caller then lets fastavro name the fault.
 """
 
 import io
@@ -17,11 +17,11 @@ import fastavro
 Writer = Callable[[Any], bytes]
 
 _ARRAY_CODES = {"int": "i", "long": "q", "float": "f", "double": "d"}
-"""Codes that `struct` has for Avro's numbers."""
+"""Codes of Python's `struct` for Avro's number types."""
 
 _SMALL = 1 << 14
-_KEPT = 1 << 16
-"""Whole numbers of arrays of which what is written is kept: some megabytes at most."""
+_MAX_CACHED = 1 << 16
+"""Encoded integers in the cache: some megabytes at most."""
 
 
 def _varint(number: int) -> bytes:
@@ -35,14 +35,19 @@ def _varint(number: int) -> bytes:
 
 _VARINTS = [_varint(number) for number in range(_SMALL)]
 _MORE = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(_SMALL)]
-"""Two bytes of a number that goes on."""
+"""The low 14 bits of a longer number, in two bytes."""
 HALF = _SMALL // 2
 SIZES = [_VARINTS[2 * length] for length in range(HALF)]
-"""Whole numbers from 0 below `HALF`, as `zigzag` writes them: what most lengths are."""
+"""Encoded integers from 0 to below `HALF`, which cover most lengths."""
 
 
 def zigzag(number: int) -> bytes:
-    """A whole number as Avro has it; raises for what is none, or needs more than 64 bits."""
+    """Encode an integer as Avro's zigzag varint.
+
+    Raises:
+        OverflowError: it needs more than 64 bits.
+        TypeError: it is no integer.
+    """
     coded = (number << 1) ^ (number >> 63)
     if 0 <= coded < _SMALL:
         return _VARINTS[coded]
@@ -55,7 +60,7 @@ def zigzag(number: int) -> bytes:
 
 @lru_cache(1024)
 def _high(coded: int) -> bytes:
-    """What is above 28 bits: of times in microseconds, the same for two minutes."""
+    """Encode the bits above 28. For times in microseconds they are the same for two minutes."""
     out = b""
     while coded >= _SMALL:
         out += _MORE[coded & 0x3FFF]
@@ -64,10 +69,10 @@ def _high(coded: int) -> bytes:
 
 
 class _Zigzags(dict[int, bytes]):
-    """What `zigzag` writes of numbers that come again and again, as the ids of a vocabulary's tokens do."""
+    """Cache of `zigzag` for numbers that recur, as token ids of a vocabulary do."""
 
     def __missing__(self, number: int) -> bytes:
-        if len(self) >= _KEPT:
+        if len(self) >= _MAX_CACHED:
             self.clear()
         coded = self[number] = zigzag(number)
         return coded
@@ -77,16 +82,16 @@ _zigzags = _Zigzags()
 
 
 def _integers(values: Sequence[int], code: str) -> bytes:
-    """An array's items; `code` is the type that `struct` has for them, which takes nothing but whole numbers."""
+    """Encode the items of an array; `code` is their `struct` type, which checks that all are integers in range."""
     struct.pack(f"{len(values)}{code}", *values)
     return b"".join(itemgetter(*values)(_zigzags)) if len(values) > 1 else _zigzags[values[0]]
 
 
-def compiled(schema: Any, name: str = "") -> Writer:
-    """The writer of a record type.
+def compile_writer(schema: Any, name: str = "") -> Writer:
+    """Return the writer of a record type.
 
     Args:
-        schema: as `fastavro.parse_schema` gives it.
+        schema: result of `fastavro.parse_schema`.
         name: full name of a record type inside the schema; default: the outermost.
     """
     write = _function(schema, name, defaults=False)
@@ -95,44 +100,44 @@ def compiled(schema: Any, name: str = "") -> Writer:
     def writer(record: Any) -> bytes:
         try:
             return write(record)
-        except KeyError:  # nearly every record has all of its fields, and asking for each costs
+        except KeyError:  # rare: a test for each missing field would slow down every record
             return complete()(record)
 
     return writer
 
 
-def around(schema: Any, varying: Sequence[str]) -> Callable[[Any], list[bytes]]:
-    """What `compiled(schema)` writes of a record before, between and after some fields.
+def compile_split_writer(schema: Any, varying: Sequence[str]) -> Callable[[Any], list[bytes]]:
+    """Return a function that encodes the parts of a record before, between and after some fields.
 
-    For many records that differ in these fields alone: what is between is written once for all.
+    For many records that differ in these fields only, the caller encodes the other parts once.
 
     Args:
-        schema: as for `compiled`.
+        schema: as for `compile_writer`.
         varying: names of the fields, in the schema's order.
 
     Raises:
-        ValueError: they are not in that order, or not in the schema.
+        ValueError: a field is not in the schema, or out of order.
     """
     runs: list[list[Any]] = [[]]
-    left = list(varying)
+    remaining = list(varying)
     for field in schema["fields"]:
-        if left and field["name"] == left[0]:
-            del left[0]
+        if remaining and field["name"] == remaining[0]:
+            del remaining[0]
             runs.append([])
         else:
             runs[-1].append(field)
-    if left:
-        raise ValueError(f"{left[0]} is no field of {schema['name']} that comes after those before it")
-    writers = [compiled({**schema, "fields": run}) for run in runs]
+    if remaining:
+        raise ValueError(f"{remaining[0]} is no field of {schema['name']} that comes after those before it")
+    writers = [compile_writer({**schema, "fields": run}) for run in runs]
     return lambda record: [writer(record) for writer in writers]
 
 
 def _function(schema: Any, wanted: str, *, defaults: bool) -> Writer:
-    """The compiled function; `defaults`: a field that is missing has its default, else it raises KeyError."""
+    """Return the compiled function. A missing field gets its default with `defaults`, else it raises KeyError."""
     named = schema["__named_schemas"]
-    made = _Source(named, defaults)
-    name = made.record(named[wanted] if wanted else schema)
-    lines = "\n".join(made.functions)
+    source = _Source(named, defaults)
+    name = source.record(named[wanted] if wanted else schema)
+    lines = "\n".join(source.functions)
     space: dict[str, Any] = {
         "SIZE": SIZES,
         "HALF": HALF,
@@ -142,7 +147,7 @@ def _function(schema: Any, wanted: str, *, defaults: bool) -> Writer:
         "pack_float": struct.Struct("<f").pack,
         "pack": struct.pack,
         "integers": _integers,
-        **made.constants,
+        **source.constants,
     }
     exec(compile(lines, f"<avro writer of {name}>", "exec"), space)
     write: Writer = space[name]
@@ -150,21 +155,21 @@ def _function(schema: Any, wanted: str, *, defaults: bool) -> Writer:
 
 
 class _Source:
-    """Gathers the source of one function for each record type: one join of what each field is written as."""
+    """Collects the source of one function for each record type: one join of the expressions of its fields."""
 
     def __init__(self, named: dict[str, Any], defaults: bool) -> None:
         self._defaults = defaults
         self.functions: list[str] = []
         self.constants: dict[str, Any] = {}
         self._named = named
-        self._made: dict[str, str] = {}
+        self._names: dict[str, str] = {}
 
     def record(self, schema: Any) -> str:
-        """The name of the function that writes a record type."""
+        """Generate the function of a record type, and return its name."""
         full: str = schema["name"]
-        if full in self._made:
-            return self._made[full]
-        name = self._made[full] = "write_" + full.replace(".", "_")
+        if full in self._names:
+            return self._names[full]
+        name = self._names[full] = "write_" + full.replace(".", "_")
         fields = [f"        {self._value(field['type'], self._get(field))}," for field in schema["fields"]]
         self.functions.append("\n".join([f"def {name}(record):", "    return join((", *fields, "    ))"]))
         return name
@@ -172,13 +177,13 @@ class _Source:
     def _get(self, field: Any) -> str:
         if not self._defaults or "default" not in field:
             return f"record[{field['name']!r}]"
-        # As fastavro does: a field that is missing has its default.
+        # fastavro's rule: a missing field gets its default.
         default = f"D{len(self.constants)}"
         self.constants[default] = field["default"]
         return f"record.get({field['name']!r}, {default})"
 
     def _value(self, schema: Any, value: str) -> str:
-        """Expressions, one or several with commas between, of the bytes of a value that is given as an expression."""
+        """Return comma-separated expressions of the bytes of a value; `value` is the value's expression."""
         if isinstance(schema, str) and schema in self._named:
             schema = self._named[schema]
         kind = schema["type"] if isinstance(schema, dict) else schema
@@ -195,14 +200,14 @@ class _Source:
             return f"b'\\1' if {value} else b'\\0'"
         if kind == "enum":
             codes = f"E{len(self.constants)}"
-            self.constants[codes] = {symbol: zigzag(place) for place, symbol in enumerate(schema["symbols"])}
+            self.constants[codes] = {symbol: zigzag(index) for index, symbol in enumerate(schema["symbols"])}
             return f"{codes}[{value}]"
         if kind == "record":
             return f"{self.record(schema)}({value})"
         if kind == "array":
             return self._array(schema, value)
         if kind == "map":
-            return f"{self._walked(schema)}(v) if (v := {value}) else b'\\0'"
+            return f"{self._interpreted(schema)}(v) if (v := {value}) else b'\\0'"
         raise ValueError(f"no writer of {kind}")
 
     def _union(self, kinds: list[Any], value: str) -> str:
@@ -213,26 +218,24 @@ class _Source:
 
     def _array(self, schema: Any, value: str) -> str:
         items = schema["items"]
-        if (
-            isinstance(items, str) and items in _ARRAY_CODES
-        ):  # tokens and the like: many of one kind, written without a look at each
+        if isinstance(items, str) and items in _ARRAY_CODES:  # token ids and logprobs: encoded in one call
             code = _ARRAY_CODES[items]
             many = f"pack(f'<{{len(a)}}{code}', *a)" if items in ("float", "double") else f"integers(a, {code!r})"
             return f"join((zigzag(len(a)), {many}, b'\\0')) if (a := {value}) else b'\\0'"
         if items == "boolean":
-            return f"{self._walked(schema)}(v) if (v := {value}) else b'\\0'"
+            return f"{self._interpreted(schema)}(v) if (v := {value}) else b'\\0'"
         inner = self._value(items, "i")
         one = f"join(({inner}))" if items in ("string", "bytes") else inner
         return f"join((zigzag(len(a)), *[{one} for i in a], b'\\0')) if (a := {value}) else b'\\0'"
 
-    def _walked(self, schema: Any) -> str:
-        """The name of a function that leaves it to fastavro."""
+    def _interpreted(self, schema: Any) -> str:
+        """Return the name of a function that encodes by fastavro."""
         name = f"A{len(self.constants)}"
-        self.constants[name] = _walk(schema)
+        self.constants[name] = _fastavro_writer(schema)
         return name
 
 
-def _walk(schema: Any) -> Writer:
+def _fastavro_writer(schema: Any) -> Writer:
     def write(values: Any) -> bytes:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, schema, values)

@@ -1,14 +1,39 @@
-"""The one catalogue of topics: code creates topics from it, and manifests, ACLs and docs are generated from it."""
+"""Declare every topic: name, key, value schema, partitions, retention, writers, readers and personal fields.
+
+`stepstream topics apply` creates topics from `TOPICS`. The Strimzi manifests, the ACLs and docs/protocol.md are
+generated from it. Modules name topics by the constants of this module.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-HOUR_MS = 3600 * 1000
-DAY_MS = 24 * HOUR_MS
-SOON_GONE = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "60000"}
-"""A compacted topic whose old records go within minutes after they were replaced or deleted."""
-DAILY = {"segment.ms": str(DAY_MS)}
-"""What is deleted before its time, as records of an erased person in the clear, is off the disk after a day."""
+STEPS = "steps"
+FEEDBACK = "feedback"
+GOVERNED_STEPS = "governed-steps"
+GOVERNED_FEEDBACK = "governed-feedback"
+CLOSURES = "closures"
+LABELED_TRAJECTORIES = "labeled-trajectories"
+TRAJECTORY_STATS = "trajectory-stats"
+COMPONENT_STATS = "component-stats"
+ALARMS = "alarms"
+CHECKPOINTS = "checkpoints"
+TRAINING_DECISIONS = "training-decisions"
+LEARNER_UPDATES = "learner-updates"
+WORKER_STATUS = "worker-status"
+CURATION = "curation"
+GOVERNANCE_AUDIT = "governance-audit"
+POLICIES = "policies"
+REWARD_SPECS = "reward-specs"
+CONSENTS = "consents"
+SUBJECT_KEYS = "subject-keys"
+ERASURES = "erasures"
+JUDGE_CALIBRATIONS = "judge-calibrations"
+API_KEYS = "api-keys"
+OPEN_TRACES = "open-traces"
+DEAD_LETTERS = "dead-letters"
+
+_HOUR_MS = 3600 * 1000
+_DAY_MS = 24 * _HOUR_MS
 
 
 @dataclass(frozen=True)
@@ -17,23 +42,30 @@ class Topic:
 
     name: str
     key: str
+    """Meaning of the record key."""
     schema: str
+    """Name of the value's Avro record."""
     doc: str
+    """Content, in one sentence for docs/protocol.md."""
     writers: tuple[str, ...]
     readers: tuple[str, ...]
-    """Programs, commands (`replay`, `export`, `erase`), or in words; `people`: other commands of theirs."""
+    """Programs, commands (`replay`, `export`, `erase`), or in words; `people`: other commands that people run."""
+    personal: tuple[str, ...] = ()
+    """Fields of the value that are encrypted if it has a `user`, in the order of the blob; empty: never sealed."""
     partitions: int = 8
     cleanup: Literal["delete", "compact"] = "delete"
     retention_ms: int = -1
+    """Milliseconds before Kafka deletes a record; -1: unlimited. Ignored for compacted topics."""
     max_message_bytes: int = 1_048_588
     config: dict[str, str] = field(default_factory=dict)
+    """Further configuration in Kafka's names."""
 
     @property
-    def kept(self) -> str:
-        """How long records stay, in words."""
+    def retention(self) -> str:
+        """How long Kafka keeps records, in words."""
         if self.cleanup == "compact":
             return "newest of each key"
-        return "for ever" if self.retention_ms < 0 else f"{self.retention_ms // DAY_MS} days"
+        return "unlimited" if self.retention_ms < 0 else f"{self.retention_ms // _DAY_MS} days"
 
     @property
     def subject(self) -> str:
@@ -41,7 +73,7 @@ class Topic:
         return f"{self.name}-value"
 
     def settings(self) -> dict[str, str]:
-        """The topic's configuration, as Kafka's admin API takes it."""
+        """Return the topic's configuration in the names of Kafka's admin API."""
         settings = {
             "cleanup.policy": self.cleanup,
             "max.message.bytes": str(self.max_message_bytes),
@@ -52,62 +84,89 @@ class Topic:
         return settings
 
 
-AGENTS = ("gateway", "SDK", "any Kafka client")
+# `erase` deletes records in the clear from the log. A daily segment bounds how long the disk keeps them after that.
+_DAILY_SEGMENTS = {"segment.ms": str(_DAY_MS)}
+# Compaction removes replaced and deleted records from the disk within minutes.
+_PROMPT_COMPACTION = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "60000"}
+
+# The order is that of the sealed blob. Add fields at the end: older releases read a blob up to the fields they know.
+_PERSONAL_IN_STEP = (
+    "user",
+    "messages",
+    "prompt_shared_digest",
+    "prompt_token_ids",
+    "response",
+    "response_token_ids",
+    "response_logprobs",
+    "loss_mask",
+    "policy_spans",
+    "error",
+    "tool_definitions",
+)
+_PERSONAL_IN_FEEDBACK = ("user", "category", "comment", "demonstration")
+_PERSONAL_IN_TRAJECTORY = ("user", "sequences", "signature", "conversations", "other_users")
+
+_AGENTS = ("gateway", "SDK", "any Kafka client")
 
 _ALL = (
     Topic(
-        "steps",
+        STEPS,
         "trajectory_id",
         "Step",
-        "What agents did, as they told it.",
-        AGENTS,
+        "Steps as producers sent them, before governance.",
+        _AGENTS,
         ("govern", "replay", "erase"),
-        config=DAILY,
+        personal=_PERSONAL_IN_STEP,
+        config=_DAILY_SEGMENTS,
     ),
     Topic(
-        "feedback",
+        FEEDBACK,
         "trajectory_id",
         "Feedback",
-        "Signals about it, as they came.",
-        (*AGENTS, "judge", "verify"),
+        "Feedback as producers sent it, before governance.",
+        (*_AGENTS, "judge", "verify"),
         ("govern", "replay", "erase"),
-        config=DAILY,
+        personal=_PERSONAL_IN_FEEDBACK,
+        config=_DAILY_SEGMENTS,
     ),
     Topic(
-        "governed-steps",
+        GOVERNED_STEPS,
         "trajectory_id",
         "Step",
-        "Steps that may be used.",
+        "Steps that passed governance.",
         ("govern", "replay"),
         ("label", "store", "inspect", "judge", "verify", "replay", "export", "erase"),
+        personal=_PERSONAL_IN_STEP,
     ),
     Topic(
-        "governed-feedback",
+        GOVERNED_FEEDBACK,
         "trajectory_id",
         "Feedback",
-        "Feedback that may be used.",
+        "Feedback that passed governance.",
         ("govern", "replay"),
         ("label", "store", "verify", "replay", "erase"),
+        personal=_PERSONAL_IN_FEEDBACK,
     ),
     Topic(
-        "closures",
+        CLOSURES,
         "trajectory_id",
         "TrajectoryClosed",
-        "Decisions that a trajectory is over.",
+        "Decisions to close a trajectory by timeout, or to stop waiting for its reward components.",
         ("label",),
         ("label", "store", "verify"),
     ),
     Topic(
-        "labeled-trajectories",
+        LABELED_TRAJECTORIES,
         "group_id, else trajectory_id",
         "LabeledTrajectory",
         "Closed trajectories with rewards, returns and training sequences.",
         ("label",),
         ("label", "measure", "learner", "store", "curate", "erase"),
+        personal=_PERSONAL_IN_TRAJECTORY,
         max_message_bytes=16 * 1_048_576,
     ),
     Topic(
-        "trajectory-stats",
+        TRAJECTORY_STATS,
         "key of the statistics",
         "TrajectoryStats",
         "Absolute statistics of trajectories and cohorts.",
@@ -116,7 +175,7 @@ _ALL = (
         cleanup="compact",
     ),
     Topic(
-        "component-stats",
+        COMPONENT_STATS,
         "cohort, period and partition",
         "ComponentStats",
         "Absolute statistics of reward components, by policy version and hour.",
@@ -125,17 +184,17 @@ _ALL = (
         cleanup="compact",
     ),
     Topic(
-        "alarms",
+        ALARMS,
         "alarm_id",
         "Alarm",
-        "Rewarded components that rose while a guard fell.",
+        "Alarms: a rewarded component rose while a guard fell.",
         ("watch",),
         ("watch", "store", "control plane"),
         partitions=1,
         cleanup="compact",
     ),
     Topic(
-        "checkpoints",
+        CHECKPOINTS,
         "model@version",
         "Checkpoint",
         "Published versions of models.",
@@ -145,50 +204,50 @@ _ALL = (
         cleanup="compact",
     ),
     Topic(
-        "training-decisions",
+        TRAINING_DECISIONS,
         "trajectory_id",
         "TrainingDecision",
-        "What became of labelled trajectories at the learners.",
+        "Decisions of learners to train on a labelled trajectory or to drop it.",
         ("learner",),
         ("store", "learner", "fleet"),
     ),
     Topic(
-        "learner-updates",
+        LEARNER_UPDATES,
         "model",
         "LearnerUpdate",
-        "What the learners' updates were made from, and their figures.",
+        "Inputs and figures of each update of a learner.",
         ("learner",),
         ("store",),
         partitions=1,
     ),
     Topic(
-        "worker-status",
+        WORKER_STATUS,
         "worker_id",
         "WorkerStatus",
-        "What inference workers serve.",
+        "State and served version of each inference worker.",
         ("inference",),
         ("store", "console"),
         partitions=1,
         cleanup="compact",
     ),
     Topic(
-        "curation",
+        CURATION,
         "trajectory_id",
         "Curation",
-        "Decisions to keep trajectories out of training, or to let them in again.",
+        "Decisions to exclude trajectories from training, or to release them.",
         ("label", "curate", "inspect", "people"),
         ("label", "curate", "store"),
     ),
     Topic(
-        "governance-audit",
+        GOVERNANCE_AUDIT,
         "trajectory_id",
         "AuditEntry",
-        "What governance found and did, by rule and count.",
+        "Actions of governance on each record, with counts by rule.",
         ("govern", "inspect"),
         ("store",),
     ),
     Topic(
-        "policies",
+        POLICIES,
         "tenant",
         "Policy",
         "Governance policies of tenants.",
@@ -198,7 +257,7 @@ _ALL = (
         cleanup="compact",
     ),
     Topic(
-        "reward-specs",
+        REWARD_SPECS,
         "name",
         "RewardSpecification",
         "Reward specifications of environments and agents.",
@@ -208,19 +267,19 @@ _ALL = (
         cleanup="compact",
     ),
     Topic(
-        "consents",
+        CONSENTS,
         "tenant, user and agent",
         "ConsentChange",
-        "What tenants, users and agents allow.",
+        "Consent of tenants, users and agents.",
         ("people",),
         ("govern", "label", "inspect", "judge", "verify", "replay", "erase", "store"),
         partitions=1,
         cleanup="compact",
-        # Names a person: what was withdrawn, or is erased, is to be gone from the disk soon.
-        config=SOON_GONE | {"delete.retention.ms": str(HOUR_MS)},
+        # The key names a person: withdrawn and erased records must leave the disk soon.
+        config=_PROMPT_COMPACTION | {"delete.retention.ms": str(_HOUR_MS)},
     ),
     Topic(
-        "subject-keys",
+        SUBJECT_KEYS,
         "key_id",
         "SubjectKey",
         "Keys of sealed records; a tombstone destroys one.",
@@ -228,11 +287,11 @@ _ALL = (
         ("every reader of sealed records",),
         partitions=1,
         cleanup="compact",
-        # A destroyed key is to be gone from the disk soon, not when a segment is full.
-        config=SOON_GONE | {"delete.retention.ms": str(DAY_MS)},
+        # A destroyed key must leave the disk soon, not when its segment is full.
+        config=_PROMPT_COMPACTION | {"delete.retention.ms": str(_DAY_MS)},
     ),
     Topic(
-        "erasures",
+        ERASURES,
         "subject",
         "Erasure",
         "Decisions to erase a person.",
@@ -242,45 +301,49 @@ _ALL = (
         cleanup="compact",
     ),
     Topic(
-        "judge-calibrations",
+        JUDGE_CALIBRATIONS,
         "digest of the judge",
         "JudgeCalibration",
-        "How far judges agree with people.",
+        "Measured agreement of judges with people.",
         ("people",),
         ("judge", "verify"),
         partitions=1,
         cleanup="compact",
     ),
     Topic(
-        "api-keys",
+        API_KEYS,
         "key_id",
         "ApiKey",
-        "Keys of the gateway's callers, as digests.",
+        "API keys of the gateway's callers, as digests.",
         ("people",),
         ("gateway",),
         partitions=1,
         cleanup="compact",
     ),
     Topic(
-        "open-traces",
+        OPEN_TRACES,
         "trace_id",
         "TraceExport",
-        "Parts of OpenTelemetry traces that wait for the rest.",
+        "Parts of OpenTelemetry traces that are not complete yet.",
         ("gateway",),
         ("gateway", "erase"),
-        retention_ms=2 * DAY_MS,
+        retention_ms=2 * _DAY_MS,
         max_message_bytes=16 * 1_048_576,
     ),
     Topic(
-        "dead-letters",
-        "key of the refused record",
+        DEAD_LETTERS,
+        "key of the rejected record",
         "DeadLetter",
-        "Records that could not be used, and why.",
-        ("govern", "label", "verify", "measure", "store", "learner", *AGENTS[:2]),
+        "Records that a job or service rejected, with the reason.",
+        ("govern", "label", "verify", "measure", "store", "learner", *_AGENTS[:2]),
         ("store", "erase"),
-        retention_ms=90 * DAY_MS,
-        config=DAILY,
+        retention_ms=90 * _DAY_MS,
+        config=_DAILY_SEGMENTS,
     ),
 )
 
 TOPICS = {topic.name: topic for topic in _ALL}
+"""Every topic by its name."""
+
+SEALED_TOPICS = frozenset(topic.name for topic in _ALL if topic.personal)
+"""Topics whose records are sealed if they have a `user`."""

@@ -1,7 +1,16 @@
-"""Avro in the Confluent wire format: a zero byte, the schema's id as four big-endian bytes, the Avro body.
+"""Encode and decode records: Avro in the Confluent wire format (byte 0, the schema's id in 4 bytes, the Avro body).
 
-Writers use the newest schema of this package, which `stepstream topics apply` registers; readers resolve whatever
-schema a record was written with to the one that they know.
+Writers use this package's schema of a topic, which `stepstream topics apply` registers. Readers convert records of any
+registered schema to it. Errors form two families, by the caller's duty:
+
+    CodecError                the record is invalid: write a dead letter of class `kind`
+      Malformed               `malformed`: the bytes do not match the wire format or the schema
+      UnknownSchema           `unknown_schema`: the registry does not have the schema id
+      Unencodable             `invalid`: the record does not match its topic's schema
+      WrongMasterKey          `wrong_master_key`: another master key wrapped the record's key (crypto.master_key)
+    RegistryUnavailable       the record may be valid: wait and retry
+      NotRegistered           the registry lacks the schema: run `stepstream topics apply`
+      KeysUnavailable         the keys of sealed records cannot be read or stored now: check Kafka
 """
 
 import io
@@ -10,26 +19,23 @@ import re
 import struct
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import fastavro
 from fastavro.types import Schema as ParsedSchema
 
 from stepstream.config import SchemaRegistrySettings
-from stepstream.crypto.sealing import SEALED_TOPICS
 from stepstream.schemas import schema, schema_text
-from stepstream.topics.avro_writer import Writer, compiled
-from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.avro_writer import Writer, compile_writer
+from stepstream.topics.catalogue import SEALED_TOPICS, TOPICS
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
-
-if TYPE_CHECKING:
-    pass
 
 MAGIC = 0
 HEADER = struct.Struct(">bI")
-FORGET_UNKNOWN_S = 30.0
-_MISFIT = " do not match "
-"""Between a value and what fastavro expected."""
+UNKNOWN_SCHEMA_TTL_S = 30.0
+"""Seconds for which an id that the registry lacks is not asked for again."""
+_MISMATCH = " do not match "
+"""Text of fastavro between a value and the expected type."""
 _QUOTED = re.compile(r"b?'.*'|b?\".*\"", re.DOTALL)
 
 
@@ -40,62 +46,53 @@ class CodecError(Exception):
 
 
 class Malformed(CodecError):
-    """Bytes that are not what the wire format and the schema promise."""
+    """The bytes do not match the wire format or the schema."""
 
 
 class UnknownSchema(CodecError):
-    """A schema id that the registry does not know."""
+    """The registry does not have the schema id of the record."""
 
     kind = "unknown_schema"
 
 
 class Unencodable(CodecError):
-    """A record that does not fit its topic's schema."""
+    """The record does not match its topic's schema."""
 
     kind = "invalid"
 
 
 class RegistryUnavailable(Exception):
-    """The registry did not answer: the record may be sound, so wait and try again."""
+    """The registry did not answer. The record may be valid: wait and retry."""
 
 
 class NotRegistered(RegistryUnavailable):
-    """The registry answers but does not hold the schema: wait until somebody applies the catalogue."""
+    """The registry lacks the schema: wait until `stepstream topics apply` has run."""
 
 
 class KeysUnavailable(RegistryUnavailable):
-    """The keys of sealed records cannot be had: the record may be sound, so wait and try again."""
-
-
-def told(error: Exception) -> str:
-    """What is wrong with a record, without the value that is wrong: it goes into logs and onto `dead-letters`."""
-    kind, text = type(error).__name__, str(error)
-    if isinstance(error, UnicodeError):
-        return f"{kind}: {getattr(error, 'reason', 'not text')}"
-    _, mark, wanted = text.rpartition(_MISFIT)
-    return f"{kind}: a value does not match {wanted}" if mark else f"{kind}: {_QUOTED.sub('…', text)}"
+    """The keys of sealed records cannot be read or stored now. The record may be valid: wait and retry."""
 
 
 class Sealing(Protocol):
-    """What seals and opens records; see `seal_keys.py`."""
+    """Seals and opens records; `crypto.key_ring.Sealer` implements it."""
 
     def seal(self, topic: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The record with its personal fields encrypted."""
+        """Return the record with its personal fields encrypted."""
         ...
 
     def open(self, topic: str, writer: Any, record: dict[str, Any]) -> dict[str, Any]:
-        """The record with its personal fields in the clear, or marked as erased."""
+        """Return the record with its personal fields decrypted, or marked as erased."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Free its connections."""
         ...
 
 
 class Codec:
-    """Encodes and decodes the records of catalogue topics. Safe to share between threads.
+    """Encodes and decodes the records of catalogue topics. Thread-safe.
 
-    Without `sealing`, records are taken as they are: sealed ones stay sealed. `codec_of` makes one with it.
+    Without `sealing`, sealed records stay sealed. `crypto.key_ring.sealing_codec` returns a codec with it.
     """
 
     def __init__(self, registry: SchemaRegistrySettings, sealing: Sealing | None = None) -> None:
@@ -106,88 +103,88 @@ class Codec:
         self._write: dict[str, Writer] = {}
         self._ids: dict[tuple[str, str | None], bytes] = {}
         self._writers: dict[int, ParsedSchema] = {}
-        self._same: dict[tuple[str, int], bool] = {}
-        self._unknown: dict[int, float] = {}
+        self._is_current_by_id: dict[tuple[str, int], bool] = {}
+        self._unknown_since: dict[int, float] = {}
         self._translated: dict[str, ParsedSchema] = {}
 
     def close(self) -> None:
-        """Frees the connections to the keys."""
+        """Free the connections to the keys."""
         if self._sealing is not None:
             self._sealing.close()
 
     def encode(self, topic: str, record: Any) -> bytes:
-        """One record as bytes.
+        """Return one record as bytes; block for the registry at the first record of a topic.
 
         Raises:
-            Unencodable: it does not fit the schema; the message names the field where known.
-            RegistryUnavailable: the id of the schema is not cached and the registry does not answer, or the record has
-                a `user` whose key cannot be had (`KeysUnavailable`).
+            Unencodable: the record does not match the schema; the message names the field if it is known.
+            RegistryUnavailable: the id of the schema is not cached and the registry does not answer.
+            KeysUnavailable: the record has a `user` whose key is unavailable.
         """
         return self.header(topic) + self.body(topic, record)
 
     def header(self, topic: str, text: str | None = None) -> bytes:
-        """The five bytes before a body; looked up once for each schema.
+        """Return the five bytes before a body; ask the registry once for each schema.
 
         Args:
             topic: a topic of the catalogue.
-            text: schema that the body was written with; default: this package's.
+            text: JSON text of the schema of the body; default: this package's schema.
 
         Raises:
-            NotRegistered: the registry does not know this schema.
-            RegistryUnavailable: it does not answer.
+            NotRegistered: the registry does not have this schema.
+            RegistryUnavailable: the registry does not answer.
         """
         key = topic, text
         return self._ids.get(key) or self._look_up_id(key)
 
     def body(self, topic: str, record: Any) -> bytes:
-        """One record as Avro without the header, sealed where it names somebody: needs no registry.
+        """Return one record as Avro without the header, sealed if it names a user. The registry is not needed.
 
         Raises:
-            Unencodable: it does not fit the schema; the message names the field where known.
-            KeysUnavailable: its key cannot be had.
+            Unencodable: the record does not match the schema; the message names the field if it is known.
+            KeysUnavailable: the key of its user is unavailable.
         """
         try:
             if self._sealing is not None and topic in SEALED_TOPICS and (record["user"] or record.get("other_users")):
                 record = self._sealing.seal(topic, record)
             try:
                 return (self._write.get(topic) or self._compile(topic))(record)
-            except Exception:  # fastavro says what is wrong, or takes what is merely unusual
+            except Exception:  # fastavro names the fault, or accepts types that the compiled writer rejects
                 out = io.BytesIO()
                 fastavro.schemaless_writer(out, self._parsed[topic], record)
                 return out.getvalue()
         except (RegistryUnavailable, CodecError):
             raise
-        except Exception as error:  # fastavro raises whatever the wrong value provokes
-            raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {told(error)}") from error
+        except Exception as error:  # fastavro passes on any exception of a wrong value
+            raise Unencodable(f"record does not fit {TOPICS[topic].schema}: {describe_error(error)}") from error
 
     def _compile(self, topic: str) -> Writer:
-        self._write[topic] = compiled(self._parsed[topic])
+        self._write[topic] = compile_writer(self._parsed[topic])
         return self._write[topic]
 
     def translate(self, topic: str, text: str, body: bytes) -> bytes:
-        """A body that was written with another schema, `text`, in this package's.
+        """Convert a body of the schema `text` to this package's schema.
 
         Raises:
-            Malformed: it does not read with that schema.
-            KeysUnavailable: it is sealed and its key cannot be had.
+            Malformed: the body does not match that schema.
+            KeysUnavailable: the record is sealed and its key is unavailable.
         """
         try:
             writer = self._translated.get(text) or fastavro.parse_schema(json.loads(text))
             record = fastavro.schemaless_reader(io.BytesIO(body), writer, self._parsed[topic])
         except Exception as error:  # as in `decode`
-            raise Malformed(f"does not read as {TOPICS[topic].schema}: {told(error)}"[:300]) from error
+            raise Malformed(f"does not read as {TOPICS[topic].schema}: {describe_error(error)}"[:300]) from error
         self._translated[text] = writer
-        # What is sealed is written with its record's schema too, so it is opened and sealed again.
+        # The sealed blob has the schema of its record too: open it and seal it again.
         return self.body(topic, self._open(topic, writer, cast(dict[str, Any], record)))
 
     def decode(self, topic: str, value: bytes | None) -> dict[str, Any]:
-        """One record from bytes, in the shape that this package knows, whichever version wrote it.
+        """Return one record from bytes of any registered schema, in the shape of this package's schema.
 
         Raises:
-            Malformed: not framed, cut off, or not of this topic's type.
-            UnknownSchema: the registry does not know its schema id.
-            RegistryUnavailable: the schema is not cached and the registry does not answer, or the record is sealed and
-                its key cannot be had (`KeysUnavailable`).
+            Malformed: the bytes are not framed, cut off, or not of this topic's type.
+            UnknownSchema: the registry does not have the schema id.
+            RegistryUnavailable: the schema is not cached and the registry does not answer.
+            KeysUnavailable: the record is sealed and its key is unavailable.
         """
         if value is None or len(value) < HEADER.size:
             raise Malformed("shorter than the five-byte header of the wire format")
@@ -197,12 +194,12 @@ class Codec:
         writer = self._writers.get(schema_id) or self._look_up_writer(schema_id)
         body = io.BytesIO(value)
         body.seek(HEADER.size)
-        reader = None if self._is_ours(topic, schema_id, writer) else self._parsed[topic]
+        reader = None if self._is_current(topic, schema_id, writer) else self._parsed[topic]
         try:
             record = fastavro.schemaless_reader(body, writer, reader)
-        except Exception as error:  # corrupt bytes provoke any exception
+        except Exception as error:  # corrupt bytes raise any exception
             raise Malformed(
-                f"schema {schema_id} does not read as {TOPICS[topic].schema}: {told(error)}"[:300]
+                f"schema {schema_id} does not read as {TOPICS[topic].schema}: {describe_error(error)}"[:300]
             ) from error
         if body.tell() != len(value):
             raise Malformed(f"{len(value) - body.tell()} bytes after the end of the record")
@@ -213,41 +210,50 @@ class Codec:
             return self._sealing.open(topic, writer, record)
         return record
 
-    def _is_ours(self, topic: str, schema_id: int, writer: ParsedSchema) -> bool:
+    def _is_current(self, topic: str, schema_id: int, writer: ParsedSchema) -> bool:
         key = topic, schema_id
-        if key not in self._same:
-            self._same[key] = writer == self._parsed[topic]
-        return self._same[key]
+        if key not in self._is_current_by_id:
+            self._is_current_by_id[key] = writer == self._parsed[topic]
+        return self._is_current_by_id[key]
 
     def _look_up_id(self, key: tuple[str, str | None]) -> bytes:
         topic, text = key
         written = text or schema_text(TOPICS[topic].schema)
-        found = self._ask(lambda: self._client.look_up(TOPICS[topic].subject, written))
-        if found is None:
+        schema_id = self._call(lambda: self._client.look_up(TOPICS[topic].subject, written))
+        if schema_id is None:
             raise NotRegistered(
                 f"the schema of {topic} is not registered at {self._url}: run `stepstream topics apply`"
             )
-        self._ids[key] = HEADER.pack(MAGIC, found)
+        self._ids[key] = HEADER.pack(MAGIC, schema_id)
         return self._ids[key]
 
     def _look_up_writer(self, schema_id: int) -> ParsedSchema:
-        if time.monotonic() - self._unknown.get(schema_id, -FORGET_UNKNOWN_S) < FORGET_UNKNOWN_S:
+        if time.monotonic() - self._unknown_since.get(schema_id, -UNKNOWN_SCHEMA_TTL_S) < UNKNOWN_SCHEMA_TTL_S:
             raise UnknownSchema(f"no schema {schema_id} in the registry")
-        found = self._ask(lambda: self._client.schema(schema_id))
-        if found is None:
-            self._unknown[schema_id] = time.monotonic()
+        text = self._call(lambda: self._client.schema(schema_id))
+        if text is None:
+            self._unknown_since[schema_id] = time.monotonic()
             raise UnknownSchema(f"no schema {schema_id} in the registry")
-        parsed = fastavro.parse_schema(json.loads(found))
+        parsed = fastavro.parse_schema(json.loads(text))
         self._writers[schema_id] = parsed
         return parsed
 
-    def _ask(self, call: Any) -> Any:
-        """The registry's answer; None where it says that there is no such thing."""
+    def _call(self, call: Any) -> Any:
+        """Return the registry's answer; None for status 404."""
         try:
             return call()
         except RegistryRefused as error:
             if error.status == 404:
                 return None
             raise RegistryUnavailable(f"schema registry at {self._url}: {error}") from error
-        except Exception as error:  # whatever a connection dies of, and an answer that is none
+        except Exception as error:  # connection errors of any kind, and malformed answers
             raise RegistryUnavailable(f"schema registry at {self._url} does not answer: {error!r}") from error
+
+
+def describe_error(error: Exception) -> str:
+    """Describe the fault of a record without the faulty value: the text goes into logs and onto `dead-letters`."""
+    kind, text = type(error).__name__, str(error)
+    if isinstance(error, UnicodeError):
+        return f"{kind}: {getattr(error, 'reason', 'not text')}"
+    _, mismatch, expected = text.rpartition(_MISMATCH)
+    return f"{kind}: a value does not match {expected}" if mismatch else f"{kind}: {_QUOTED.sub('…', text)}"

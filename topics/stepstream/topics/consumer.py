@@ -1,33 +1,33 @@
-"""Reads events outside Faust: in a group that commits after the effect, or following whole topics without one."""
+"""Read events outside Faust: in a group that commits after the effect, or from whole topics without a group."""
 
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from stepstream.config import KafkaSettings
-from stepstream.topics.client import client_config, usable_settings
-from stepstream.topics.closing import Closing
+from stepstream.topics.client import client_config, reporting_invalid_settings
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 
-BOUNDS_DEADLINE_S = 30.0
-ELECTING = (
+_OFFSETS_DEADLINE_S = 30.0
+_NO_LEADER = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError._UNKNOWN_PARTITION,  # it was listed, so this is the client's own word for one without a leader
+    KafkaError._UNKNOWN_PARTITION,  # the client's code for a listed partition without a leader
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record of the log with its place; `record` is None where it could not be read, and `error` says why."""
+    """One record of the log with its position. If it cannot be read, `record` is None and `error` is set."""
 
     topic: str
     partition: int
@@ -36,23 +36,28 @@ class Event:
     record: Any
     error: CodecError | None = None
     value: bytes = b""
-    """The record's bytes, for a dead letter."""
+    """The encoded record, for a dead letter."""
 
 
-class EventConsumer(Closing):
-    """Polls events of catalogue topics. Use from one thread; close it, or use it as a context manager."""
+class EventConsumer(AbstractContextManager["EventConsumer"]):
+    """Polls events of catalogue topics. Use it from one thread; close it, or use it as a context manager."""
 
     def __init__(self, kafka: KafkaSettings, codec: Codec, *, group: str | None = None) -> None:
-        """A consumer in `group` (then call `subscribe` and `commit`), or without one (then call `follow`).
+        """Connect lazily.
+
+        Args:
+            kafka: settings of the cluster.
+            codec: decodes the records.
+            group: consumer group, for `subscribe` and `commit`; None: for `follow`.
 
         Raises:
-            SettingsError: as `usable_settings`.
+            SettingsError: a setting is invalid; see `reporting_invalid_settings`.
         """
         self._codec = codec
         self._ends: dict[tuple[str, int], int] = {}
         self._begins: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
-        with usable_settings():
+        with reporting_invalid_settings():
             self._consumer = Consumer(
                 client_config(kafka)
                 | {
@@ -65,20 +70,20 @@ class EventConsumer(Closing):
             )
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Joins the group; starts at its committed offsets, or at the beginning."""
+        """Join the group; start at its committed offsets, else at the beginning."""
         self._consumer.subscribe(list(topics))
 
     def follow(self, topics: Iterable[str], start: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Reads every partition of the topics, without a group.
+        """Read every partition of the topics without a group.
 
         Args:
-            topics: topics of the catalogue, which must exist.
-            start: offset to start at, by (topic, partition); elsewhere the beginning.
+            topics: existing topics of the catalogue.
+            start: first offset by (topic, partition); default: the beginning.
         """
         assigned = []
         for topic in topics:
             for partition in self.partitions(topic):
-                low, high = self._bounds(topic, partition)
+                low, high = self._offset_range(topic, partition)
                 begin = max(low, (start or {}).get((topic, partition), low))
                 self._ends[topic, partition] = high
                 self._begins[topic, partition] = self._positions[topic, partition] = begin
@@ -86,7 +91,7 @@ class EventConsumer(Closing):
         self._consumer.assign(assigned)
 
     def partitions(self, topic: str) -> list[int]:
-        """Partition numbers of a topic.
+        """Return the partition numbers of a topic.
 
         Raises:
             KafkaException: the topic does not exist or no broker answers within 30 seconds.
@@ -97,61 +102,67 @@ class EventConsumer(Closing):
         return sorted(metadata.partitions)
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Offset after the last record of each partition, as of now."""
-        return {partition: self._bounds(topic, partition)[1] for partition in self.partitions(topic)}
+        """Return the current end offset of each partition."""
+        return {partition: self._offset_range(topic, partition)[1] for partition in self.partitions(topic)}
 
-    def poll(self, most: int, timeout_s: float) -> list[Event]:
-        """Up to `most` events, waiting at most `timeout_s` seconds; unreadable ones carry their error.
+    def poll(self, limit: int, timeout_s: float) -> list[Event]:
+        """Return up to `limit` events after at most `timeout_s` seconds; invalid records carry their error.
 
-        Waits for a registry that does not answer, since a record that it would explain may be sound.
+        While the registry does not answer, the call blocks: the record may be valid.
 
         Raises:
-            KafkaException: a fault that does not mend itself, as a topic that does not exist.
+            KafkaException: a permanent error, as a missing topic.
         """
-        return [event for message in self._consumer.consume(most, timeout_s) if (event := self._event(message))]
+        return [event for message in self._consumer.consume(limit, timeout_s) if (event := self._event(message))]
 
-    def caught_up(self) -> bool:
-        """Whether everything that was there when `follow` was called has been polled."""
-        return all(self._positions[place] >= end for place, end in self._ends.items())
+    def is_caught_up(self) -> bool:
+        """Return True if all records from before the call of `follow` have been polled."""
+        return all(self._positions[partition] >= end for partition, end in self._ends.items())
 
     def position(self, topic: str, partition: int) -> int:
-        """Offset of the next record to be polled, after `follow`."""
+        """Return the offset of the next record to poll, after `follow`."""
         return self._positions[topic, partition]
 
-    def has_beyond(self, handled: Mapping[tuple[str, int], int]) -> bool:
-        """Whether there are records that were not handled, as far as the broker has told; at once.
+    def has_records_beyond(self, handled: Mapping[tuple[str, int], int]) -> bool:
+        """Return True if the newest known end offsets are beyond the handled ones. It does not block.
 
         Args:
-            handled: offset after the last one, by (topic, partition); elsewhere none since `follow`.
+            handled: offset after the last handled record, by (topic, partition); default: none since `follow`.
         """
-        for place, end in self._ends.items():
-            _, told = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)  # below 0: nothing yet
-            if handled.get(place, self._begins[place]) < max(end, told):
+        for partition, end in self._ends.items():
+            # Below 0 before the first fetch.
+            _, cached_end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+            if handled.get(partition, self._begins[partition]) < max(end, cached_end):
                 return True
         return False
 
     def commit(self) -> None:
-        """Commits everything polled so far; call it when its effect is durable."""
+        """Commit everything polled so far. Call it when its effect is durable."""
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException as error:
             if error.args[0].code() != KafkaError._NO_OFFSET:
                 raise
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Leaves the group and frees the connection."""
+        """Leave the group and close the connection."""
         self._consumer.close()
 
-    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """First and next offset of a partition; a leader that was just elected is asked again."""
-        deadline = time.monotonic() + BOUNDS_DEADLINE_S
+    def _offset_range(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return first and end offset of a partition; retry while a leader is elected."""
+        deadline = time.monotonic() + _OFFSETS_DEADLINE_S
         while True:
             try:
-                return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=BOUNDS_DEADLINE_S)
+                return self._consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=_OFFSETS_DEADLINE_S
+                )
             except KafkaException as error:
-                if error.args[0].code() not in ELECTING or time.monotonic() > deadline:
+                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
                     raise
-            self._consumer.list_topics(topic, timeout=BOUNDS_DEADLINE_S)  # learns the new leader
+            self._consumer.list_topics(topic, timeout=_OFFSETS_DEADLINE_S)  # fetches the new leader
             time.sleep(0.1)
 
     def _event(self, message: Message) -> Event | None:

@@ -1,7 +1,7 @@
-"""What the codec and the catalogue ask of a Confluent-compatible schema registry.
+"""Call a Confluent-compatible schema registry over HTTP.
 
-A client of our own: confluent-kafka's loads an OAuth library, two HTTP clients and a bundle of certificates at the
-start of every process that reads or writes one record. See docs/decisions/registry-client.md.
+It replaces the client of confluent-kafka, which loads an OAuth library, two HTTP clients and a certificate bundle at
+the start of every process that reads or writes records. See docs/decisions/registry-client.md.
 """
 
 import base64
@@ -21,15 +21,15 @@ from stepstream.config import SchemaRegistrySettings, SettingsError
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 TRANSIENT = {408, 429, 500, 502, 503, 504}
-"""Statuses that may be gone at the next attempt."""
+"""HTTP statuses for which a retry may succeed."""
 ATTEMPTS = 4
-"""Calls of one address before the next one is asked."""
+"""Attempts at one address before the client tries the next one."""
 FIRST_WAIT_S = 1.0
-"""The longest wait after a first failure; it doubles with each further one, and lasts a random part of that."""
+"""Bound of the first pause, which doubles with each failure. A pause lasts a random part of the bound."""
 
 
 class RegistryRefused(Exception):
-    """The registry answered with an error: its HTTP status, its error code (-1: it gave none) and its message."""
+    """The registry answered with an error: HTTP status, its error code (-1: none) and its message."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
         super().__init__(f"{message} (HTTP status {status}, registry's error {code})")
@@ -38,26 +38,24 @@ class RegistryRefused(Exception):
 
 
 class RegistryClient:
-    """Calls a registry; `url` may name several instances of it, with commas between, which are asked in turn.
+    """Client of a registry. Commas in `url` separate its instances, which are called in turn. Thread-safe.
 
-    Nothing is cached and no connection is kept: callers ask once for each schema. Proxies are taken from the
-    environment, and so is the bundle of certificates (SSL_CERT_FILE, SSL_CERT_DIR) where it is not the system's.
-    Safe to share between threads.
+    It caches nothing and keeps no connection: callers ask once for each schema. Proxies, and certificates other than
+    the system's (SSL_CERT_FILE, SSL_CERT_DIR), come from the environment.
 
-    Every call raises `RegistryRefused`, or what the connection died of (`OSError`, `HTTPException`), after each address
-    was tried `attempts` times; refusals that another attempt would meet again are raised at once.
+    Every call blocks, and retries each address `attempts` times. Then it raises `RegistryRefused` or the connection's
+    error (`OSError`, `HTTPException`). A status outside `TRANSIENT` raises at once.
     """
 
     def __init__(
         self, registry: SchemaRegistrySettings, wait: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
     ) -> None:
-        """Speaks to the registry of these settings.
+        """Create a client; nothing is sent yet.
 
         Args:
-            registry: its address, credentials (which an address may carry too: `https://user:password@host`) and the
-                seconds allowed for a call.
-            wait: waits that many seconds.
-            attempts: how often each address is tried.
+            registry: address, credentials (also as `https://user:password@host`) and timeout of a call.
+            wait: sleeps that many seconds.
+            attempts: attempts at each address.
 
         Raises:
             SettingsError: the credentials are not `user:password`.
@@ -73,33 +71,33 @@ class RegistryClient:
         self._headers = {"accept": f"{MEDIA_TYPE}, application/json", "content-type": MEDIA_TYPE}
         if credentials:
             self._headers["authorization"] = "Basic " + base64.b64encode(credentials.encode()).decode()
-        # Reading the certificates takes longer than all else here, and most registries are near, without TLS.
-        secure = any(address.startswith("https") for address in addresses)
-        context = ssl.create_default_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Reading the certificates is slow, and most registries are near, without TLS.
+        has_tls = any(address.startswith("https") for address in addresses)
+        context = ssl.create_default_context() if has_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     def subjects(self) -> list[str]:
-        """All subjects."""
+        """Return all subjects."""
         return list(self._call("GET", "/subjects"))
 
     def look_up(self, subject: str, schema: str) -> int:
-        """The id of a schema that the subject has; status 404 where it has not."""
+        """Return the id of a schema of a subject; status 404: the subject does not have it."""
         return int(self._call("POST", f"/subjects/{quote(subject, safe='')}", {"schema": schema})["id"])
 
     def schema(self, schema_id: int) -> str:
-        """The schema of an id; status 404 where there is none."""
+        """Return the schema of an id; status 404: unknown."""
         return str(self._call("GET", f"/schemas/ids/{schema_id}")["schema"])
 
     def register(self, subject: str, schema: str) -> int:
-        """Makes a schema the subject's newest version, unless it has it; its id. Status 409: not compatible."""
+        """Register a schema as a subject's newest version; return its id. Status 409: incompatible."""
         return int(self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})["id"])
 
     def set_compatibility(self, subject: str, level: str) -> None:
-        """What a subject's next schema must be compatible with, as `FULL_TRANSITIVE`."""
+        """Set the compatibility level of a subject's next schemas, as `FULL_TRANSITIVE`."""
         self._call("PUT", f"/config/{quote(subject, safe='')}", {"compatibility": level})
 
     def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
-        """The answer, from the first address that gives one."""
+        """Return the answer of the first address that gives one."""
         fault: Exception
         for address in self._addresses:
             for attempt in range(self._attempts):
@@ -107,29 +105,29 @@ class RegistryClient:
                     self._wait(random.random() * FIRST_WAIT_S * 2 ** (attempt - 1))
                 try:
                     return self._once(method, address + path, body)
-                except RegistryRefused as refusal:
-                    if refusal.status not in TRANSIENT:
+                except RegistryRefused as error:
+                    if error.status not in TRANSIENT:
                         raise
-                    fault = refusal
+                    fault = error
                 except (OSError, HTTPException) as error:
                     fault = error
         raise fault
 
     def _once(self, method: str, url: str, body: dict[str, str] | None) -> Any:
-        sent = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, sent, self._headers, method=method)
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, content, self._headers, method=method)
         try:
             with self._opener.open(request, timeout=self._timeout_s) as reply:
                 return json.load(reply)
         except HTTPError as error:
             with error:
-                raise _refusal(error.code, error.read()) from None
+                raise _refused(error.code, error.read()) from None
 
 
-def _refusal(status: int, body: bytes) -> RegistryRefused:
+def _refused(status: int, body: bytes) -> RegistryRefused:
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        told = json.loads(body)
-        return RegistryRefused(status, int(told["error_code"]), str(told["message"]))
+        fault = json.loads(body)
+        return RegistryRefused(status, int(fault["error_code"]), str(fault["message"]))
     return RegistryRefused(status, -1, body[:200].decode(errors="replace"))
 
 

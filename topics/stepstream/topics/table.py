@@ -1,7 +1,7 @@
-"""The newest record of each key of a compacted topic, kept current by a thread of its own.
+"""Follow a compacted topic in a thread, and hold the newest record of each key in memory.
 
-For the small tables that every instance of a job or service needs whole: policies, consents, keys. With a snapshot
-file, what was known at the last change is there at once after a restart, whether or not Kafka can be reached.
+It serves the small tables that every instance of a job or service needs completely: policies, consents, keys. With a
+snapshot file, the last known records are available right after a restart, even without Kafka.
 """
 
 import io
@@ -11,6 +11,7 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,44 +24,43 @@ from stepstream.config import Settings
 from stepstream.schemas import schema, schema_text
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
-from stepstream.topics.closing import Closing
 from stepstream.topics.codec import Codec, CodecError, RegistryUnavailable
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1
-RETRY_S = 0.5
-CALL_S = 5.0
-ASKED_AGAIN_S = 1.0
+_POLL_S = 0.1
+_RETRY_S = 0.5
+_CALL_S = 5.0
+_WAIT_S = 1.0
 
-Changed = Callable[[str, Any], None]
-Refused = Callable[[Any], str | None]
-"""Why a record cannot be used; None: it can."""
+OnChange = Callable[[str, Any], None]
+RejectionOf = Callable[[Any], str | None]
+"""Returns the reason to reject a record; None: the record is valid."""
 
 
-class Table(Closing):
-    """One followed table. Safe to read from any thread; close it, or use it as a context manager."""
+class Table(AbstractContextManager["Table"]):
+    """One followed topic. Any thread may read it; close it, or use it as a context manager."""
 
     def __init__(
-        self, settings: Settings, topic: str, *, snapshot: Path | None = None, refused: Refused | None = None
+        self, settings: Settings, topic: str, *, snapshot: Path | None = None, rejection_of: RejectionOf | None = None
     ) -> None:
-        """Begins to follow; returns at once.
+        """Start to follow the topic; return at once.
 
         Args:
-            settings: where Kafka and the registry are.
+            settings: connections to Kafka and the registry.
             topic: a compacted topic of the catalogue with one partition.
-            snapshot: file to keep what is known in; it is read now and replaced at each change.
-            refused: judges each record; one that cannot be used is passed over, and the one before it stays.
+            snapshot: file of the known records; it is read now and replaced at each change.
+            rejection_of: returns the reason to reject a record, so that its key keeps the record before; None: accept.
         """
         self._settings = settings
         self._topic = topic
-        self._refused = refused
+        self._rejection_of = rejection_of
         self._snapshot = _Snapshot(snapshot, topic) if snapshot is not None else None
         self._rows: dict[str, Any] = self._snapshot.read() if self._snapshot is not None else {}
         self._seen: set[str] = set()
         self._current = False
-        self._callbacks: list[Changed] = []
-        self._waiting: list[_Wait] = []
+        self._callbacks: list[OnChange] = []
+        self._waiters: list[_Waiter] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"table-{topic}", daemon=True)
@@ -68,58 +68,61 @@ class Table(Closing):
 
     @property
     def current(self) -> bool:
-        """Whether all that was in the topic at the start has been read; before that, only a snapshot is known."""
+        """True if all records from before the start have been read. Before that, only the snapshot is known."""
         return self._current
 
     def get(self, key: str) -> Any:
-        """The newest record of a key, or None."""
+        """Return the newest record of a key; None: the key is absent."""
         return self._rows.get(key)
 
     def items(self) -> dict[str, Any]:
-        """All keys with their newest records, as a copy."""
+        """Return a copy of all keys with their newest records."""
         with self._lock:
             return dict(self._rows)
 
-    def on_change(self, callback: Changed) -> None:
-        """Calls `callback(key, record)` in the table's thread at each change from now on; None: the key is gone."""
+    def on_change(self, callback: OnChange) -> None:
+        """Call `callback(key, record)` in the table's thread at each later change; None: the key was deleted."""
         self._callbacks.append(callback)
 
     def wait_current(self, timeout_s: float) -> bool:
-        """Blocks until all that is in the topic now has been read; False if that takes longer than `timeout_s`."""
-        wait = _Wait()
+        """Block until every present record of the topic has been read; return False after `timeout_s` seconds."""
+        waiter = _Waiter()
         with self._lock:
-            self._waiting.append(wait)
-        return wait.done.wait(timeout_s)
+            self._waiters.append(waiter)
+        return waiter.done.wait(timeout_s)
 
-    def wait_until_current(self, abandoned: Callable[[], bool]) -> bool:
-        """Blocks until all that is in the topic now has been read; False: asked to give up before."""
-        while not self.wait_current(ASKED_AGAIN_S):
-            if abandoned():
+    def wait_until_current(self, cancelled: Callable[[], bool]) -> bool:
+        """Block until every present record has been read; return False if `cancelled` becomes true first."""
+        while not self.wait_current(_WAIT_S):
+            if cancelled():
                 return False
         return True
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Stops following."""
+        """Stop the thread."""
         self._closing.set()
         self._thread.join()
 
     def _run(self) -> None:
         codec = Codec(self._settings.schema_registry)
         try:
-            told = False
+            is_logged = False
             while not self._closing.is_set():
                 try:
                     self._follow(codec)
                 except KafkaException as error:
-                    if not told:
+                    if not is_logged:
                         log.warning("table %s waits for Kafka: %s", self._topic, error)
-                        told = True
-                    self._closing.wait(RETRY_S)
+                        is_logged = True
+                    self._closing.wait(_RETRY_S)
         finally:
             codec.close()
 
     def _follow(self, codec: Codec) -> None:
-        """Reads from the beginning and then on, until closed or Kafka fails for good."""
+        """Read from the beginning and follow, until closed or until a permanent error of Kafka."""
         consumer = Consumer(
             client_config(self._settings.kafka)
             | {
@@ -131,25 +134,25 @@ class Table(Closing):
         )
         try:
             self._seen.clear()
-            _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=CALL_S)
+            _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_CALL_S)
             consumer.assign([TopicPartition(self._topic, 0, 0)])
             position = 0
             while not self._closing.is_set():
                 changed = False
-                for message in consumer.consume(1000, POLL_S):
+                for message in consumer.consume(1000, _POLL_S):
                     position = max(position, _next_offset(message))
-                    changed |= self._take(message, codec)
+                    changed |= self._apply(message, codec)
                 if not self._current and position >= end:
-                    changed |= self._forget_unseen()
+                    changed |= self._delete_unseen()
                     self._current = True
                 if changed and self._current and self._snapshot is not None:
                     self._snapshot.write(self.items())
-                self._answer(consumer, position)
+                self._wake_waiters(consumer, position)
         finally:
             consumer.close()
 
-    def _take(self, message: Message, codec: Codec) -> bool:
-        """Takes in one message; False if it was no record."""
+    def _apply(self, message: Message, codec: Codec) -> bool:
+        """Apply one message; return False if it is no valid record."""
         if message.error() is not None:
             return False
         key = (message.key() or b"").decode(errors="replace")
@@ -160,18 +163,18 @@ class Table(Closing):
         while not self._closing.is_set():
             try:
                 record = codec.decode(self._topic, message.value())
-                fault = None if self._refused is None else self._refused(record)
-                if fault is not None:
-                    log.error("offset %s of %s is refused: %s", message.offset(), self._topic, fault)
+                reason = None if self._rejection_of is None else self._rejection_of(record)
+                if reason is not None:
+                    log.error("rejected offset %s of %s: %s", message.offset(), self._topic, reason)
                     return False
                 self._set(key, record)
                 break
             except CodecError as error:
-                log.error("offset %s of %s cannot be read and is passed over: %s", message.offset(), self._topic, error)
+                log.error("skipped offset %s of %s, which cannot be read: %s", message.offset(), self._topic, error)
                 return False
             except RegistryUnavailable as error:
                 log.warning("table %s waits for the schema registry: %s", self._topic, error)
-                self._closing.wait(RETRY_S)
+                self._closing.wait(_RETRY_S)
         return True
 
     def _set(self, key: str, record: Any) -> None:
@@ -183,40 +186,40 @@ class Table(Closing):
         for callback in list(self._callbacks):
             callback(key, record)
 
-    def _forget_unseen(self) -> bool:
-        """Drops what only the snapshot knew: it has been deleted since."""
-        gone = [key for key in self._rows if key not in self._seen]
-        for key in gone:
+    def _delete_unseen(self) -> bool:
+        """Delete the keys that only the snapshot had: they were deleted since. Return True if there were any."""
+        deleted = [key for key in self._rows if key not in self._seen]
+        for key in deleted:
             self._set(key, None)
-        return bool(gone)
+        return bool(deleted)
 
-    def _answer(self, consumer: Consumer, position: int) -> None:
-        """Wakes those who waited for what has been read by now."""
+    def _wake_waiters(self, consumer: Consumer, position: int) -> None:
+        """Wake the callers of `wait_current` whose offset has been reached."""
         with self._lock:
-            waiting = list(self._waiting)
-        new = [wait for wait in waiting if wait.until < 0]
+            waiters = list(self._waiters)
+        new = [waiter for waiter in waiters if waiter.end < 0]
         if new:
-            _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=CALL_S)
-            for wait in new:
-                wait.until = end
-        for wait in waiting:
-            if self._current and position >= wait.until:
-                wait.done.set()
+            _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_CALL_S)
+            for waiter in new:
+                waiter.end = end
+        for waiter in waiters:
+            if self._current and position >= waiter.end:
+                waiter.done.set()
                 with self._lock:
-                    self._waiting.remove(wait)
+                    self._waiters.remove(waiter)
 
 
-class _Wait:
-    """Somebody who waits for the table to be current."""
+class _Waiter:
+    """One blocked call of `wait_current`."""
 
     def __init__(self) -> None:
-        self.until = -1
-        """Offset to be reached; -1: not known yet."""
+        self.end = -1
+        """Offset to reach; -1: not known yet."""
         self.done = threading.Event()
 
 
 class _Snapshot:
-    """The file of a table: readable only by the program's user, since it may hold wrapped keys."""
+    """The file of a table. Only the program's user may read it: it can hold wrapped keys."""
 
     def __init__(self, path: Path, topic: str) -> None:
         self._path = path
@@ -224,7 +227,7 @@ class _Snapshot:
         self._fingerprint = sha256(schema_text(TOPICS[topic].schema).encode()).hexdigest()
 
     def read(self) -> dict[str, Any]:
-        """What it holds; nothing where there is none, or one of another schema."""
+        """Return its records; none if the file is missing, damaged, or of another schema."""
         try:
             stored = orjson.loads(self._path.read_bytes())
             if stored["schema"] != self._fingerprint:
@@ -235,12 +238,12 @@ class _Snapshot:
             }
         except FileNotFoundError:
             return {}
-        except Exception as error:  # a damaged file is as good as none: the log is the truth
-            log.warning("%s cannot be read and is not used: %r", self._path, error)
+        except Exception as error:  # a damaged file counts as missing: the log is the truth
+            log.warning("ignored the snapshot %s, which cannot be read: %r", self._path, error)
             return {}
 
     def write(self, rows: dict[str, Any]) -> None:
-        """Replaces what it holds, at once or not at all."""
+        """Replace the file atomically."""
         encoded = {}
         for key, record in rows.items():
             out = io.BytesIO()
@@ -253,14 +256,14 @@ class _Snapshot:
                 file.write(orjson.dumps({"schema": self._fingerprint, "rows": encoded}))
             temporary.replace(self._path)
         except OSError as error:
-            log.warning("%s cannot be written, so it is missing after a restart without Kafka: %s", self._path, error)
+            log.warning("cannot write %s, needed after a restart without Kafka: %s; check the disk", self._path, error)
 
 
 def _next_offset(message: Message) -> int:
-    """Where reading goes on after a message.
+    """Return the offset at which reading continues after a message.
 
     Raises:
-        KafkaException: a fault that does not mend itself.
+        KafkaException: a permanent error.
     """
     fault = message.error()
     offset = message.offset()

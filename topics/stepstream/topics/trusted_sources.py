@@ -1,36 +1,35 @@
-"""Whose word counts as a verdict: who may speak as a verifier, a test, a process reward model or a judge. Pure.
+"""Decide whose feedback counts as that of a verifier, a test, a process reward model or a judge. Pure.
 
-`source` of feedback is what its writer says of itself. For sources from which a reward is expected to be sound that is
-not enough: such feedback counts only where its `producer` is a program that may speak for the source. A judge has to be
-calibrated before it counts, and only our jobs know whether it is, so nobody else speaks for `judge`. `producer` is text
-too: what keeps others from using these names is who may write to the topic `feedback` (docs/rewards.md).
+The writer of feedback chooses its `source` freely. Feedback with a restricted source therefore counts only if its
+`producer` may report for that source. Only Stepstream's jobs know whether a judge is calibrated, so no other producer
+may report as `judge`. `producer` is text too: write access to the topic `feedback` protects it (docs/rewards.md).
 """
 
-SCOPE = "verdicts"
-"""Scope of the API keys whose feedback the gateway writes as `verdicts/KEY_ID`; others may write so if they are
-trusted, as `verdicts/ci`."""
+VERDICTS_SCOPE = "verdicts"
+"""Scope of API keys whose feedback the gateway writes as producer `verdicts/KEY_ID`. A trusted Kafka client may use the
+name too, as `verdicts/ci`."""
 
-_SPEAKS_FOR = {
+SHADOW_PREFIX = "shadow."
+"""Prefix of the names of measured but unpaid feedback."""
+
+_SOURCES_OF = {
     "verify": frozenset({"verifier", "test", "prm", "judge"}),
     "judge": frozenset({"judge"}),
-    SCOPE: frozenset({"verifier", "test", "prm"}),
+    VERDICTS_SCOPE: frozenset({"verifier", "test", "prm"}),
 }
-VERDICTS = frozenset[str]().union(*_SPEAKS_FOR.values())
-"""Sources that not everybody may name."""
+RESTRICTED_SOURCES = frozenset[str]().union(*_SOURCES_OF.values())
+"""Sources that count from trusted producers only."""
 
 
-def speaks_for(producer: str, source: str) -> bool:
-    """Whether feedback of a producer (`NAME/VERSION`) counts as what its source says."""
-    return source not in VERDICTS or source in _SPEAKS_FOR.get(_name(producer), ())
+def may_report(producer: str, source: str) -> bool:
+    """Return True if feedback of a producer (`NAME/VERSION`) counts under its source."""
+    return source not in RESTRICTED_SOURCES or source in _SOURCES_OF.get(_name(producer), ())
 
 
-def gives_verdicts(producer: str) -> bool:
-    """Whether a producer speaks for any such source: it may take verdicts back."""
-    return _name(producer) in _SPEAKS_FOR
+def may_give_verdicts(producer: str) -> bool:
+    """Return True if a producer may report for any restricted source, and so retract such feedback."""
+    return _name(producer) in _SOURCES_OF
 
 
 def _name(producer: str) -> str:
     return producer.partition("/")[0]
-
-
-SHADOW = "shadow."

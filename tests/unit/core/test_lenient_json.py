@@ -1,4 +1,4 @@
-"""What other parsers take is taken, and what it becomes can be recorded and sent."""
+"""JSON of other writers is parsed into values that orjson can write."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max
 
 
 @given(JSON)
-def test_sound_json_is_what_it_is(value: Any) -> None:
+def test_valid_json_is_parsed_unchanged(value: Any) -> None:
     assert loads(orjson.dumps(value)) == value
 
 
@@ -27,7 +27,7 @@ def test_sound_json_is_what_it_is(value: Any) -> None:
         (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
     ],
 )
-def test_what_others_take_is_taken(text: bytes, value: Any) -> None:
+def test_json_of_python_and_javascript_is_parsed(text: bytes, value: Any) -> None:
     assert loads(text) == value
     orjson.dumps(loads(text))
 
@@ -35,6 +35,6 @@ def test_what_others_take_is_taken(text: bytes, value: Any) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"{", b'{"a": "\xff"}', b"[" * 100_000, b'{"a": "\\ud83d"}' + b" " * 9_000_000 + b"}"]
 )
-def test_what_is_none_is_none(text: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever a parser says
+def test_invalid_json_raises(text: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the texts of two parsers
         loads(text)

@@ -1,4 +1,4 @@
-"""What every process does alike: how it ends where its settings cannot be used, and what its log does not tell."""
+"""Processes exit with a meaningful code after invalid settings or a fatal error, and log no credentials."""
 
 import logging
 import signal
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from stepstream.config import KafkaSettings, Settings
-from stepstream.core.process import MISCONFIGURED, Stop, run, set_up_logging
+from stepstream.core.process import FAULT, MISCONFIGURED, Fatal, Stop, run, set_up_logging
+from stepstream.topics.admin import RegistryNotReady
+from stepstream.topics.client import KafkaUnavailable
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.producer import EventProducer
@@ -27,20 +29,32 @@ def logging_and_signals_as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("client", ["producer", "consumer"])
-def test_settings_that_no_client_can_have_are_misconfigured(client: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_client_settings_exit_with_misconfigured(client: str, capsys: pytest.CaptureFixture[str]) -> None:
     def main(settings: Settings, _stop: Stop) -> None:
         codec = Codec(settings.schema_registry)
         EventProducer(NOWHERE, codec, "test") if client == "producer" else EventConsumer(NOWHERE, codec)
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         run("gateway", main)
-    assert ended.value.code == MISCONFIGURED
+    assert exit_.value.code == MISCONFIGURED
     (line,) = capsys.readouterr().err.splitlines()
     assert "settings: kafka:" in line
     assert "ssl.ca.location" in line
 
 
-def test_log_has_no_credentials_of_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_masks_credentials_of_addresses(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("gateway")
     logging.getLogger("a").warning("no answer from %s", "https://user:hunter2@registry")
     assert capsys.readouterr().err.endswith("no answer from https://********@registry\n")
+
+
+@pytest.mark.parametrize("error", [Fatal, KafkaUnavailable, RegistryNotReady])
+def test_a_fatal_error_is_one_log_line(error: type[Fatal], capsys: pytest.CaptureFixture[str]) -> None:
+    def main(_settings: Settings, _stop: Stop) -> None:
+        raise error("no answer: start it")
+
+    with pytest.raises(SystemExit) as exit_:
+        run("gateway", main)
+    assert exit_.value.code == FAULT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("no answer: start it")

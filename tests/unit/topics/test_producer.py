@@ -10,11 +10,11 @@ from stepstream.topics.producer import EventProducer
 
 
 @pytest.mark.parametrize("moments", [[0], [1_700_000_000_000_001, 1_700_000_000_999_999, 1_700_000_001_500_000, 5]])
-def test_every_event_has_its_own_id_and_time(moments: list[int]) -> None:
+def test_headers_hold_id_and_time_of_the_event(moments: list[int]) -> None:
     codec: Any = None
     producer = EventProducer(KafkaSettings(bootstrap="127.0.0.1:9"), codec, "gateway/0")
     for at in moments:
-        headers = dict(producer._envelope("steps", f"e{at}", at))
+        headers = dict(producer._headers("steps", f"e{at}", at))
         time = headers.pop("ce_time")
         assert isinstance(time, bytes)
         assert datetime.fromisoformat(time.decode()) == datetime.fromtimestamp(at / 1e6, UTC)

@@ -1,4 +1,4 @@
-"""Settings: environment over file over defaults, every fault named, no secret shown."""
+"""Settings load from environment over file over defaults; errors name the setting; secrets stay masked."""
 
 from pathlib import Path
 
@@ -16,23 +16,23 @@ from stepstream.config import (
 )
 
 
-def test_environment_wins_over_file_wins_over_default(tmp_path: Path) -> None:
+def test_environment_overrides_file_overrides_default(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('[kafka]\nbootstrap = "file:1"\nreplication = 3\n')
     settings, origins = load_with_origins({"STEPSTREAM_KAFKA_BOOTSTRAP": "env:1"}, file)
     assert settings.kafka.bootstrap == "env:1"
     assert settings.kafka.replication == 3
-    shown = {value.name: value for value in effective(settings, origins)}
-    assert shown["kafka.bootstrap"].origin == "STEPSTREAM_KAFKA_BOOTSTRAP"
-    assert shown["kafka.replication"].origin == str(file)
-    assert shown["kafka.sasl_mechanism"].origin == "default"
+    values = {value.name: value for value in effective(settings, origins)}
+    assert values["kafka.bootstrap"].origin == "STEPSTREAM_KAFKA_BOOTSTRAP"
+    assert values["kafka.replication"].origin == str(file)
+    assert values["kafka.sasl_mechanism"].origin == "default"
 
 
-def test_lists_come_from_commas() -> None:
+def test_lists_are_separated_by_commas() -> None:
     assert load({"STEPSTREAM_GATEWAY_UPSTREAMS": "http://a, http://b"}).gateway.upstreams == ["http://a", "http://b"]
 
 
-def test_secrets_are_masked_and_still_reach_child_processes() -> None:
+def test_secrets_are_masked_but_reach_child_processes() -> None:
     settings, origins = load_with_origins({"STEPSTREAM_KAFKA_SASL_PASSWORD": "hunter2"})
     assert "hunter2" not in str(effective(settings, origins))
     assert "hunter2" not in repr(settings)
@@ -53,24 +53,24 @@ def test_secrets_are_masked_and_still_reach_child_processes() -> None:
         ("[kafka]\nreplication = 0\n", "kafka.replication"),
     ],
 )
-def test_faults_are_named(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_name_the_setting(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=message):
         load({}, file)
 
 
-def test_a_fault_from_the_environment_names_the_variable() -> None:
+def test_an_error_from_the_environment_names_the_variable() -> None:
     with pytest.raises(SettingsError, match="STEPSTREAM_BROKER_PORT"):
         load({"STEPSTREAM_BROKER_PORT": "many"})
 
 
-def test_a_missing_file_is_named() -> None:
+def test_an_error_names_a_missing_file() -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml"):
         load({"STEPSTREAM_CONFIG": "nowhere.toml"})
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_raises(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
         load({}, tmp_path)
     (tmp_path / "settings.toml").write_bytes(b"\xff")
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load({}, tmp_path / "settings.toml")
 
 
-def test_a_typing_error_in_a_variable_cannot_pass_as_a_default() -> None:
+def test_a_misspelled_variable_raises() -> None:
     with pytest.raises(SettingsError, match=r"STEPSTREAM_SEAL_MASTERKEY .* did you mean STEPSTREAM_SEAL_MASTER_KEY"):
         load({"STEPSTREAM_SEAL_MASTERKEY": "hunter2"})
     others = {"STEPSTREAM_GATEWAY_SERVICE_HOST": "10.0.0.1", "STEPSTREAM_STACK_OWNER": "1"}
@@ -87,7 +87,7 @@ def test_a_typing_error_in_a_variable_cannot_pass_as_a_default() -> None:
     assert unknown_variables(environment_of(Settings())) == []
 
 
-def test_an_empty_variable_is_not_set_unless_its_setting_is_a_text_or_a_list() -> None:
+def test_an_empty_variable_sets_only_texts_and_lists() -> None:
     empty = dict.fromkeys(("STEPSTREAM_PATHS_DATA", "STEPSTREAM_BROKER_HOME", "STEPSTREAM_BROKER_PORT"), "")
     assert load(empty) == Settings()
     assert load({"STEPSTREAM_CLICKHOUSE_USER": "", "STEPSTREAM_STACK_MORE": ""}).clickhouse.user == ""
@@ -98,10 +98,3 @@ def test_passwords_in_addresses_are_masked() -> None:
     assert "hunter2" not in str(effective(settings, origins))
     assert load(environment_of(settings)) == settings
     assert masked("asked http://u:p@h/x, http://h:1/a@b") == "asked http://********@h/x, http://h:1/a@b"
-
-
-def test_every_setting_has_a_sentence() -> None:
-    for section, info in Settings.model_fields.items():
-        for name, field in info.annotation.model_fields.items():  # type: ignore[union-attr]
-            assert field.description, f"{section}.{name}"
-            assert field.description.endswith("."), f"{section}.{name}"

@@ -1,4 +1,4 @@
-"""The keys of sealed records: found, waited for, destroyed, and never made for what was erased."""
+"""The key ring creates, finds and waits for keys, and never seals events from before an erasure."""
 
 import stat
 from pathlib import Path
@@ -10,10 +10,10 @@ from sample_records import T0_US, feedback, step, trajectory
 from sealing import MASTER, Keys
 
 from stepstream.config import PathsSettings, SealSettings, Settings
-from stepstream.crypto.key_ring import ERASURES, KEYS
-from stepstream.crypto.master_key import WrongMasterKey, master_of
+from stepstream.crypto.master_key import WrongMasterKey, load_master_key
 from stepstream.crypto.sealing import is_erased
 from stepstream.schemas import schema
+from stepstream.topics.catalogue import ERASURES, SUBJECT_KEYS
 from stepstream.topics.codec import KeysUnavailable, Malformed
 from stepstream.topics.events import new_erasure
 
@@ -28,17 +28,17 @@ def opened(keys: Keys, sealed: Any, settings: Settings = MASTER) -> Any:
 
 
 def shared(**fields: Any) -> Any:
-    """A label of what three persons did."""
+    """A label that names three persons."""
     return trajectory(user=ADA, other_users=[BOB, EVE], started_at_us=T0_US, signature=[1, 2], **fields)
 
 
 def subject(user: str) -> str:
-    master = master_of(MASTER)
+    master = load_master_key(MASTER)
     assert master is not None
     return master.subject("default", user)
 
 
-def test_what_several_share_is_readable_until_one_of_their_keys_is_destroyed() -> None:
+def test_a_shared_record_opens_until_one_key_is_destroyed() -> None:
     for gone in ALL:
         keys = Keys()
         writer, reader = keys.sealer(), keys.sealer()
@@ -48,7 +48,7 @@ def test_what_several_share_is_readable_until_one_of_their_keys_is_destroyed() -
         opened = reader.open(LABELS, LABEL_WRITER, dict(sealed))
         assert (opened["user"], opened["other_users"]) == (ADA, [BOB, EVE])
         # A release that knows one key only looks for one of this name: to it, the record is erased.
-        assert sealed["seal_key"] not in keys.tables[KEYS].rows
+        assert sealed["seal_key"] not in keys.tables[SUBJECT_KEYS].rows
         keys.destroy(subject(gone))
         for each in (reader, keys.sealer()):
             left = each.open(LABELS, LABEL_WRITER, dict(sealed))
@@ -57,7 +57,7 @@ def test_what_several_share_is_readable_until_one_of_their_keys_is_destroyed() -
             assert left["flags"] == ["erased"]
 
 
-def test_what_several_share_is_sealed_the_same_whoever_is_named_first() -> None:
+def test_the_order_of_persons_does_not_change_the_seal_key() -> None:
     keys = Keys()
     sealer = keys.sealer()
     sealed = sealer.seal(LABELS, shared())
@@ -65,10 +65,10 @@ def test_what_several_share_is_sealed_the_same_whoever_is_named_first() -> None:
     assert sealed["seal_key"] == turned["seal_key"]
 
 
-def test_what_several_share_waits_for_a_key_that_is_not_read_yet() -> None:
+def test_a_shared_record_waits_for_an_unread_key() -> None:
     keys = Keys()
     sealed = keys.sealer().seal(LABELS, shared())
-    table = keys.tables[KEYS]
+    table = keys.tables[SUBJECT_KEYS]
     late = table.rows.popitem()
     table.reachable = False
     reader = keys.sealer()
@@ -79,7 +79,7 @@ def test_what_several_share_waits_for_a_key_that_is_not_read_yet() -> None:
 
 
 @pytest.mark.parametrize("gone", ALL)
-def test_what_several_share_is_not_sealed_anew_once_one_of_them_is_erased(gone: str) -> None:
+def test_a_shared_record_is_emptied_if_one_person_is_erased(gone: str) -> None:
     keys = Keys()
     keys.erase(subject(gone), T0_US)
     left = keys.sealer().seal(LABELS, shared())
@@ -90,19 +90,19 @@ def test_what_several_share_is_not_sealed_anew_once_one_of_them_is_erased(gone: 
     assert keys.sealer().open(LABELS, LABEL_WRITER, dict(keys.sealer().seal(LABELS, since)))["user"] == ADA
 
 
-def test_what_two_processes_sealed_under_keys_of_their_own_opens_everywhere() -> None:
+def test_records_under_different_keys_of_one_person_open_everywhere() -> None:
     keys = Keys()
     alone = Keys()
     sealed = [keys.sealer().seal(LABELS, shared()), alone.sealer().seal(LABELS, shared())]
     assert sealed[0]["seal_key"] != sealed[1]["seal_key"]
     for key in alone.made:
-        keys.tables[KEYS].put(key["key_id"], key)
+        keys.tables[SUBJECT_KEYS].put(key["key_id"], key)
     assert all(keys.sealer().open(LABELS, LABEL_WRITER, dict(each))["user"] == ADA for each in sealed)
     keys.destroy(subject(BOB))
     assert all(is_erased(keys.sealer().open(LABELS, LABEL_WRITER, dict(each))) for each in sealed)
 
 
-def test_a_person_has_one_key_and_every_reader_finds_it() -> None:
+def test_a_person_gets_one_key_that_every_reader_finds() -> None:
     keys = Keys()
     first, second = keys.sealer(), keys.sealer()
     ours = step(user="ada lovelace")
@@ -117,7 +117,7 @@ def test_a_person_has_one_key_and_every_reader_finds_it() -> None:
     assert all("lovelace" not in str(key) and "hoskins" not in str(key) for key in keys.made)
 
 
-def test_nothing_is_followed_until_a_person_is_met() -> None:
+def test_no_topic_is_read_before_a_record_with_a_user() -> None:
     asked: list[str] = []
     keys = Keys()
     sealer = keys.sealer()
@@ -140,10 +140,10 @@ def test_a_destroyed_key_leaves_an_erased_record() -> None:
     assert len(keys.made) == 2
 
 
-def test_an_unknown_key_is_waited_for_before_it_counts_as_destroyed() -> None:
+def test_an_unknown_key_counts_as_destroyed_after_a_full_read_only() -> None:
     keys = Keys()
     sealed = keys.sealer().seal("steps", step(user="ada"))
-    table = keys.tables[KEYS]
+    table = keys.tables[SUBJECT_KEYS]
     late = dict(table.rows)
     table.rows.clear()
     table.arriving = late
@@ -157,10 +157,10 @@ def test_an_unknown_key_is_waited_for_before_it_counts_as_destroyed() -> None:
     assert is_erased(reader.open("steps", WRITER, dict(sealed)))
     before = table.waits
     reader.open("steps", WRITER, dict(sealed))
-    assert table.waits == before, "a key that is known to be destroyed is not asked for again"
+    assert table.waits == before, "a destroyed key is read once"
 
 
-def test_what_happened_before_an_erasure_is_never_sealed_anew() -> None:
+def test_an_event_from_before_an_erasure_is_emptied() -> None:
     keys = Keys()
     sealer = keys.sealer()
     sealer.seal("steps", step(user="ada"))
@@ -174,7 +174,7 @@ def test_what_happened_before_an_erasure_is_never_sealed_anew() -> None:
     assert opened(keys, sealer.seal("steps", step(user="bob", at_us=T0_US)))["user"] == "bob"
 
 
-def test_another_master_key_opens_nothing_and_says_so() -> None:
+def test_another_master_key_raises_with_the_remedy() -> None:
     keys = Keys()
     sealed = keys.sealer().seal("steps", step(user="ada"))
     other = Settings(seal=SealSettings.model_validate({"master_key": "another"}))
@@ -189,10 +189,10 @@ def test_a_damaged_record_is_malformed() -> None:
         opened(keys, {**sealed, "sealed": sealed["sealed"] + b"x"})
 
 
-def test_the_master_key_is_made_once_and_only_its_user_reads_it(tmp_path: Path) -> None:
+def test_the_master_key_is_created_once_and_private(tmp_path: Path) -> None:
     local = Settings(paths=PathsSettings(data=tmp_path))
-    assert master_of(local, make=False) is None
-    first, second = master_of(local), master_of(local, make=False)
+    assert load_master_key(local, create=False) is None
+    first, second = load_master_key(local), load_master_key(local, create=False)
     assert first is not None
     assert second is not None
     assert first.subject("t", "u") == second.subject("t", "u")
@@ -201,7 +201,7 @@ def test_the_master_key_is_made_once_and_only_its_user_reads_it(tmp_path: Path) 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_reader_without_the_master_key_waits_and_makes_none(tmp_path: Path) -> None:
+def test_a_reader_without_the_master_key_raises_and_creates_none(tmp_path: Path) -> None:
     keys = Keys()
     sealed = keys.sealer().seal("steps", step(user="ada"))
     with pytest.raises(KeysUnavailable, match="STEPSTREAM_SEAL_MASTER_KEY"):
@@ -209,7 +209,7 @@ def test_a_reader_without_the_master_key_waits_and_makes_none(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_that_must_not_make_a_master_key_leaves_records_as_they_are(tmp_path: Path) -> None:
+def test_without_a_master_key_records_stay_unsealed_if_none_may_be_created(tmp_path: Path) -> None:
     keys = Keys()
     sealer = keys.sealer(Settings(paths=PathsSettings(data=tmp_path)))
     sealer._make_master = False
@@ -218,7 +218,7 @@ def test_a_program_that_must_not_make_a_master_key_leaves_records_as_they_are(tm
     assert keys.tables[ERASURES].rows == {}
 
 
-def test_a_key_that_could_not_be_kept_is_not_used() -> None:
+def test_a_key_that_was_not_stored_is_not_used() -> None:
     keys = Keys()
     sealer = keys.sealer()
     keys.keeps = False
@@ -228,7 +228,7 @@ def test_a_key_that_could_not_be_kept_is_not_used() -> None:
     assert sealer.seal("steps", step(user="ada"))["seal_key"] == keys.made[1]["key_id"]
 
 
-def test_an_erasure_outdates_every_key_that_was_made_before() -> None:
+def test_an_erasure_supersedes_every_earlier_key() -> None:
     """The erasure alone is enough, also for keys that reach the topic after it."""
     keys = Keys()
     sealer = keys.sealer()

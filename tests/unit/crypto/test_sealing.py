@@ -1,4 +1,4 @@
-"""Sealing: what is sealed comes back the same, and without its key not at all."""
+"""Sealed records open unchanged with all keys, and not at all without one."""
 
 import io
 from copy import deepcopy
@@ -11,21 +11,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_records import feedback, step, trajectory
 
-from stepstream.crypto import sealing as seal_module
 from stepstream.crypto.sealing import (
-    SEALED_TOPICS,
     Layout,
     SealBroken,
-    emptied,
-    erase,
     is_erased,
     key_ids,
     layout_of,
+    mark_erased,
     open_sealed,
     seal,
+    without_personal_fields,
 )
 from stepstream.schemas import schema
-from stepstream.topics.catalogue import TOPICS
+from stepstream.topics.catalogue import SEALED_TOPICS, TOPICS
 from stepstream.topics.events import (
     new_conversation,
     new_governance,
@@ -132,7 +130,7 @@ records = st.one_of(
 
 
 def through_avro(topic: str, record: Any) -> Any:
-    """What a reader gets of a record."""
+    """Write and read a record with the same schema."""
     parsed = fastavro.parse_schema(schema(TOPICS[topic].schema))
     out = io.BytesIO()
     fastavro.schemaless_writer(out, parsed, record)
@@ -141,7 +139,7 @@ def through_avro(topic: str, record: Any) -> Any:
 
 @given(records)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_sealed_opens_to_the_same_record(example: tuple[str, Any]) -> None:
+def test_a_sealed_record_opens_unchanged(example: tuple[str, Any]) -> None:
     topic, record = example
     layout = layout_of(topic)
     sealed = through_avro(topic, seal(layout, topic, record, ONE))
@@ -168,9 +166,7 @@ def test_a_changed_blob_does_not_open(example: tuple[str, Any], data: Any) -> No
 
 @given(labels, st.sets(st.text("0123456789abcdef", min_size=32, max_size=32), min_size=1, max_size=4), st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_what_several_share_opens_with_the_keys_of_all_and_with_no_fewer(
-    record: Any, names: set[str], data: Any
-) -> None:
+def test_a_record_of_several_persons_opens_with_all_keys_only(record: Any, names: set[str], data: Any) -> None:
     topic = "labeled-trajectories"
     layout = layout_of(topic)
     keys = {name: AESGCM(name.encode()) for name in data.draw(st.permutations(sorted(names)))}
@@ -187,13 +183,13 @@ def test_what_several_share_opens_with_the_keys_of_all_and_with_no_fewer(
 
 @given(records)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-def test_what_one_person_has_alone_is_sealed_as_it_always_was(example: tuple[str, Any]) -> None:
+def test_the_format_for_one_person_is_that_of_earlier_releases(example: tuple[str, Any]) -> None:
     """A format byte, a nonce and one layer, bound to topic, record and key: records of earlier releases open."""
     topic, record = example
     layout, nonce = layout_of(topic), b"n" * 12
     bound_to = f"{topic}\x1f{record['event_id']}\x1fk1".encode()
     blob = b"\x01" + nonce + KEY.encrypt(nonce, layout.write(record), bound_to)
-    before = through_avro(topic, {**emptied(layout, record), "seal_key": "k1", "sealed": blob})
+    before = through_avro(topic, {**without_personal_fields(layout, record), "seal_key": "k1", "sealed": blob})
     assert open_sealed(layout, layout, topic, before, ONE) == through_avro(topic, record)
     now = seal(layout, topic, record, ONE)
     assert now["seal_key"] == "k1"
@@ -201,7 +197,7 @@ def test_what_one_person_has_alone_is_sealed_as_it_always_was(example: tuple[str
 
 
 @pytest.mark.parametrize("change", [{"event_id": "another"}, {"seal_key": "another"}])
-def test_a_blob_belongs_to_its_record(change: dict[str, str]) -> None:
+def test_a_blob_does_not_open_in_another_record(change: dict[str, str]) -> None:
     layout = layout_of("steps")
     sealed = through_avro("steps", seal(layout, "steps", step(user="ada"), ONE))
     with pytest.raises(SealBroken, match="another record"):
@@ -212,19 +208,19 @@ def test_a_blob_belongs_to_its_record(change: dict[str, str]) -> None:
 
 @given(records)
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_erased_is_a_record_like_any_other(example: tuple[str, Any]) -> None:
+def test_an_erased_record_is_a_valid_untrainable_record(example: tuple[str, Any]) -> None:
     topic, record = example
-    erased = erase(through_avro(topic, seal(layout_of(topic), topic, record, ONE)))
+    erased = mark_erased(through_avro(topic, seal(layout_of(topic), topic, record, ONE)))
     again = through_avro(topic, erased)
     assert again == erased
     assert is_erased(again)
     assert again["sealed"] is None
-    assert through_avro(topic, emptied(layout_of(topic), again)) == again
+    assert through_avro(topic, without_personal_fields(layout_of(topic), again)) == again
     assert not again.get("trainable")
     assert not (again.get("governed") or {}).get("trainable")
 
 
-def test_nothing_personal_is_left_in_the_clear() -> None:
+def test_no_personal_text_stays_in_the_clear() -> None:
     said = new_message(role="user", content=SECRET, reasoning=SECRET)
     made: dict[str, Any] = {
         "steps": step(user=SECRET, messages=[said], response=said, error=SECRET, prompt_shared_digest=SECRET),
@@ -250,7 +246,7 @@ def test_nothing_personal_is_left_in_the_clear() -> None:
         assert SECRET not in str(seal(layout_of(topic), topic, record, ONE))
 
 
-def test_a_later_schema_reads_what_an_earlier_one_sealed() -> None:
+def test_a_later_schema_reads_a_blob_of_an_earlier_one() -> None:
     """A field added to a nested record later gets its default, in the blob as outside of it."""
     earlier = deepcopy(schema("Step"))
     text = str(earlier)
@@ -258,30 +254,30 @@ def test_a_later_schema_reads_what_an_earlier_one_sealed() -> None:
     message = next(f for f in earlier["fields"] if f["name"] == "messages")["type"]["items"]
     message["fields"] = [field for field in message["fields"] if field["name"] != "reasoning"]
     parsed = fastavro.parse_schema(earlier)
-    written, known = Layout(parsed), layout_of("steps")
+    written, known = Layout(parsed, TOPICS["steps"].personal), layout_of("steps")
     record = step(user="ada", messages=[{"role": "user", "content": SECRET}])
     sealed = seal(written, "steps", record, ONE)
     opened = open_sealed(written, known, "steps", dict(sealed), ONE)
     assert opened["messages"] == [new_message(role="user", content=SECRET)]
 
 
-def test_releases_before_labels_named_everybody_read_ours_and_we_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic, ours = "labeled-trajectories", layout_of("labeled-trajectories")
+def test_labels_open_across_releases_with_and_without_other_users() -> None:
+    topic, current = "labeled-trajectories", layout_of("labeled-trajectories")
     record = trajectory(user="ada", signature=[1], conversations=[new_conversation(messages=[], tool_definitions="x")])
-    earlier = deepcopy(schema("LabeledTrajectory"))
-    earlier["fields"] = [field for field in earlier["fields"] if field["name"] != "other_users"]
-    theirs = Layout(fastavro.parse_schema(earlier))
-    assert open_sealed(theirs, ours, topic, seal(theirs, topic, record, ONE), ONE) == record
-    names = [name for name in ours.personal if name != "other_users"]
-    monkeypatch.setitem(seal_module._PERSONAL, "LabeledTrajectory", tuple(names))
-    as_they_read_it = Layout(fastavro.parse_schema(schema("LabeledTrajectory")))
-    assert open_sealed(as_they_read_it, theirs, topic, seal(ours, topic, record, ONE), ONE) == record
+    earlier_schema = deepcopy(schema("LabeledTrajectory"))
+    earlier_schema["fields"] = [field for field in earlier_schema["fields"] if field["name"] != "other_users"]
+    earlier_names = [name for name in current.personal if name != "other_users"]
+    earlier = Layout(fastavro.parse_schema(earlier_schema), earlier_names)
+    assert open_sealed(earlier, current, topic, seal(earlier, topic, record, ONE), ONE) == record
+    current_in_earlier_release = Layout(fastavro.parse_schema(schema("LabeledTrajectory")), earlier_names)
+    opened = open_sealed(current_in_earlier_release, earlier, topic, seal(current, topic, record, ONE), ONE)
+    assert opened == record
 
 
-def test_every_topic_with_persons_is_sealed() -> None:
-    with_user = {
+def test_every_topic_with_a_sealed_field_declares_its_personal_fields() -> None:
+    sealable = {
         topic.name
         for topic in TOPICS.values()
         if any(field["name"] == "sealed" for field in schema(topic.schema)["fields"])
     }
-    assert set(SEALED_TOPICS) == with_user
+    assert sealable == SEALED_TOPICS
