@@ -20,9 +20,9 @@ def label(**fields: Any) -> Any:
 def test_every_drop_reason_has_a_sentence_and_its_remedy(reason: str) -> None:
     decision = training_decision(outcome="dropped", reason=reason, update=None)
     facts = Facts(steps={"count": 1}, label=label(), decisions=[decision])
-    found = status_of(facts, Settings().label, Settings().learner)
-    assert (found.state, found.reason, found.would_change_it) == ("dropped", reason, REMEDIES[reason])
-    assert REASONS[reason] in found.why
+    status = status_of(facts, Settings().label, Settings().learner)
+    assert (status.state, status.reason, status.would_change_it) == ("dropped", reason, REMEDIES[reason])
+    assert REASONS[reason] in status.why
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_the_exclusion_reason_depends_on_the_objective(objective: Any, reasons: 
     records = [label(fidelity="text"), label(fidelity="text", group_id=None)]
     assert [exclusion_reason(record, config) for record in records] == reasons[:2]
     assert exclusion_reason(records[1], config, is_demonstrated=True) == reasons[2]
-    found = status_of(Facts(steps={"count": 1}, label=label(fidelity="text", model="gpt")), Settings().label, config)
-    assert found.state == "waiting"
+    status = status_of(Facts(steps={"count": 1}, label=label(fidelity="text", model="gpt")), Settings().label, config)
+    assert status.state == "waiting"
     assert (
         "trains on the incomplete group"
         in status_of(
