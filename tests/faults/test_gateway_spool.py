@@ -99,7 +99,7 @@ async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_not
                 await asyncio.to_thread(gateway.start)
                 await call(trajectory, "8")
                 assert gateway.stop() == 0  # Kafka is still away: what waits stays on disk
-                assert "events wait on disk" in gateway.said
+                assert "events remain in the spool" in gateway.said
                 await asyncio.to_thread(kafka.start)
                 with silent(kafka, later):  # both take connections, and answer nothing
                     await asyncio.to_thread(gateway.start)
