@@ -79,19 +79,6 @@ async def test_the_return_value_of_a_decorated_function_is_a_reward(sink: sdk.Me
     ]
 
 
-async def test_a_tool_use_block_is_a_tool_call(sink: sdk.MemorySink) -> None:
-    with sdk.trajectory() as t, t.step() as s:
-        with sdk.tool_use("search", {"q": "x"}) as use:
-            use.result = ["found"]
-        with pytest.raises(TimeoutError):
-            async with sdk.tool_use("fetch"):
-                raise TimeoutError
-        s.response("done")
-    calls = sink.of("steps")[0]["response"]["tool_calls"]
-    recorded = [(call["name"], call["arguments"], call["result"], call["error"]) for call in calls]
-    assert recorded == [("search", '{"q":"x"}', '["found"]', None), ("fetch", "{}", None, "TimeoutError")]
-
-
 def test_outside_a_trajectory_decorated_functions_only_run(
     sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture
 ) -> None:
