@@ -100,19 +100,19 @@ def stack_factory(
 ) -> Iterator[Callable[..., Stack]]:
     """Starts a stack of the named processes: `stack_factory(["broker"], label={"idle_timeout_s": 1.0})`.
 
-    `settings=` of an earlier stack gives its data and ports again; `held=` names processes to leave down.
+    `settings=` of an earlier stack gives its data and ports again; `deferred=` names processes to leave down.
     """
     started: list[Stack] = []
 
     def start(
         processes: Collection[str] | None = None,
         settings: Settings | None = None,
-        held: Collection[str] = (),
+        deferred: Collection[str] = (),
         **sections: dict[str, Any],
     ) -> Stack:
         if settings is None:
             settings = with_topics(isolated(base_settings, tmp_path / f"stack-{len(started)}"))
-        stack = Stack(changed(settings, **sections), processes, held=held)
+        stack = Stack(changed(settings, **sections), processes, deferred=deferred)
         started.append(stack)
         stack.start()
         return stack

@@ -106,7 +106,7 @@ def stack(loop_settings: Settings, upstream: ScriptedUpstream) -> Iterator[Stack
     provider = ProviderSettings(name="scripted", base_url=upstream.url, models=["scripted-*"], gives_tokens=True)
     small = {"groups_per_update": 2, "updates_per_checkpoint": 1}
     settings = changed(loop_settings, gateway={"providers": [provider]}, learner=small, fleet={"concurrency": 16})
-    with Stack(settings, held=["console", "fleet"]) as running:
+    with Stack(settings, deferred=["console", "fleet"]) as running:
         yield running
 
 

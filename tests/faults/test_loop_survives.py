@@ -8,9 +8,9 @@ import pytest
 from waiting import until
 
 from stepstream.config import Settings
-from stepstream.demo.accounting import Sent, settle
-from stepstream.demo.figures import Figures
+from stepstream.demo.accounting import SentTrajectory, reconcile
 from stepstream.demo.labels import LabelReader
+from stepstream.demo.run_stats import RunStats
 from stepstream.embedded.stack import Stack
 from stepstream.learner.lineage import read_versions
 from stepstream.services.fleet.ledger import Attempt, ledger_path, read_ledger
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture
 def stack(loop_settings: Settings):  # type: ignore[no-untyped-def]
-    with Stack(loop_settings, held=["fleet", "console"]) as stack:
+    with Stack(loop_settings, deferred=["fleet", "console"]) as stack:
         yield stack
 
 
@@ -33,13 +33,13 @@ def test_every_part_may_be_killed(stack: Stack) -> None:
     settings = stack.settings
     with (
         closing(LabelReader(settings)) as labels,
-        closing(Figures(settings, now_us(), 0)) as figures,
+        closing(RunStats(settings, now_us(), 0)) as figures,
         closing(Codec(settings.schema_registry)) as codec,
     ):
         attempts = work_and_kill(stack)
-        sent = [Sent(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]
+        sent = [SentTrajectory(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]
         until(lambda: arrived(figures, sent), "everything sent is in the tables")
-        account = settle(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
+        account = reconcile(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
         assert (account.lost, account.duplicated) == (0, 0), account
         until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
         trained = nothing_trained_twice(settings, codec)
@@ -68,7 +68,7 @@ def work_and_kill(stack: Stack) -> list[Attempt]:
     return attempts
 
 
-def arrived(figures: Figures, sent: list[Sent]) -> bool:
+def arrived(figures: RunStats, sent: list[SentTrajectory]) -> bool:
     ended = [entry.trajectory_id for entry in sent if entry.ended]
     stored = figures.stored_steps([entry.trajectory_id for entry in sent])
     return figures.labelled(ended) == len(ended) and all(

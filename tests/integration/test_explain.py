@@ -84,7 +84,7 @@ def test_an_open_trajectory_says_how_it_would_close(client: Client, ask: Ask) ->
         (False, False),
         (False, True),
     ]
-    assert "feedback     outcome 1.0 from environment, taken back" in ask("t").output
+    assert "feedback     outcome 1.0 from environment, retracted" in ask("t").output
     assert "feedback     outcome from environment, demonstrates the response of step 1" in ask("t").output
 
 
@@ -104,7 +104,7 @@ def test_an_attempt_in_an_open_group_says_whom_it_waits_for(client: Client, ask:
     put(client, "governed-steps", step("y", group_id="g", tenant="another"))
     found = answer(ask)
     assert found["state"] == "waiting"
-    assert "2 of 8 labelled attempts, and 1 that are still open" in found["why"]
+    assert "2 labelled attempts of 8, and 1 open" in found["why"]
     put(client, "labeled-trajectories", *(label(f"w{n}") for n in range(6)))
     assert "waits for an update" in answer(ask)["why"]
 
@@ -127,7 +127,7 @@ def test_a_revision_that_came_too_late_is_told_with_both(client: Client, ask: As
     put(client, "labeled-trajectories", label(), label(revision=2))
     found = answer(ask)
     assert (found["state"], found["reason"]) == ("trained", "trained_on_older_revision")
-    assert "revision 1 was, and the label is at revision 2" in found["why"]
+    assert "at revision 1; the newest label is revision 2" in found["why"]
 
 
 def test_what_was_dropped_says_why_and_what_would_change_it(client: Client, ask: Ask) -> None:
@@ -135,7 +135,7 @@ def test_what_was_dropped_says_why_and_what_would_change_it(client: Client, ask:
     put(client, "training-decisions", training_decision(outcome="dropped", reason="stale", staleness=5, update=None))
     said = ask("t").output
     assert "t: dropped\n" in said
-    assert "dropped it at version 3, 5 versions stale then, because its oldest token was sampled more versions" in said
+    assert "dropped it at version 3, 5 versions stale, because its oldest token was sampled more versions" in said
     assert "would change a larger `learner.staleness_bound`" in said
 
 

@@ -104,13 +104,13 @@ def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Rew
     world.shows(kept, [(1, first + 4)])
 
     file.write_text(SPEC.replace("weight = 0.5", "weight = 0.25").replace('feedback = "tests"', 'feedback = "units"'))
-    assert "version 2 of shop rules all agents in shop-* now" in world.rewards("put", str(file))
+    assert "version 2 of shop applies to all agents in shop-* now" in world.rewards("put", str(file))
     # Nothing gave `units`: as `tests` was waited for long enough, so is it.
     world.becomes("t", reward_spec_version=2, reward=1.0, pending=[], trainable=True)
     listed = orjson.loads(world.rewards("list", "--json"))
     assert [(row["name"], row["version"]) for row in listed] == [("shop", 2)]
     assert 'feedback = "units"' in world.rewards("show", "shop")
-    assert "there are: shop" in world.rewards("show", "nothing", fails=True)
+    assert "published: shop" in world.rewards("show", "nothing", fails=True)
     stored = [(1, ["shop-*"]), (2, ["shop-*"])]
     world.shows("SELECT version, environments FROM reward_specs FINAL ORDER BY version", stored)
     rates = "SELECT component, sum(n) FROM component_rates WHERE environment = 'shop-1' GROUP BY component"

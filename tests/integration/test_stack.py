@@ -65,7 +65,7 @@ def test_process_can_be_held_back_restarted_and_stopped(
 ) -> None:
     settings = changed(isolated(base_settings, tmp_path), kafka={"bootstrap": broker_settings.kafka.bootstrap})
     events: list[Event] = []
-    with Stack(settings, ["broker", "registry"], events.append, held=["registry"]) as stack:
+    with Stack(settings, ["broker", "registry"], events.append, deferred=["registry"]) as stack:
         assert stack.pid("registry") == 0
         with pytest.raises(StackError, match="a stack already runs over"):
             Stack(settings, ["broker", "registry"]).start()

@@ -187,7 +187,7 @@ def test_verdicts_become_components_of_the_label(world: Judged) -> None:
 def test_a_judge_counts_once_it_is_calibrated(world: Judged, folder: Path) -> None:
     assert "judge" in world.command("verify", "check", str(folder / "verify.toml"))
     told = world.command("verify", "calibrate", str(folder / "verify.toml"), "--set", str(folder / "labelled.jsonl"))
-    assert "it counts" in told
+    assert "verdicts count" in told
     assert "agreement  1.000" in told
     deadline = time.monotonic() + PATIENCE_S
     number = 0

@@ -167,7 +167,7 @@ def _waiting(facts: Facts, learner: LearnerSettings) -> TrajectoryStatus:
         return TrajectoryStatus(
             "waiting",
             "",
-            f"its group has {labelled} of {learner.group_size} labelled attempts and {unlabelled} open ones",
+            f"its group has {labelled} labelled attempts of {learner.group_size}, and {unlabelled} open",
             f"the other attempts; {learner.group_wait_s:g} s after reading the first attempt, the learner {timeout} "
             "(`learner.group_wait_s`)",
         )
