@@ -12,7 +12,7 @@ from stepstream.jobs.runtime.retry import Cancelled
 
 
 class FakeStore:
-    """Takes rows of integers; is away as often as told."""
+    """Accepts rows of integers; is unavailable for a given number of calls."""
 
     def __init__(self, away: int = 0) -> None:
         self.taken: list[Any] = []
@@ -46,14 +46,14 @@ def test_bad_rows_are_found_among_good_ones(monkeypatch: pytest.MonkeyPatch) -> 
     assert store.taken == [0, 1, 3, 4, 5]
 
 
-def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_clickhouse_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeStore(away=5)
     rows: list[Any] = [1, 2]
     assert inserter(monkeypatch, store).insert("steps", rows) == []
     assert store.taken == [1, 2]
 
 
-def test_waiting_ends_when_the_work_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_insert_stops_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Any] = [1]
     with pytest.raises(Cancelled):
         inserter(monkeypatch, FakeStore(away=100), cancelled=True).insert("steps", rows)

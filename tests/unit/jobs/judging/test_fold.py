@@ -1,21 +1,16 @@
-"""The next-state judge: asked once about a step, by what its user said next; its answer read strictly."""
+"""The fold of `judge`: which steps it scores, once, and with which consent."""
 
 from typing import Any
 
 import orjson
 import pytest
 from fold_harness import FoldRun, MemoryChanges, MemoryState
-from scripted_judge import reply, served
 from stream_records import as_governed, make_steps
 
-from stepstream.config import JudgeSettings
 from stepstream.jobs.governance.trajectory_policy import NoPolicies, TrajectoryPolicy
 from stepstream.jobs.judging.fold import JOB, JudgeFold
-from stepstream.jobs.judging.llm import JudgeClient
-from stepstream.jobs.judging.next_state import RUBRIC, judged_step, score_of, step_question
+from stepstream.jobs.judging.next_state import judged_step
 from stepstream.jobs.runtime.outputs import Outputs
-from stepstream.jobs.runtime.retry import Cancelled
-from stepstream.jobs.verifiers.base import NoVerdict
 from stepstream.topics.events import Step, new_message
 
 DAY_US = 24 * 3600 * 1_000_000
@@ -74,7 +69,7 @@ def test_the_users_next_message_scores_the_step_before() -> None:
     ]
 
 
-def test_a_judge_that_may_not_count_casts_a_shadow() -> None:
+def test_an_uncalibrated_judge_gives_shadow_feedback() -> None:
     [feedback] = fed(judge_run(Scripted(), rejection="not calibrated"), [as_governed(step) for step in talk()])
     assert (feedback["name"], feedback["comment"]) == ("shadow.next_state", "not calibrated")
 
@@ -91,7 +86,7 @@ def test_a_redelivered_or_newly_governed_step_is_asked_about_once() -> None:
     assert fed(judge_run(Scripted()), governed) == [first]
 
 
-def test_while_state_is_rebuilt_nobody_is_asked() -> None:
+def test_no_model_is_called_during_a_rebuild() -> None:
     judge = Scripted()
     run = judge_run(judge)
     changes, out = MemoryChanges(run.state), Outputs(JOB, run.codec, lambda call: call())  # type: ignore[arg-type]
@@ -105,7 +100,7 @@ def test_while_state_is_rebuilt_nobody_is_asked() -> None:
     assert feedback["step_index"] == 1
 
 
-def test_what_no_user_answered_is_not_judged() -> None:
+def test_a_step_without_a_reaction_is_not_judged() -> None:
     judge = Scripted()
     tools = make_steps("tools", 3)
     roots = [step | {"prompt_shared_messages": 0, "prompt_shared_tokens": 0} for step in talk("roots", 3)]
@@ -113,7 +108,7 @@ def test_what_no_user_answered_is_not_judged() -> None:
     assert judge.asked == []
 
 
-def test_a_branch_is_about_the_step_that_it_continues() -> None:
+def test_a_branch_scores_the_step_that_it_continues() -> None:
     steps = talk(count=3)
     steps[2]["prompt_shared_step"] = 0
     assert [judged_step(step) for step in steps] == [None, 0, 0]
@@ -122,7 +117,7 @@ def test_a_branch_is_about_the_step_that_it_continues() -> None:
 
 
 @pytest.mark.parametrize("only", [{"agents": ["other"]}, {"tenants": ["other"]}])
-def test_only_the_chosen_are_judged(only: dict[str, Any]) -> None:
+def test_only_configured_agents_and_tenants_are_judged(only: dict[str, Any]) -> None:
     steps = [as_governed(step) for step in talk()]
     judge = Scripted()
     run = judge_run(judge, **only)
@@ -131,7 +126,7 @@ def test_only_the_chosen_are_judged(only: dict[str, Any]) -> None:
     assert len(fed(judge_run(judge, agents=["agent"], tenants=["default"]), steps)) == 1
 
 
-def test_consent_is_asked_for_before_anything_leaves() -> None:
+def test_consent_is_checked_before_the_judge_is_called() -> None:
     judge = Scripted()
     steps = talk(consent="analyse")
     [feedback] = fed(judge_run(judge), [as_governed(step) for step in steps])
@@ -142,7 +137,7 @@ def test_consent_is_asked_for_before_anything_leaves() -> None:
     assert len(judge.asked) == 1
 
 
-def test_a_user_may_answer_after_a_weekend() -> None:
+def test_a_reaction_after_a_weekend_counts() -> None:
     judge, (asked, answered) = Scripted(), talk()
     answered["occurred_at_us"] += 3 * DAY_US
     run = judge_run(judge)
@@ -151,79 +146,9 @@ def test_a_user_may_answer_after_a_weekend() -> None:
     assert len(fed(run, [as_governed(answered)])) == 1
 
 
-def test_old_days_are_dropped() -> None:
+def test_expired_days_are_deleted() -> None:
     run = judge_run(Scripted(None))
     steps = talk()
     assert fed(run, [as_governed(step) for step in steps]) == []
     run.tick((steps[0]["occurred_at_us"] + 6 * DAY_US) // 1000)
     assert run.state.content == {}
-
-
-def test_a_long_text_is_cut_in_the_middle() -> None:
-    before, step = talk()
-    before["response"] = new_message(role="assistant", content="a" * 9_000 + "z" * 9_000)
-    text = orjson.loads(step_question(before, step))["response"]["text"]
-    assert len(text) < 8_100
-    assert (text[0], text[-1]) == ("a", "z")
-
-
-@pytest.mark.parametrize(
-    ("content", "score"), [('{"score": 1}', 1.0), ('{"score": -0.25}', -0.25), (' {"score":0}', 0.0)]
-)
-def test_a_score_is_read(content: str, score: float) -> None:
-    assert score_of(reply(content)) == score
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"",
-        b"{}",
-        reply(None),
-        reply("good"),
-        reply("0.5"),
-        reply('{"score": 2}'),
-        reply('{"score": true}'),
-        reply('{"score": "1"}'),
-        reply('{"score": 1, "why": "x"}'),
-        reply('{"score": 1} and more'),
-        reply("[]"),
-    ],
-)
-def test_what_is_no_score_is_none(answer: bytes) -> None:
-    with pytest.raises(NoVerdict):
-        score_of(answer)
-
-
-def client(url: str, cancelled: bool = False, **fields: Any) -> JudgeClient:
-    values = {"url": url, "model": "m", "api_key": "k", "per_minute": 1e6, "patience_s": 5.0} | fields
-    return JudgeClient(JudgeSettings(**values), lambda: cancelled)
-
-
-def test_the_judge_is_asked_with_the_rubric_at_temperature_0() -> None:
-    with served((200, reply('{"score": 0.5}'))) as (url, seen):
-        assert client(url).score("{}") == 0.5
-    [(path, authorization, body)] = seen
-    assert (path, authorization) == ("/v1/chat/completions", "Bearer k")
-    assert (body["model"], body["temperature"], body["messages"][0]["content"]) == ("m", 0, RUBRIC)
-
-
-def test_a_judge_that_fails_is_asked_again_and_one_that_talks_is_not() -> None:
-    with served((503, b""), (200, reply('{"score": 1}'))) as (url, seen):
-        assert client(url).score("{}") == 1.0
-    assert len(seen) == 2
-    with served((200, reply("I think it went well."))) as (url, seen):
-        assert client(url).score("{}") is None
-    assert len(seen) == 1
-
-
-def test_a_judge_that_is_away_is_passed_over_after_a_while_and_found_again() -> None:
-    with served((500, b""), (500, b""), (200, reply('{"score": 1}'))) as (url, seen):
-        asks = client(url, patience_s=0.1)
-        assert [asks.score("{}"), asks.score("{}"), asks.score("{}")] == [None, None, 1.0]
-    assert len(seen) == 3
-
-
-def test_who_waits_for_the_judge_can_be_stopped() -> None:
-    with pytest.raises(Cancelled):
-        client("http://127.0.0.1:9", cancelled=True).score("{}")

@@ -43,7 +43,7 @@ def test_an_append_only_context_is_one_conversation() -> None:
     assert said(conversation) == ("q0 a0 q1 a1 q2 a2", [(1, 0), (3, 1), (5, 2)])
 
 
-def test_a_branch_says_what_is_shared_again_and_is_trained_on_once() -> None:
+def test_a_branch_repeats_the_shared_messages_and_is_trained_on_once() -> None:
     steps = texts()
     steps[2] |= {"prompt_shared_messages": 2, "prompt_shared_step": 0}
     assert [said(each) for each in build_conversations(steps)] == [
@@ -65,7 +65,7 @@ def test_a_branch_says_what_is_shared_again_and_is_trained_on_once() -> None:
         {"response": new_message(role="assistant")},
     ],
 )
-def test_what_may_not_be_said_is_context_alone(change: dict[str, Any]) -> None:
+def test_untrainable_responses_are_context_only(change: dict[str, Any]) -> None:
     steps = texts(2)
     steps[1] |= change  # type: ignore[typeddict-item]
     assert [said(each) for each in build_conversations(steps)] == [("q0 a0", [(1, 0)])]
@@ -80,7 +80,7 @@ def test_other_tools_are_another_conversation() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.booleans()), min_size=1, max_size=5))
-def test_whatever_is_shared_a_response_is_trained_on_at_most_once_and_behind_its_whole_prompt(
+def test_a_response_is_trained_on_at_most_once_after_its_whole_prompt(
     told: list[tuple[int, int, bool]],
 ) -> None:
     steps = texts(len(told))
@@ -104,7 +104,7 @@ def test_whatever_is_shared_a_response_is_trained_on_at_most_once_and_behind_its
 @pytest.mark.parametrize(
     ("fields", "trainable"), [({}, True), ({"consent": "analyse"}, False), ({"fidelity": "span"}, False)]
 )
-def test_a_label_has_the_text_of_what_has_no_tokens(fields: dict[str, Any], trainable: bool) -> None:
+def test_a_label_has_conversations_for_steps_without_tokens(fields: dict[str, Any], trainable: bool) -> None:
     flags = [f"fidelity:{(NO_TOKENS | fields)['fidelity']}"]
     steps = [governed(step, trainable=False, flags=flags) for step in make_steps("t", 2, **(NO_TOKENS | fields))]
     [label] = Run().labels(*((STEPS, step) for step in steps), (FEEDBACK, governed(make_ending("t", 2))))
@@ -114,14 +114,14 @@ def test_a_label_has_the_text_of_what_has_no_tokens(fields: dict[str, Any], trai
     assert label["sequences"] == []
 
 
-def test_what_is_known_as_tokens_is_not_said_twice() -> None:
+def test_a_label_with_tokens_has_no_conversations() -> None:
     [label] = Run().labels(
         *((STEPS, governed(step)) for step in make_steps("t", 2)), (FEEDBACK, governed(make_ending("t", 2)))
     )
     assert (label["trainable"], label["conversations"]) == (True, [])
 
 
-def test_nothing_that_was_said_is_left_of_who_was_erased() -> None:
+def test_an_erased_label_has_no_conversations() -> None:
     steps = [governed(step, trainable=False, flags=["fidelity:text"]) for step in make_steps("t", 2, **NO_TOKENS)]
     [label] = Run().labels(*((STEPS, step) for step in steps), (FEEDBACK, governed(make_ending("t", 2))))
     assert label["conversations"]

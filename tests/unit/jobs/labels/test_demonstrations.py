@@ -1,4 +1,4 @@
-"""What feedback demonstrates is in the label of its step: the newest that may be used, whatever the order."""
+"""Demonstrations in labels: the newest usable one of each step, in any order of arrival."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def shown(label: Any) -> list[str | None]:
     return [step["demonstration"] for step in label["steps"]]
 
 
-def test_a_step_has_what_was_demonstrated_for_it_and_the_last_response_what_was_for_the_whole() -> None:
+def test_a_demonstration_without_a_step_counts_for_the_last_response() -> None:
     run = Run()
     one, all_of_it = governed(showing(step_index=1)), governed(showing("ends so", number=2))
     [label] = run.labels((FEEDBACK, one), (FEEDBACK, all_of_it), *whole("t"))
@@ -43,7 +43,7 @@ def test_a_step_has_what_was_demonstrated_for_it_and_the_last_response_what_was_
     assert label["occurred_at_us"] == all_of_it["occurred_at_us"]
 
 
-def test_the_last_response_is_not_that_of_a_call_that_failed() -> None:
+def test_a_failed_call_is_not_the_last_response() -> None:
     steps = make_steps("t", 3)
     steps[2] |= {"error": "Timeout", "response": new_message(role="assistant"), "response_token_ids": []}
     steps[2] |= {"response_logprobs": [], "policy_spans": [], "fidelity": "text", "prompt_shared_tokens": 0}
@@ -52,7 +52,7 @@ def test_the_last_response_is_not_that_of_a_call_that_failed() -> None:
     assert shown(label) == [None, SAID, None]
 
 
-def test_one_that_comes_late_gives_a_revision_and_so_does_taking_it_back() -> None:
+def test_a_late_demonstration_and_its_retraction_give_revisions() -> None:
     run = Run()
     run.labels(*whole("t"))
     [label] = run.labels(told(showing(step_index=0)))
@@ -65,7 +65,7 @@ def test_one_that_comes_late_gives_a_revision_and_so_does_taking_it_back() -> No
     assert (label["revision"], shown(label)) == (4, [SAID, None, None])
 
 
-def test_what_is_governed_anew_takes_the_place_of_what_was() -> None:
+def test_a_demonstration_governed_again_replaces_the_old_one() -> None:
     run = Run()
     run.labels(*whole("t"), told(showing()))
     [label] = run.labels((FEEDBACK, governed(showing("it is <NAME:1>"), 1, trainable=False, flags=["redacted:name"])))
@@ -86,7 +86,7 @@ def test_what_is_governed_anew_takes_the_place_of_what_was() -> None:
         ({"step_index": 7}, {}, "no_step"),
     ],
 )
-def test_what_may_not_be_used_is_flagged_and_hides_nothing_older(
+def test_an_unusable_demonstration_is_flagged_and_an_older_one_counts(
     fields: dict[str, Any], governance: dict[str, Any], fault: str
 ) -> None:
     run = Run()
@@ -96,7 +96,7 @@ def test_what_may_not_be_used_is_flagged_and_hides_nothing_older(
     assert (label["consent"], label["trainable"]) == ("train", True)
 
 
-def test_what_somebody_else_of_the_trajectory_shows_is_used() -> None:
+def test_a_demonstration_of_another_user_of_the_trajectory_counts() -> None:
     """The label is sealed under their key too."""
     run = Run()
     [first, second, third, end] = whole("t", user="ann")
@@ -106,7 +106,7 @@ def test_what_somebody_else_of_the_trajectory_shows_is_used() -> None:
     assert (label["user"], label["other_users"]) == ("ann", ["bob"])
 
 
-def test_what_is_kept_out_of_training_shows_nothing() -> None:
+def test_an_untrainable_label_has_no_demonstrations() -> None:
     run = Run()
     run.labels(*whole("t", user="ann"), told(showing()))
     run.rules.change(ann="analyse")
@@ -125,7 +125,7 @@ def told_of(name: str) -> list[tuple[str, Any]]:
     return [(FEEDBACK, governed(showing() | mine)), (FEEDBACK, governed(make_ending(name, 3)))]
 
 
-def test_an_erasure_leaves_nothing_of_it() -> None:
+def test_an_erasure_removes_demonstrations() -> None:
     run = Run()
     run.labels(*whole("t", user="ann"), told(showing(user="ann")))
     assert any(SAID.encode() in value for value in run.state.content.values())
@@ -136,7 +136,7 @@ def test_an_erasure_leaves_nothing_of_it() -> None:
     assert not any(SAID.encode() in value for value in run.state.content.values())
 
 
-def test_what_cannot_be_opened_any_more_is_left_out() -> None:
+def test_a_demonstration_with_a_destroyed_key_is_left_out() -> None:
     run = Run()
     run.labels(*whole("t"), told(showing()))
     # As the codec reads it once the key of its person is destroyed.
@@ -173,7 +173,7 @@ def drawn_feedback(drawn: Any) -> Feedback:
 
 @settings(max_examples=60)
 @given(ANY, st.randoms(use_true_random=False))
-def test_the_order_in_which_feedback_comes_changes_nothing(all_drawn: list[Any], rng: Any) -> None:
+def test_the_order_of_feedback_does_not_matter(all_drawn: list[Any], rng: Any) -> None:
     events = [*whole("t"), *(told(drawn_feedback(drawn)) for drawn in all_drawn)]
     labels = []
     for _ in range(2):
@@ -189,7 +189,7 @@ def test_the_order_in_which_feedback_comes_changes_nothing(all_drawn: list[Any],
 
 
 @given(ANY)
-def test_the_newest_that_may_be_used_counts(all_drawn: list[Any]) -> None:
+def test_the_newest_usable_demonstration_counts(all_drawn: list[Any]) -> None:
     given = [governed(f) for f in map(drawn_feedback, all_drawn) if f["demonstration"]]
     found = choose_demonstrations(make_steps("t", 3), given, ()).by_step
     for index in range(3):

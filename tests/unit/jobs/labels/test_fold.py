@@ -1,4 +1,4 @@
-"""Trajectories: joined whatever the order, closed by their end or in time, revised by late truth."""
+"""Trajectories: joined in any order of arrival, closed by their end or a timeout, revised by late events."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def without_revision(label: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in label.items() if name not in ("revision", "event_id")}
 
 
-def test_a_trajectory_is_labelled_when_its_end_was_told_and_all_steps_are_there() -> None:
+def test_a_trajectory_is_labelled_once_it_ended_and_all_steps_came() -> None:
     run = label_run()
     assert run.feed(steps_of(run, "t", group_id="g")) == []
     [(topic, key, label)] = run.feed([told(run, make_ending("t", 3))])
@@ -56,7 +56,7 @@ def test_a_trajectory_is_labelled_when_its_end_was_told_and_all_steps_are_there(
     assert label["occurred_at_us"] == make_ending("t", 3)["occurred_at_us"]
 
 
-def test_the_end_may_be_told_before_the_steps_come() -> None:
+def test_the_end_may_come_before_the_steps() -> None:
     run = label_run()
     assert run.feed([told(run, make_ending("t", 3))]) == []
     first, second, third = steps_of(run, "t")
@@ -74,7 +74,7 @@ def test_a_step_may_end_its_trajectory() -> None:
     assert label["flags"] == ["outcome:missing", "quality:truncated"]
 
 
-def test_what_ends_in_a_failed_call_can_be_learned_from() -> None:
+def test_a_trajectory_that_ends_in_a_failed_call_is_trainable() -> None:
     run = label_run()
     steps = make_steps("t", 3)
     steps[2] |= {"response_token_ids": [], "response_logprobs": [], "policy_spans": [], "prompt_shared_tokens": 0}
@@ -85,21 +85,21 @@ def test_what_ends_in_a_failed_call_can_be_learned_from() -> None:
     assert (label["fidelity"], label["trainable"], label["flags"]) == ("token", True, [])
     assert [step["trainable"] for step in label["steps"]] == [True, True, False]
     assert len(label["sequences"]) == 1
-    # What was answered before the call broke was captured as text only.
+    # The part of the response before the failure was captured as text only.
     steps[2]["response"]["content"] = "so far"
     governed = [run.record("governed-steps", as_governed(step | {"trajectory_id": "u"})) for step in steps]
     [(_, _, label)] = run.feed([*governed, told(run, make_ending("u", 3, value=0.0))])
     assert (label["fidelity"], label["flags"]) == ("text", ["fidelity:text"])
 
 
-def test_late_feedback_gives_a_revision_and_what_changes_nothing_gives_none() -> None:
+def test_late_feedback_gives_a_revision_only_if_it_changes_the_label() -> None:
     run = label_run()
     run.feed([*steps_of(run, "t"), told(run, make_ending("t", 3))])
     [(_, _, second)] = run.feed([told(run, make_feedback("t", 0.0, number=1))])
     assert (second["revision"], second["success"]) == (2, False)
     assert run.feed([told(run, make_feedback("t", 0.0, number=1))]) == []
     assert run.feed([told(run, make_feedback("t", 1.0, name="thumbs", number=2))]) == []
-    # An older outcome than the one that counts changes the inputs, not the reward; it is still told.
+    # An older outcome changes the inputs and not the reward; it still gives a revision.
     taken_back = make_feedback("t", None, number=3, retracts=make_feedback("t", number=1)["event_id"])
     [(_, _, third)] = run.feed([told(run, taken_back)])
     assert (third["revision"], third["success"]) == (3, True)
@@ -129,7 +129,7 @@ def test_an_idle_trajectory_is_closed_by_an_event() -> None:
     assert run.tick(NOW_MS + 2_000_000) == []
 
 
-def test_a_new_event_puts_the_timeout_off() -> None:
+def test_a_new_event_postpones_the_timeout() -> None:
     run = label_run()
     run.feed(steps_of(run, "t", 1))
     later = run.record("governed-steps", as_governed(make_steps("t", 2)[1]), at_ms=NOW_MS + 500_000)
@@ -138,14 +138,14 @@ def test_a_new_event_puts_the_timeout_off() -> None:
     assert len(run.tick(NOW_MS + 1_101_000)) == 1
 
 
-def test_open_trajectories_are_watched_again_after_a_restart() -> None:
+def test_timeouts_of_open_trajectories_survive_a_restart() -> None:
     run = label_run()
     run.feed(steps_of(run, "t"))
     again = label_run(run.state)
     assert len(again.tick(NOW_MS + 601_000)) == 1
 
 
-def test_feedback_without_a_trajectory_ends_its_wait_without_a_label() -> None:
+def test_feedback_without_steps_times_out_without_a_label() -> None:
     run = label_run()
     run.feed([told(run, make_feedback("nobody"))])
     [(_, _, closed)] = run.tick(NOW_MS + 601_000)
@@ -155,7 +155,7 @@ def test_feedback_without_a_trajectory_ends_its_wait_without_a_label() -> None:
     assert run.tick(NOW_MS + 5_000_000) == []
 
 
-def test_a_closed_trajectory_is_kept_for_its_days_and_then_forgotten() -> None:
+def test_a_closed_trajectory_expires_after_its_retention_period() -> None:
     run = label_run(keep_days=30)
     run.feed([*steps_of(run, "t"), told(run, make_ending("t", 3))])
     run.tick(NOW_MS + 29 * 86_400_000)
@@ -165,7 +165,7 @@ def test_a_closed_trajectory_is_kept_for_its_days_and_then_forgotten() -> None:
     assert set(run.state.content) == {fold._REVIEWED}
 
 
-def test_two_events_cannot_be_the_same_step() -> None:
+def test_a_second_event_for_a_step_is_a_dead_letter() -> None:
     run = label_run()
     [step] = make_steps("t", 1)
     [other] = make_steps("t", 1, seed=1)
@@ -176,7 +176,7 @@ def test_two_events_cannot_be_the_same_step() -> None:
 @pytest.mark.parametrize(
     ("fields", "flag"), [({"split": "eval"}, "split:eval"), ({"consent": "analyse"}, None)], ids=["eval", "analyse"]
 )
-def test_what_must_not_be_trained_on_has_no_sequences(fields: dict[str, Any], flag: str | None) -> None:
+def test_an_untrainable_label_has_no_sequences(fields: dict[str, Any], flag: str | None) -> None:
     run = label_run()
     [(_, _, label)] = run.feed([*steps_of(run, "t", **fields), told(run, make_ending("t", 3))])
     assert (label["trainable"], label["sequences"]) == (False, [])
@@ -184,13 +184,13 @@ def test_what_must_not_be_trained_on_has_no_sequences(fields: dict[str, Any], fl
     assert not any(step["trainable"] for step in label["steps"])
 
 
-def test_feedback_that_may_only_be_counted_keeps_the_trajectory_out_of_training() -> None:
+def test_feedback_without_training_consent_makes_the_label_untrainable() -> None:
     run = label_run()
     [(_, _, label)] = run.feed([*steps_of(run, "t"), told(run, make_ending("t", 3, consent="analyse"))])
     assert (label["consent"], label["trainable"], label["success"]) == ("analyse", False, True)
 
 
-def test_a_label_that_was_published_elsewhere_is_not_published_again() -> None:
+def test_a_restored_label_is_not_published_again() -> None:
     run = label_run()
     steps, ending = steps_of(run, "t"), told(run, make_ending("t", 3))
     [(_, _, label)] = run.feed([*steps, ending])
@@ -205,7 +205,7 @@ def test_a_label_that_was_published_elsewhere_is_not_published_again() -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_the_last_revision_is_a_function_of_what_came(data: st.DataObject) -> None:
+def test_the_last_revision_does_not_depend_on_the_order(data: st.DataObject) -> None:
     """Order, redelivery, batches and restarts of the job change how often a label is revised, not how it ends."""
     events: list[tuple[str, Any]] = []
     for name in ("a", "b"):
@@ -237,7 +237,7 @@ def last_labels(batches: list[list[tuple[str, str, Any]]]) -> dict[str, Any]:
     return {label["trajectory_id"]: without_revision(label) for outputs in batches for _, _, label in outputs}
 
 
-def test_what_an_earlier_version_of_the_job_labelled_is_labelled_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_job_version_labels_saved_trajectories_once(monkeypatch: pytest.MonkeyPatch) -> None:
     state = MemoryState()
     with monkeypatch.context() as then:
         then.setattr(publish, "JOB", "label@0")

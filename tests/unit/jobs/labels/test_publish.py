@@ -49,7 +49,7 @@ def test_feedback_governed_anew_counts_once() -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_which_event_is_a_step_does_not_depend_on_the_order(data: st.DataObject) -> None:
+def test_the_event_of_a_step_does_not_depend_on_the_order(data: st.DataObject) -> None:
     one, retry, other = (make_steps("t", 1, seed=seed)[0] for seed in (1, 2, 3))
     retry = retry | {"error": "Timeout", "end": "terminated"}
     events = [governed(step, version) for step in (one, retry, other) for version in (0, 1, 2)]
@@ -66,7 +66,7 @@ def test_which_event_is_a_step_does_not_depend_on_the_order(data: st.DataObject)
     assert labels[-1]["success"] is True
 
 
-def test_a_failed_attempt_is_no_dead_letter_and_a_second_source_is_one() -> None:
+def test_a_failed_attempt_is_superseded_and_a_second_source_is_a_dead_letter() -> None:
     for order in (1, -1):
         run = Run()
         steps = [make_steps("t", 1, seed=seed)[0] for seed in (1, 2)]
@@ -76,13 +76,13 @@ def test_a_failed_attempt_is_no_dead_letter_and_a_second_source_is_one() -> None
         conflicting = run.record(STEPS, governed(steps[0]))
         outputs = run.feed([conflicting])
         [(topic, _, letter)] = outputs
-        # The one with the larger id of its source is told, whichever came first.
+        # The one with the larger source id is a dead letter, in any order of arrival.
         loser = max(steps, key=lambda step: step["event_id"])
         assert topic == "dead-letters"
         assert letter["value_sha256"] == hashlib.sha256(run.codec.encode(STEPS, governed(loser))).hexdigest()
 
 
-def test_a_change_of_consent_revises_what_is_stored() -> None:
+def test_a_change_of_consent_revises_saved_labels() -> None:
     run = Run()
     run.labels(*whole("t", user="ann"), *whole("u", user="bob"))
     run.rules.change(ann="analyse")
@@ -97,7 +97,7 @@ def test_a_change_of_consent_revises_what_is_stored() -> None:
     assert run.later() == []
 
 
-def test_consent_is_looked_at_in_slices_and_again_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consent_review_proceeds_in_slices_and_resumes_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_fold, "_REVIEWED_PER_TICK", 5)
     run = Run()
     for number in range(12):
@@ -113,7 +113,7 @@ def test_consent_is_looked_at_in_slices_and_again_after_a_restart(monkeypatch: p
     assert run.rules.asked == asked
 
 
-def test_a_rebuilt_state_publishes_what_consent_changed_while_it_was_away() -> None:
+def test_a_rebuilt_state_publishes_missed_consent_changes() -> None:
     run = Run()
     events = whole("t", user="ann")
     [label] = run.labels(*events)
@@ -149,7 +149,7 @@ def shared(name: str, *users: str | None) -> list[tuple[str, Any]]:
     return [*steps, whole(name)[-1]]
 
 
-def test_a_label_names_everybody_whom_its_steps_name() -> None:
+def test_a_label_names_all_users_of_its_steps() -> None:
     run = Run()
     [label] = run.labels(*reversed(shared("t", None, "bob", "ann")))
     assert (label["user"], label["other_users"]) == ("bob", ["ann"])
@@ -157,12 +157,12 @@ def test_a_label_names_everybody_whom_its_steps_name() -> None:
     assert (label["user"], label["other_users"]) == ("ann", [])
     [label] = run.labels(*whole("v"))
     assert (label["user"], label["other_users"]) == (None, [])
-    # Looked at again, none is told again.
+    # A second review publishes nothing.
     run.rules.change()
     assert run.later() == []
 
 
-def test_a_label_from_before_all_its_persons_were_named_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_label_of_an_earlier_release_with_one_user_is_revised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other content under the same id would be folded to nothing."""
     run, events = Run(), [*shared("t", "ann", "bob", "ann"), *whole("u", user="ann")]
     digest = TrajectoryState.inputs_digest
@@ -178,7 +178,7 @@ def test_a_label_from_before_all_its_persons_were_named_is_made_anew(monkeypatch
     assert (label["trajectory_id"], label["revision"], label["other_users"]) == ("t", 2, ["bob"])
 
 
-def test_the_erasure_of_any_of_its_persons_erases_a_label() -> None:
+def test_the_erasure_of_any_user_erases_a_label() -> None:
     for user in ("ann", "bob"):
         run = Run()
         run.labels(*shared("t", "ann", "bob", "ann"))
@@ -194,7 +194,7 @@ def test_a_trajectory_whose_key_is_destroyed_is_labelled_without_content() -> No
     ]
     [label] = run.labels(*erased)
     assert (label["flags"], label["trainable"], label["sequences"]) == (["erased"], False, [])
-    # As a state that is rebuilt after the erasure: the last revision is known, and not told again.
+    # As in a state rebuilt after the erasure: the last revision is known and not published again.
     rebuilt = Run()
     changes = MemoryChanges(rebuilt.state)
     rebuilt.fold.restore_published(label, changes)
@@ -216,7 +216,7 @@ def test_a_hold_and_a_release_give_revisions() -> None:
     assert again["flags"] == ["held:names", "released"]
 
 
-def test_a_decision_may_come_before_the_trajectory() -> None:
+def test_a_curation_decision_may_come_before_the_trajectory() -> None:
     run = Run()
     [label] = run.labels(decided("t", "hold"), *whole("t"))
     assert (label["revision"], label["flags"]) == (1, ["held:by_hand"])
@@ -226,7 +226,7 @@ def test_a_decision_may_come_before_the_trajectory() -> None:
 @given(
     st.permutations([("hold", "a", 0), ("hold", "b", 1), ("release", "x", 2), ("hold", "a", 3), ("release", "y", 1)])
 )
-def test_decisions_count_in_the_order_of_their_times(order: list[tuple[str, str, int]]) -> None:
+def test_curation_decisions_count_by_time(order: list[tuple[str, str, int]]) -> None:
     run = Run()
     run.labels(*whole("t"))
     labels = [label for action, reason, at in order for label in run.labels(decided("t", action, reason, at))]
@@ -234,14 +234,14 @@ def test_decisions_count_in_the_order_of_their_times(order: list[tuple[str, str,
 
 
 @pytest.mark.parametrize("action", ["hold", "release"])
-def test_a_release_is_no_consent(action: str) -> None:
+def test_a_release_does_not_give_consent(action: str) -> None:
     run = Run()
     run.labels(*whole("t", consent="analyse"))
     [label] = run.labels(decided("t", action))
     assert (label["consent"], label["trainable"]) == ("analyse", False)
 
 
-def test_quality_is_flagged_and_kept_out_only_where_the_policy_says() -> None:
+def test_quality_is_flagged_and_excluded_only_by_policy() -> None:
     run = Run()
     [label] = run.labels(*whole("t", finish_reason="length"))
     assert (label["flags"], label["trainable"]) == (["quality:truncated"], True)
@@ -252,7 +252,7 @@ def test_quality_is_flagged_and_kept_out_only_where_the_policy_says() -> None:
     assert (label["flags"], label["trainable"]) == (["quality:truncated", "released"], True)
 
 
-def test_a_signature_is_made_only_where_it_is_asked_for() -> None:
+def test_a_signature_is_made_only_by_policy() -> None:
     run = Run()
     [plain] = run.labels(*whole("t"))
     run.rules.said = TrajectoryPolicy(signs=True)
@@ -263,7 +263,7 @@ def test_a_signature_is_made_only_where_it_is_asked_for() -> None:
     assert len(one["signature"]) == 128
 
 
-def test_results_of_tools_and_branches_are_told() -> None:
+def test_a_label_has_tool_results_and_branches() -> None:
     run = Run()
     steps = make_steps("t", 3)
     steps[1]["messages"] = [new_message(role="tool", tool_call_id="c0", content="42")]

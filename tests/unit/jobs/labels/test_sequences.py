@@ -102,7 +102,7 @@ def test_the_loss_mask_and_versions_split_spans() -> None:
     assert sequence["logprobs"] == [step["response_logprobs"][i] for i in (0, 1, 3, 4, 5)]
 
 
-def test_what_must_not_be_trained_on_is_context_only() -> None:
+def test_untrainable_steps_are_context_only() -> None:
     steps = governed(make_steps("t", 2))
     steps[0]["governed"]["trainable"] = False  # type: ignore[index]
     [sequence] = join_sequences(steps).sequences
@@ -148,9 +148,7 @@ def contexts(draw: st.DrawFn) -> tuple[list[Step], list[list[int]]]:
 
 @settings(max_examples=200)
 @given(contexts(), st.data())
-def test_every_span_follows_exactly_the_prompt_that_the_policy_saw(
-    made: tuple[list[Step], list[list[int]]], data: st.DataObject
-) -> None:
+def test_every_span_follows_its_exact_prompt(made: tuple[list[Step], list[list[int]]], data: st.DataObject) -> None:
     """The law: in front of each response stand exactly the tokens of its prompt; each response is trained on once."""
     steps, prompts = made
     lost = data.draw(st.sets(st.integers(0, len(steps) - 1)))
@@ -226,7 +224,7 @@ def trees(draw: st.DrawFn) -> tuple[list[Step], dict[int, list[int]]]:
 
 @settings(max_examples=300)
 @given(trees(), st.data())
-def test_in_any_tree_each_response_stands_once_behind_its_true_prompt(
+def test_in_any_tree_each_response_follows_its_prompt_once(
     made: tuple[list[Step], dict[int, list[int]]], data: st.DataObject
 ) -> None:
     """The law for branches, compaction, edits and several roots; and lost steps never give a wrong token."""

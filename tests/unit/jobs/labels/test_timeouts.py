@@ -69,7 +69,7 @@ def verdict(value: float | None = 1.0, number: int = 1, **fields: Any) -> Any:
     return make_feedback("t", value, name="tests", source="test", number=number, **fields)
 
 
-def test_who_may_not_speak_as_a_test_ends_no_wait_and_is_told_in_the_label() -> None:
+def test_an_unproven_source_does_not_end_a_wait_and_is_flagged() -> None:
     run, _ = waiting_run()
     ended(run)
     [(_, _, still)] = told(run, verdict(producer="gateway/1"), after_s=1)
@@ -79,7 +79,7 @@ def test_who_may_not_speak_as_a_test_ends_no_wait_and_is_told_in_the_label() -> 
     assert (whole["pending"], whole["reward"], whole["flags"]) == ([], 2.0, ["unproven_source:tests"])
 
 
-def test_a_label_is_partial_at_once_and_whole_when_the_rest_comes() -> None:
+def test_a_label_is_partial_until_required_components_come() -> None:
     run, _ = waiting_run()
     partial = ended(run)
     assert (partial["pending"], partial["trainable"], partial["reward"]) == (["tests"], False, 1.0)
@@ -90,7 +90,7 @@ def test_a_label_is_partial_at_once_and_whole_when_the_rest_comes() -> None:
     assert run.tick(NOW_MS + 1_000_000) == []
 
 
-def test_giving_up_the_wait_is_an_event_that_acts_when_it_is_read_back() -> None:
+def test_the_decision_to_stop_waiting_takes_effect_when_read_back() -> None:
     run, _ = waiting_run()
     ended(run)
     assert run.tick(NOW_MS + 59_000) == []
@@ -106,7 +106,7 @@ def test_giving_up_the_wait_is_an_event_that_acts_when_it_is_read_back() -> None
         "end",
         decision["occurred_at_us"],
     )
-    # What comes after all the same is welcome, until the component is final.
+    # Later feedback still counts until the component is final.
     [(_, _, late)] = told(run, verdict(), after_s=599)
     assert (late["revision"], late["reward"], late["flags"]) == (3, 2.0, [])
     assert told(run, verdict(0.0, 2), after_s=601) == []
@@ -115,7 +115,7 @@ def test_giving_up_the_wait_is_an_event_that_acts_when_it_is_read_back() -> None
     assert {term["name"]: term["final"] for term in back["steps"][1]["components"]} == {"outcome": False, "tests": True}
 
 
-def test_a_decision_that_was_lost_is_taken_again() -> None:
+def test_a_lost_decision_is_repeated() -> None:
     run, _ = waiting_run()
     ended(run)
     [(_, _, first)] = run.tick(NOW_MS + 61_000)
@@ -123,7 +123,7 @@ def test_a_decision_that_was_lost_is_taken_again() -> None:
     assert first["event_id"] == again["event_id"]
 
 
-def test_a_retraction_is_a_revision_and_is_waited_for_anew() -> None:
+def test_a_retraction_gives_a_revision_and_a_new_wait() -> None:
     run, _ = waiting_run()
     ended(run)
     told(run, verdict())
@@ -133,7 +133,7 @@ def test_a_retraction_is_a_revision_and_is_waited_for_anew() -> None:
     assert decision["components"] == ["tests"]
 
 
-def test_a_new_version_labels_what_is_kept_again() -> None:
+def test_a_new_specification_version_revises_saved_labels() -> None:
     run, versions = waiting_run()
     first = ended(run)
     assert (first["reward_spec_version"], first["reward_spec"]) == (1, versions.declared.spec.identity())
@@ -156,7 +156,7 @@ def test_a_new_version_labels_what_is_kept_again() -> None:
 
 @settings(max_examples=40)
 @given(st.data())
-def test_the_last_label_is_a_function_of_what_came(data: st.DataObject) -> None:
+def test_the_last_label_does_not_depend_on_the_order(data: st.DataObject) -> None:
     """Order, redelivery and batches change how often a label is revised, not how it ends: the log's times decide."""
     reference, _ = waiting_run()
     ended(reference)

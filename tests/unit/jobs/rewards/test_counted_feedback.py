@@ -1,12 +1,13 @@
-"""Who is believed as a judge, a verifier, a test or a process reward model, and what becomes of what others say."""
+"""Feedback counts by name, source, proof and arrival time."""
 
 from typing import Any
 
 import pytest
+from reward_cases import signal
 from stream_records import make_steps
 
 from stepstream.jobs.labels.trajectory_state import TrajectoryState
-from stepstream.jobs.rewards.counted_feedback import CountedFeedback, count_feedback
+from stepstream.jobs.rewards.counted_feedback import CountedFeedback, count_feedback, is_too_late
 from stepstream.jobs.rewards.spec import RewardSpec, parse_spec
 from stepstream.jobs.rewards.terms import components, success
 
@@ -14,10 +15,9 @@ PAID = "[[component]]\nname = 'quality'\nfeedback = 'quality'\n"
 STRANGERS = ("otlp-gateway/0.1.0", "gateway/0.1.0", "sdk/0.1.0", "import/adp", "verifying/1", "me", "")
 
 
-def signal(value: float | None, source: str, producer: str | None, **fields: Any) -> dict[str, Any]:
+def verdict(value: float | None, source: str, producer: str | None, **fields: Any) -> dict[str, Any]:
     number = f"{source}/{producer}/{value}"
-    who = {"id": number, "source_id": number, "source": source, "producer": producer, "consent": "train"}
-    return {"name": "quality", "value": value, "step": None, "at": 0, "arrived": 0, "retracts": None, **who} | fields
+    return signal("quality", value, number, source=source, producer=producer) | fields
 
 
 def paid(spec: RewardSpec, counted: CountedFeedback) -> dict[str, float]:
@@ -28,14 +28,14 @@ def paid(spec: RewardSpec, counted: CountedFeedback) -> dict[str, float]:
 @pytest.mark.parametrize("producer", STRANGERS)
 @pytest.mark.parametrize("source", ["judge", "verifier", "test", "prm"])
 @pytest.mark.parametrize("declared", [True, False])
-def test_who_only_says_that_it_is_a_judge_is_not_paid(producer: str, source: str, declared: bool) -> None:
+def test_an_unproven_verdict_does_not_count(producer: str, source: str, declared: bool) -> None:
     """Neither where the specification asks for that source, nor where it takes anybody."""
     spec = parse_spec(PAID + (f"source = '{source}'\n" if declared else ""))
-    counted = count_feedback(spec, [signal(1.0, source, producer)], 0)
+    counted = count_feedback(spec, [verdict(1.0, source, producer)], 0)
     assert paid(spec, counted) == {}
     assert (counted.unproven_source, counted.wrong_source) == (("quality",), ())
-    # What came before does not lose its place to it.
-    counted = count_feedback(spec, [signal(0.5, source, "verify/1"), signal(1.0, source, producer, at=9)], 0)
+    # An earlier proven verdict still counts.
+    counted = count_feedback(spec, [verdict(0.5, source, "verify/1"), verdict(1.0, source, producer, at=9)], 0)
     assert paid(spec, counted) == {"quality": 0.5}
 
 
@@ -47,59 +47,105 @@ def test_who_only_says_that_it_is_a_judge_is_not_paid(producer: str, source: str
         ("verdicts/ab12", {"verifier", "test", "prm"}),
     ],
 )
-def test_who_may_speak_for_what(producer: str, believed: set[str]) -> None:
+def test_producers_may_speak_only_for_their_sources(producer: str, believed: set[str]) -> None:
     """Nobody but our jobs for a judge: they alone know whether it is calibrated."""
     for source in ("judge", "verifier", "test", "prm"):
         spec = parse_spec(PAID + f"source = '{source}'\n")
-        assert bool(paid(spec, count_feedback(spec, [signal(1.0, source, producer)], 0))) == (source in believed)
+        assert bool(paid(spec, count_feedback(spec, [verdict(1.0, source, producer)], 0))) == (source in believed)
 
 
 @pytest.mark.parametrize("source", ["environment", "user", "business", "gen_ai"])
-def test_the_word_of_all_other_sources_counts_whoever_brings_it(source: str) -> None:
+def test_other_sources_count_from_any_producer(source: str) -> None:
     spec = parse_spec(PAID)
     for producer in (*STRANGERS, "verify/1"):
-        assert paid(spec, count_feedback(spec, [signal(1.0, source, producer)], 0)) == {"quality": 1.0}
+        assert paid(spec, count_feedback(spec, [verdict(1.0, source, producer)], 0)) == {"quality": 1.0}
 
 
-def test_what_is_not_paid_shows_what_anybody_says() -> None:
+def test_an_unpaid_component_shows_unproven_verdicts() -> None:
     spec = parse_spec(PAID + "shadow = true\n")
-    counted = count_feedback(spec, [signal(1.0, "judge", "otlp-gateway/0.1.0")], 0)
+    counted = count_feedback(spec, [verdict(1.0, "judge", "otlp-gateway/0.1.0")], 0)
     assert (paid(spec, counted), counted.unproven_source) == ({"quality": 1.0}, ())
 
 
-def test_an_outcome_without_weight_still_tells_success() -> None:
+def test_an_outcome_without_weight_still_decides_success() -> None:
     spec = parse_spec(PAID + "outcome = true\nweight = 0.0\n")
-    counted = count_feedback(spec, [signal(1.0, "judge", "gateway/1")], 0)
+    counted = count_feedback(spec, [verdict(1.0, "judge", "gateway/1")], 0)
     assert success(spec, components(spec, make_steps("t", 1), counted, complete=True)) is None
 
 
-def test_a_stranger_cannot_tell_of_malformed_calls_as_a_judge() -> None:
+def test_an_unproven_report_of_malformed_calls_does_not_count() -> None:
     spec = parse_spec("reward_bounds = [-1.0, 1.0]\ncap_malformed = true\n")
-    reported = signal(1.0, "judge", "otlp-gateway/0.1.0", name="malformed_call")
+    reported = verdict(1.0, "judge", "otlp-gateway/0.1.0", name="malformed_call")
     counted = count_feedback(spec, [reported], 0)
     assert (counted.malformed, counted.unproven_source) == ([], ("malformed_call",))
     assert len(count_feedback(spec, [reported | {"producer": "verify/1"}], 0).malformed) == 1
 
 
-def test_a_verdict_is_taken_back_by_who_gives_verdicts_alone() -> None:
+def test_only_a_producer_of_verdicts_may_retract_a_verdict() -> None:
     spec = parse_spec(PAID)
-    verdict = signal(0.0, "test", "verify/1", id="v", source_id="v")
+    first = verdict(0.0, "test", "verify/1", id="v", source_id="v")
     for producer in STRANGERS:
-        back = signal(None, "user", producer, retracts="v")
-        assert paid(spec, count_feedback(spec, [verdict, back], 0)) == {"quality": 0.0}
-        claimed = signal(1.0, "test", producer, retracts="v", at=1)
-        assert paid(spec, count_feedback(spec, [verdict, claimed], 0)) == {"quality": 0.0}
+        back = verdict(None, "user", producer, retracts="v")
+        assert paid(spec, count_feedback(spec, [first, back], 0)) == {"quality": 0.0}
+        claimed = verdict(1.0, "test", producer, retracts="v", at=1)
+        assert paid(spec, count_feedback(spec, [first, claimed], 0)) == {"quality": 0.0}
     for producer in ("verify/1", "verdicts/ab12"):
-        assert paid(spec, count_feedback(spec, [verdict, signal(None, "user", producer, retracts="v")], 0)) == {}
-    thumbs = signal(1.0, "user", "gateway/1", id="u", source_id="u")
-    assert paid(spec, count_feedback(spec, [thumbs, signal(None, "user", "gateway/1", retracts="u")], 0)) == {}
+        assert paid(spec, count_feedback(spec, [first, verdict(None, "user", producer, retracts="v")], 0)) == {}
+    thumbs = verdict(1.0, "user", "gateway/1", id="u", source_id="u")
+    assert paid(spec, count_feedback(spec, [thumbs, verdict(None, "user", "gateway/1", retracts="u")], 0)) == {}
 
 
-def test_what_was_kept_before_producers_were_counts_as_it_did() -> None:
+def test_signals_saved_without_a_producer_still_count() -> None:
     """Else a change of the code would take back verdicts that labels were made from."""
     head = TrajectoryState("t")
-    head.feedback["f"] = signal(1.0, "test", "verify/1") | {"version": 0, "job": ""}
+    head.feedback["f"] = verdict(1.0, "test", "verify/1") | {"version": 0, "job": ""}
     del head.feedback["f"]["producer"]
     known = TrajectoryState.unpack(head.pack()).feedback.values()
     spec = parse_spec(PAID)
     assert paid(spec, count_feedback(spec, known, 0)) == {"quality": 1.0}
+
+
+PART = "[[component]]\nname = 'a'\nfeedback = 'a'\n"
+STEP = PART + "level = 'step'\n"
+
+
+def test_feedback_counts_until_its_component_is_final() -> None:
+    spec = parse_spec(PART + "final_after_s = 10\n[[component]]\nname = 'b'\nfeedback = 'b'\n")
+    early = [signal("a", 0.0, "1", arrived=1_000), signal("b", 0.0, "2", arrived=1_000)]
+    late = [signal("a", 1.0, "3", arrived=20_000, at=9), signal("b", 1.0, "4", arrived=20_000, at=9)]
+    counted = count_feedback(spec, [*early, *late], 5_000)
+    assert [[one["id"] for one in counted.by_component[name]] for name in "ab"] == [["1"], ["2", "4"]]
+    assert [is_too_late(spec, one, 5_000) for one in (*early, *late)] == [False, False, True, False]
+    # So does taking it back.
+    back = signal("a", None, "5", retracts="1", arrived=20_000)
+    assert [one["id"] for one in count_feedback(spec, [*early, back], 5_000).by_component["a"]] == ["1"]
+    assert count_feedback(spec, [*early, {**back, "arrived": 15_000}], 5_000).by_component["a"] == []
+    terms = components(spec, make_steps("t", 1), counted, complete=True)[0]
+    assert {term["name"]: term["final"] for term in terms} == {"a": True, "b": False}
+    [term] = components(spec, make_steps("t", 1), count_feedback(spec, early[:1], 5_000), complete=True)[0]
+    assert term["final"] is False
+
+
+def test_feedback_of_another_source_than_the_declared_one_does_not_count() -> None:
+    spec = parse_spec(PART + "source = 'test'\n")
+    counted = count_feedback(spec, [signal("a", 1.0, "1"), signal("a", 0.0, "2", source="test")], 0)
+    assert ([one["id"] for one in counted.by_component["a"]], counted.wrong_source) == (["2"], ("a",))
+
+
+def test_a_step_component_is_missing_until_every_step_has_it() -> None:
+    spec = parse_spec(STEP + "required = true\nwait_s = 5\n")
+    one, two = signal("a", 1.0, "1", step=0), signal("a", 1.0, "2", step=1)
+    assert count_feedback(spec, [one], 0).missing(spec, range(2)) == ["a"]
+    assert count_feedback(spec, [one, two], 0).missing(spec, range(2)) == []
+
+
+def test_feedback_reports_a_malformed_call_that_the_record_does_not_show() -> None:
+    spec = parse_spec("reward_bounds = [-1.0, 1.0]\ncap_malformed = true\n")
+    won = signal("outcome", 1.0, "1")
+    [terms] = components(
+        spec, make_steps("t", 1), count_feedback(spec, [won, signal("malformed_call", 1.0, "2")], 0), complete=True
+    )
+    assert [(term["name"], term["value"], term["kind"]) for term in terms] == [
+        ("outcome", 1.0, "term"),
+        ("cap:malformed", -2.0, "guard"),
+    ]

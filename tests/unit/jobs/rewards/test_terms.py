@@ -1,19 +1,18 @@
-"""Reward specifications, components and returns."""
+"""Terms of a reward by step, shaping, returns and success."""
 
+import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reward_cases import NUMBERS, discounted, rewards_of, signal, terms_of, terms_with
 from stream_records import make_steps
 
-from stepstream.config import SettingsError
-from stepstream.jobs.rewards import terms
-from stepstream.jobs.rewards.counted_feedback import count_feedback, newest
+from stepstream.jobs.rewards.counted_feedback import newest
 from stepstream.jobs.rewards.spec import RewardSpec, load_spec
-from stepstream.jobs.rewards.terms import Terms, returns_to_go, reward_of, success
-from stepstream.topics.events import Step, new_message, new_tool_call
+from stepstream.jobs.rewards.terms import returns_to_go, reward_of, shaping_rewards, success
+from stepstream.topics.events import new_message, new_tool_call
 
 SPEC = """
 name = "support"
@@ -42,25 +41,6 @@ bounds = [0.0, 60.0]
 """
 
 
-def signal(name: str, value: float, *, step: int | None = None, at: int = 0, number: str = "f") -> dict[str, Any]:
-    return {
-        "id": number,
-        "source_id": number,
-        "name": name,
-        "value": value,
-        "step": step,
-        "source": "user",
-        "at": at,
-        "arrived": 0,
-        "retracts": None,
-        "consent": "train",
-    }
-
-
-def components(declared: RewardSpec, steps: list[Step], signals: list[dict[str, Any]]) -> Terms:
-    return terms.components(declared, steps, count_feedback(declared, signals, 0), complete=True)
-
-
 def spec(tmp_path: Path, text: str) -> RewardSpec:
     file = tmp_path / "reward.toml"
     file.write_text(text)
@@ -77,7 +57,7 @@ def test_components_are_laid_over_the_steps(tmp_path: Path) -> None:
         signal("thumbs", 1.0, step=7),
         signal("other", 1.0),
     ]
-    terms = components(spec(tmp_path, SPEC), steps, signals)
+    terms = terms_of(spec(tmp_path, SPEC), steps, signals)
     values = [{term["name"]: term["value"] for term in step} for step in terms]
     assert values == [
         {"thumbs": -1.0, "tool_errors": 0.0},
@@ -92,11 +72,11 @@ def test_components_are_laid_over_the_steps(tmp_path: Path) -> None:
 def test_success_is_the_outcome_at_its_upper_bound(tmp_path: Path) -> None:
     declared = spec(tmp_path, SPEC)
     steps = make_steps("t", 1)
-    assert success(declared, components(declared, steps, [])) is None
-    assert success(declared, components(declared, steps, [signal("outcome", 1.9)])) is False
-    assert success(declared, components(declared, steps, [signal("outcome", 2.0)])) is True
+    assert success(declared, terms_of(declared, steps, [])) is None
+    assert success(declared, terms_of(declared, steps, [signal("outcome", 1.9)])) is False
+    assert success(declared, terms_of(declared, steps, [signal("outcome", 2.0)])) is True
     # Feedback about one step says nothing about the whole.
-    assert success(declared, components(declared, steps, [signal("outcome", 2.0, step=0)])) is None
+    assert success(declared, terms_of(declared, steps, [signal("outcome", 2.0, step=0)])) is None
 
 
 def test_the_newest_signal_counts() -> None:
@@ -114,33 +94,59 @@ def test_returns_are_the_discounted_sums_ahead(rewards: list[float], gamma: floa
         assert returns[place] == pytest.approx(ahead, abs=1e-9)
 
 
-def test_the_default_is_the_outcome_alone() -> None:
-    default = load_spec(None)
-    assert [component.name for component in default.component] == ["outcome"]
-    assert default.identity().startswith("outcome@")
+GAMMAS = st.floats(0, 1)
 
 
-def test_another_weight_is_another_identity(tmp_path: Path) -> None:
-    assert spec(tmp_path, SPEC).identity() != spec(tmp_path, SPEC.replace("0.5\nbounds", "0.6\nbounds")).identity()
+def shaped(gamma: float, weight: float = 1.0) -> RewardSpec:
+    component = {"name": "phi", "feedback": "phi", "level": "step", "potential": True, "weight": weight}
+    outcome = {"name": "outcome", "feedback": "outcome", "outcome": True}
+    return RewardSpec.model_validate({"gamma": gamma, "component": [outcome, component | {"bounds": (-5, 5)}]})
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("name = ", "not TOML"),
-        ("[[component]]\nname='a'\n", "either feedback or builtin"),
-        ("[[component]]\nname='a'\nfeedback='a'\nbounds=[1.0, 0.0]\n", "lower bound"),
-        ("[[component]]\nname='a'\nbuiltin='errors'\noutcome=true\n", "an outcome is feedback"),
-        ("[[component]]\nname='a'\nfeedback='a'\n[[component]]\nname='a'\nfeedback='b'\n", "same name"),
-        ("[[component]]\nname='a'\nbuiltin='joy'\n", "builtin"),
-        ("weights = 3\n", "weights"),
-    ],
+def test_the_published_vector() -> None:
+    """CREDIT.md, section G: the potentials 0.2, 0.5, 0.4, 0 give -0.2 at any discount."""
+    for gamma in (1.0, 0.9, 0.5):
+        steps = shaping_rewards([0.2, 0.5, 0.4, 0.0], gamma)
+        assert math.fsum(gamma**t * value for t, value in enumerate(steps)) == pytest.approx(-0.2)
+    assert shaping_rewards([0.2, 0.5, 0.4, 0.0], 1.0) == pytest.approx([0.3, -0.1, -0.4, 0.0])
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=8), GAMMAS, NUMBERS, st.floats(0, 1))
+def test_shaping_adds_a_constant_to_every_path_from_a_state(
+    potentials: list[float], gamma: float, weight: float, outcome: float
+) -> None:
+    """Σ γ^t·F_t = -Φ(s_1): so the returns of paths from one state differ as they did without shaping."""
+    terms = terms_with(shaped(gamma, weight), {"phi": potentials}, outcome)
+    with_it, without = rewards_of(terms), rewards_of(terms, shaping=False)
+    added = discounted(with_it, gamma) - discounted(without, gamma)
+    assert added == pytest.approx(-weight * potentials[0], abs=1e-9)
+    kinds = {term["name"]: term["kind"] for step in terms for term in step}
+    assert kinds == {"phi": "shaping", "outcome": "term"}
+    assert [term["raw_value"] for step in terms for term in step if term["name"] == "phi"] == potentials
+
+
+@given(
+    st.lists(st.lists(NUMBERS, min_size=1, max_size=5), min_size=2, max_size=6),
+    st.lists(st.floats(0, 1), min_size=6, max_size=6),
+    GAMMAS,
 )
-def test_a_wrong_specification_is_told(tmp_path: Path, text: str, fault: str) -> None:
-    with pytest.raises(SettingsError, match=fault):
-        spec(tmp_path, text)
+def test_shaping_keeps_the_order_of_trajectories(paths: list[list[float]], outcomes: list[float], gamma: float) -> None:
+    spec = shaped(gamma)
+    start = paths[0][0]
+    laid_out = [terms_with(spec, {"phi": [start, *path[1:]]}, one) for path, one in zip(paths, outcomes, strict=False)]
+    plain = [discounted(rewards_of(terms, shaping=False), gamma) for terms in laid_out]
+    shaped_returns = [discounted(rewards_of(terms), gamma) for terms in laid_out]
+    for first in range(len(paths)):
+        for second in range(len(paths)):
+            if plain[first] > plain[second] + 1e-6:
+                assert shaped_returns[first] > shaped_returns[second]
 
 
-def test_a_missing_specification_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="does not exist"):
-        load_spec(tmp_path / "none.toml")
+def test_an_unknown_potential_is_that_of_the_previous_step() -> None:
+    spec = shaped(1.0)
+    steps = make_steps("t", 3)
+    signals = [signal("phi", 0.5, "phi/1", step=1)]
+    terms = terms_of(spec, steps, signals)
+    assert [term["value"] for step in terms for term in step] == [0.5, 0.0, -0.5]
+    assert [term["feedback_event_id"] for step in terms for term in step] == [None, "phi/1", None]
+    assert terms_of(spec, steps, []) == [[], [], []]

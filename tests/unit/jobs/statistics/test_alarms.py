@@ -1,4 +1,4 @@
-"""When an alarm stands: what rises and falls, by how much, for how long, and how seldom by chance."""
+"""Alarms: the changes that raise one, how long it stays active, and its false alarm rate."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ def fallen(periods: dict[Period, Sums], rule: AlarmsSettings = RULE) -> list[tup
     return [(finding.falling.name, finding.rising.name) for finding in active_alarms(periods, rule)]
 
 
-def test_a_rewarded_component_that_rises_while_guards_fall_is_told() -> None:
+def test_a_rewarded_component_that_rises_while_guards_fall_raises_an_alarm() -> None:
     [shadow, success] = active_alarms(history(0, HONEST, HONEST, GAMED), RULE)
     assert (shadow.falling, shadow.rising) == (MALFORMED, BONUS)
     assert (success.falling, success.rising) == (SUCCEEDED, BONUS)
@@ -70,7 +70,7 @@ def test_either_alone_is_no_alarm(then: tuple[float, ...], why: str) -> None:
     assert fallen(history(0, HONEST, HONEST, then, then)) == [], why
 
 
-def test_a_burden_that_is_paid_for_is_read_by_its_weight() -> None:
+def test_the_direction_of_a_paid_component_is_the_sign_of_its_weight() -> None:
     """A penalty that is paid less often is a rise; a guard of negative weight that is paid more often, a fall."""
     penalty, guard = Series("term", "slow", -1.0, -1), Series("guard", "malformed", -1.0, -1)
     rng = random.Random(0)
@@ -83,7 +83,7 @@ def test_a_burden_that_is_paid_for_is_read_by_its_weight() -> None:
     assert fallen(periods) == [("malformed", "slow")]
 
 
-def test_what_is_not_paid_is_not_what_was_gamed() -> None:
+def test_an_unpaid_component_raises_no_alarm() -> None:
     shadow = Series("shadow", "length", 0.0, 1)
     rng = random.Random(0)
     entries: list[dict[Series, float]] = [
@@ -94,19 +94,19 @@ def test_what_is_not_paid_is_not_what_was_gamed() -> None:
     assert fallen(periods) == []
 
 
-def test_a_small_change_is_not_worth_an_alarm_however_sure() -> None:
+def test_a_small_change_raises_no_alarm_at_any_p_value() -> None:
     periods = history(0, HONEST, (0.8, 0.02, 0.9, 0.1))
     assert fallen(periods, RULE.model_copy(update={"smallest_effect": 5.0})) == []
 
 
-def test_it_stands_until_half_of_the_change_is_gone() -> None:
+def test_an_alarm_stays_active_until_half_of_the_change_is_gone() -> None:
     gamed = [HONEST, HONEST, GAMED]
     assert fallen(history(0, *gamed, GAMED, GAMED)) == fallen(history(0, *gamed)) != []
     assert fallen(history(0, *gamed, BETTER)) == []
     assert fallen(history(0, *gamed, BETTER, GAMED)) != []
 
 
-def test_what_has_been_so_for_long_is_the_new_normal() -> None:
+def test_an_alarm_ends_when_its_base_window_is_too_old() -> None:
     rule = RULE.model_copy(update={"history": 4})
     assert fallen(history(0, HONEST, *[GAMED] * 3), rule) != []
     assert fallen(history(0, HONEST, *[GAMED] * 6), rule) == []
@@ -136,7 +136,7 @@ def test_small_periods_make_a_window_together() -> None:
 
 @settings(max_examples=40)
 @given(st.integers(0, 2**32), st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=1, max_size=6), st.randoms())
-def test_order_and_partitions_change_nothing(
+def test_order_and_partitions_do_not_matter(
     seed: int, shares: list[tuple[float, float, float, float]], rng: random.Random
 ) -> None:
     whole = history(seed, *shares)
@@ -149,13 +149,13 @@ def test_order_and_partitions_change_nothing(
 
 
 def ever(periods: dict[Period, Sums]) -> bool:
-    """Whether an alarm stood after any window."""
+    """True if an alarm was active after any window."""
     versions: Iterable[Period] = sorted(periods)
     return any(active_alarms({at: periods[at] for at in periods if at <= newest}, RULE) for newest in versions)
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.3, 0.3), (0.5, 0.9, 0.05, 0.02)])
-def test_what_does_not_change_hardly_ever_raises_an_alarm(shares: tuple[float, ...]) -> None:
+def test_an_unchanged_cohort_hardly_ever_raises_an_alarm(shares: tuple[float, ...]) -> None:
     """25 histories of 10 windows each: the level is 5 % of them, and an alarm needs two errors at once."""
     assert sum(ever(history(seed, *[shares] * 10)) for seed in range(25)) <= 1
 

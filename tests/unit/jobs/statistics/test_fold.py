@@ -1,4 +1,4 @@
-"""Statistics: absolute, versioned, and the same whatever order and however often labels come."""
+"""Statistics: totals with versions, equal for any order and repetition of labels."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_one_snapshot_of_each_cohort_and_trajectory_that_a_batch_touched() -> No
     assert (one["key"], one["version"], one["trajectories"], one["reward_sum"]) == ("a", 1, 1, 0.1)
 
 
-def test_a_newer_revision_takes_the_place_of_the_older_one() -> None:
+def test_a_newer_revision_replaces_the_older_one() -> None:
     run = measure_run()
     first = feed(run, labelled("a", success=None, reward=0.0, version_max=1))
     second = feed(run, labelled("a", 2, version_max=2))
@@ -141,7 +141,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
 
 @settings(max_examples=80)
 @given(histories(), st.data())
-def test_order_redelivery_and_batches_change_nothing(labels: list[Any], data: st.DataObject) -> None:
+def test_order_redelivery_and_batches_do_not_matter(labels: list[Any], data: st.DataObject) -> None:
     """The law: the sums are those of each trajectory's newest revision, to the last bit."""
     newest = {label["trajectory_id"]: label for label in labels}
     expected = cohorts(feed(measure_run(), *newest.values()))

@@ -44,7 +44,7 @@ def test_groups_of_one_give_the_ordinary_standard_error(values: list[float]) -> 
     assert found.spread == pytest.approx(statistics.pstdev(values), abs=1e-5)
 
 
-def test_attempts_that_are_all_alike_count_as_one() -> None:
+def test_identical_attempts_of_a_group_count_as_one() -> None:
     rng = random.Random(0)
     values = [rng.random() for _ in range(20)]
     once, eightfold = moments(*([value] for value in values)), moments(*([value] * 8 for value in values))

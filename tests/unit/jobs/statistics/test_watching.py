@@ -1,4 +1,4 @@
-"""What `watch` decides: each alarm raised once, cleared once, whatever comes twice or in another order."""
+"""Decisions of `watch`: each alarm is raised once and cleared once, for any order and repetition of records."""
 
 import itertools
 import random
@@ -113,7 +113,7 @@ def test_an_alarm_is_raised_once_and_cleared_once() -> None:
     assert watcher.active == []
 
 
-def test_a_restart_decides_nothing_anew_and_misses_nothing() -> None:
+def test_a_restart_repeats_and_misses_no_decision() -> None:
     first = Watcher(RULE, JOB)
     snapshots = measured(story(*STORY))
     [alarm] = raised(first, snapshots)
@@ -129,7 +129,7 @@ def test_a_restart_decides_nothing_anew_and_misses_nothing() -> None:
     assert [each["state"] for each in raised(away, measured(story(*STORY, CURED)))] == ["cleared"]
 
 
-def test_another_specification_begins_a_new_comparison() -> None:
+def test_another_specification_starts_a_new_comparison() -> None:
     watcher = Watcher(RULE, JOB)
     [alarm] = raised(watcher, measured(story(*STORY)))
     beyond = measured(story(GAMED, CURED, spec="good", first=len(STORY)))
@@ -137,7 +137,7 @@ def test_another_specification_begins_a_new_comparison() -> None:
     assert (cleared["alarm_id"], cleared["state"]) == (alarm["alarm_id"], "cleared")
 
 
-def test_a_healthy_story_raises_none() -> None:
+def test_a_healthy_run_raises_no_alarm() -> None:
     assert raised(Watcher(RULE, JOB), measured(story(HONEST, HONEST, CURED, CURED))) == []
 
 
@@ -151,8 +151,8 @@ def test_agents_and_splits_are_not_mixed() -> None:
 
 @settings(max_examples=6)
 @given(st.data())
-def test_order_and_revisions_change_nothing(data: st.DataObject) -> None:
-    """The law: what stands is what the newest revisions say, in whatever order and however often they came."""
+def test_order_and_revisions_do_not_matter(data: st.DataObject) -> None:
+    """The active alarms follow from the newest revisions, for any order and repetition."""
     newest = story(*STORY)
     wrong = data.draw(st.lists(st.sampled_from(newest), max_size=30, unique_by=lambda label: label["trajectory_id"]))
     older = [
@@ -167,7 +167,7 @@ def test_order_and_revisions_change_nothing(data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(snapshots))
     assert raised(watcher, shuffled + snapshots[:20]) == expected
     again = Watcher(RULE, JOB)
-    for start in range(0, len(snapshots), 25):  # whatever was raised on the way
+    for start in range(0, len(snapshots), 25):  # also after alarms in between
         raised(again, snapshots[start : start + 25])
     assert sorted(map(itemgetter("kind", "falling"), again.active)) == sorted(
         map(itemgetter("kind", "falling"), expected)

@@ -23,7 +23,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 class Scripted:
-    """A verifier that does what it is told."""
+    """A verifier with scripted verdicts."""
 
     reads_trajectory = False
     source: Source = "verifier"
@@ -104,7 +104,7 @@ def test_a_verdict_names_the_person_whose_step_was_read() -> None:
     assert [feedback["user"] for feedback in told] == ["ann", "bob", "ann"]
 
 
-def test_a_decision_to_close_is_as_good() -> None:
+def test_a_closed_trajectory_is_judged_without_an_end() -> None:
     run = fold_run(verification(Scripted(Verdict(1.0))))
     fed(run, talk())
     closed = new_trajectory_closed(
@@ -114,7 +114,7 @@ def test_a_decision_to_close_is_as_good() -> None:
     assert (topic, key, feedback["value"]) == ("feedback", "t", 1.0)
 
 
-def test_the_same_events_again_give_nothing_and_a_lost_state_the_same_event() -> None:
+def test_a_redelivery_is_ignored_and_a_lost_state_gives_the_same_event() -> None:
     verifier = Scripted(Verdict(1.0))
     run = fold_run(verification(verifier))
     [first] = fed(run, talk(), ending())
@@ -128,7 +128,7 @@ def test_the_same_events_again_give_nothing_and_a_lost_state_the_same_event() ->
     assert fed(fold_run(verification(Scripted(Verdict(1.0)))), talk(), ending()) == [first]
 
 
-def test_a_late_step_takes_the_first_verdict_back() -> None:
+def test_a_late_step_retracts_the_first_verdict() -> None:
     run = fold_run(verification(Scripted(Verdict(0.0), Verdict(1.0))))
     steps = talk(count=3)
     [first] = fed(run, steps[:2], ending(steps=2))
@@ -138,7 +138,7 @@ def test_a_late_step_takes_the_first_verdict_back() -> None:
     assert second["event_id"] != first["event_id"]
 
 
-def test_while_state_is_rebuilt_nobody_is_asked() -> None:
+def test_no_model_is_called_during_a_rebuild() -> None:
     verifier = Scripted(Verdict(1.0))
     run = fold_run(verification(verifier))
     changes, out = MemoryChanges(run.state), Outputs(JOB, run.codec, lambda call: call())  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_while_state_is_rebuilt_nobody_is_asked() -> None:
     assert verifier.cases == []
 
 
-def test_only_what_it_is_declared_for_is_judged() -> None:
+def test_a_verification_judges_only_what_it_covers() -> None:
     verifier = Scripted(Verdict(1.0))
     only = ({"agents": ("other",)}, {"environments": ("e*x",)}, {"tasks": ("sum-?",)})
     config = [verification(verifier, name=str(n), **fields) for n, fields in enumerate(only)]
@@ -161,7 +161,7 @@ def test_only_what_it_is_declared_for_is_judged() -> None:
     assert [event["name"] for event in fed(run, talk("u", task_id="sum-1"), ending("u"))] == ["2"]
 
 
-def test_a_task_of_which_nothing_is_known_is_passed_over() -> None:
+def test_an_unknown_task_is_skipped() -> None:
     verifier = Scripted(Verdict(1.0))
     run = fold_run(verification(verifier, {"known": {"expected": "4"}}))
     assert fed(run, talk(), ending()) == []
@@ -169,7 +169,7 @@ def test_a_task_of_which_nothing_is_known_is_passed_over() -> None:
     assert (feedback["trajectory_id"], verifier.cases[0].expected) == ("u", {"expected": "4"})
 
 
-def test_steps_are_judged_each_by_itself() -> None:
+def test_each_step_is_judged_separately() -> None:
     verifier = Scripted(Verdict(1.0), Verdict(0.5))
     run = fold_run(verification(verifier, reads="tool_arguments", level="step", tool="g*", pointer="/a/0"))
     steps = talk(count=3)
@@ -182,7 +182,7 @@ def test_steps_are_judged_each_by_itself() -> None:
     assert len({event["event_id"] for event in told}) == 2
 
 
-def test_a_verifier_of_whole_trajectories_speaks_of_each_step() -> None:
+def test_a_verifier_of_whole_trajectories_judges_each_step() -> None:
     verifier = Scripted(Verdict(0.25), whole=True)
     told = fed(fold_run(verification(verifier)), talk(), ending())
     assert [(event["step_index"], event["value"]) for event in told] == [(0, 0.25), (1, 0.25)]
@@ -193,7 +193,7 @@ def test_a_verifier_of_whole_trajectories_speaks_of_each_step() -> None:
     ]
 
 
-def test_what_should_be_there_and_is_not_is_worth_nothing() -> None:
+def test_a_missing_text_is_worth_0() -> None:
     verifier = Scripted(Verdict(1.0))
     for fields in ({"reads": "tool_result"}, {"extract": "answer: (.*)"}):
         [feedback] = fed(fold_run(verification(verifier, **fields)), talk(), ending())
@@ -201,12 +201,12 @@ def test_what_should_be_there_and_is_not_is_worth_nothing() -> None:
     assert verifier.cases == []
 
 
-def test_a_shadow_has_another_name() -> None:
+def test_shadow_feedback_has_another_name() -> None:
     [feedback] = fed(fold_run(verification(Scripted(Verdict(1.0, shadow=True)))), talk(), ending())
     assert feedback["name"] == "shadow.answer"
 
 
-def test_consent_is_asked_for_before_anything_is_read() -> None:
+def test_consent_is_checked_before_verifiers_run() -> None:
     verifier = Scripted(Verdict(1.0))
     assert fed(fold_run(verification(verifier), policies=Refusing()), talk(), ending()) == []
     assert fed(fold_run(verification(verifier)), talk(consent="none"), ending()) == []
@@ -214,26 +214,26 @@ def test_consent_is_asked_for_before_anything_is_read() -> None:
 
 
 @pytest.mark.parametrize("fault", [Unavailable("away"), NoVerdict("prose"), ZeroDivisionError()])
-def test_a_verifier_that_fails_is_passed_over_alone(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_verifier_skips_only_its_own_cases(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
     run = fold_run(verification(Scripted(fault)), verification(Scripted(Verdict(1.0)), name="other"))
     assert [event["name"] for event in fed(run, talk(), ending())] == ["other"]
     assert "answer" in caplog.text
 
 
-def test_a_verifier_that_is_away_is_waited_for() -> None:
+def test_an_unavailable_verifier_is_retried() -> None:
     verifier = Scripted(Unavailable("away"), Verdict(1.0))
     assert len(fed(fold_run(verification(verifier), patience_s=30.0), talk(), ending())) == 1
     assert len(verifier.cases) == 2
 
 
-def test_a_case_that_can_never_be_judged_is_a_dead_letter() -> None:
+def test_an_unverifiable_case_is_a_dead_letter() -> None:
     run = fold_run(verification(Scripted(UnverifiableCase("the task's schema is not one"))))
     [letter] = fed(run, talk(), ending())
     assert (letter["topic"], letter["error"]) == ("governed-feedback", "invalid")
     assert letter["reason"] == "verification 'answer': the task's schema is not one"
 
 
-def test_old_trajectories_are_dropped() -> None:
+def test_old_trajectories_are_deleted() -> None:
     run = fold_run(verification(Scripted(Verdict(1.0))))
     fed(run, talk(), ending())
     run.tick(1_760_000_100_000 + 2 * DAY_MS)
@@ -242,7 +242,7 @@ def test_old_trajectories_are_dropped() -> None:
     assert run.state.content == {}
 
 
-def test_a_file_gives_verifications_that_work(tmp_path: Path) -> None:
+def test_a_verification_file_is_loaded_and_works(tmp_path: Path) -> None:
     (tmp_path / "answers.jsonl").write_text(
         '{"task_id": "a", "expected": 4}\n\n{"task_id": "b", "expected": ["x", "y"]}\n'
     )

@@ -69,7 +69,7 @@ print(sorted(os.listdir(".")), os.getcwd() == os.environ["HOME"], "SECRET_OF_THE
     ],
     ids=["loop", "sleep", "fork bomb", "output", "report", "bytes", "files", "memory of children", "abort"],
 )
-def test_what_goes_past_a_limit_is_stopped(code: str, ended: str, namespaces: bool) -> None:
+def test_a_run_that_exceeds_a_limit_is_stopped(code: str, ended: str, namespaces: bool) -> None:
     wall_s = 1.5 if ended == "timeout" else 30.0
     done = ran(code, namespaces, Limits(wall_s, 20, 256, 4, 10_000, 8, 64))
     assert done.ended == ended, done.output
@@ -77,7 +77,7 @@ def test_what_goes_past_a_limit_is_stopped(code: str, ended: str, namespaces: bo
 
 
 def test_processes_are_counted_no_further_than_the_limit() -> None:
-    """Whoever reads on sees more and more of them: all others of the machine lost to a fork bomb meanwhile."""
+    """Reading on would see ever more of them: a fork bomb starves the rest of the machine meanwhile."""
     script = "import os, time\nfor _ in range(3): os.fork()\nprint(end='x', flush=True); time.sleep(600)"
     started = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
     assert started.stdout is not None
@@ -92,7 +92,7 @@ def test_processes_are_counted_no_further_than_the_limit() -> None:
             os.killpg(started.pid, signal.SIGKILL)
 
 
-def test_time_of_the_processor_is_limited_too() -> None:
+def test_processor_time_is_limited() -> None:
     done = ran("while True: pass", limits=Limits(wall_s=60.0, cpu_s=1, memory_mb=256))
     assert (done.ended, done.status) == ("timeout", -signal.SIGXCPU)
 
@@ -118,7 +118,7 @@ TRIED = {
 }
 
 
-def test_what_is_not_allowed_fails(namespaces: bool, tmp_path: Path) -> None:
+def test_forbidden_actions_fail(namespaces: bool, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("known")
     code = """
 import ctypes, os, resource, socket
@@ -173,7 +173,7 @@ print(open('copy.py').read() == open('main.py').read())
     assert [getattr(after, name) for name in names] == [getattr(before, name) for name in names]
 
 
-def test_no_descriptor_tells_the_kernel_to_signal_another(namespaces: bool) -> None:
+def test_descriptors_cannot_signal_other_processes(namespaces: bool) -> None:
     with subprocess.Popen(["/bin/sleep", "600"]) as victim:
         try:
             code = f"""
@@ -200,7 +200,7 @@ def test_processes_outside_cannot_be_seen_with_namespaces() -> None:
     assert "ProcessLookupError" in done.output
 
 
-def test_what_stays_behind_is_ended(namespaces: bool) -> None:
+def test_processes_that_remain_are_killed(namespaces: bool) -> None:
     seconds = f"{time.time_ns() % 10**9 + 10**6}"
     code = f"""
 import os, time
@@ -223,7 +223,7 @@ def command_lines() -> list[str]:
     return found
 
 
-def test_nothing_is_left_however_it_was_nested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_deeply_nested_folders_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = "import os\nfor n in range(1500): os.mkdir('d'); os.chdir('d')\n"
     done = ran(code)
@@ -232,7 +232,7 @@ def test_nothing_is_left_however_it_was_nested(monkeypatch: pytest.MonkeyPatch, 
     assert os.listdir(tmp_path) == []
 
 
-def test_nothing_is_run_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_code_runs_without_confinement(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that the filter does not know, and no namespaces: no network isolation can be had."""
     order = "import sys, runpy; from stepstream.jobs.verifiers.sandbox import seccomp, landlock; {0}; "
     order += "runpy.run_module('stepstream.jobs.verifiers.sandbox.launcher', run_name='__main__')"
@@ -255,13 +255,13 @@ def test_nothing_is_run_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPa
     assert ran("print('ran')", namespaces=False, confinement="network").output == "ran\n"
 
 
-def test_a_command_that_is_not_there_is_no_fault_of_the_codes() -> None:
+def test_a_missing_command_is_a_sandbox_error() -> None:
     with pytest.raises(sandbox.SandboxError, match="cannot be started"):
         sandbox.run({}, ["/no/such/program"], LIMITS, "strict")
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_refuses_what_it_does_not_know(machine: str) -> None:
+def test_the_filter_decides_each_call(machine: str) -> None:
     kill, allow, deny, nosys = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
     arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
     numbers = {"x86_64": (41, 56, 435, 234, 62), "aarch64": (198, 220, 435, 131, 129)}[machine]
@@ -279,13 +279,13 @@ def test_the_filter_refuses_what_it_does_not_know(machine: str) -> None:
     assert decided(program(machine, None), arch[machine], kill_call) == allow
     fcntl, fchmod = {"x86_64": (72, 91), "aarch64": (25, 52)}[machine]
     assert [decided(filtered, arch[machine], fcntl, 3, command) for command in (8, 15, 2)] == [deny, deny, allow]
-    assert decided(filtered, arch[machine], fchmod) == 0x00050000  # nothing is done, and no error told
+    assert decided(filtered, arch[machine], fchmod) == 0x00050000  # does nothing and returns no error
     if machine == "x86_64":
         assert decided(filtered, arch[machine], 0x40000000 + socket) == kill
 
 
 def decided(code: list[tuple[int, int, int, int]], architecture: int, number: int, *arguments: int) -> int:
-    """What the filter says of a call, as the kernel would run it."""
+    """Run the filter on a call as the kernel would, and return its decision."""
     data = {0: number, 4: architecture} | {16 + 8 * place: value for place, value in enumerate(arguments or (0,))}
     place = held = 0
     while True:

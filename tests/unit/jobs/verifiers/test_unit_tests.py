@@ -68,7 +68,7 @@ def test_some_tests_are_worth_nothing_or_their_share() -> None:
         ("", "no_code"),
     ],
 )
-def test_leaving_and_skipping_is_not_passing(code: str, word: str) -> None:
+def test_exiting_and_skipping_do_not_pass(code: str, word: str) -> None:
     assert (verdict(code).value, verdict(code).category) == (0.0, word)
 
 
@@ -87,7 +87,7 @@ def test_a_task_without_tests_cannot_be_judged() -> None:
         verdict("x", tests=None)
 
 
-def test_what_is_declared_is_counted() -> None:
+def test_declared_tests_are_counted() -> None:
     assert count_declared_tests(TESTS) == 3
     assert count_declared_tests("def test_alone(): pass") == 0
     assert count_declared_tests("this is not Python") == 0
