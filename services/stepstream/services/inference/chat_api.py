@@ -13,7 +13,7 @@ from stepstream.services.inference.engine import SamplingParams, TokenChunk
 from stepstream.services.inference.stop_strings import StopStrings
 from stepstream.services.inference.tool_parsers import ParsedCall
 
-_MOST_STOPS, _MOST_RESPONSES = 16, 128
+_MAX_STOPS, _MAX_RESPONSES = 16, 128
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
@@ -104,7 +104,7 @@ def read_request(body: bytes) -> ChatRequest:
         top_p=1.0 if top_p is None else top_p,
         seed=_number(fields, "seed", int, -(2**62), 2**62),
         stop=_stop(fields.get("stop")),
-        n=_number(fields, "n", int, 1, _MOST_RESPONSES) or 1,
+        n=_number(fields, "n", int, 1, _MAX_RESPONSES) or 1,
         stream=bool(fields.get("stream")),
         include_usage=_include_usage(fields.get("stream_options")),
         logprobs=bool(fields.get("logprobs")),
@@ -122,8 +122,8 @@ def read_model(name: Any) -> str:
 
 def _stop(stop: Any) -> tuple[str, ...]:
     strings = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(strings, list) or len(strings) > _MOST_STOPS:
-        raise RequestError(400, f"'stop' must be a string or a list of at most {_MOST_STOPS}", param="stop")
+    if not isinstance(strings, list) or len(strings) > _MAX_STOPS:
+        raise RequestError(400, f"'stop' must be a string or a list of at most {_MAX_STOPS}", param="stop")
     if not all(isinstance(each, str) and each for each in strings):
         raise RequestError(400, "each of 'stop' must be a non-empty string", param="stop")
     return tuple(strings)

@@ -18,7 +18,7 @@ import orjson
 from stepstream.services.inference.chat_api import RequestError, read_messages, read_model, read_object
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, Message
 
-_MOST_PROMPTS = 256
+_MAX_PROMPTS = 256
 
 
 class Prompt(NamedTuple):
@@ -71,8 +71,8 @@ def read_score_request(body: bytes) -> ScoreRequest:
     """
     fields = read_object(body)
     prompts = fields.get("prompts")
-    if not isinstance(prompts, list) or not 0 < len(prompts) <= _MOST_PROMPTS:
-        raise RequestError(400, f"'prompts' must be a list of 1 to {_MOST_PROMPTS}", param="prompts")
+    if not isinstance(prompts, list) or not 0 < len(prompts) <= _MAX_PROMPTS:
+        raise RequestError(400, f"'prompts' must be a list of 1 to {_MAX_PROMPTS}", param="prompts")
     head = fields.get("head", "tokens")
     if head not in ("tokens", "scalar"):
         raise RequestError(400, "'head' must be tokens or scalar", param="head")

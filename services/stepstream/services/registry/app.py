@@ -137,7 +137,7 @@ def _versions_by_id(view: View, request: Request, _: Mapping[str, Any]) -> Answe
 
 
 def _subjects_by_id(view: View, request: Request, body: Mapping[str, Any]) -> Answer:
-    return list(dict.fromkeys(found["subject"] for found in _versions_by_id(view, request, body)))
+    return list(dict.fromkeys(entry["subject"] for entry in _versions_by_id(view, request, body)))
 
 
 def _subjects(view: View, request: Request, _: Mapping[str, Any]) -> Answer:
@@ -147,15 +147,15 @@ def _subjects(view: View, request: Request, _: Mapping[str, Any]) -> Answer:
 
 def _versions(view: View, request: Request, _: Mapping[str, Any]) -> Answer:
     subject = request.path_params["subject"]
-    found = view.versions(subject, deleted=_flag(request, "deleted"))
-    if not found:
+    versions = view.versions(subject, deleted=_flag(request, "deleted"))
+    if not versions:
         raise errors.subject_not_found(subject)
-    return [version.version for version in found]
+    return [version.version for version in versions]
 
 
 def _version(view: View, request: Request, _: Mapping[str, Any]) -> Answer:
-    found = view.version(request.path_params["subject"], _number(request), deleted=_flag(request, "deleted"))
-    return {"subject": found.subject, "version": found.version, "id": found.id, "schema": found.schema}
+    version = view.version(request.path_params["subject"], _number(request), deleted=_flag(request, "deleted"))
+    return {"subject": version.subject, "version": version.version, "id": version.id, "schema": version.schema}
 
 
 def _version_text(view: View, request: Request, body: Mapping[str, Any]) -> Answer:
@@ -166,10 +166,10 @@ def _look_up(view: View, request: Request, body: Mapping[str, Any]) -> Answer:
     subject, deleted, schema = request.path_params["subject"], _flag(request, "deleted"), _schema(body)
     if not view.versions(subject, deleted=deleted):
         raise errors.subject_not_found(subject)
-    found = writes.find(view, subject, schema, normalize=_flag(request, "normalize"), deleted=deleted)
-    if found is None:
+    version = writes.find(view, subject, schema, normalize=_flag(request, "normalize"), deleted=deleted)
+    if version is None:
         raise errors.schema_not_found()
-    return {"subject": subject, "version": found.version, "id": found.id, "schema": found.schema}
+    return {"subject": subject, "version": version.version, "id": version.id, "schema": version.schema}
 
 
 def _config(view: View, _: Request, __: Mapping[str, Any]) -> Answer:
@@ -193,8 +193,8 @@ def _subject_mode(_: View, request: Request, __: Mapping[str, Any]) -> Answer:
 
 
 def _check_all(view: View, request: Request, body: Mapping[str, Any]) -> Answer:
-    found = view.versions(request.path_params["subject"])
-    return _check(view, request, body, [(version.version, canonical(version.schema)) for version in found])
+    versions = view.versions(request.path_params["subject"])
+    return _check(view, request, body, [(version.version, canonical(version.schema)) for version in versions])
 
 
 def _check_one(view: View, request: Request, body: Mapping[str, Any]) -> Answer:
@@ -209,10 +209,10 @@ def _check(view: View, request: Request, body: Mapping[str, Any], earlier: list[
     schema = _schema(body)
     if _flag(request, "normalize"):
         schema = normalised(schema)
-    found = incompatibilities(view.effective_level(request.path_params["subject"]), schema, earlier)
-    answer: dict[str, Any] = {"is_compatible": not found}
+    reasons = incompatibilities(view.effective_level(request.path_params["subject"]), schema, earlier)
+    answer: dict[str, Any] = {"is_compatible": not reasons}
     if _flag(request, "verbose"):
-        answer["messages"] = found
+        answer["messages"] = reasons
     return answer
 
 

@@ -74,8 +74,8 @@ class View:
         if isinstance(mark, int):
             self.last_id = max(self.last_id, mark)
         self._versions = {
-            subject: tuple(sorted(found, key=lambda version: version.version))
-            for subject, found in sorted(versions.items())
+            subject: tuple(sorted(of_subject, key=lambda version: version.version))
+            for subject, of_subject in sorted(versions.items())
         }
         self._levels = {
             key.subject: value
@@ -85,16 +85,16 @@ class View:
 
     def subjects(self, *, deleted: bool = False) -> list[str]:
         """Return the subjects with a live version; `deleted`: also those without."""
-        return [name for name, found in self._versions.items() if deleted or not all(v.deleted for v in found)]
+        return [name for name, versions in self._versions.items() if deleted or not all(v.deleted for v in versions)]
 
     def all_versions(self) -> Iterable[Version]:
         """Return every version of every subject, also softly deleted ones."""
-        return (version for found in self._versions.values() for version in found)
+        return (version for versions in self._versions.values() for version in versions)
 
     def versions(self, subject: str, *, deleted: bool = False) -> tuple[Version, ...]:
         """Return a subject's versions, oldest first."""
-        found = self._versions.get(subject, ())
-        return found if deleted else tuple(version for version in found if not version.deleted)
+        versions = self._versions.get(subject, ())
+        return versions if deleted else tuple(version for version in versions if not version.deleted)
 
     def next_version(self, subject: str) -> int:
         """Return the number of the next version.
@@ -110,12 +110,12 @@ class View:
         Raises:
             RegistryError: 40401 no such subject, 40402 no such version.
         """
-        found = self.versions(subject, deleted=deleted)
-        if not found:
+        versions = self.versions(subject, deleted=deleted)
+        if not versions:
             raise errors.subject_not_found(subject)
         if number is None:
-            return found[-1]
-        for version in found:
+            return versions[-1]
+        for version in versions:
             if version.version == number:
                 return version
         raise errors.version_not_found(number)

@@ -43,8 +43,8 @@ def register(view: View, subject: str, schema: str, *, normalize: bool) -> Write
         return Write({"id": existing.id})
     level = view.effective_level(subject)
     earlier = [(version.version, canonical(version.schema)) for version in view.versions(subject)]
-    if found := incompatibilities(level, schema, earlier):
-        raise errors.incompatible(subject, level, found)
+    if reasons := incompatibilities(level, schema, earlier):
+        raise errors.incompatible(subject, level, reasons)
     stored = normalised(schema) if normalize else schema
     schema_id = view.ids.get(stored, view.last_id + 1)
     return Write({"id": schema_id}, [(SchemaKey(subject, view.next_version(subject)), SchemaValue(schema_id, stored))])

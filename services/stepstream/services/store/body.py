@@ -8,7 +8,7 @@ from stepstream.services.store.codecs import Unpack
 from stepstream.services.store.statement import Kind, Statement
 
 # ClickHouse's max_query_size: a later FORMAT clause is ignored.
-_LONGEST_HEAD = 256 * 1024
+_MAX_HEAD_BYTES = 256 * 1024
 
 
 @dataclass
@@ -40,7 +40,7 @@ async def read_body(url_sql: bytes, pieces: AsyncIterator[bytes], encoding: str)
     else:
         async for piece in unpacked:
             head += piece
-            if len(head) > _LONGEST_HEAD or not sql.needs_more(head):
+            if len(head) > _MAX_HEAD_BYTES or not sql.needs_more(head):
                 break
         statement = sql.parse(head)
         if statement.kind is Kind.INSERT:

@@ -20,7 +20,7 @@ _TRANSPORT = frozenset(
     | {"http_write_exception_in_output_format", "add_http_cors_header", "close_session"}
 )
 _NAME = re.compile(r"\w+\Z")
-_LONGEST_SESSION_S = 3600.0
+_MAX_SESSION_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def _session(params: Mapping[str, str]) -> Session | None:
         timeout = float(params.get("session_timeout", "60"))
     except ValueError:
         timeout = -1.0
-    if not 0 <= timeout <= _LONGEST_SESSION_S:
-        raise StoreError(INVALID_SESSION_TIMEOUT, f"session_timeout must be 0 to {_LONGEST_SESSION_S:g} seconds")
+    if not 0 <= timeout <= _MAX_SESSION_S:
+        raise StoreError(INVALID_SESSION_TIMEOUT, f"session_timeout must be 0 to {_MAX_SESSION_S:g} seconds")
     return Session(params["session_id"], timeout, params.get("session_check") == "1")
 
 

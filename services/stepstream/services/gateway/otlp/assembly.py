@@ -63,7 +63,7 @@ class Assembler:
         """
         calls = trace.calls()
         steps: dict[str, Step] = {}
-        found = []
+        records = []
         if len(calls) == 1 and len(trace.spans) == 1:
             runs = [Run(None, calls)]  # a single call, as most services send
         else:
@@ -81,7 +81,7 @@ class Assembler:
                 step = self._step(trace, run, span, name, agent, parent, identities.of(span), defaults)
                 steps[span.span_id] = step
                 context = {"traceparent": f"00-{span.trace_id}-{span.span_id}-01"}
-                found.append(AssembledRecord(STEPS, step["trajectory_id"], step, context))
+                records.append(AssembledRecord(STEPS, step["trajectory_id"], step, context))
         tools: dict[str, tuple[Step, str]] = {}
         if len(trace.spans) > len(calls):
             tools = attach(trace, runs, steps)
@@ -90,8 +90,8 @@ class Assembler:
         self._add_subjects(trace, subjects)
         for feedback in feedback_of(trace, subjects, self._span_index, defaults, JOB):
             feedback["producer"] = self._producer
-            found.append(AssembledRecord(FEEDBACK, feedback["trajectory_id"], feedback))
-        return found
+            records.append(AssembledRecord(FEEDBACK, feedback["trajectory_id"], feedback))
+        return records
 
     def _name(self, trace: Trace, run: Run, base: str) -> str:
         if run.parent is None or run.agent is None:

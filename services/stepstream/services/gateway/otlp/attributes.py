@@ -20,7 +20,7 @@ def decode_attributes(raw: Mapping[str, bytes]) -> Attributes:
     Raises:
         DecodeError, UnicodeDecodeError: a value is malformed.
     """
-    return {name: decode_value(held) for name, held in raw.items()}
+    return {name: decode_value(encoded) for name, encoded in raw.items()}
 
 
 def decode_value(raw: bytes) -> Any:
@@ -30,8 +30,8 @@ def decode_value(raw: bytes) -> Any:
         return utf8.decode()
     if raw and raw[0] == DOUBLE and len(raw) == 9:
         return _unpack_double(raw[1:])[0]
-    held = AnyValue.FromString(raw)
-    return value_of(held, held.WhichOneof("value"))
+    message = AnyValue.FromString(raw)
+    return value_of(message, message.WhichOneof("value"))
 
 
 def string_bytes(raw: bytes) -> bytes | None:
@@ -50,25 +50,27 @@ def attributes_of(pairs: Iterable[KeyValue]) -> Attributes:
     """Return attributes by name; the last of duplicates wins."""
     attributes: Attributes = {}
     for pair in pairs:
-        held = pair.value
+        message = pair.value
         # Speed: most values are strings, most others positive integers, so try both before `WhichOneof`.
-        attributes[pair.key] = held.string_value or held.int_value or value_of(held, held.WhichOneof("value"))
+        attributes[pair.key] = (
+            message.string_value or message.int_value or value_of(message, message.WhichOneof("value"))
+        )
     return attributes
 
 
-def value_of(held: AnyValue, kind: str | None) -> Any:
+def value_of(message: AnyValue, kind: str | None) -> Any:
     """Return one value; bytes as base64 text, as in OTLP's JSON."""
     if kind == "double_value":
-        return held.double_value
+        return message.double_value
     if kind is None:
         return None
     if kind == "array_value":
-        return [item.string_value or value_of(item, item.WhichOneof("value")) for item in held.array_value.values]
+        return [item.string_value or value_of(item, item.WhichOneof("value")) for item in message.array_value.values]
     if kind == "kvlist_value":
-        return attributes_of(held.kvlist_value.values)
+        return attributes_of(message.kvlist_value.values)
     if kind == "bytes_value":
-        return base64.b64encode(held.bytes_value).decode()
-    return getattr(held, kind)
+        return base64.b64encode(message.bytes_value).decode()
+    return getattr(message, kind)
 
 
 def text(value: Any) -> str:

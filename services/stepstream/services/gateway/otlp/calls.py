@@ -19,42 +19,6 @@ TOOL_ATTRIBUTES = frozenset({*_LIST_ATTRIBUTES, f"{_INFERENCE_TOOLS}.0.tool.json
 """At least one of these is present if the span lists tools."""
 _SCHEMA = ("parameters", "input_schema", "arguments")
 """OpenLLMetry's names for the schema of the arguments, by provider."""
-
-
-def tool_definitions_of(a: Attributes) -> str:
-    """Return the available tools as JSON, in the instrumentation's form; empty: none listed."""
-    tools = _tools(a)
-    return orjson.dumps(tools, default=str).decode() if tools else ""
-
-
-def tools_hash_of(tool_definitions: str) -> int:
-    """Return a hash that is valid within this process; 0: no tools."""
-    return hash(tool_definitions) or 1 if tool_definitions else 0
-
-
-def _tools(a: Attributes) -> list[Any]:
-    for name in _LIST_ATTRIBUTES:
-        tools = structure(a.get(name))
-        if isinstance(tools, list) and tools:
-            return [structure(tool) for tool in tools]
-    if f"{_INFERENCE_TOOLS}.0.tool.json_schema" in a:  # OpenInference
-        listed = [item.get("tool") for item in nested(a, _INFERENCE_TOOLS) if isinstance(item, dict)]
-        return [structure(tool["json_schema"]) for tool in listed if isinstance(tool, dict) and "json_schema" in tool]
-    if f"{_INDEXED_TOOLS}.0.name" in a:  # OpenLLMetry
-        return [_function(item) for item in nested(a, _INDEXED_TOOLS) if isinstance(item, dict)]
-    return []
-
-
-def _function(listed: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": listed.get("name")}
-    if "description" in listed:
-        function["description"] = listed["description"]
-    schema = next((listed[name] for name in _SCHEMA if name in listed), None)
-    if schema is not None:
-        function["parameters"] = structure(schema)
-    return {"type": "function", "function": function}
-
-
 DETAILS = "gen_ai.client.inference.operation.details"
 EVALUATION = "gen_ai.evaluation.result"
 CURRENT_CONTENT = frozenset({"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"})
@@ -151,20 +115,20 @@ def _in_order(logs: Sequence[Log]) -> list[Log]:
 def sampling_of(a: Attributes, request: Attributes) -> Sampling:
     """Return the sampling of a response, from the call's attributes and the request's parameters."""
     if request:
-        most = request.get("max_tokens", request.get("max_completion_tokens"))
+        max_tokens = request.get("max_tokens", request.get("max_completion_tokens"))
         a = {
             **{f"gen_ai.request.{name}": value for name, value in request.items()},
-            "gen_ai.request.max_tokens": most,
+            "gen_ai.request.max_tokens": max_tokens,
             **a,
         }
     temperature, top_p = a.get("gen_ai.request.temperature"), a.get("gen_ai.request.top_p")
-    most, seed = a.get("gen_ai.request.max_tokens"), a.get("gen_ai.request.seed")
+    max_tokens, seed = a.get("gen_ai.request.max_tokens"), a.get("gen_ai.request.seed")
     heat = None if temperature is None else number(temperature)
     nucleus = None if top_p is None else number(top_p)
     return {
         "temperature": 1.0 if heat is None else heat,
         "top_p": 1.0 if nucleus is None else nucleus,
-        "max_tokens": None if most is None else integer(most, 31),
+        "max_tokens": None if max_tokens is None else integer(max_tokens, 31),
         "seed": None if seed is None else integer(seed),
     }
 
@@ -178,5 +142,39 @@ def _first(a: Attributes, *names: str) -> Any:
 
 def milliseconds(seconds: Any) -> float | None:
     """Return an attribute in seconds as milliseconds; None: no finite number."""
-    found = number(seconds)
-    return None if found is None else found * 1000.0
+    value = number(seconds)
+    return None if value is None else value * 1000.0
+
+
+def tool_definitions_of(a: Attributes) -> str:
+    """Return the available tools as JSON, in the instrumentation's form; empty: none listed."""
+    tools = _tools(a)
+    return orjson.dumps(tools, default=str).decode() if tools else ""
+
+
+def _tools(a: Attributes) -> list[Any]:
+    for name in _LIST_ATTRIBUTES:
+        tools = structure(a.get(name))
+        if isinstance(tools, list) and tools:
+            return [structure(tool) for tool in tools]
+    if f"{_INFERENCE_TOOLS}.0.tool.json_schema" in a:  # OpenInference
+        listed = [item.get("tool") for item in nested(a, _INFERENCE_TOOLS) if isinstance(item, dict)]
+        return [structure(tool["json_schema"]) for tool in listed if isinstance(tool, dict) and "json_schema" in tool]
+    if f"{_INDEXED_TOOLS}.0.name" in a:  # OpenLLMetry
+        return [_function(item) for item in nested(a, _INDEXED_TOOLS) if isinstance(item, dict)]
+    return []
+
+
+def _function(listed: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": listed.get("name")}
+    if "description" in listed:
+        function["description"] = listed["description"]
+    schema = next((listed[name] for name in _SCHEMA if name in listed), None)
+    if schema is not None:
+        function["parameters"] = structure(schema)
+    return {"type": "function", "function": function}
+
+
+def tools_hash_of(tool_definitions: str) -> int:
+    """Return a hash that is valid within this process; 0: no tools."""
+    return hash(tool_definitions) or 1 if tool_definitions else 0

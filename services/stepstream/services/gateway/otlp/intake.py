@@ -1,5 +1,4 @@
 """Split one OTLP request into records to publish now, parts of open traces, and rejected items.
-
 An incomplete trace goes to the topic of open traces, under its own key, until it is complete.
 """
 
@@ -24,37 +23,6 @@ from stepstream.services.gateway.otlp.wire import Signal
 from stepstream.topics.catalogue import OPEN_TRACES
 from stepstream.topics.events import new_trace_export
 from stepstream.topics.ids import new_event_id
-
-
-def split_traces(request: Any, wanted: Collection[str]) -> dict[str, bytes]:
-    """Split a `TraceRequest` into one encoded request for each trace id in `wanted`."""
-    return _split(request, wanted, "resource_spans", "scope_spans", "spans")
-
-
-def split_logs(request: ExportLogsServiceRequest, wanted: Collection[str]) -> dict[str, bytes]:
-    """Split an export of log records into one encoded request for each trace id in `wanted`."""
-    return _split(request, wanted, "resource_logs", "scope_logs", "log_records")
-
-
-def _split(request: Any, wanted: Collection[str], resources: str, scopes: str, records: str) -> dict[str, bytes]:
-    """Split a request by trace; the last three arguments name the fields of its levels."""
-    requests: dict[str, Any] = {}
-    for group in getattr(request, resources):
-        for scope in getattr(group, scopes):
-            # Scope messages that take this scope's records, by trace.
-            targets: dict[str, Any] = {}
-            for record in getattr(scope, records):
-                trace_id = record.trace_id.hex()
-                if trace_id not in wanted:
-                    continue
-                if trace_id not in targets:
-                    part = getattr(requests.setdefault(trace_id, type(request)()), resources).add()
-                    part.resource.CopyFrom(group.resource)
-                    targets[trace_id] = getattr(part, scopes).add()
-                    targets[trace_id].scope.CopyFrom(scope.scope)
-                getattr(targets[trace_id], records).append(record)
-    return {trace_id: part.SerializeToString() for trace_id, part in requests.items()}
-
 
 _CONSENT = "stepstream.consent"
 _NO_SUBJECT = (
@@ -171,11 +139,11 @@ def _gather(group: Any, traces: dict[str, TraceSpans], result: IntakeResult) -> 
     for scope in group.scope_spans:
         resource = Resource(attributes, scope.scope.name)
         for raw in scope.spans:
-            named = raw.attributes
-            held = {name: named[name] for name in named}  # faster than `dict`, which fetches the keys in Python
+            encoded = raw.attributes
+            values = {name: encoded[name] for name in encoded}  # faster than `dict`, which fetches the keys in Python
             trace_id = raw.trace_id.hex()
             fault = resource_fault
-            if _CONSENT in held and (own := decode_value(held[_CONSENT])) not in (None, ""):
+            if _CONSENT in values and (own := decode_value(values[_CONSENT])) not in (None, ""):
                 fault = _consent_fault(own)
             if len(trace_id) != 32 or len(raw.span_id) != 8:
                 fault = "a span's trace_id must have 16 bytes and its span_id 8"
@@ -185,7 +153,7 @@ def _gather(group: Any, traces: dict[str, TraceSpans], result: IntakeResult) -> 
             trace = traces.get(trace_id)
             if trace is None:
                 trace = traces[trace_id] = TraceSpans(trace_id)
-            trace.add(raw, held, resource)
+            trace.add(raw, values, resource)
 
 
 def _consent_fault(consent: Any) -> str:
@@ -197,11 +165,41 @@ def _consent_fault(consent: Any) -> str:
 
 def _trace_of(gathered: TraceSpans) -> Trace:
     trace = Trace(gathered.trace_id)
-    for raw, held, resource in gathered.spans:
-        span = span_of(raw, decode_attributes(held), resource)
+    for raw, values, resource in gathered.spans:
+        span = span_of(raw, decode_attributes(values), resource)
         trace.spans[span.span_id] = span
     return trace
 
 
 def _has_call(trace: Trace) -> bool:
     return any(span.role is CALL for span in trace.spans.values())
+
+
+def split_traces(request: Any, wanted: Collection[str]) -> dict[str, bytes]:
+    """Split a `TraceRequest` into one encoded request for each trace id in `wanted`."""
+    return _split(request, wanted, "resource_spans", "scope_spans", "spans")
+
+
+def split_logs(request: ExportLogsServiceRequest, wanted: Collection[str]) -> dict[str, bytes]:
+    """Split an export of log records into one encoded request for each trace id in `wanted`."""
+    return _split(request, wanted, "resource_logs", "scope_logs", "log_records")
+
+
+def _split(request: Any, wanted: Collection[str], resources: str, scopes: str, records: str) -> dict[str, bytes]:
+    """Split a request by trace; the last three arguments name the fields of its levels."""
+    requests: dict[str, Any] = {}
+    for group in getattr(request, resources):
+        for scope in getattr(group, scopes):
+            # Scope messages that take this scope's records, by trace.
+            targets: dict[str, Any] = {}
+            for record in getattr(scope, records):
+                trace_id = record.trace_id.hex()
+                if trace_id not in wanted:
+                    continue
+                if trace_id not in targets:
+                    part = getattr(requests.setdefault(trace_id, type(request)()), resources).add()
+                    part.resource.CopyFrom(group.resource)
+                    targets[trace_id] = getattr(part, scopes).add()
+                    targets[trace_id].scope.CopyFrom(scope.scope)
+                getattr(targets[trace_id], records).append(record)
+    return {trace_id: part.SerializeToString() for trace_id, part in requests.items()}

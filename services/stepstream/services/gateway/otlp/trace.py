@@ -68,7 +68,7 @@ class Trace:
         Two instrumentations may report one call as a span inside another. The outer one counts, or the inner one if
         only that has content. Log records of a span that never came give a span of their own.
         """
-        found: list[Span] = []
+        steps: list[Span] = []
         outer: dict[str, Span] = {}
         for span in self.spans.values():
             if span.role is not CALL:
@@ -77,16 +77,16 @@ class Trace:
             for holder in self.ancestors(span):
                 top = holder if holder.role is CALL else top
             if top is None:
-                found.append(span)
+                steps.append(span)
             elif top.span_id not in outer and self.call_has_content(span) and not self.call_has_content(top):
                 outer[top.span_id] = span
         if outer:
-            found = [outer.get(span.span_id, span) for span in found]
+            steps = [outer.get(span.span_id, span) for span in steps]
         for span_id, logs in self.logs.items():
             span_of_logs = _span_from_logs(logs) if span_id not in self.spans else None
             if span_of_logs is not None:
-                found.append(span_of_logs)
-        return sorted(found, key=lambda span: (span.start_ns, span.span_id))
+                steps.append(span_of_logs)
+        return sorted(steps, key=lambda span: (span.start_ns, span.span_id))
 
     def call_has_content(self, span: Span) -> bool:
         """Return True if the call's messages are known."""
@@ -94,12 +94,12 @@ class Trace:
 
     def tools(self) -> list[Span]:
         """Return the outermost tool spans, by start time; a server's span inside its client's is the same call."""
-        found = [
+        outermost = [
             span
             for span in self.spans.values()
             if span.role is TOOL and not any(s.role is TOOL for s in self.ancestors(span))
         ]
-        return sorted(found, key=lambda span: (span.start_ns, span.span_id))
+        return sorted(outermost, key=lambda span: (span.start_ns, span.span_id))
 
 
 def _span_from_logs(logs: Iterable[Log]) -> Span | None:
@@ -145,7 +145,7 @@ def runs_of(trace: Trace, calls: Iterable[Span]) -> list[Run]:
         run.calls.append(call)
     ordered = sorted(runs.values(), key=lambda run: (run.agent is not None, run.start_ns))
     first: Run | None = None
-    found: list[Run] = []
+    with_steps: list[Run] = []
     for run in ordered:
         around = trace.ancestors(run.agent) if run.agent is not None else ()
         run.parent = next((runs[s.span_id] for s in around if s.role is AGENT and s.span_id in runs), None)
@@ -157,8 +157,8 @@ def runs_of(trace: Trace, calls: Iterable[Span]) -> list[Run]:
                 runs[run.agent.span_id] = first
                 continue
             run.parent = first
-        found.append(run)
-    return found
+        with_steps.append(run)
+    return with_steps
 
 
 def name_of(agent: Span) -> str:
