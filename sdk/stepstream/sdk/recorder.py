@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
-_ENABLED, _OFF = "STEPSTREAM_SDK_ENABLED", ("0", "f", "false", "n", "no", "off")
+_ENABLED_VARIABLE, _OFF = "STEPSTREAM_SDK_ENABLED", ("0", "f", "false", "n", "no", "off")
 MB = 1024 * 1024
 
 
@@ -216,7 +216,7 @@ def log_failure(error: Exception) -> None:
 
 def _decide(enabled: bool | None, sink: Sink | None) -> None:
     try:
-        if enabled is None and _state.settings is None and os.environ.get(_ENABLED, "").lower() in _OFF:
+        if enabled is None and _state.settings is None and os.environ.get(_ENABLED_VARIABLE, "").lower() in _OFF:
             enabled = False  # skip loading the settings, which costs more than the rest of the SDK
         if enabled is not False:
             _start(enabled, sink)

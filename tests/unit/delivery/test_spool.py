@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepstream.delivery import segment, spool
+from stepstream.delivery import segment
 from stepstream.delivery.spool import Spool
 from stepstream.delivery.types import SpoolPosition, SpoolRecord
 
@@ -213,7 +213,7 @@ def test_a_full_disk_keeps_the_earlier_records(tmp_path: Path, monkeypatch: pyte
 
     write = os.write
     with monkeypatch.context() as patch:
-        patch.setattr(spool.os, "write", full)
+        patch.setattr(os, "write", full)
         for _ in range(3):
             with pytest.raises(OSError, match=r"full|space"):
                 queue.append(record(1))
