@@ -1,4 +1,4 @@
-"""Erasing a person: what of theirs is where (`finding.py`), and the ways to make it go (`log.py`, `tables.py`).
+"""Erase a person: find the person's records, destroy their keys, delete what is unencrypted, delete table rows.
 
-`erasing.py` puts them in order. docs/decisions/erasure.md says why it is done like this.
+`erase.py` runs these steps in order. docs/decisions/erasure.md gives the reasons.
 """

@@ -1,4 +1,4 @@
-"""Takes from the log what is a person's: destroys keys, and deletes stretches of the intake."""
+"""Erase a person from the log: write the decision, destroy keys, and delete the oldest records of partitions."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import Consumer, TopicPartition
 
 from stepstream.config import Settings
-from stepstream.crypto.key_ring import ERASURES, KEYS
-from stepstream.jobs.runtime.processor import group
+from stepstream.jobs.runtime.processor import consumer_group
+from stepstream.topics.catalogue import ERASURES, SUBJECT_KEYS
 from stepstream.topics.client import admin_client, client_config
 from stepstream.topics.codec import Codec
 from stepstream.topics.events import Erasure, new_erasure
@@ -15,18 +15,18 @@ from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
 _CALL_S = 20.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
-Places = Mapping[tuple[str, int], int]
-"""An offset by topic and partition."""
-
-
-class NotInTime(Exception):
-    """A job has not come as far as it must; the message says which, and what to do."""
+Offsets = Mapping[tuple[str, int], int]
+"""Offset by (topic, partition)."""
 
 
-def decide(settings: Settings, tenant: str, subject: str, requested_by: str) -> Erasure:
-    """Writes the decision, durably: all that happened with the person until now is erased."""
+class JobBehind(Exception):
+    """A job has not read far enough; the message names the job, the offset and the remedy."""
+
+
+def write_decision(settings: Settings, tenant: str, subject: str, requested_by: str) -> Erasure:
+    """Write the decision durably: all events of the person until now are erased."""
     erasure = new_erasure(
         event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, subject=subject, requested_by=requested_by
     )
@@ -40,8 +40,8 @@ def decide(settings: Settings, tenant: str, subject: str, requested_by: str) -> 
     return erasure
 
 
-def forget(settings: Settings, topic: str, keys: Iterable[str]) -> None:
-    """Deletes keys of a compacted topic, durably."""
+def delete_keys(settings: Settings, topic: str, keys: Iterable[str]) -> None:
+    """Delete keys of a compacted topic durably."""
     codec = Codec(settings.schema_registry)
     try:
         producer = EventProducer(settings.kafka, codec, "erase", linger_ms=0)
@@ -52,13 +52,13 @@ def forget(settings: Settings, topic: str, keys: Iterable[str]) -> None:
         codec.close()
 
 
-def destroy(settings: Settings, key_ids: Iterable[str]) -> None:
-    """Destroys keys: what is sealed under them can never be read again."""
-    forget(settings, KEYS, key_ids)
+def destroy_keys(settings: Settings, key_ids: Iterable[str]) -> None:
+    """Destroy encryption keys: records sealed under them become unreadable for ever."""
+    delete_keys(settings, SUBJECT_KEYS, key_ids)
 
 
-def ends(settings: Settings, topics: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Offsets after the newest records, as of now."""
+def end_offsets(settings: Settings, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    """Return the offset after the newest record of each partition, as of now."""
     consumer = _consumer(settings, "unused")
     try:
         return {
@@ -70,48 +70,50 @@ def ends(settings: Settings, topics: Iterable[str]) -> dict[tuple[str, int], int
         consumer.close()
 
 
-def read_by(settings: Settings, group_id: str, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Offsets before which a consumer group has committed everything; 0 where it has committed nothing."""
-    asked = [TopicPartition(*place) for place in places]
-    if not asked:
+def committed_offsets(
+    settings: Settings, group_id: str, partitions: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Return a consumer group's committed offset of each partition; 0 if it has committed none."""
+    requested = [TopicPartition(*partition) for partition in partitions]
+    if not requested:
         return {}
     consumer = _consumer(settings, group_id)
     try:
-        committed = consumer.committed(asked, timeout=_CALL_S)
+        committed = consumer.committed(requested, timeout=_CALL_S)
         return {(entry.topic, entry.partition): max(0, entry.offset) for entry in committed}
     finally:
         consumer.close()
 
 
-def wait_until_read(settings: Settings, job: str, until: Places, timeout_s: float) -> None:
-    """Blocks until a job has committed all offsets below `until`.
+def wait_until_read(settings: Settings, job: str, until: Offsets, timeout_s: float) -> None:
+    """Block until a job has committed all offsets below `until`.
 
     Raises:
-        NotInTime: it has not within `timeout_s` seconds.
+        JobBehind: the job has not done so within `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
-    wanted = {place: offset for place, offset in until.items() if offset > 0}
-    consumer = _consumer(settings, group(job))
+    missing = {partition: offset for partition, offset in until.items() if offset > 0}
+    consumer = _consumer(settings, consumer_group(job))
     try:
-        while wanted:
-            asked = [TopicPartition(*place) for place in wanted]
-            for entry in consumer.committed(asked, timeout=_CALL_S):
-                if entry.offset >= wanted[entry.topic, entry.partition]:
-                    del wanted[entry.topic, entry.partition]
-            if wanted and time.monotonic() > deadline:
-                (topic, partition), offset = min(wanted.items())
-                raise NotInTime(
+        while missing:
+            requested = [TopicPartition(*partition) for partition in missing]
+            for entry in consumer.committed(requested, timeout=_CALL_S):
+                if entry.offset >= missing[entry.topic, entry.partition]:
+                    del missing[entry.topic, entry.partition]
+            if missing and time.monotonic() > deadline:
+                (topic, partition), offset = min(missing.items())
+                raise JobBehind(
                     f"job {job} has not read {topic}[{partition}] up to offset {offset} within {timeout_s:g} s: start "
-                    "it and run this again, which goes on from here"
+                    "it and run this again to continue"
                 )
-            if wanted:
-                time.sleep(_LOOK_S)
+            if missing:
+                time.sleep(_POLL_S)
     finally:
         consumer.close()
 
 
-def delete_up_to(settings: Settings, newest: Places) -> int:
-    """Deletes the records of partitions up to and with the given offsets; returns in how many partitions."""
+def delete_up_to(settings: Settings, newest: Offsets) -> int:
+    """Delete the records up to and including the given offsets; return the number of partitions."""
     if not newest:
         return 0
     admin = admin_client(settings.kafka)

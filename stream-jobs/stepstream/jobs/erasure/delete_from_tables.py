@@ -1,8 +1,8 @@
-"""Takes from ClickHouse the rows of a person.
+"""Delete a person's rows from ClickHouse.
 
-Rows are deleted by what they are (event and trajectory ids), not by whose they are: ClickHouse writes the text of a
-mutation beside the data, and the person's name must not stay there. `ALTER TABLE … DELETE` rewrites the parts;
-a lightweight `DELETE` would only hide the rows in them.
+Mutations select rows by event and trajectory ids, not by the person's name: ClickHouse stores the text of a mutation
+beside the data, and the name must not stay there. `ALTER TABLE … DELETE` rewrites the parts; a lightweight `DELETE`
+would only hide the rows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,74 +16,74 @@ from stepstream.jobs.erasure.find_records import Person
 _CHUNK = 2000
 _BY_EVENT = ("steps", "feedback", "consents")
 """Tables whose rows name a person."""
-_UNNAMED = ("steps", "feedback")
-"""Tables whose rows may name nobody, in a trajectory that is somebody's."""
+_WITHOUT_NAME = ("steps", "feedback")
+"""Tables whose rows may name nobody, in a trajectory of a person."""
 _TENANT = "AND tenant = {tenant:String}"
 _IDS, _NOBODY = "trajectory_id IN {ids:Array(String)}", f"AND user IS NULL {_TENANT}"
 _BY_TRAJECTORY = ("trajectory_steps", "reward_components", "trajectories")
-"""Tables whose rows tell of a trajectory in which a person took part; the one that names its tenant last."""
+"""Tables with rows about a whole trajectory. The one with its tenant is last, because it is queried for each."""
 
 
 def trajectories_of(client: Client, person: Person) -> set[str]:
-    """Ids of the trajectories in which they took part."""
-    found = set()
+    """Return the ids of the trajectories in which the person took part."""
+    ids = set()
     for table in ("steps", "feedback", "trajectories"):
-        found |= set(_column(client, f"SELECT DISTINCT trajectory_id FROM {table}", person))
-    return found
+        ids |= set(_column(client, f"SELECT DISTINCT trajectory_id FROM {table}", person))
+    return ids
 
 
-def own_of(client: Client, person: Person) -> set[str]:
-    """Ids of the trajectories whose steps name them."""
+def own_trajectories_of(client: Client, person: Person) -> set[str]:
+    """Return the ids of the trajectories whose steps name the person."""
     tables = ("steps", "trajectories")
     return {name for t in tables for name in _column(client, f"SELECT DISTINCT trajectory_id FROM {t}", person)}
 
 
 def delete_rows(client: Client, person: Person, trajectories: Iterable[str], own: Iterable[str]) -> int:
-    """Deletes every row of theirs; returns how many there were. When it returns, no query finds them any more.
+    """Delete every row of the person and return their number. On return, no query finds the rows.
 
     Args:
-        client: of a database with the tables.
-        person: whose.
-        trajectories: in which they took part.
-        own: those whose steps name them: what names nobody there goes too, what names somebody else stays.
+        client: client of a database with the tables.
+        person: owner of the rows.
+        trajectories: ids of the trajectories in which the person took part.
+        own: ids of the trajectories whose steps name the person; rows there that name nobody are deleted too.
 
     Raises:
-        ClickHouseError: the store refuses or goes away; run it again.
+        ClickHouseError: the store is unavailable or rejects a query; run it again.
     """
     deleted = 0
     for table in _BY_EVENT:
         events = _column(client, f"SELECT event_id FROM {table}", person)
         deleted += _delete(client, table, "event_id", events, person, _TENANT)
-    for table in _UNNAMED:
+    for table in _WITHOUT_NAME:
         deleted += _delete(client, table, "trajectory_id", sorted(own), person, _NOBODY)
-    mine = sorted(set(trajectories) - _of_others(client, person, trajectories))
+    of_tenant = sorted(set(trajectories) - _of_other_tenants(client, person, trajectories))
     for table in _BY_TRAJECTORY:
-        deleted += _delete(client, table, "trajectory_id", mine, person)
+        deleted += _delete(client, table, "trajectory_id", of_tenant, person)
     return deleted
 
 
-def rows_left(client: Client, person: Person, own: Iterable[str]) -> int:
-    """How many rows name them, or nobody in a trajectory of theirs."""
+def count_rows(client: Client, person: Person, own: Iterable[str]) -> int:
+    """Return the number of rows that name the person, or nobody in one of the person's own trajectories."""
     tables = ("steps", "feedback", "trajectories", "consents")
     named: int = sum(_column(client, f"SELECT count() FROM {table}", person)[0] for table in tables)
     chunks = list(_chunks(sorted(own)))
-    unnamed = (_count(client, table, f"{_IDS} {_NOBODY}", chunk, person) for table in _UNNAMED for chunk in chunks)
-    return named + sum(unnamed)
+    counts = (_count(client, table, f"{_IDS} {_NOBODY}", chunk, person) for table in _WITHOUT_NAME for chunk in chunks)
+    return named + sum(counts)
 
 
-def _of_others(client: Client, person: Person, trajectories: Iterable[str]) -> set[str]:
-    """Which of the trajectories are another tenant's: anybody may say something about a trajectory by its name."""
+def _of_other_tenants(client: Client, person: Person, trajectories: Iterable[str]) -> set[str]:
+    """Return those trajectories that belong to another tenant: feedback may name any trajectory id."""
     query = f"SELECT DISTINCT trajectory_id FROM trajectories WHERE {_IDS} AND tenant != {{tenant:String}}"
-    found: set[str] = set()
+    ids: set[str] = set()
     for chunk in _chunks(sorted(trajectories)):
         rows = client.query(query, parameters={"ids": chunk, "tenant": person.tenant}).result_rows
-        found |= {name for (name,) in rows}
-    return found
+        ids |= {trajectory_id for (trajectory_id,) in rows}
+    return ids
 
 
 def _column(client: Client, query: str, person: Person) -> list[Any]:
-    whose = " WHERE tenant = {tenant:String} AND user = {user:String}"
-    result = client.query(query + whose, parameters={"tenant": person.tenant, "user": person.user})
+    where = " WHERE tenant = {tenant:String} AND user = {user:String}"
+    result = client.query(query + where, parameters={"tenant": person.tenant, "user": person.user})
     return [row[0] for row in result.result_rows]
 
 
@@ -93,10 +93,10 @@ def _count(client: Client, table: str, where: str, ids: Sequence[str], person: P
     return int(rows)
 
 
-def _delete(client: Client, table: str, column: str, ids: Sequence[str], person: Person, which: str = "") -> int:
+def _delete(client: Client, table: str, column: str, ids: Sequence[str], person: Person, condition: str = "") -> int:
     deleted = 0
     for chunk in _chunks(ids):
-        where = f"{column} IN {{ids:Array(String)}} {which}"
+        where = f"{column} IN {{ids:Array(String)}} {condition}"
         if rows := _count(client, table, where, chunk, person):
             client.command(
                 f"ALTER TABLE {table} DELETE WHERE {where}",
@@ -108,6 +108,6 @@ def _delete(client: Client, table: str, column: str, ids: Sequence[str], person:
 
 
 def _chunks(ids: Sequence[str]) -> Iterator[list[str]]:
-    each = iter(ids)
-    while chunk := list(islice(each, _CHUNK)):
+    iterator = iter(ids)
+    while chunk := list(islice(iterator, _CHUNK)):
         yield chunk

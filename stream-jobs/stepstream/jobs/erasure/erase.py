@@ -1,4 +1,4 @@
-"""Erases a person, step by step; run again, it goes on where it was cut off, or finds nothing left to do."""
+"""Erase a person in ordered steps. Run again, it continues after an interruption, or finds nothing left to do."""
 
 import time
 from dataclasses import dataclass, field
@@ -7,164 +7,182 @@ from pathlib import Path
 from clickhouse_connect.driver.client import Client
 
 from stepstream.config import Settings
-from stepstream.crypto.key_ring import KEYS
-from stepstream.crypto.master_key import Master, WrongMasterKey, master_of
+from stepstream.crypto.master_key import MasterKey, WrongMasterKey, load_master_key
 from stepstream.jobs.erasure import delete_from_log, delete_from_tables
-from stepstream.jobs.erasure.find_records import DEAD_LETTERS, GOVERNED, INTAKE, OPEN_TRACES, Found, Person, Say, find
+from stepstream.jobs.erasure.find_records import GOVERNED, INTAKE, Findings, Person, Say, find_records
+from stepstream.topics.catalogue import CONSENTS, DEAD_LETTERS, OPEN_TRACES, SUBJECT_KEYS
 from stepstream.topics.events import SubjectKey
 from stepstream.topics.table import Table
 
 OTLP_GROUP = "otlp"
-"""The gateways' consumer group, which commits the open traces that it has told."""
+"""The gateways' consumer group, which commits the open traces that it has finished."""
 _TABLE_S = 30.0
 _ROUNDS = 10
 _QUIET_S = 1.0
 
 
 class CannotErase(Exception):
-    """Nothing was done; the message says why and what to do."""
+    """The erasure did not start; the message gives the reason and the remedy."""
 
 
 @dataclass
-class Erased:
-    """What was done."""
+class ErasureReport:
+    """Result of an erasure."""
 
     subject: str
-    """Keyed digest of tenant and user: the person's name in the log."""
+    """Keyed digest of tenant and user: the person's name on the log."""
     keys_destroyed: int
     records_unreadable: int
     rows_deleted: int
     partitions_cut: dict[str, list[int]] = field(default_factory=dict)
-    """Partitions, by topic, whose oldest records were deleted since some were the person's in the clear."""
+    """Partitions, by topic, whose oldest records were deleted because some were the person's and unsealed."""
     consents_forgotten: int = 0
     left: dict[str, int] = field(default_factory=dict)
-    """Records that are not erased, by topic; empty where the erasure is complete."""
+    """Number of readable records that remain, by topic; empty: the erasure is complete."""
     trajectories: list[str] = field(default_factory=list)
     labels: set[tuple[int, int]] = field(default_factory=set)
 
 
-def erase(settings: Settings, client: Client, person: Person, *, requested_by: str, wait_s: float, say: Say) -> Erased:
-    """Makes everything of a person unreadable or gone.
+def erase(
+    settings: Settings, client: Client, person: Person, *, requested_by: str, wait_s: float, say: Say
+) -> ErasureReport:
+    """Delete all data of a person, or make it unreadable.
+
+    1. Find the person's keys, records and trajectories, and save the findings for another attempt.
+    2. Write the decision to the log and destroy the keys: sealed records become unreadable.
+    3. Delete the unsealed records from the log, after their readers have processed them.
+    4. Delete the person's consents, wait for the sink, and delete the table rows.
 
     Args:
-        settings: where the log and the master key are.
-        client: of the analytics store.
-        person: whom.
-        requested_by: goes into the decision.
-        wait_s: seconds to wait for each of the jobs `govern` and `store`.
-        say: told what is done.
+        settings: addresses and master key.
+        client: client of the store.
+        person: person to erase.
+        requested_by: name that the decision records.
+        wait_s: longest time to wait for each of the jobs `govern` and `store`, in seconds.
+        say: receives lines about the progress.
 
     Raises:
-        CannotErase: the keys cannot be read, or belong to another master key than the one here.
-        NotInTime: a job did not come far enough; run it again.
+        CannotErase: there is no master key, the keys cannot be read, or they belong to another master key.
+        JobBehind: a job has not read far enough; run it again.
     """
-    master = master_of(settings, make=False)
+    master = load_master_key(settings, create=False)
     if master is None:
         raise CannotErase(
-            "there is no master key here, so nobody can tell whose records are whose: set STEPSTREAM_SEAL_MASTER_KEY, "
-            "or run this where the data folder of the jobs is"
+            "there is no master key here to identify the person's records: set STEPSTREAM_SEAL_MASTER_KEY, or run this "
+            "on the machine with the jobs' data folder"
         )
     subject = master.subject(person.tenant, person.user)
-    key_ids, others, consents = _theirs(settings, master, subject, person)
+    key_ids, other_key_ids, consents = _find_keys(settings, master, subject, person)
     say(f"subject {subject}: {len(key_ids)} keys")
-    journal = settings.paths.data / "erasures" / f"{subject}.json"
-    earlier = Found.unpack(journal.read_bytes()) if journal.exists() else Found()
-    found = Found(
-        set(key_ids), delete_from_tables.trajectories_of(client, person), delete_from_tables.own_of(client, person)
+    saved = settings.paths.data / "erasures" / f"{subject}.json"
+    earlier = Findings.unpack(saved.read_bytes()) if saved.exists() else Findings()
+    found = Findings(
+        set(key_ids),
+        delete_from_tables.trajectories_of(client, person),
+        delete_from_tables.own_trajectories_of(client, person),
     )
     found.merge(earlier)
-    find(settings, person, found, others, say)
-    _remember(journal, found)
-    delete_from_log.decide(settings, person.tenant, subject, requested_by)
-    delete_from_log.destroy(settings, key_ids)
-    say(f"destroyed {len(key_ids)} keys: {found.sealed} records cannot be read any more")
-    cut = _cut_intake(settings, found, wait_s, say)
-    delete_from_log.forget(settings, "consents", consents)
+    find_records(settings, person, found, other_key_ids, say)
+    _save(saved, found)
+    delete_from_log.write_decision(settings, person.tenant, subject, requested_by)
+    delete_from_log.destroy_keys(settings, key_ids)
+    say(f"destroyed {len(key_ids)} keys: {found.sealed} records are unreadable now")
+    cut = _delete_unsealed(settings, found, wait_s, say)
+    delete_from_log.delete_keys(settings, CONSENTS, consents)
     delete_from_log.wait_until_read(
-        settings, "store", delete_from_log.ends(settings, (*GOVERNED, DEAD_LETTERS, "consents")), wait_s
+        settings, "store", delete_from_log.end_offsets(settings, (*GOVERNED, DEAD_LETTERS, CONSENTS)), wait_s
     )
     rows = _delete_rows(client, person, found, say)
-    return Erased(
+    return ErasureReport(
         subject=subject,
         keys_destroyed=len(key_ids),
         records_unreadable=found.sealed,
         rows_deleted=rows,
         partitions_cut=cut,
         consents_forgotten=len(consents),
-        left=dict(found.left),
+        left=dict(found.remaining),
         trajectories=sorted(found.trajectories),
         labels=found.labels,
     )
 
 
-def _theirs(settings: Settings, master: Master, subject: str, person: Person) -> tuple[list[str], set[str], list[str]]:
-    """Ids of their keys, those of other people's, and keys of the consents that name them."""
-    with Table(settings, KEYS) as keys, Table(settings, "consents") as consents:
+def _find_keys(
+    settings: Settings, master: MasterKey, subject: str, person: Person
+) -> tuple[list[str], set[str], list[str]]:
+    """Return the ids of the person's keys, the ids of all other keys, and the keys of the person's consents."""
+    with Table(settings, SUBJECT_KEYS) as keys, Table(settings, CONSENTS) as consents:
         if not (keys.wait_current(_TABLE_S) and consents.wait_current(_TABLE_S)):
-            raise CannotErase(f"{KEYS} and consents could not be read within {_TABLE_S:g} s: is the registry up?")
+            raise CannotErase(
+                f"cannot read {SUBJECT_KEYS} and {CONSENTS} within {_TABLE_S:g} s: are Kafka and the registry up?"
+            )
         rows: dict[str, SubjectKey] = keys.items()
-        said = consents.items()
+        changes = consents.items()
     for key in rows.values():
         try:
             master.cipher(key)
         except WrongMasterKey as error:
             raise CannotErase(str(error)) from None
         break
-    named = [key for key, change in said.items() if (change["tenant"], change["user"]) == (person.tenant, person.user)]
-    theirs = [key_id for key_id, key in rows.items() if key["subject"] == subject]
-    return theirs, rows.keys() - set(theirs), named
+    owner = person.tenant, person.user
+    consent_keys = [key for key, change in changes.items() if (change["tenant"], change["user"]) == owner]
+    key_ids = [key_id for key_id, key in rows.items() if key["subject"] == subject]
+    return key_ids, rows.keys() - set(key_ids), consent_keys
 
 
-def _remember(journal: Path, found: Found) -> None:
-    """Keeps what was found for the next attempt: once the keys are gone, it cannot be found again."""
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    made = journal.with_suffix(".new")
-    made.write_bytes(found.pack())
-    made.replace(journal)
+def _save(path: Path, found: Findings) -> None:
+    """Save the findings for another attempt: without the keys, they cannot be found again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(found.pack())
+    temporary.replace(path)
 
 
-def _cut_intake(settings: Settings, found: Found, wait_s: float, say: Say) -> dict[str, list[int]]:
-    """Deletes the beginnings of partitions in which something of theirs is in the clear, once it has been used."""
-    letters = {place: offset for place, offset in found.clear.items() if place[0] == DEAD_LETTERS}
-    intake = {place: offset for place, offset in found.clear.items() if place[0] in INTAKE}
+def _delete_unsealed(settings: Settings, found: Findings, wait_s: float, say: Say) -> dict[str, list[int]]:
+    """Delete partitions up to the person's newest unsealed record, after their readers have processed it.
+
+    Returns:
+        The partitions by topic.
+    """
+    letters = {partition: offset for partition, offset in found.unsealed.items() if partition[0] == DEAD_LETTERS}
+    intake = {partition: offset for partition, offset in found.unsealed.items() if partition[0] in INTAKE}
     if intake:
-        say("waiting until govern has read what is in the clear")
+        say("waiting until govern has read the unsealed records")
         delete_from_log.wait_until_read(
-            settings, "govern", {place: offset + 1 for place, offset in intake.items()}, wait_s
+            settings, "govern", {partition: offset + 1 for partition, offset in intake.items()}, wait_s
         )
-    _keep_untold(settings, found)
+    _spare_unfinished_traces(settings, found)
     if letters:
         delete_from_log.wait_until_read(
-            settings, "store", {place: offset + 1 for place, offset in letters.items()}, wait_s
+            settings, "store", {partition: offset + 1 for partition, offset in letters.items()}, wait_s
         )
-    delete_from_log.delete_up_to(settings, found.clear)
+    delete_from_log.delete_up_to(settings, found.unsealed)
     cut: dict[str, list[int]] = {}
-    for topic, partition in sorted(found.clear):
+    for topic, partition in sorted(found.unsealed):
         cut.setdefault(topic, []).append(partition)
     for topic, partitions in cut.items():
-        say(f"deleted the oldest records of {topic} in partitions {partitions}: some were in the clear")
+        say(f"deleted the oldest records of {topic} in partitions {partitions}: some were unsealed")
     return cut
 
 
-def _keep_untold(settings: Settings, found: Found) -> None:
-    """Takes from what is to be cut the open traces that wait for their rest: they would be lost for everybody."""
-    open_traces = {place: offset for place, offset in found.clear.items() if place[0] == OPEN_TRACES}
-    told = delete_from_log.read_by(settings, OTLP_GROUP, open_traces)
-    for place, offset in open_traces.items():
-        if told[place] <= offset:
-            found.left[OPEN_TRACES] += 1
-            found.clear[place] = told[place] - 1
-            if found.clear[place] < 0:
-                del found.clear[place]
+def _spare_unfinished_traces(settings: Settings, found: Findings) -> None:
+    """Exclude open traces that still wait for their spans: other people's traces would be lost too."""
+    open_traces = {partition: offset for partition, offset in found.unsealed.items() if partition[0] == OPEN_TRACES}
+    committed = delete_from_log.committed_offsets(settings, OTLP_GROUP, open_traces)
+    for partition, offset in open_traces.items():
+        if committed[partition] <= offset:
+            found.remaining[OPEN_TRACES] += 1
+            found.unsealed[partition] = committed[partition] - 1
+            if found.unsealed[partition] < 0:
+                del found.unsealed[partition]
 
 
-def _delete_rows(client: Client, person: Person, found: Found, say: Say) -> int:
-    """Deletes rows until none come any more: a writer may still have held some when its key was destroyed."""
+def _delete_rows(client: Client, person: Person, found: Findings, say: Say) -> int:
+    """Delete rows until none appear any more: a writer may have read some before the keys were destroyed."""
     deleted = 0
     for _ in range(_ROUNDS):
-        deleted += delete_from_tables.delete_rows(client, person, found.trajectories, found.own)
+        deleted += delete_from_tables.delete_rows(client, person, found.trajectories, found.own_trajectories)
         time.sleep(_QUIET_S)
-        if not delete_from_tables.rows_left(client, person, found.own):
+        if not delete_from_tables.count_rows(client, person, found.own_trajectories):
             break
     say(f"deleted {deleted} rows")
     return deleted

@@ -1,4 +1,4 @@
-"""Looks through the log for what is a person's, without opening anything that is sealed."""
+"""Find the records of a person on the log without decrypting any."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -8,16 +8,23 @@ from typing import Any
 import orjson
 
 from stepstream.config import Settings
-from stepstream.crypto.sealing import SEALED_TOPICS, key_ids
+from stepstream.crypto.sealing import key_ids
+from stepstream.topics.catalogue import (
+    DEAD_LETTERS,
+    FEEDBACK,
+    GOVERNED_FEEDBACK,
+    GOVERNED_STEPS,
+    LABELED_TRAJECTORIES,
+    OPEN_TRACES,
+    STEPS,
+    TOPICS,
+)
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
 
-INTAKE = ("steps", "feedback")
-DEAD_LETTERS = "dead-letters"
-STEPS, LABELS = "governed-steps", "labeled-trajectories"
-GOVERNED = (STEPS, "governed-feedback", LABELS)
-"""The labels last: which steps are whose must be known by then."""
-OPEN_TRACES = "open-traces"
+INTAKE = (STEPS, FEEDBACK)
+GOVERNED = (GOVERNED_STEPS, GOVERNED_FEEDBACK, LABELED_TRAJECTORIES)
+"""Labels are last: the search needs the owners of their steps."""
 _BATCH = 2000
 
 Say = Callable[[str], None]
@@ -25,92 +32,93 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Person:
-    """Whom it is about."""
+    """The person to erase."""
 
     tenant: str
     user: str
 
     def owns(self, record: Any) -> bool:
-        """Whether a record names them in the clear."""
+        """Return True if a readable record names this person."""
         return bool(record["user"] == self.user and record["tenant"] == self.tenant)
 
 
 @dataclass
-class Found:
-    """What was found, without a name or a word of theirs: it may be kept."""
+class Findings:
+    """Ids and offsets of a person's records. They contain no name and no content, so they may be stored."""
 
     key_ids: set[str] = field(default_factory=set)
+    """The person's keys."""
     trajectories: set[str] = field(default_factory=set)
-    """Those in which they took part, if only by feedback."""
-    own: set[str] = field(default_factory=set)
-    """Those of which steps name them: what names nobody there is about them too."""
+    """Trajectories in which the person took part, at least by feedback."""
+    own_trajectories: set[str] = field(default_factory=set)
+    """Trajectories whose steps name the person. Records there that name nobody belong to the person too."""
     labels: set[tuple[int, int]] = field(default_factory=set)
-    """Partition and offset of their labelled trajectories."""
-    of_others: set[str] = field(default_factory=set)
-    """Ids of governed steps in trajectories of their own that somebody else's are, by what can be read now."""
+    """Partition and offset of the person's labelled trajectories."""
+    steps_of_others: set[str] = field(default_factory=set)
+    """Ids of the readable governed steps in `own_trajectories` that belong to other people."""
     sealed: int = 0
-    """Records sealed under their keys, which are unreadable once the keys are destroyed."""
-    clear: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Newest offset of a record in the clear, by topic and partition, where such records can be deleted."""
-    left: Counter[str] = field(default_factory=Counter)
-    """Records, by topic, that this does not erase: on governed topics those in the clear from before records were
-    sealed and those that name nobody; labels of a trajectory that they shared, made when such were under the key of
-    one person alone, who is somebody else; open traces that are not told yet."""
+    """Number of records sealed under the person's keys."""
+    unsealed: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Newest offset of an unsealed record by (topic, partition), on topics whose records can be deleted."""
+    remaining: Counter[str] = field(default_factory=Counter)
+    """Number of readable records, by topic, that the erasure leaves: unsealed records on governed topics that are older
+    than sealing or name nobody; labels of a shared trajectory that are sealed under another person's key alone; open
+    traces that are not finished."""
 
-    def merge(self, earlier: "Found") -> None:
-        """Adds what an attempt that was cut off had found."""
+    def merge(self, earlier: "Findings") -> None:
+        """Add the findings of an interrupted attempt."""
         self.key_ids |= earlier.key_ids
         self.trajectories |= earlier.trajectories
-        self.own |= earlier.own
+        self.own_trajectories |= earlier.own_trajectories
         self.labels |= earlier.labels
 
     def pack(self) -> bytes:
-        """What a later attempt cannot find again, as JSON."""
+        """Serialize, as JSON, the findings that need the keys."""
         return orjson.dumps(
             {
                 "key_ids": sorted(self.key_ids),
                 "trajectories": sorted(self.trajectories),
-                "own": sorted(self.own),
+                "own": sorted(self.own_trajectories),
                 "labels": sorted(self.labels),
             }
         )
 
     @staticmethod
-    def unpack(packed: bytes) -> "Found":
-        """The reverse of `pack`."""
+    def unpack(packed: bytes) -> "Findings":
+        """Reverse `pack`."""
         stored = orjson.loads(packed)
         labels = {(partition, offset) for partition, offset in stored["labels"]}
-        # An attempt of an earlier version noted no trajectories of their own: all may be.
+        # Earlier versions did not store `own`: any of the trajectories may be one.
         own = set(stored.get("own", stored["trajectories"]))
-        return Found(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
+        return Findings(set(stored["key_ids"]), set(stored["trajectories"]), own, labels)
 
 
-def find(settings: Settings, person: Person, found: Found, others: Set[str], say: Say) -> None:
-    """Reads the topics that hold what people say, up to where they end now, and adds what is the person's.
+def find_records(settings: Settings, person: Person, found: Findings, other_key_ids: Set[str], say: Say) -> None:
+    """Read the topics with people's content up to their present end, and add the person's records to `found`.
 
-    Twice, since what names nobody is theirs by its trajectory, whose steps may come later.
+    Two passes: a record that names nobody belongs to the person of its trajectory, whose steps may come later.
 
     Args:
-        settings: where the log is.
-        person: whom to look for.
-        found: their keys, and what is known of them already.
-        others: ids of the keys of other people.
-        say: told how far it is.
+        settings: addresses of Kafka and the registry.
+        person: person to find.
+        found: the person's keys and earlier findings.
+        other_key_ids: ids of other people's keys.
+        say: receives lines about the progress.
 
     Raises:
         KafkaException: a topic does not exist, or no broker answers.
     """
-    codec = Codec(settings.schema_registry)  # opens nothing: the key's name tells whose a record is
+    codec = Codec(settings.schema_registry)  # without keys: the id of a record's key identifies its owner
     try:
         for topic in (*INTAKE, *GOVERNED, DEAD_LETTERS, OPEN_TRACES):
             records = 0
             for event in _events(settings, codec, topic):
-                note(found, person, event, codec)
+                add_event(found, person, event, codec)
                 records += 1
-            say(f"looked through {records} records of {topic}")
-        for topic in (*INTAKE, *GOVERNED) if found.own else ():
+            say(f"searched {records} records of {topic}")
+        for topic in (*INTAKE, *GOVERNED) if found.own_trajectories else ():
             for event in _events(settings, codec, topic):
-                note_by_trajectory(found, person, event, others)
+                add_by_trajectory(found, person, event, other_key_ids)
     finally:
         codec.close()
 
@@ -122,81 +130,83 @@ def _events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
             yield from consumer.poll(_BATCH, 0.2)
 
 
-def note(found: Found, person: Person, event: Event, codec: Codec) -> None:
-    """Adds an event to what was found, where it names the person or is sealed under one of their keys."""
+def add_event(found: Findings, person: Person, event: Event, codec: Codec) -> None:
+    """Add an event that names the person or is sealed under one of the person's keys."""
     record = event.record
     if event.topic == OPEN_TRACES:
         if record is not None and record["tenant"] == person.tenant and _mentions(record["payload"], person):
-            _note_clear(found, event)
+            _add_unsealed(found, event)
     elif event.topic == DEAD_LETTERS:
-        if record is not None and _letter_is_theirs(found, person, record, codec):
-            _note_clear(found, event)
+        if record is not None and _is_letter_of(found, person, record, codec):
+            _add_unsealed(found, event)
     elif record is None:
         if event.topic in INTAKE and _mentions(event.value, person):
-            _note_clear(found, event)
+            _add_unsealed(found, event)
     elif _is_sealed_for(found, record):
         found.sealed += 1
-        _note_trajectory(found, event)
+        _add_trajectory(found, event)
     elif person.owns(record):
-        _note_trajectory(found, event)
+        _add_trajectory(found, event)
         if event.topic in INTAKE:
-            _note_clear(found, event)
+            _add_unsealed(found, event)
         else:
-            found.left[event.topic] += 1
+            found.remaining[event.topic] += 1
 
 
-def note_by_trajectory(found: Found, person: Person, event: Event, others: Set[str]) -> None:
-    """Adds an event that says something in a trajectory of the person's own, though it does not name them.
+def add_by_trajectory(found: Findings, person: Person, event: Event, other_key_ids: Set[str]) -> None:
+    """Add an event with content in one of the person's own trajectories that does not name the person.
 
-    Such are events in the clear that name nobody, and labels of a trajectory that they share with somebody else whose
-    keys alone (of `others`) these are sealed under, though not all steps in them are that person's.
+    These are unsealed events that name nobody, and labels of a shared trajectory: they contain the person's steps, but
+    are sealed under other people's keys alone.
     """
     record = event.record
-    if record is None or record["trajectory_id"] not in found.own or record["tenant"] != person.tenant:
+    if record is None or record["trajectory_id"] not in found.own_trajectories or record["tenant"] != person.tenant:
         return
     if record["user"] is None and record["seal_key"] is None:
-        if not _says_something(event.topic, record):
+        if not _has_content(event.topic, record):
             return
         if event.topic in INTAKE:
-            _note_clear(found, event)
+            _add_unsealed(found, event)
         else:
-            found.left[event.topic] += 1
+            found.remaining[event.topic] += 1
     elif not (_is_sealed_for(found, record) or person.owns(record)):
-        readable = others >= set(key_ids(record["seal_key"]))
-        if event.topic == STEPS and readable:
-            found.of_others.add(record["event_id"])
-        elif event.topic == LABELS and not all(step["event_id"] in found.of_others for step in record["steps"]):
+        readable = other_key_ids >= set(key_ids(record["seal_key"]))
+        if event.topic == GOVERNED_STEPS and readable:
+            found.steps_of_others.add(record["event_id"])
+        elif event.topic == LABELED_TRAJECTORIES and not all(
+            step["event_id"] in found.steps_of_others for step in record["steps"]
+        ):
             found.labels.add((event.partition, event.offset))
-            found.left[LABELS] += readable
+            found.remaining[LABELED_TRAJECTORIES] += readable
 
 
-def _is_sealed_for(found: Found, record: Any) -> bool:
-    """Whether it takes a key of theirs to open it."""
+def _is_sealed_for(found: Findings, record: Any) -> bool:
+    """Return True if a key of the person is needed to decrypt the record."""
     return not found.key_ids.isdisjoint(key_ids(record.get("seal_key")))
 
 
-def _says_something(topic: str, record: Any) -> bool:
-    """Whether there is something in it that would be sealed if it named somebody."""
+def _has_content(topic: str, record: Any) -> bool:
+    """Return True if a field is set that would be sealed if the record named a person."""
     if any(step["tool_calls"] for step in record.get("steps", ())):
         return True
-    return any(record[name] not in (None, []) for name in SEALED_TOPICS[topic])
+    return any(record[name] not in (None, []) for name in TOPICS[topic].personal)
 
 
-def _note_trajectory(found: Found, event: Event) -> None:
+def _add_trajectory(found: Findings, event: Event) -> None:
     found.trajectories.add(event.record["trajectory_id"])
     if not event.topic.endswith("feedback"):
-        found.own.add(event.record["trajectory_id"])
-    if event.topic == LABELS:
+        found.own_trajectories.add(event.record["trajectory_id"])
+    if event.topic == LABELED_TRAJECTORIES:
         found.labels.add((event.partition, event.offset))
 
 
-def _note_clear(found: Found, event: Event) -> None:
-    place = event.topic, event.partition
-    found.clear[place] = max(found.clear.get(place, -1), event.offset)
+def _add_unsealed(found: Findings, event: Event) -> None:
+    partition = event.topic, event.partition
+    found.unsealed[partition] = max(found.unsealed.get(partition, -1), event.offset)
 
 
-def _letter_is_theirs(found: Found, person: Person, letter: Any, codec: Codec) -> bool:
-    """Whether the refused value names them in the clear; one that cannot be read is searched for the name."""
+def _is_letter_of(found: Findings, person: Person, letter: Any, codec: Codec) -> bool:
+    """Return True if the value in a dead letter names the person; search undecodable values for the name."""
     value = letter["value"] or b""
     try:
         record = codec.decode(letter["topic"], value)
@@ -212,23 +222,23 @@ def _mentions(value: bytes, person: Person) -> bool:
     return person.user.encode("utf-8", "surrogatepass") in value
 
 
-def trained_on(checkpoints: Sequence[Any], labels: set[tuple[int, int]]) -> tuple[list[str], list[str]]:
-    """Versions that trained on some of these labels, and those that descend from them, as `model@version`."""
-    direct, descend = [], []
-    touched: set[tuple[str, int]] = set()
+def versions_trained_on(checkpoints: Sequence[Any], labels: set[tuple[int, int]]) -> tuple[list[str], list[str]]:
+    """Return the versions that trained on some of the labels, and their descendants, as `model@version`."""
+    direct, descendants = [], []
+    affected: set[tuple[str, int]] = set()
     for checkpoint in sorted(checkpoints, key=lambda each: (each["model"], each["version"])):
-        places = {
-            place
+        inputs = {
+            position
             for update in checkpoint["inputs"]
-            for place in zip(update["partitions"], update["offsets"], strict=True)
+            for position in zip(update["partitions"], update["offsets"], strict=True)
         }
-        named = f"{checkpoint['model']}@{checkpoint['version']}"
+        name = f"{checkpoint['model']}@{checkpoint['version']}"
         parent = checkpoint["parent_version"]
-        if places & labels:
-            direct.append(named)
-        elif parent is not None and (checkpoint["model"], parent) in touched:
-            descend.append(named)
+        if inputs & labels:
+            direct.append(name)
+        elif parent is not None and (checkpoint["model"], parent) in affected:
+            descendants.append(name)
         else:
             continue
-        touched.add((checkpoint["model"], checkpoint["version"]))
-    return direct, descend
+        affected.add((checkpoint["model"], checkpoint["version"]))
+    return direct, descendants
