@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from stepstream.config import LearnerSettings, Settings
 from stepstream.services.fleet.__main__ import admission_of
 from stepstream.services.fleet.admission import MIN_RELIEF_S, Admission, capacity
-from stepstream.services.fleet.learner_progress import Lineage
 
 
 def test_capacity_is_areals() -> None:
@@ -190,14 +189,3 @@ def test_agents_never_run_further_ahead_than_max_ahead(groups: int, max_ahead: i
             admission.advance(version, 0.0)
         started += admitted(admission)
         assert started == (max_ahead + version + 1) * groups
-
-
-def checkpoint(version: int, parent: int | None, model: str = "demo") -> dict[str, object]:
-    return {"model": model, "version": version, "parent_version": parent}
-
-
-def test_versions_are_counted_from_the_root_of_their_lineage() -> None:
-    lineage = Lineage("demo")
-    published = [checkpoint(0, None), checkpoint(1, 0), checkpoint(2, 1), checkpoint(9, None, "other")]
-    again = [checkpoint(3, 1), checkpoint(4, None), checkpoint(5, 4)]
-    assert [lineage.add(event) for event in published + again] == [0, 1, 2, None, 2, 0, 1]

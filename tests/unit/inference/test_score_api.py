@@ -190,9 +190,9 @@ def test_the_verifier_returns_a_value_for_each_step() -> None:
     with worker(200, {"scores": [0.25, 0.75], "version": 4}) as (url, seen):
         verdicts = verifier(url, question="good?").verify(CASE)
     assert [(v.step_index, v.value, v.category) for v in verdicts] == [(0, 0.25, "prm@4"), (2, 0.75, "prm@4")]
-    [(path, _, asked)] = seen
-    assert (path, asked["head"], asked["positive"]) == ("/v1/score", "tokens", "yes")
-    assert [[m["content"] for m in prompt["messages"]] for prompt in asked["prompts"]] == [
+    [(path, _, body)] = seen
+    assert (path, body["head"], body["positive"]) == ("/v1/score", "tokens", "yes")
+    assert [[m["content"] for m in prompt["messages"]] for prompt in body["prompts"]] == [
         ["q", "a", "good?"],
         ["q", "b", "good?"],
     ]

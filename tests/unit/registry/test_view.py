@@ -98,7 +98,7 @@ def logs(draw: st.DrawFn) -> list[tuple[int, RegistryRecord]]:
 
 
 def compacted(log: Sequence[tuple[int, RegistryRecord]], clean_until: int) -> list[tuple[int, RegistryRecord]]:
-    """What Kafka may keep of a log: below the mark the last value of each key, and its tombstone or not."""
+    """Return a log as Kafka may compact it: below the mark the last value of each key, tombstones kept or dropped."""
     last: dict[Key, int] = {record[0]: offset for offset, record in log}
     return [
         (offset, record)

@@ -119,9 +119,9 @@ def test_a_conversation_continues_over_traces_and_a_restart() -> None:
         prompt = [
             {"role": role, "parts": [{"type": "text", "content": role}]} for role in ("user", "assistant") * history
         ]
-        made = span("c", "", 1, a=CHAT, gen_ai__conversation__id="chat-7", gen_ai__input__messages=prompt)
-        made.trace_id = trace_id
-        return made
+        call = span("c", "", 1, a=CHAT, gen_ai__conversation__id="chat-7", gen_ai__input__messages=prompt)
+        call.trace_id = trace_id
+        return call
 
     def index(assembler: Assembler, trace_id: str, history: int) -> int:
         trace = Trace(trace_id)
@@ -168,14 +168,14 @@ def test_cycles_of_spans_still_give_steps(parents: dict[str, str]) -> None:
 
 def test_tool_definitions_are_sent_on_change_and_may_come_from_the_agent() -> None:
     tools: list[Any] = ['[{"type": "function", "name": "lookup"}]', [{"type": "function", "name": "refund"}]]
-    said: list[Any] = [{"role": "user", "parts": [{"type": "text", "content": "go"}]}]
+    prompt: list[Any] = [{"role": "user", "parts": [{"type": "text", "content": "go"}]}]
     spans = [span("a" * 16, "", 0, 9, a=AGENT)]
     for at, definitions in enumerate([tools[0], tools[0], tools[1], None]):
         output = answer(f"answer {at}")
-        a = CHAT | {"gen_ai.input.messages": list(said), "gen_ai.output.messages": output}
+        a = CHAT | {"gen_ai.input.messages": list(prompt), "gen_ai.output.messages": output}
         a |= {} if definitions is None else {"gen_ai.tool.definitions": definitions}
         spans.append(span(f"{at}" * 16, "a" * 16, at, a=a))
-        said += output
+        prompt += output
     steps, _ = assembled(*spans)
     lookup, refund = (f'[{{"type":"function","name":"{name}"}}]' for name in ("lookup", "refund"))
     assert [step["tool_definitions"] for step in steps] == [lookup, None, refund, "[]"]

@@ -50,7 +50,7 @@ def test_an_evaluation_of_a_call_arrives_with_it_or_later() -> None:
 def work(on: str = "", **outer: Any) -> list[Span]:
     """Two agents, the second a tool of the first, whose calls name a conversation; an evaluation on one span."""
     chat = CHAT | {"gen_ai.conversation.id": "chat-7"}
-    made = [
+    spans = [
         span("r", "", 0, 30, **outer),
         span("b", "r", 0, 30, a=AGENT, gen_ai__agent__name="boss"),
         span("c", "b", 1, a=chat, gen_ai__output__messages=answer("", ("t1", "research"))),
@@ -63,7 +63,7 @@ def work(on: str = "", **outer: Any) -> list[Span]:
         span("v", "c", 1),
         span("o", "r", 20),
     ]
-    return [judged(each) if each.span_id == on else each for each in made]
+    return [judged(each) if each.span_id == on else each for each in spans]
 
 
 WHERE: list[tuple[str, Expected]] = [
@@ -118,19 +118,19 @@ def test_an_evaluation_without_a_known_subject_is_no_feedback() -> None:
 def test_only_the_tenant_of_a_response_can_evaluate_it() -> None:
     assembler = Assembler("test/1", SpanIndex(100))
 
-    def tell(tenant: str, trace: Trace) -> list[Any]:
+    def subjects_of(tenant: str, trace: Trace) -> list[Any]:
         records = assembler.records(trace, Defaults(tenant, "train", "agent"))
         return [subject_of(each.record) for each in records if each.topic == "feedback"]
 
-    for number, tenant in enumerate(("ours", "theirs")):
+    for number, tenant in enumerate(("tenant-a", "tenant-b")):
         call = Trace(f"{number:032x}")
         call.add(span("c", "", 1, a=CHAT, gen_ai__response__id="r", gen_ai__conversation__id=f"chat-{number}"))
-        assert tell(tenant, call) == []
+        assert subjects_of(tenant, call) == []
     loose = Trace("")
     loose.add_log(later("", "", gen_ai__response__id="r"))
-    assert tell("ours", loose) == [("chat-0", 0, None)]
-    assert tell("theirs", loose) == [("chat-1", 0, None)]
-    assert tell("others", loose) == []
+    assert subjects_of("tenant-a", loose) == [("chat-0", 0, None)]
+    assert subjects_of("tenant-b", loose) == [("chat-1", 0, None)]
+    assert subjects_of("others", loose) == []
 
 
 def test_the_owner_is_the_named_person_or_the_steps_owner() -> None:
@@ -154,7 +154,7 @@ def test_the_owner_is_the_named_person_or_the_steps_owner() -> None:
     _, (alone,) = assembled(judged(span("x", "", 1, **owner), gen_ai__conversation__id="chat"))
     assert of(alone) == ("maria", "none")
     _, (unclear,) = assembled(judged(span("c", "", 1, a=CHAT), stepstream__consent="perhaps"))
-    assert of(unclear) == (None, "none")  # what cannot be understood allows nothing
+    assert of(unclear) == (None, "none")  # an unknown consent allows nothing
 
 
 def test_evaluations_of_one_moment_have_different_ids() -> None:

@@ -161,20 +161,20 @@ RESOURCES = st.sampled_from(
 )
 
 
-def put(held: Any, value: Any) -> None:
+def put(message: Any, value: Any) -> None:
     """Sets an `AnyValue`."""
     if isinstance(value, bool):
-        held.bool_value = value
+        message.bool_value = value
     elif isinstance(value, int):
-        held.int_value = value
+        message.int_value = value
     elif isinstance(value, float):
-        held.double_value = value
+        message.double_value = value
     elif isinstance(value, list):
-        held.array_value.SetInParent()
+        message.array_value.SetInParent()
         for item in value:
-            put(held.array_value.values.add(), item)
+            put(message.array_value.values.add(), item)
     else:
-        held.string_value = value
+        message.string_value = value
 
 
 def export(parts: list[tuple[dict[str, str], list[dict[str, Any]]]]) -> bytes:
@@ -185,17 +185,17 @@ def export(parts: list[tuple[dict[str, str], list[dict[str, Any]]]]) -> bytes:
         for name, value in resource.items():
             put(group.resource.attributes.add(key=name).value, value)
         scope = group.scope_spans.add()
-        for told in spans:
-            span = scope.spans.add(trace_id=told["trace"], span_id=told["id"].to_bytes(8, "big"), name="chat")
-            if told["parent"]:
-                span.parent_span_id = told["parent"].to_bytes(8, "big")
-            span.start_time_unix_nano, span.end_time_unix_nano = told["start"], told["start"] + 8 * 10**8
-            for name, value in {**told["attributes"], **told["rare"]}.items():
+        for fields in spans:
+            span = scope.spans.add(trace_id=fields["trace"], span_id=fields["id"].to_bytes(8, "big"), name="chat")
+            if fields["parent"]:
+                span.parent_span_id = fields["parent"].to_bytes(8, "big")
+            span.start_time_unix_nano, span.end_time_unix_nano = fields["start"], fields["start"] + 8 * 10**8
+            for name, value in {**fields["attributes"], **fields["rare"]}.items():
                 put(span.attributes.add(key=name).value, value)
-            if told["failed"]:
+            if fields["failed"]:
                 span.status.code = 2
-            if told["event"]:
-                span.events.add(name=told["event"], time_unix_nano=10**18)
+            if fields["event"]:
+                span.events.add(name=fields["event"], time_unix_nano=10**18)
     return request.SerializeToString()
 
 
@@ -210,7 +210,7 @@ def test_both_paths_give_the_same_records(bodies: list[bytes]) -> None:
 
 def run(number: int, **more: Any) -> list[dict[str, Any]]:
     """An agent's run of three calls, whose prompts grow."""
-    said: list[Any] = [{"role": "user", "parts": [{"type": "text", "content": "Where is 4711?"}]}]
+    prompt: list[Any] = [{"role": "user", "parts": [{"type": "text", "content": "Where is 4711?"}]}]
     spans: list[dict[str, Any]] = []
     plain = {"trace": bytes([number]) * 16, "rare": {}, "failed": False, "event": ""}
     for call in (1, 2, 3):
@@ -218,11 +218,11 @@ def run(number: int, **more: Any) -> list[dict[str, Any]]:
         attributes = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": "demo",
-            "gen_ai.input.messages": json.dumps(said),
+            "gen_ai.input.messages": json.dumps(prompt),
             "gen_ai.output.messages": json.dumps([answer]),
             **more,
         }
-        said = [*said, {"role": "assistant", "parts": answer["parts"]}, {**said[0]}]
+        prompt = [*prompt, {"role": "assistant", "parts": answer["parts"]}, {**prompt[0]}]
         spans.append(plain | {"id": call, "parent": 9, "start": 10**18 + call, "attributes": attributes})
     agent = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "clerk"}
     return [*spans, plain | {"id": 9, "parent": 0, "start": 10**18, "attributes": agent}]

@@ -78,7 +78,7 @@ async def test_every_generation_is_accepted_in_every_encoding(generation: str, a
         assert reply.body == (b"{}" if as_json else b"")
     topics = [record.topic for record in kafka.records]
     if generation in ("events-as-logs", "current-details", "no-content"):
-        # What was said comes in log records, so the parts wait for each other on the log.
+        # The content comes in log records, so both parts wait in the topic of open traces.
         assert topics == ["open-traces", "open-traces"]
         assert [record.record["signal"] for record in kafka.records] == ["traces", "logs"]
     else:
@@ -210,7 +210,7 @@ async def test_an_attribute_of_another_type_affects_no_other_span(name: str, odd
     strange = {"traceId": "ab" * 16, "spanId": "b7ad6b7169203331", "attributes": [{"key": name, "value": odd}]}
     export["resourceSpans"].append({"scopeSpans": [{"spans": [strange]}]})
     reply = await post(receiver(kafka), request.path, request.headers, orjson.dumps(export))
-    refused = name == "stepstream.consent"  # what is no consent is no permission
+    refused = name == "stepstream.consent"  # an invalid consent is no permission
     assert (reply.status, b"rejectedSpans" in reply.body) == (200, refused)
     assert [record.topic for record in kafka.records] == ["steps"] * 3 + ([] if refused else ["open-traces"])
 
@@ -232,7 +232,9 @@ async def test_an_evaluation_without_a_known_subject_is_rejected() -> None:
     kafka = Kafka()
 
     def log(**about: str) -> dict[str, Any]:
-        attributes = [{"key": name.replace("__", "."), "value": {"stringValue": said}} for name, said in about.items()]
+        attributes = [
+            {"key": name.replace("__", "."), "value": {"stringValue": value}} for name, value in about.items()
+        ]
         return {"eventName": "gen_ai.evaluation.result", "attributes": attributes}
 
     logs = [log(gen_ai__response__id="of another process"), log(gen_ai__conversation__id="chat-7"), log()]
