@@ -25,7 +25,7 @@ def build_conversations(steps: Sequence[Step]) -> list[Conversation]:
     """
     position_of = {step["step_index"]: _response_position(step) for step in steps if _may_train(step)}
     tools_of = _tool_definitions(steps)
-    found: list[Conversation] = []
+    joined: list[Conversation] = []
     for tagged in conversations(steps):
         spans: dict[str | None, list[ConversationSpan]] = {}
         for position, (_, index) in enumerate(tagged):
@@ -34,8 +34,8 @@ def build_conversations(steps: Sequence[Step]) -> list[Conversation]:
                 spans.setdefault(tools_of[index], []).append(new_conversation_span(message=position, step_index=index))
         for tools, own in spans.items():
             messages = [message for message, _ in tagged[: own[-1]["message"] + 1]]
-            found.append(new_conversation(messages=messages, spans=own, tool_definitions=tools))
-    return found
+            joined.append(new_conversation(messages=messages, spans=own, tool_definitions=tools))
+    return joined
 
 
 def _may_train(step: Step) -> bool:

@@ -25,8 +25,8 @@ class ChosenDemonstrations:
 
 def unretracted_demonstrations(feedback: Iterable[Signal]) -> list[Signal]:
     """Return the signals with a demonstration that was not retracted, in order of time."""
-    known = sorted(feedback, key=lambda signal: (signal["at"], signal["id"]))
-    return [signal for signal in unretracted(known) if signal["demonstrates"]]
+    ordered = sorted(feedback, key=lambda signal: (signal["at"], signal["id"]))
+    return [signal for signal in unretracted(ordered) if signal["demonstrates"]]
 
 
 def choose_demonstrations(

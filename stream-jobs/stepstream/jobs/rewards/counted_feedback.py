@@ -60,20 +60,20 @@ def count_feedback(spec: RewardSpec, feedback: Iterable[Signal], closed_ms: int)
         feedback: all signals about a trajectory, with retractions and retracted ones.
         closed_ms: log time at which the trajectory closed.
     """
-    known = sorted(feedback, key=lambda signal: (signal["at"], signal["id"]))
+    ordered = sorted(feedback, key=lambda signal: (signal["at"], signal["id"]))
     by_component: dict[str, list[Signal]] = {}
     wrong: dict[str, list[Signal]] = {}
     unproven_source: dict[str, list[Signal]] = {}
     for component in spec.component:
         if component.feedback is None:
             continue
-        named = [s for s in _valid_signals(known, component, closed_ms) if s["name"] == component.feedback]
+        named = [s for s in _valid_signals(ordered, component, closed_ms) if s["name"] == component.feedback]
         right = [s for s in named if component.source in (None, s["source"])]
         wrong[component.name] = [s for s in named if component.source not in (None, s["source"])]
         by_component[component.name] = [s for s in right if not component.counts or _has_proven_source(s)]
         unproven_source[component.name] = [s for s in right if component.counts and not _has_proven_source(s)]
     reported = [
-        s for s in _valid_signals(known, None, closed_ms) if s["name"] == spec.malformed_feedback and s["value"] > 0
+        s for s in _valid_signals(ordered, None, closed_ms) if s["name"] == spec.malformed_feedback and s["value"] > 0
     ]
     malformed = [s for s in reported if _has_proven_source(s)]
     unproven_source.setdefault(spec.malformed_feedback, []).extend(s for s in reported if not _has_proven_source(s))
@@ -125,10 +125,10 @@ def is_too_late(spec: RewardSpec, signal: Signal, closed_ms: int) -> bool:
     return bool(about) and not any(_is_in_time(signal, component, closed_ms) for component in about)
 
 
-def _valid_signals(known: Sequence[Signal], component: Component | None, closed_ms: int) -> list[Signal]:
+def _valid_signals(ordered: Sequence[Signal], component: Component | None, closed_ms: int) -> list[Signal]:
     """Return the signals with a value that came in time for a component and that no signal in time retracts."""
-    came = [signal for signal in known if component is None or _is_in_time(signal, component, closed_ms)]
-    return [signal for signal in unretracted(came) if signal["value"] is not None]
+    in_time = [signal for signal in ordered if component is None or _is_in_time(signal, component, closed_ms)]
+    return [signal for signal in unretracted(in_time) if signal["value"] is not None]
 
 
 def _has_proven_source(signal: Signal) -> bool:

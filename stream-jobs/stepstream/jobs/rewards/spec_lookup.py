@@ -80,16 +80,16 @@ class TableSpecs(FollowedTables):
         self._fingerprint = fingerprint_of(identities)
 
 
-def closest(declared: Iterable[VersionedSpec], environment: str, agent: str) -> VersionedSpec | None:
+def closest(specs: Iterable[VersionedSpec], environment: str, agent: str) -> VersionedSpec | None:
     """Return the specification that names agent and environment most closely: by the agent first, then the environment.
 
     A pattern with more characters beside its wildcards is closer. Among equals, the first name in order wins.
     """
-    fitting = [(fit, one) for one in declared if (fit := one.spec.fit(environment, agent)) is not None]
-    if not fitting:
+    fits = [(fit, candidate) for candidate in specs if (fit := candidate.spec.fit(environment, agent)) is not None]
+    if not fits:
         return None
-    best = max(fit for fit, _ in fitting)
-    return min((one for fit, one in fitting if fit == best), key=lambda one: one.spec.name)
+    best = max(fit for fit, _ in fits)
+    return min((candidate for fit, candidate in fits if fit == best), key=lambda candidate: candidate.spec.name)
 
 
 def parse_record(record: Mapping[str, Any]) -> VersionedSpec:
@@ -118,5 +118,5 @@ def rejection_of(record: Mapping[str, Any]) -> str | None:
 
 def next_version(records: Mapping[str, Any], name: str) -> int:
     """Return the number of the next version of a specification."""
-    known = records.get(name)
-    return 1 if known is None else int(known["version"]) + 1
+    latest = records.get(name)
+    return 1 if latest is None else int(latest["version"]) + 1

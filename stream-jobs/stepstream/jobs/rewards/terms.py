@@ -104,11 +104,11 @@ def _measure_builtin(
 def _read_feedback(component: Component, steps: Sequence[Step], counted: CountedFeedback) -> list[_Measurement | None]:
     signals = counted.by_component[component.name]
     if component.level == "trajectory":
-        found = [*[None] * (len(steps) - 1), newest(signal for signal in signals if signal["step"] is None)]
+        chosen = [*[None] * (len(steps) - 1), newest(signal for signal in signals if signal["step"] is None)]
     else:
-        found = [feedback_about_step(signals, step["step_index"]) for step in steps]
+        chosen = [feedback_about_step(signals, step["step_index"]) for step in steps]
     return [
-        None if signal is None else _Measurement(signal["value"], signal["source"], signal["id"]) for signal in found
+        None if signal is None else _Measurement(signal["value"], signal["source"], signal["id"]) for signal in chosen
     ]
 
 

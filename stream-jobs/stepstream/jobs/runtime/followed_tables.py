@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from stepstream.config import Settings
 from stepstream.topics.table import RejectionOf, Table
 
 
-class FollowedTables(AbstractContextManager["FollowedTables"]):
+class FollowedTables:
     """Tables that are followed together. Close them, or use this as a context manager."""
 
     def __init__(self, settings: Settings, *topics: str, rejection_of: RejectionOf | None = None) -> None:

@@ -27,46 +27,46 @@ def cases_of(verification: Verification, steps: Sequence[Step]) -> list[Case | N
         One case for a trajectory, or one for each step.
     """
     config, first = verification.config, steps[0]
-    known = {} if verification.expected is None else verification.expected.get(first["task_id"])
-    if known is None:
+    expected = {} if verification.expected is None else verification.expected.get(first["task_id"])
+    if expected is None:
         return None
-    whole = verification.verifier.reads_trajectory
+    reads_whole = verification.verifier.reads_trajectory
     observed = observations(config, steps)
     if config.level == "trajectory":
         observed = observed[-1:]
-    if whole:
+    if reads_whole:
         observed = [(steps[-1]["step_index"], "")]
-    made: list[Case | None] = [
+    cases: list[Case | None] = [
         Case(
             trajectory_id=first["trajectory_id"],
             task_id=first["task_id"],
             observed=text,
-            expected=known,
+            expected=expected,
             request=first_request(steps),
-            turns=turns(steps) if whole else (),
+            turns=turns(steps) if reads_whole else (),
             step_index=index if config.level == "step" else None,
-            observed_step_index=None if whole else index,
+            observed_step_index=None if reads_whole else index,
         )
         for index, text in observed
         if text is not None
     ]
-    return made or ([None] if config.level == "trajectory" else [])
+    return cases or ([None] if config.level == "trajectory" else [])
 
 
 def observations(config: VerificationConfig, steps: Sequence[Step]) -> list[tuple[int, str | None]]:
     """Return the texts that a verification reads, each with its step index; None: the text lacks the requested part."""
-    found: list[tuple[int, str | None]] = []
+    texts: list[tuple[int, str | None]] = []
     if config.reads in ("response", "final_response"):
-        read = steps[-1:] if config.reads == "final_response" else steps
-        said = ((step["step_index"], step["response"]["content"]) for step in read)
-        found = [(index, text) for index, text in said if text.strip()]
+        read_steps = steps[-1:] if config.reads == "final_response" else steps
+        responses = ((step["step_index"], step["response"]["content"]) for step in read_steps)
+        texts = [(index, text) for index, text in responses if text.strip()]
     else:
         field = "arguments" if config.reads == "tool_arguments" else "result"
         for step, calls in zip(steps, attach_tool_results(steps), strict=True):
             for call in calls:
                 if fnmatchcase(call["name"], config.tool):
-                    found.append((step["step_index"], _tool_text(call, field, config.pointer)))
-    last = dict(found)  # of several calls in one step, the last
+                    texts.append((step["step_index"], _tool_text(call, field, config.pointer)))
+    last = dict(texts)  # the last of several calls in one step
     return [(index, _extract(text, config.extract)) for index, text in last.items()]
 
 
@@ -102,5 +102,5 @@ def _tool_text(call: ToolCall, field: str, pointer: str) -> str | None:
 def _extract(text: str | None, pattern: str) -> str | None:
     if text is None or not pattern:
         return text
-    found = [match.group(1) for match in compile_pattern(pattern).finditer(text)]
-    return found[-1] if found else None
+    texts = [match.group(1) for match in compile_pattern(pattern).finditer(text)]
+    return texts[-1] if texts else None

@@ -156,13 +156,13 @@ def _search(pattern: str, text: str) -> bool:
 
 def make(options: Mapping[str, Any], context: VerifierContext) -> JsonSchema:
     """Create the verifier from its options; reads the schema's file."""
-    chosen = parse_options(JsonSchemaOptions, options)
-    if not chosen.file:
-        return JsonSchema(chosen)
-    file = context.folder / chosen.file
+    parsed = parse_options(JsonSchemaOptions, options)
+    if not parsed.file:
+        return JsonSchema(parsed)
+    file = context.folder / parsed.file
     try:
-        return JsonSchema(chosen, orjson.loads(file.read_bytes()))
+        return JsonSchema(parsed, orjson.loads(file.read_bytes()))
     except OSError as error:
-        raise InvalidOptions(f"file: {chosen.file} cannot be read: {error.strerror}") from None
+        raise InvalidOptions(f"file: {parsed.file} cannot be read: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
-        raise InvalidOptions(f"file: {chosen.file} is not JSON: {error}") from None
+        raise InvalidOptions(f"file: {parsed.file} is not JSON: {error}") from None

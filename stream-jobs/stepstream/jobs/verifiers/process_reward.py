@@ -53,16 +53,16 @@ class ProcessReward:
         scores, version = self._ask({"prompts": prompts})
         if len(scores) != len(prompts):
             raise NoVerdict(f"the worker gave {len(scores)} scores for {len(prompts)} steps")
-        word = f"{self._options.model}@{version}"
+        category = f"{self._options.model}@{version}"
         judged = zip(case.turns, scores, strict=True)
-        return [Verdict(score, word, step_index=turn.step_index) for turn, score in judged]
+        return [Verdict(score, category, step_index=turn.step_index) for turn, score in judged]
 
     def _question(self) -> list[dict[str, Any]]:
         return [{"role": "user", "content": self._options.question}] if self._options.head == "tokens" else []
 
-    def _ask(self, asked: dict[str, Any]) -> tuple[list[float], int]:
+    def _ask(self, fields: dict[str, Any]) -> tuple[list[float], int]:
         options = self._options
-        body = asked | {"model": options.model, "head": options.head}
+        body = fields | {"model": options.model, "head": options.head}
         if options.head == "tokens":
             body |= {"positive": options.positive, "negative": options.negative}
         call = urllib.request.Request(self._url, orjson.dumps(body), {"content-type": "application/json"})
@@ -101,7 +101,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 def make(options: Mapping[str, Any], context: VerifierContext) -> ProcessReward:
     """Create the verifier from its options."""
-    chosen = parse_options(ProcessRewardOptions, options)
-    if chosen.head == "tokens" and chosen.positive == chosen.negative:
+    parsed = parse_options(ProcessRewardOptions, options)
+    if parsed.head == "tokens" and parsed.positive == parsed.negative:
         raise InvalidOptions("positive and negative must differ")
-    return ProcessReward(chosen, chosen.url or context.settings.verify.inference_url)
+    return ProcessReward(parsed, parsed.url or context.settings.verify.inference_url)

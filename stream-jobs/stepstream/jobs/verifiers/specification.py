@@ -51,7 +51,7 @@ class VerificationConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "VerificationConfig":
         if self.name.startswith(SHADOW_PREFIX):
-            raise ValueError(f"names that begin with {SHADOW_PREFIX} are given by the job")
+            raise ValueError(f"names that begin with {SHADOW_PREFIX} are reserved")
         if self.level == "step" and self.reads == "final_response":
             raise ValueError(f"'{self.name}': at level step read `response` or a tool's arguments or result")
         if self.pointer and not self.reads.startswith("tool_"):
@@ -68,7 +68,7 @@ class VerificationConfig(BaseModel):
     def applies(self, agent: str, environment: str, task_id: str) -> bool:
         """Return True if it covers this agent, environment and task."""
         pairs = ((self.agents, agent), (self.environments, environment), (self.tasks, task_id))
-        return all(not wanted or any(fnmatchcase(name, one) for one in wanted) for wanted, name in pairs)
+        return all(not patterns or any(fnmatchcase(name, pattern) for pattern in patterns) for patterns, name in pairs)
 
 
 class _File(BaseModel):
@@ -101,7 +101,7 @@ def load(file: Path, context: VerifierContext) -> Sequence[Verification]:
         SettingsError: something is missing or invalid; the message names it.
     """
     try:
-        config = _File.model_validate(tomllib.loads(file.read_text(encoding="utf-8"))).verification
+        entries = _File.model_validate(tomllib.loads(file.read_text(encoding="utf-8"))).verification
     except OSError as error:
         raise SettingsError(f"verification file {file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -110,15 +110,15 @@ def load(file: Path, context: VerifierContext) -> Sequence[Verification]:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
         raise SettingsError(f"verification file {file}: {faults}") from None
     ready = []
-    for one in config:
+    for entry in entries:
         try:
-            verifier = registry.make(one.verifier, one.options, context)
-            known = expected_values(context.folder / one.expected) if one.expected else None
+            verifier = registry.make(entry.verifier, entry.options, context)
+            expected = expected_values(context.folder / entry.expected) if entry.expected else None
         except InvalidOptions as error:
-            raise SettingsError(f"verification file {file}: '{one.name}': {error}") from None
-        if verifier.reads_trajectory and one.level == "step":
-            raise SettingsError(f"verification file {file}: '{one.name}': {one.verifier} reads whole trajectories")
-        ready.append(Verification(one, verifier, known))
+            raise SettingsError(f"verification file {file}: '{entry.name}': {error}") from None
+        if verifier.reads_trajectory and entry.level == "step":
+            raise SettingsError(f"verification file {file}: '{entry.name}': {entry.verifier} reads whole trajectories")
+        ready.append(Verification(entry, verifier, expected))
     return ready
 
 
@@ -132,7 +132,7 @@ def expected_values(file: Path) -> dict[str, dict[str, Any]]:
         lines = file.read_bytes().splitlines()
     except OSError as error:
         raise InvalidOptions(f"expected: {file} cannot be read: {error.strerror}") from None
-    known: dict[str, dict[str, Any]] = {}
+    expected: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -141,7 +141,7 @@ def expected_values(file: Path) -> dict[str, dict[str, Any]]:
             task = fields.pop("task_id")
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
             raise InvalidOptions(f"expected: {file}, line {number} is not a JSON object with a task_id") from None
-        if not isinstance(task, str) or task in known:
+        if not isinstance(task, str) or task in expected:
             raise InvalidOptions(f"expected: {file}, line {number}: task_id is no text, or is there twice")
-        known[task] = fields
-    return known
+        expected[task] = fields
+    return expected
