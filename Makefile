@@ -83,7 +83,7 @@ types: $(VENV)/.dev ## Check types
 	@# Tests use names that modules re-export, and call untyped libraries.
 	@$(BIN)/mypy tests --implicit-reexport --allow-untyped-calls --no-warn-return-any
 
-format: $(VENV)/.dev ## Format the code and regenerate what is generated from the schemas
+format: $(VENV)/.dev ## Format the code, regenerate the event types and the protocol and settings pages
 	@$(BIN)/ruff check --fix --quiet || true
 	@$(BIN)/ruff format --quiet
 	@$(BIN)/stepstream schemas generate

@@ -202,47 +202,49 @@ class LearnerSettings(Section):
 
 def loss_contradictions(config: LearnerSettings) -> list[str]:
     """Return one sentence with the remedy for each contradiction between settings of the objective; empty: none."""
-    found = []
+    contradictions = []
     coupled = config.loss_proximal == "behaviour"
     if config.loss_clip in ("sapo", "m2po") and not coupled:
-        found.append(
+        contradictions.append(
             f"loss_clip={config.loss_clip} bounds the ratio to the behaviour policy itself: "
             "set loss_proximal=behaviour and loss_weight=none"
         )
     elif coupled and config.loss_weight != "none":
-        found.append(
+        contradictions.append(
             f"loss_proximal=behaviour leaves nothing for loss_weight={config.loss_weight} to weigh: "
             "set loss_weight=none, or loss_proximal=forward"
         )
     if coupled and "veto" in config.loss_masks:
-        found.append("loss_proximal=behaviour leaves nothing for the mask veto to check: use opsm")
+        contradictions.append("loss_proximal=behaviour leaves nothing for the mask veto to check: use opsm")
     if config.loss_weight == "none" and config.loss_weight_level != "token":
-        found.append("loss_weight=none has no loss_weight_level: set loss_weight_level=token")
+        contradictions.append("loss_weight=none has no loss_weight_level: set loss_weight_level=token")
     if config.loss_weight == "kpop" and config.loss_weight_level != "token":
-        found.append("loss_weight=kpop tests single tokens: set loss_weight_level=token")
+        contradictions.append("loss_weight=kpop tests single tokens: set loss_weight_level=token")
     if config.objective in ("dpo", "kto") and config.kl_weight:
-        found.append(f"objective={config.objective} stays near the root by preference_beta: set kl_weight=0")
+        contradictions.append(f"objective={config.objective} stays near the root by preference_beta: set kl_weight=0")
     if config.objective == "sft" and config.kl_weight:
-        found.append("objective=sft has no penalty: set kl_weight=0")
+        contradictions.append("objective=sft has no penalty: set kl_weight=0")
     if (
         config.kl_place == "reward"
         and config.objective == "policy_gradient"
         and config.advantage not in TOKEN_REWARD_RULES
     ):
-        found.append(f"advantage={config.advantage} rewards no single tokens: set kl_place=loss")
+        contradictions.append(f"advantage={config.advantage} rewards no single tokens: set kl_place=loss")
     if (
         config.advantage == "vtrace"
         and config.objective == "policy_gradient"
         and (coupled or config.loss_weight != "none")
     ):
-        found.append(
+        contradictions.append(
             "advantage=vtrace contains the ratio to the behaviour policy in its advantages: set loss_weight=none and "
             "loss_proximal=forward"
         )
     rule = "dpo" if config.objective == "dpo" else config.advantage
     is_ungrouped = config.objective in ("kto", "sft") or rule in UNGROUPED_RULES
     if config.group_size < 2 and not is_ungrouped:
-        found.append(f"group_size=1 leaves {rule} nothing to compare an attempt with: set group_size=2 or more")
+        contradictions.append(
+            f"group_size=1 leaves {rule} nothing to compare an attempt with: set group_size=2 or more"
+        )
     if config.weight_low > 1:
-        found.append(f"weight_low={config.weight_low:g} rejects fresh data, whose weight is 1: set 1 or less")
-    return found
+        contradictions.append(f"weight_low={config.weight_low:g} rejects fresh data, whose weight is 1: set 1 or less")
+    return contradictions

@@ -1,4 +1,4 @@
-"""docs/settings.md matches the declarations, and every declaration is complete."""
+"""The page docs/settings.md matches the declarations, and every declaration is complete."""
 
 from pathlib import Path
 

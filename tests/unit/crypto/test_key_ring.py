@@ -105,12 +105,12 @@ def test_records_under_different_keys_of_one_person_open_everywhere() -> None:
 def test_a_person_gets_one_key_that_every_reader_finds() -> None:
     keys = Keys()
     first, second = keys.sealer(), keys.sealer()
-    ours = step(user="ada lovelace")
-    sealed = [first.seal("steps", ours), first.seal("steps", ours), second.seal("steps", ours)]
+    record = step(user="ada lovelace")
+    sealed = [first.seal("steps", record), first.seal("steps", record), second.seal("steps", record)]
     assert len(keys.made) == 1
-    assert len({record["seal_key"] for record in sealed}) == 1
-    assert len({record["sealed"] for record in sealed}) == 3
-    assert all(opened(keys, record)["user"] == "ada lovelace" for record in sealed)
+    assert len({each["seal_key"] for each in sealed}) == 1
+    assert len({each["sealed"] for each in sealed}) == 3
+    assert all(opened(keys, each)["user"] == "ada lovelace" for each in sealed)
     first.seal("steps", step(user="bob hoskins"))
     first.seal("steps", step(user="ada lovelace", tenant="other"))
     assert len({key["subject"] for key in keys.made}) == 3
@@ -118,12 +118,12 @@ def test_a_person_gets_one_key_that_every_reader_finds() -> None:
 
 
 def test_no_topic_is_read_before_a_record_with_a_user() -> None:
-    asked: list[str] = []
+    topics: list[str] = []
     keys = Keys()
     sealer = keys.sealer()
-    sealer._tables = lambda _, topic: asked.append(topic)
+    sealer._tables = lambda _, topic: topics.append(topic)
     sealer.close()
-    assert asked == []
+    assert topics == []
 
 
 def test_a_destroyed_key_leaves_an_erased_record() -> None:
@@ -135,7 +135,7 @@ def test_a_destroyed_key_leaves_an_erased_record() -> None:
     gone = reader.open("steps", WRITER, dict(sealed))
     assert is_erased(gone)
     assert (gone["user"], gone["messages"]) == (None, [])
-    # What happens later is sealed under a new key, as that of anybody.
+    # Later events are sealed under a new key.
     assert opened(keys, writer.seal("steps", step(user="ada")))["user"] == "ada"
     assert len(keys.made) == 2
 

@@ -97,14 +97,14 @@ labels = st.builds(
     ),
     st.lists(
         st.builds(
-            lambda index, tools, error, shown: new_labeled_step(
+            lambda index, tools, error, demonstration: new_labeled_step(
                 step_index=index,
                 event_id="e",
                 reward=0.5,
                 return_to_go=0.5,
                 tool_calls=tools,
                 error=error,
-                demonstration=shown,
+                demonstration=demonstration,
             ),
             st.integers(0, 9),
             st.lists(calls, max_size=2),
@@ -115,7 +115,7 @@ labels = st.builds(
     ),
     st.lists(
         st.builds(
-            lambda said, tools: new_conversation(messages=said, tool_definitions=tools),
+            lambda messages, tools: new_conversation(messages=messages, tool_definitions=tools),
             st.lists(messages, max_size=2),
             st.none() | texts,
         ),
@@ -221,14 +221,14 @@ def test_an_erased_record_is_a_valid_untrainable_record(example: tuple[str, Any]
 
 
 def test_no_personal_text_stays_in_the_clear() -> None:
-    said = new_message(role="user", content=SECRET, reasoning=SECRET)
+    message = new_message(role="user", content=SECRET, reasoning=SECRET)
     made: dict[str, Any] = {
-        "steps": step(user=SECRET, messages=[said], response=said, error=SECRET, prompt_shared_digest=SECRET),
+        "steps": step(user=SECRET, messages=[message], response=message, error=SECRET, prompt_shared_digest=SECRET),
         "feedback": feedback(user=SECRET, category=SECRET, comment=SECRET, demonstration=SECRET),
         "labeled-trajectories": trajectory(
             user=SECRET,
             other_users=[SECRET],
-            conversations=[new_conversation(messages=[said], tool_definitions=SECRET)],
+            conversations=[new_conversation(messages=[message], tool_definitions=SECRET)],
             steps=[
                 new_labeled_step(
                     step_index=0,

@@ -33,7 +33,7 @@ from stepstream.topics.registry_client import RegistryClient, RegistryRefused
 MAGIC = 0
 HEADER = struct.Struct(">bI")
 UNKNOWN_SCHEMA_TTL_S = 30.0
-"""Seconds for which an id that the registry lacks is not asked for again."""
+"""Seconds before the codec asks the registry again for an id that it lacked."""
 _MISMATCH = " do not match "
 """Text of fastavro between a value and the expected type."""
 _QUOTED = re.compile(r"b?'.*'|b?\".*\"", re.DOTALL)
