@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from stepstream.embedded import ports
 
-# tests/ is on pytest's pythonpath (pyproject.toml)
+# `tests/support` is on the `pythonpath` that pyproject.toml gives to pytest.
 pytest_plugins = [
     "progress",
     "stack_fixtures",

@@ -135,7 +135,7 @@ class Run:
 @pytest.fixture
 def run(stack_factory: Callable[..., Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     # Where the fleet finds the environment.
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"), prepend=os.pathsep)
     model = breaking_model(tmp_path / "model")
     stack = stack_factory(
         PROCESSES,

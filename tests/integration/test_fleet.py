@@ -72,7 +72,7 @@ def on_topic(settings: Settings, topic: str, trajectories: set[str]) -> list[Any
     with EventConsumer(settings.kafka, codec(settings.schema_registry.url)) as consumer:
         consumer.follow([topic])
         found = []
-        while not consumer.caught_up():
+        while not consumer.is_caught_up():
             found += [event.record for event in consumer.poll(1000, 0.1) if event.key in trajectories]
     return found
 
@@ -278,7 +278,7 @@ def test_where_outcomes_are_not_the_whole_reward_equal_ones_wait_for_the_learner
 def test_a_task_that_taught_the_learner_nothing_is_passed_over(
     start_fleet: StartFleet, gateway: ServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = str(Path(__file__).parents[1])
+    here = str(Path(__file__).parents[1] / "support")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
     model = f"m-{uuid.uuid4()}"
     fleet = start_fleet(environment="few_tasks:OneTask", curriculum_spacing=4, model=model, concurrency=1)

@@ -16,7 +16,7 @@ from waiting import PATIENCE_S, until
 from stepstream.config import Settings, environment_of
 from stepstream.topics.client import admin_client, client_config
 
-SCRIPT = Path(__file__).parents[1] / "job_worker_process.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "job_worker_process.py"
 PARTITIONS = 3  # odd: dealt out one by one to two workers, partitions of two topics would not match
 
 Start = Callable[..., "subprocess.Popen[str]"]

@@ -1,0 +1,15 @@
+"""An environment that draws one task again and again, for a fleet in a process of its own."""
+
+from collections.abc import Iterator
+from itertools import repeat
+
+from stepstream.services.fleet.environment import Split
+from stepstream.services.fleet.lookup import Lookup
+
+
+class OneTask(Lookup):
+    """The first lookup task of a seed."""
+
+    @classmethod
+    def tasks(cls, seed: int, split: Split) -> Iterator[str]:
+        return repeat(next(super().tasks(seed, split)))

@@ -1,0 +1,109 @@
+"""Provide a gateway process with a scripted worker, on the session's broker and registry, and read its events."""
+
+import atexit
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from scripted_upstream import ScriptedUpstream
+from service_process import ServiceProcess
+from stack_fixtures import changed
+from waiting import PATIENCE_S, until
+
+from stepstream.config import SchemaRegistrySettings, Settings
+from stepstream.crypto.key_ring import sealing_codec
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
+
+Recorded = Callable[..., list[dict[str, Any]]]
+
+
+def gateway_process(settings: Settings, log: Path) -> ServiceProcess:
+    """Return a gateway process with exactly these settings."""
+    url = f"http://127.0.0.1:{settings.gateway.port}/health"
+    return ServiceProcess("stepstream.services.gateway", settings, HttpReady(url), log)
+
+
+def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: Any) -> Settings:
+    """Return settings of a gateway on a free port with one worker, and of a fleet that calls it."""
+    port = free_block(1)
+    gateway = {"port": port, "upstreams": [upstream.url], "upstream_deadline_s": PATIENCE_S} | fields
+    return changed(settings, gateway=gateway, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
+
+
+@cache
+def codec(registry_url: str) -> Codec:
+    """Return the codec shared by all reads of a registry, since each codec holds a connection."""
+    shared = Codec(SchemaRegistrySettings(url=registry_url))
+    atexit.register(shared.close)
+    return shared
+
+
+_opening_codecs: dict[tuple[str, Path], Codec] = {}
+
+
+def opening_codec(settings: Settings) -> Codec:
+    """Return the codec shared by all reads of a stack's sealed records."""
+    key = settings.schema_registry.url, settings.paths.data
+    if key not in _opening_codecs:
+        _opening_codecs[key] = sealing_codec(settings, make_master=False)
+        atexit.register(_opening_codecs[key].close)
+    return _opening_codecs[key]
+
+
+def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int) -> list[Any]:
+    """Wait until a topic has `count` events of a trajectory, and return all of them."""
+    events: list[Any] = []
+
+    def has_all() -> bool:
+        events.clear()
+        # A restarted broker may not lead its partitions yet.
+        with (
+            contextlib.suppress(KafkaException),
+            EventConsumer(settings.kafka, opening_codec(settings)) as consumer,
+        ):
+            consumer.follow([topic])
+            while not consumer.is_caught_up():
+                events.extend(event.record for event in consumer.poll(1000, 0.1) if event.key == trajectory_id)
+        return len(events) >= count
+
+    until(has_all, lambda: f"{len(events)} of {count} events of {trajectory_id} on {topic}")
+    return events
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    """The gateway's only worker."""
+    with ScriptedUpstream() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def gateway_fields() -> dict[str, Any]:
+    """Additional settings of the gateway; a module overrides this fixture to change them."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    registry_settings: Settings,
+    upstream: ScriptedUpstream,
+    gateway_fields: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ServiceProcess]:
+    """A running gateway, shared by the tests of a module."""
+    settings = gateway_settings(registry_settings, upstream, **gateway_fields)
+    with gateway_process(settings, tmp_path_factory.mktemp("gateway") / "gateway.log") as process:
+        yield process
+
+
+@pytest.fixture
+def recorded(gateway: ServiceProcess) -> Recorded:
+    """`recorded(topic, trajectory_id, count)` waits for `count` events and returns them."""
+    return lambda topic, trajectory_id, count=1: read_topic(gateway.settings, topic, trajectory_id, count)

@@ -1,0 +1,92 @@
+"""The label job over one partition, under rules that a test sets by hand."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fold_harness import FoldRun, MemoryChanges, MemoryState
+from stream_records import make_ending, make_steps
+
+from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
+from stepstream.jobs.labels import JOB
+from stepstream.jobs.labels.fold import LabelFold
+from stepstream.jobs.rewards.spec import RewardSpec
+from stepstream.jobs.rewards.spec_lookup import FixedSpec
+from stepstream.jobs.runtime.outputs import Outputs
+from stepstream.jobs.runtime.record import Record
+from stepstream.topics.events import Consent, new_governance
+from stepstream.topics.ids import derived_id
+
+STEPS, FEEDBACK, LABELS = "governed-steps", "governed-feedback", "labeled-trajectories"
+NOW_MS = 1_760_000_100_000
+
+
+class SaidRules:
+    """Rules by hand."""
+
+    def __init__(self) -> None:
+        self.said = TrajectoryPolicy()
+        self.users: dict[str, Consent] = {}
+        self.erased: set[str] = set()
+        self.changes = 0
+        self.asked = 0
+
+    def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
+        self.asked += 1
+        levels: list[Consent] = [self.users.get(user, "train") for user in users]
+        consent = min([self.said.consent, *levels], key=["none", "analyse", "train"].index)
+        return replace(self.said, consent=consent, erased=bool(self.erased & set(users)))
+
+    def fingerprint(self) -> int:
+        return self.changes
+
+    def change(self, **users: Consent) -> None:
+        self.users |= users
+        self.changes += 1
+
+    def erase(self, user: str) -> None:
+        self.erased.add(user)
+        self.changes += 1
+
+
+class Run(FoldRun):
+    """The label job over one partition, under rules."""
+
+    def __init__(self, rules: SaidRules | None = None, state: MemoryState | None = None) -> None:
+        self.rules = rules or SaidRules()
+        super().__init__(JOB, None, state or MemoryState())  # type: ignore[arg-type]
+        self.restart()
+
+    def restart(self) -> None:
+        limits: dict[str, Any] = {"idle_timeout_s": 600.0, "end_grace_s": 30.0, "keep_days": 30}
+        self.fold = LabelFold(self.state, FixedSpec(RewardSpec()), self.codec, self.rules, **limits)  # type: ignore[arg-type]
+
+    def labels(self, *events: tuple[str, Any]) -> list[Any]:
+        return [e for t, _, e in self.feed([self.record(topic, event) for topic, event in events]) if t == LABELS]
+
+    def later(self) -> list[Any]:
+        """What ticks publish until nothing is to be looked at any more."""
+        found = []
+        for _ in range(20):
+            found += [e for topic, _, e in self.tick(NOW_MS) if topic == LABELS]
+        return found
+
+    def silently(self, records: list[Record]) -> None:
+        changes, out = MemoryChanges(self.state), Outputs(JOB, self.codec, lambda call: call())  # type: ignore[arg-type]
+        out.replaying = True
+        for record in records:
+            self.fold.apply(record, self.codec.decode(record.topic, record.value), changes, out)
+        self.fold.end_batch(changes, out)
+        self.state.write(changes)
+
+
+def governed(record: Any, version: int = 0, **governance: Any) -> Any:
+    source = record["event_id"]
+    stamp = {"source_event_id": source, "job": "govern@1", "policy_version": version, "trainable": True} | governance
+    origin = (source, version) if version else (source,)
+    return {**record, "event_id": derived_id("govern@1", *origin), "governed": new_governance(**stamp)}
+
+
+def whole(name: str, **fields: Any) -> list[tuple[str, Any]]:
+    steps = [(STEPS, governed(step)) for step in make_steps(name, 3, **fields)]
+    return [*steps, (FEEDBACK, governed(make_ending(name, 3)))]

@@ -1,0 +1,17 @@
+"""Watches how large tensors become."""
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes, in elements."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(each, Tensor):
+                self.elements = max(self.elements, each.numel())
+        return found

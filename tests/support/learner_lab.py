@@ -1,0 +1,121 @@
+"""A model of its own on a shared broker, its learner as a process, and agents' labelled trajectories."""
+
+import urllib.request
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from labelled_records import group_of, labelled, tiny_model
+from sample_records import checkpoint
+from service_process import ServiceProcess
+from stack_fixtures import changed
+from waiting import until
+
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady
+from stepstream.learner.lineage import Versions, read_versions
+from stepstream.topics.codec import Codec
+from stepstream.topics.consumer import EventConsumer
+from stepstream.topics.producer import EventProducer
+
+SIZE, GROUPS, UPDATES = 3, 2, 2
+PER_VERSION = GROUPS * UPDATES
+"""Groups in one version."""
+
+
+class Lab:
+    """Everything around one learner."""
+
+    def __init__(self, settings: Settings, data: Path, under: Sequence[str] = ()) -> None:
+        """The learner is not started; `under` are arguments to Python before its module, as those of a launcher."""
+        self.model = f"m{uuid.uuid4().hex[:8]}"
+        port = free_block(1)
+        self.settings = changed(
+            settings,
+            learner={
+                "model": self.model,
+                "checkpoints": str(data / "checkpoints"),
+                "group_size": SIZE,
+                "groups_per_update": GROUPS,
+                "updates_per_checkpoint": UPDATES,
+                "staleness_bound": 1000,
+                "group_wait_s": 600.0,
+            },
+            metrics={"host": "127.0.0.1", "port": port},
+        )
+        self.base = tiny_model(data / "base")
+        self.log = data / "learner.log"
+        ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
+        self.learner = ServiceProcess("stepstream.learner", self.settings, ready, self.log, under=under)
+        self._codec = Codec(settings.schema_registry)
+        self._producer = EventProducer(settings.kafka, self._codec, "test")
+
+    def close(self) -> None:
+        self._codec.close()
+
+    def produce(self, *groups: str, size: int = SIZE, **fields: Any) -> None:
+        for group in groups:
+            for record in group_of(group, size, model=self.model, **fields):
+                self._producer.send("labeled-trajectories", f"{self.model}/{group}", record)
+        self._producer.flush()
+
+    def produce_bytes(self, value: bytes) -> None:
+        record = labelled("bad", 0, 1.0)
+        self._producer.send_encoded("labeled-trajectories", self.model, value, record)
+        self._producer.flush()
+
+    def publish(self, **fields: Any) -> None:
+        record = checkpoint(model=self.model, **fields)
+        self._producer.send("checkpoints", f"{self.model}@{record['version']}", record)
+        self._producer.flush()
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.settings.metrics.port}/metrics") as answer:
+            return str(answer.read(), "utf-8")
+
+    def series(self) -> dict[str, float]:
+        """The learner's own metrics, by name and labels."""
+        lines = [line.rsplit(" ", 1) for line in self.metrics().splitlines() if line.startswith("stepstream_learner_")]
+        return {name: float(value) for name, value in lines}
+
+    def versions(self) -> Versions:
+        return read_versions(self.settings.kafka, self._codec)
+
+    def newest(self) -> int:
+        newest = self.versions().newest(self.model)
+        return -1 if newest is None else newest["version"]
+
+    def wait_for(self, version: int) -> None:
+        def published() -> bool:
+            assert self.learner.status is None, self.learner.said
+            return self.newest() >= version
+
+        until(published, f"version {version}")
+
+    def trained(self, version: int) -> list[tuple[int, int]]:
+        versions = self.versions()
+        return [
+            place
+            for each in versions.lineage(versions.get(self.model, version))
+            for update in each["inputs"]
+            for place in zip(update["partitions"], update["offsets"], strict=True)
+        ]
+
+    def records(self, topic: str) -> dict[tuple[int, int], Any]:
+        found: dict[tuple[int, int], Any] = {}
+        with EventConsumer(self.settings.kafka, self._codec) as consumer:
+            consumer.follow([topic])
+            while not consumer.is_caught_up():
+                found |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
+        return found
+
+    def folded(self, topic: str) -> list[Any]:
+        """The records about this model, each event once."""
+        found = {record["event_id"]: record for record in self.records(topic).values()}
+        return [record for record in found.values() if record["model"] == self.model]
+
+    def cli(self, command: Any, *arguments: str) -> Any:
+        return CliRunner().invoke(command, arguments, env=environment_of(self.settings))

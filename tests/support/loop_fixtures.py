@@ -1,0 +1,44 @@
+"""Fixtures of whole-loop tests: a base model made once, and the demo's settings on ports and data of their own."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stack_fixtures import changed, unhurried
+
+from stepstream.config import Settings
+from stepstream.demo.base import prepare
+from stepstream.demo.configuration import demo_settings, fresh_run
+from stepstream.embedded.addresses import isolated
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's warm-started model; it takes half a minute, so whoever runs beside this session gets the same one."""
+    data = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        data = data.parent
+    settings = demo_settings()
+    with (data / "base-model.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return prepare(settings.model_copy(update={"paths": settings.paths.model_copy(update={"data": data})}))
+
+
+@pytest.fixture
+def loop_settings(
+    base_model: Path, base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path
+) -> Settings:
+    """Settings of a whole loop that publishes `base_model` as its root."""
+    return with_topics(loop_of(base_model, base_settings, tmp_path))
+
+
+def loop_of(base_model: Path, base_settings: Settings, folder: Path) -> Settings:
+    """The same for a module's loop, whose data is in a folder of its own."""
+    return changed(
+        unhurried(isolated(fresh_run(demo_settings()), folder / "loop")),
+        stack={"base_model": str(base_model)},
+        fleet={"ledger": folder / "ledger.jsonl"},
+        broker={"home": base_settings.broker.home},
+    )

@@ -1,0 +1,39 @@
+"""Short trainings, as ranks do them."""
+
+from pathlib import Path
+from typing import Any
+
+from labelled_records import attempt, group_of
+
+from stepstream.config import LearnerSettings
+from stepstream.learner.model.checkpoint import write_version
+from stepstream.learner.training.trainer import Trainer
+
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {"kl_weight": 0.1, "advantage": "ppo_gae"},
+    "adapters": {"lora_rank": 4, "kl_weight": 0.1, "advantage": "hcapo"},
+    "preferences": {"objective": "dpo", "activation_checkpointing": True, "precision": "bfloat16"},
+}
+
+
+def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int, ...]) -> list[dict[str, float]]:
+    """Trains from one folder into another, of the lineage of `root`; the figures of each update."""
+    # So little a forward pass that the last round of each step leaves ranks without one.
+    config = LearnerSettings.model_validate(
+        {"warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]}
+    )
+    trainer = Trainer(folder, config, root)
+    figures = [
+        trainer.update(n, [[attempt(record) for record in group_of(f"{n}/{g}", 5)] for g in range(3)], version=1)
+        for n in updates
+    ]
+    snapshot = trainer.snapshot()
+    if snapshot.weights:
+        write_version(snapshot, folder, target)
+    return figures
+
+
+def learn_all(version: int, data: Path, parent: str, target: str) -> list[list[dict[str, float]]]:
+    """Trains each kind of model from DATA/KIND/PARENT into DATA/KIND/TARGET, as the two updates of a version."""
+    updates = (2 * version - 1, 2 * version)
+    return [learn(kind, data / kind / parent, data / kind / target, data / kind / "0", updates) for kind in KINDS]

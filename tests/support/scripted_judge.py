@@ -1,0 +1,51 @@
+"""A judge on the network that says what it is told to."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import orjson
+
+
+def reply(content: Any) -> bytes:
+    """A reply of the chat API with this text."""
+    return orjson.dumps({"choices": [{"message": {"content": content}}]})
+
+
+@contextmanager
+def served(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[Any]]]:
+    """Gives (base address, what was asked: path, authorization, body); the last answer is given again and again."""
+    left = list(answers)
+    with answering(lambda body: left.pop(0) if len(left) > 1 else left[0]) as judge:
+        yield judge
+
+
+@contextmanager
+def answering(answer: Callable[[Any], tuple[int, bytes]]) -> Iterator[tuple[str, list[Any]]]:
+    """As `served`, by a judge that answers a body as a function says."""
+    seen: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            seen.append((self.path, self.headers.get("authorization"), orjson.loads(body)))
+            status, content = answer(seen[-1][2])
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

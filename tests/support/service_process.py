@@ -1,0 +1,126 @@
+"""Processes of Stepstream, each real, that a test may kill and start again."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+from waiting import PATIENCE_S, until
+
+from stepstream.config import Settings, environment_of
+from stepstream.embedded.ports import free_block
+from stepstream.embedded.ready import HttpReady, KafkaReady
+
+
+class ServiceProcess:
+    """`python -m MODULE` with exactly these settings; as a context manager it is ready inside and gone after."""
+
+    def __init__(
+        self, module: str, settings: Settings, ready: Callable[[], bool], log: Path, *, under: Sequence[str] = ()
+    ) -> None:
+        """Not started yet; `under` are arguments to Python before `-m MODULE`, as those of a launcher."""
+        self.settings = settings
+        self._under = under
+        self._module = module
+        self._ready = ready
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Starts it without waiting."""
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                [sys.executable, *self._under, "-m", self._module],
+                env={**os.environ, **environment_of(self.settings)},
+                stdout=sink,
+                stderr=sink,
+            )
+
+    def start(self) -> None:
+        """Starts it and waits until it is ready."""
+        self.launch()
+
+        def ready() -> bool:
+            assert self.status is None, f"{self._module} ended:\n{self.said}"
+            return self._ready()
+
+        until(ready, lambda: f"{self._module} did not start:\n{self.said}")
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    @property
+    def said(self) -> str:
+        """Its log."""
+        return self._log.read_text()
+
+    def family(self) -> list[psutil.Process]:
+        """The processes that it started."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on where `pause` stopped it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self._module} did not stop:\n{self.said}") from None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.status is None:
+            self.stop()
+
+
+def registry(settings: Settings, log: Path) -> ServiceProcess:
+    """A schema registry on a port of its own, over the broker of the settings."""
+    port = free_block(1)
+    url = f"http://127.0.0.1:{port}"
+    settings = settings.model_copy(
+        update={
+            "registry": settings.registry.model_copy(update={"host": "127.0.0.1", "port": port}),
+            "schema_registry": settings.schema_registry.model_copy(update={"url": url}),
+        }
+    )
+    return ServiceProcess("stepstream.services.registry", settings, HttpReady(f"{url}/subjects"), log)
+
+
+def broker(settings: Settings, log: Path) -> ServiceProcess:
+    """A broker with exactly these settings (see `stepstream.embedded.addresses.isolated`)."""
+    return ServiceProcess("stepstream.embedded.broker", settings, KafkaReady(settings.kafka), log)

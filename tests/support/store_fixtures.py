@@ -1,0 +1,101 @@
+"""Fixtures of the embedded store: the real process on a free port, to share or to kill."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from waiting import PATIENCE_S, until
+
+from stepstream.config import Settings, environment_of, load
+from stepstream.embedded.ports import free_block
+
+
+@dataclass
+class StoreProcess:
+    """A store of its own, as a process that a test may kill and start again on the same data."""
+
+    settings: Settings
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return self.settings.clickhouse.url
+
+    def start(self) -> None:
+        env = {**os.environ, **environment_of(self.settings)}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "stepstream.services.store"], env=env, stderr=log, stdout=log
+            )
+        try:
+            until(self._starts, lambda: f"the store did not start:\n{self.log.read_text()}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"the store did not stop:\n{self.log.read_text()}")
+
+    def _starts(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the store ended:\n{self.log.read_text()}"
+        return self._answers()
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/ping", timeout=5) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def store_process(folder: Path, **clickhouse: str) -> StoreProcess:
+    """A store that is not started yet, on a free port, with its data in `folder`."""
+    port = free_block(1)
+    environment = {
+        "STEPSTREAM_PATHS_DATA": str(folder),
+        "STEPSTREAM_STORE_PORT": str(port),
+        "STEPSTREAM_CLICKHOUSE_URL": f"http://127.0.0.1:{port}",
+        **{f"STEPSTREAM_CLICKHOUSE_{name}".upper(): value for name, value in clickhouse.items()},
+    }
+    return StoreProcess(load(environment), folder / "store.log")
+
+
+@pytest.fixture
+def own_store(tmp_path: Path) -> Iterator[StoreProcess]:
+    """A store for one test, started; the test may kill and restart it."""
+    store = store_process(tmp_path)
+    store.start()
+    yield store
+    if store.process is not None and store.process.poll() is None:
+        store.stop()
+
+
+@pytest.fixture(scope="session")
+def store_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Settings that point at a running store, shared by the session: use a database of your own."""
+    store = store_process(tmp_path_factory.mktemp("store"))
+    store.start()
+    yield store.settings
+    store.stop()
