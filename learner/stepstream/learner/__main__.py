@@ -1,4 +1,4 @@
-"""`python -m stepstream.learner`: the learner as a process; under torchrun, as one of the ranks that train together."""
+"""Run the learner as a process (`python -m stepstream.learner`); under torchrun, as one of several ranks."""
 
 import os
 
@@ -7,18 +7,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from stepstream.config import Settings
 from stepstream.core.process import Stop, run
 from stepstream.learner import learner
-from stepstream.learner.model.distributed import joined
-from stepstream.learner.training.rank_zero import dismiss, follow
+from stepstream.learner.model.distributed import join_ranks
+from stepstream.learner.training.rank_zero import end_followers, follow
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Trains until `stop`, which rank 0 alone heeds: it finishes what the ranks do together, and then tells them."""
-    with joined() as ranks:
+    """Train until `stop`. Only rank 0 reacts to it: it finishes the current work of all ranks, then ends them."""
+    with join_ranks() as ranks:
         if ranks.rank:
             follow()
         else:
             learner.main(settings, stop)
-            dismiss()
+            end_followers()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the learner decides about trajectories, and its updates, as events. Pure.
+"""Build the events of the learner's decisions about trajectories and of its updates. Pure.
 
-The same decision about the same record has the same id, so that a learner that reads records again after a crash says
-nothing new about them.
+The same decision about the same record has the same id. A learner that reads records again after a crash repeats
+events, and consumers recognise them as duplicates.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,6 @@ from stepstream.topics.events import LagFigures, LearnerUpdate, TrainingDecision
 from stepstream.topics.events import new_training_decision as new
 from stepstream.topics.ids import derived_id, now_us
 
-DECISIONS, UPDATES = "training-decisions", "learner-updates"
 TRAINED, DROPPED = "trained", "dropped"
 GIVEN_UP = "group_incomplete"
 
@@ -30,25 +29,25 @@ class Use:
     learner_version: int
     """Version that it trained from."""
     checkpoint_version: int
-    """Version that it is part of."""
+    """Version that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Writes the events of one lineage."""
+    """Builds the events of one lineage."""
 
     model: str
     root: int
 
-    def dropped(self, fate: Drop, version: int) -> TrainingDecision:
-        """An attempt was let go of by a learner that trains from `version`."""
-        decision = self._about(fate.attempt, version, DROPPED, fate.reason)
-        decision["reason"] = fate.reason
-        decision["trained_revision"] = fate.trained_revision
+    def dropped(self, drop: Drop, version: int) -> TrainingDecision:
+        """Return the decision of a learner that trains from `version` to drop an attempt."""
+        decision = self._about(drop.attempt, version, DROPPED, drop.reason)
+        decision["reason"] = drop.reason
+        decision["trained_revision"] = drop.trained_revision
         return decision
 
     def trained(self, attempt: Attempt, use: Use) -> TrainingDecision:
-        """An attempt is part of a published version."""
+        """Return the decision that an attempt is part of a published version."""
         decision = self._about(attempt, use.learner_version, TRAINED, str(use.update))
         decision["update"] = use.update
         decision["checkpoint_version"] = use.checkpoint_version
@@ -64,10 +63,20 @@ class Decider:
         dropped: Mapping[str, int],
         seconds: Mapping[str, float],
     ) -> LearnerUpdate:
-        """An update was done; `dropped` and `seconds` are since the one before."""
-        places = [part for group in groups for attempt in group for part in attempt.place]
+        """Return the event of one update.
+
+        Args:
+            number: of the update since the root.
+            version: version that it trained from.
+            groups: attempts that it trained on.
+            figures: figures of the update, by name.
+            lags: figures by staleness.
+            dropped: attempts dropped since the previous update, by reason.
+            seconds: time since the previous update, by activity.
+        """
+        positions = [part for group in groups for attempt in group for part in attempt.position]
         return new_learner_update(
-            event_id=derived_id(JOB, self.model, self.root, "update", number, version, *places),
+            event_id=derived_id(JOB, self.model, self.root, "update", number, version, *positions),
             occurred_at_us=now_us(),
             model=self.model,
             root=self.root,
@@ -82,17 +91,17 @@ class Decider:
             job=JOB,
         )
 
-    def given_up(self, decisions: Iterable[Mapping[str, Any]]) -> Iterator[AbandonedGroup]:
-        """Of decisions that were read from the log, the attempts of groups that this lineage gave up."""
+    def abandoned_attempts(self, decisions: Iterable[Mapping[str, Any]]) -> Iterator[AbandonedGroup]:
+        """Yield, from decisions read from the log, the attempts of groups that this lineage closed as incomplete."""
         for decision in decisions:
-            ours = (decision["model"], decision["root"], decision["reason"]) == (self.model, self.root, GIVEN_UP)
-            if ours and decision["group_id"] is not None:
+            is_own = (decision["model"], decision["root"], decision["reason"]) == (self.model, self.root, GIVEN_UP)
+            if is_own and decision["group_id"] is not None:
                 freshest = decision["learner_version"] - (decision["staleness"] or 0)
                 key = group_key(decision["tenant"], decision["group_id"])
                 yield AbandonedGroup(key, decision["trajectory_id"], decision["revision"], freshest)
 
     def _about(self, attempt: Attempt, version: int, outcome: str, config: str) -> TrainingDecision:
-        partition, offset = attempt.place
+        partition, offset = attempt.position
         return new(
             event_id=derived_id(JOB, self.model, self.root, partition, offset, outcome, config),
             occurred_at_us=now_us(),

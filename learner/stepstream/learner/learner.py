@@ -1,7 +1,7 @@
-"""The learner's shell: follows the newest version of its model, trains on what its agents did, publishes the next.
+"""Run the learner: follow the newest version of its model, train on labelled trajectories, publish the next version.
 
-All state is in checkpoints and in the log: after a crash at any point it continues from the last published version,
-trains on nothing twice within a lineage, and has lost only what was not published.
+All state is in checkpoints and in the log. After a crash at any point the learner continues from the last published
+version, trains on nothing twice within a lineage and loses only unpublished updates.
 """
 
 import logging
@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stepstream.config import Settings
 from stepstream.core.process import Fatal, Stop, serve_metrics
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.jobs.runtime.retry import Cancelled
 from stepstream.learner import SOURCE, metrics
 from stepstream.learner.data.attempt import Attempt, LogPosition
@@ -27,9 +27,10 @@ from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, rea
 from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, verify
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.publish import INPUT, publish_version, send, settle
+from stepstream.learner.publish import flush_producer, publish_version, send
 from stepstream.learner.reporter import BackgroundSender, Reporter
 from stepstream.learner.training.rank_zero import trainer_for
+from stepstream.topics.catalogue import DEAD_LETTERS, LABELED_TRAJECTORIES
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
@@ -38,27 +39,27 @@ from stepstream.topics.producer import EventProducer
 
 log = logging.getLogger(__name__)
 
-_WAITS, _WAIT_S = 5, 0.02
-"""How often, and for how many seconds at once, records are waited for before groups are looked at again."""
+_POLLS, _POLL_S = 5, 0.02
+"""Number of reads, and seconds that each waits for records, before groups are checked again."""
 
 
 def main(settings: Settings, stop: Stop) -> None:
-    """Runs until `stop`.
+    """Train until `stop` is set.
 
     Raises:
-        Fatal: a fault that it cannot mend: a checkpoint's files are not what was published, topics are missing,
-            another learner trains the same model.
+        Fatal: a checkpoint's files differ from the published ones, a topic is missing, another learner trains the same
+            model, or the model cannot be trained.
     """
     serve_metrics(settings.metrics)
     wait_for_kafka(settings.kafka, lambda: bool(stop))
-    codec = codec_of(settings)
+    codec = sealing_codec(settings)
     producer = EventProducer(settings.kafka, codec, SOURCE, linger_ms=0)
-    outbox = BackgroundSender(settings.kafka, codec, stop)
+    sender = BackgroundSender(settings.kafka, codec, stop)
     try:
         while not stop:
             versions = _wait_for_version(settings, codec, stop)
             if versions is not None:
-                _Lineage(settings, codec, producer, outbox, versions, stop).train()
+                _Lineage(settings, codec, producer, sender, versions, stop).train()
     except (CheckpointFault, CannotTrain, UnknownVersion) as error:
         raise Fatal(str(error)) from error
     except KafkaException as error:
@@ -66,34 +67,34 @@ def main(settings: Settings, stop: Stop) -> None:
             raise Fatal(f"a topic is missing ({error.args[0].str()}): run `stepstream topics apply`") from error
         raise
     except Cancelled:
-        return  # asked to stop while the broker was away
+        return  # stopped while the broker was unavailable
     finally:
-        outbox.close()
+        sender.close()
 
 
 def _wait_for_version(settings: Settings, codec: Codec, stop: Stop) -> Versions | None:
-    """The versions as soon as there is one of our model; None when asked to stop."""
-    model, told = settings.learner.model, False
+    """Wait until the configured model has a version and return all versions; None if `stop` is set first."""
+    model, logged = settings.learner.model, False
     while not stop:
         versions = read_versions(settings.kafka, codec)
         if versions.newest(model) is not None:
             return versions
-        if not told:
+        if not logged:
             log.info("waiting for a first version of '%s': publish one with `stepstream models publish`", model)
-            told = True
+            logged = True
         stop.wait(0.5)
     return None
 
 
 class _Lineage:
-    """Training one lineage from its newest version on, until asked to stop or until a new root is published."""
+    """The training of one lineage, from its newest version until `stop` is set or a new root is published."""
 
     def __init__(
         self,
         settings: Settings,
         codec: Codec,
         producer: EventProducer,
-        outbox: BackgroundSender,
+        sender: BackgroundSender,
         versions: Versions,
         stop: Stop,
     ) -> None:
@@ -109,15 +110,15 @@ class _Lineage:
         self._uses = uses_of(line, start)
         self._check_log(self._uses)
         decider = Decider(self._config.model, root)
-        needs = requirements_of(self._config)
-        # What was given up by a learner of an older version is stale by now, whatever comes, if that matters.
-        oldest = min(self._config.staleness_bound, len(line) - 1) if needs.fresh else -1
-        since = line[oldest]["occurred_at_us"]
-        given_up = decider.given_up(read_decisions(settings.kafka, codec, since, stop))
-        self._journal = Reporter(decider, outbox)
+        requirements = requirements_of(self._config)
+        # Older decisions are skipped if attempts must be fresh: their groups exceed `staleness_bound`.
+        oldest = min(self._config.staleness_bound, len(line) - 1) if requirements.fresh else -1
+        since_us = line[oldest]["occurred_at_us"]
+        abandoned = decider.abandoned_attempts(read_decisions(settings.kafka, codec, since_us, stop))
+        self._reporter = Reporter(decider, sender)
         self._trainer = trainer_for(self._folder, self._config, reference_folder(line[-1], self._config))
-        self._inputs: list[UpdateInput] = []
-        self._figures: list[dict[str, float]] = []
+        self._updates: list[UpdateInput] = []
+        self._update_figures: list[dict[str, float]] = []
         self._buffer = ReplayBuffer(
             group_size=self._config.group_size,
             wait_s=self._config.group_wait_s,
@@ -125,12 +126,12 @@ class _Lineage:
             root=root,
             version=self._base["version"],
             positions=start,
-            trained=(place for place, uses in self._uses.items() for _ in uses),
-            given_up=given_up,
+            trained=(position for position, uses in self._uses.items() for _ in uses),
+            abandoned=abandoned,
             reuse=self._config.reuse,
-            choice=sampler_of(self._config),
-            lesson=learning_signal_of(self._config),
-            needs=needs,
+            sampler=sampler_of(self._config),
+            signal=learning_signal_of(self._config),
+            requirements=requirements,
         )
         metrics.VERSION.set(self._base["version"])
         log.info(
@@ -139,105 +140,114 @@ class _Lineage:
         )  # fmt: skip
 
     def train(self) -> None:
-        """Runs until asked to stop or until a newer lineage has begun."""
+        """Read, update and publish until `stop` is set or a newer lineage begins."""
         limits = self._trainer.limits(self._config.model)
         with closing(Reader(self._settings.kafka, self._codec, limits, offsets_of(self._base))) as reader:
             while not self._stop:
-                if self._take_in(reader):
+                if self._read_arrivals(reader):
                     return
-                with self._journal.time("fold"):
+                with self._reporter.time("fold"):
                     groups = self._buffer.take(self._config.groups_per_update, self._next_update())
                 if groups is not None:
                     self._update(groups)
-                    if len(self._inputs) >= self._config.updates_per_checkpoint:
+                    if len(self._updates) >= self._config.updates_per_checkpoint:
                         self._publish()
 
     def _next_update(self) -> int:
-        return self._base["updates"] + len(self._inputs) + 1
+        return self._base["updates"] + len(self._updates) + 1
 
-    def _take_in(self, reader: Reader) -> bool:
-        """Folds what has been read, waiting a little if nothing was; True if a new root has been published."""
+    def _read_arrivals(self, reader: Reader) -> bool:
+        """Fold the records read so far; wait briefly if there are none and no group is ready.
+
+        Returns:
+            True if a new root was published.
+        """
         arrivals = reader.next(0.0)
         if not arrivals and not self._buffer.has(self._config.groups_per_update, self._next_update()):
             arrivals = self._wait(reader)
-        with self._journal.time("fold"):
+        with self._reporter.time("fold"):
             while arrivals:
                 for arrival in arrivals:
                     if self._fold(arrival):
                         return True
                 arrivals = reader.next(0.0)
-            self._buffer.give_up(time.monotonic())
+            self._buffer.expire_groups(time.monotonic())
             self._count()
         return False
 
     def _wait(self, reader: Reader) -> list[Arrival]:
-        """What comes within a moment. While the log has more than the reader hands over, the reader is waited for."""
-        for _ in range(_WAITS):
-            with self._journal.time("read" if reader.is_behind() else "wait"):
-                arrivals = reader.next(_WAIT_S)
+        """Return the next records, or none after a tenth of a second."""
+        for _ in range(_POLLS):
+            # While the log has more records, the learner waits for the reader, not for agents.
+            with self._reporter.time("read" if reader.is_behind() else "wait"):
+                arrivals = reader.next(_POLL_S)
             if arrivals:
                 return arrivals
         return []
 
     def _fold(self, arrival: Arrival) -> bool:
-        """Folds one record; True if it is a new root."""
+        """Fold one record; return True if it is a new root."""
         if arrival.checkpoint is not None:
             return self._is_new_root(arrival.checkpoint)
-        if arrival.refusal is not None:
-            self._refuse(arrival.refusal)
+        if arrival.dead_letter is not None:
+            self._send_dead_letter(arrival.dead_letter)
         if arrival.attempt is not None:
             metrics.READ.inc()
-            # A crash may have come between the version and the decisions that tell what is in it.
-            self._journal.trained([arrival.attempt], self._uses.pop(arrival.place, []))
+            # A crash may have come between the version and its decisions: send them again.
+            self._reporter.report_trained([arrival.attempt], self._uses.pop(arrival.position, []))
             self._buffer.add(arrival.attempt, time.monotonic())
-        elif arrival.refusal is not None:
-            self._buffer.see(arrival.place)
+        elif arrival.dead_letter is not None:
+            self._buffer.mark_read(arrival.position)
         return False
 
     def _is_new_root(self, checkpoint: Checkpoint) -> bool:
-        """Whether to leave this lineage for a newer one."""
+        """Return True if the checkpoint begins a newer lineage of the model.
+
+        Raises:
+            Fatal: another learner continued this lineage.
+        """
         if checkpoint["model"] != self._config.model or checkpoint["version"] <= self._base["version"]:
             return False
         name = f"{checkpoint['model']}@{checkpoint['version']}"
         if checkpoint["parent_version"] is None:
-            log.info("%s begins a new lineage: leaving %d", name, self._base["version"])
+            log.info("%s begins a new lineage: training ends at version %d", name, self._base["version"])
             return True
-        raise Fatal(f"{name} was published by another learner: run one learner for a model")
+        raise Fatal(f"another learner published {name}: run only one learner per model")
 
     def _update(self, groups: list[list[Attempt]]) -> None:
         version, number = self._base["version"], self._next_update()
         attempts = [attempt for group in groups for attempt in group]
-        with self._journal.time("train"):
+        with self._reporter.time("train"):
             figures = self._trainer.update(number, groups, version)
-        self._inputs.append(
+        self._updates.append(
             new_update_input(
                 update=number,
-                partitions=[attempt.place[0] for attempt in attempts],
-                offsets=[attempt.place[1] for attempt in attempts],
+                partitions=[attempt.position[0] for attempt in attempts],
+                offsets=[attempt.position[1] for attempt in attempts],
             )
         )
-        self._figures.append(figures)
-        self._journal.updated(number, version, groups, figures, self._trainer.lags)
+        self._update_figures.append(figures)
+        self._reporter.report_update(number, version, groups, figures, self._trainer.lags)
 
     def _publish(self) -> None:
-        with self._journal.time("publish"):
-            # What was decided and refused is durable before offsets pass the records.
-            self._journal.flush()
-            settle(self._producer, self._stop)
+        with self._reporter.time("publish"):
+            # Decisions and dead letters must be durable before the resume offsets pass their records.
+            self._reporter.flush()
+            flush_producer(self._producer, self._stop)
             self._base = publish_version(
                 self._settings,
                 self._producer,
                 self._trainer,
                 self._base,
                 self._folder,
-                inputs=self._inputs,
+                inputs=self._updates,
                 resume_offsets=self._buffer.resume_offsets(),
-                metrics=_summary(self._figures),
+                metrics=_summary(self._update_figures),
                 stop=self._stop,
             )
         self._folder = folder_of(self._base["uri"])
-        self._inputs, self._figures = [], []
-        self._journal.published(self._base["version"])
+        self._updates, self._update_figures = [], []
+        self._reporter.report_published(self._base["version"])
         self._buffer.advance(self._base["version"])
         self._count()
         figures = self._base["metrics"]
@@ -248,34 +258,38 @@ class _Lineage:
             figures["clip_share"], figures["effective_share"],
         )  # fmt: skip
 
-    def _refuse(self, refusal: DeadLetter) -> None:
-        """Queues a dead letter; it is durable before the next version's offsets pass the record."""
-        log.warning("dead letter, offset %d: %s: %s", refusal["offset"], refusal["error"], refusal["reason"])
-        metrics.REFUSED.labels(refusal["error"]).inc()
-        send(self._producer, "dead-letters", (refusal["key"] or b"").decode(), refusal, self._stop)
+    def _send_dead_letter(self, letter: DeadLetter) -> None:
+        """Queue a dead letter; `_publish` makes it durable before the resume offsets pass the record."""
+        log.warning("dead letter, offset %d: %s: %s", letter["offset"], letter["error"], letter["reason"])
+        metrics.DEAD_LETTERS.labels(letter["error"]).inc()
+        send(self._producer, DEAD_LETTERS, (letter["key"] or b"").decode(), letter, self._stop)
         self._producer.poll()
 
     def _count(self) -> None:
-        self._journal.let_go(self._buffer.fates(), self._base["version"])
+        self._reporter.report_dropped(self._buffer.take_drops(), self._base["version"])
         metrics.DUPLICATES.inc(self._buffer.dropped.pop("duplicate", 0))
         metrics.READY.set(self._buffer.ready())
         metrics.WAITING.set(self._buffer.waiting())
 
     def _check_log(self, trained: Iterable[LogPosition]) -> None:
-        """What the lineage trained on must be in this log, or the addresses are wrong."""
+        """Check that the log contains the records that the lineage trained on.
+
+        Raises:
+            Fatal: it does not, so the configured cluster is another one.
+        """
         with EventConsumer(self._settings.kafka, self._codec) as consumer:
-            ends = consumer.end_offsets(INPUT)
-        beyond = [place for place in trained if place[1] >= ends.get(place[0], 0)]
-        if beyond:
-            name = f"{self._base['model']}@{self._base['version']}"
+            ends = consumer.end_offsets(LABELED_TRAJECTORIES)
+        missing = [position for position in trained if position[1] >= ends.get(position[0], 0)]
+        if missing:
+            name, (partition, offset) = f"{self._base['model']}@{self._base['version']}", missing[0]
             raise Fatal(
-                f"{name} was trained on {INPUT} partition {beyond[0][0]} offset {beyond[0][1]}, which this cluster "
-                "does not have: is STEPSTREAM_KAFKA_BOOTSTRAP right, or was the topic made anew?"
+                f"{name} was trained on {LABELED_TRAJECTORIES} partition {partition} offset {offset}, which this "
+                "cluster does not have: check STEPSTREAM_KAFKA_BOOTSTRAP and whether the topic was recreated"
             )
 
 
 def _summary(figures: list[dict[str, float]]) -> dict[str, float]:
-    """Figures of several updates as one: means, maxima of what ends in `_max`, sums of counts."""
+    """Combine the figures of several updates: maxima of names in `_max`, sums of counts, means of the others."""
     summary = {}
     for name in figures[0]:
         values = [figure[name] for figure in figures]

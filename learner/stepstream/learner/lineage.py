@@ -1,4 +1,4 @@
-"""The versions of a model, as a fold over the `checkpoints` topic: which is newest, and what it was trained on."""
+"""Fold the `checkpoints` topic to the versions of each model: the newest one, its ancestors and its trained records."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from stepstream.config import KafkaSettings
 from stepstream.learner.data.attempt import LogPosition
 from stepstream.learner.decisions import Use
+from stepstream.topics.catalogue import CHECKPOINTS
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
-
-TOPIC = "checkpoints"
 
 
 class UnknownVersion(Exception):
@@ -24,16 +23,16 @@ class Versions:
     by_model: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
 
     def fold(self, checkpoint: Checkpoint) -> None:
-        """A later event for the same version replaces the earlier one."""
+        """Add a version; a later event for the same version replaces the earlier one."""
         self.by_model.setdefault(checkpoint["model"], {})[checkpoint["version"]] = checkpoint
 
     def newest(self, model: str) -> Checkpoint | None:
-        """Version with the highest number; None while there is none."""
+        """Return the version with the highest number; None while there is none."""
         versions = self.by_model.get(model)
         return versions[max(versions)] if versions else None
 
     def get(self, model: str, version: int) -> Checkpoint:
-        """One version.
+        """Return one version.
 
         Raises:
             UnknownVersion: it was never published.
@@ -41,13 +40,13 @@ class Versions:
         versions = self.by_model.get(model)
         if not versions:
             known = ", ".join(sorted(self.by_model)) or "none"
-            raise UnknownVersion(f"no model '{model}' was ever published; known: {known}")
+            raise UnknownVersion(f"model '{model}' was never published; known models: {known}")
         if version not in versions:
-            raise UnknownVersion(f"no version {model}@{version}; there are {_ranges(versions)}")
+            raise UnknownVersion(f"version {model}@{version} does not exist; known versions: {_ranges(versions)}")
         return versions[version]
 
     def lineage(self, checkpoint: Checkpoint) -> list[Checkpoint]:
-        """The version and its ancestors, newest first, down to the root.
+        """Return the version and its ancestors, newest first, down to the root.
 
         Raises:
             UnknownVersion: an ancestor was never published.
@@ -59,7 +58,7 @@ class Versions:
 
 
 def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[LogPosition, list[Use]]:
-    """What a lineage trained on at or after `start` (offset by partition), and in which updates, by place."""
+    """Return the updates of each log position at or after `start` (offset by partition) that a lineage trained on."""
     uses: dict[LogPosition, list[Use]] = {}
     for checkpoint in line:
         for update in checkpoint["inputs"]:
@@ -70,26 +69,26 @@ def uses_of(line: Iterable[Checkpoint], start: dict[int, int]) -> dict[LogPositi
     return uses
 
 
-def trained_places(line: Iterable[Checkpoint], start: dict[int, int]) -> set[LogPosition]:
-    """Places that a lineage trained on, at or after `start` (offset by partition)."""
+def trained_positions(line: Iterable[Checkpoint], start: dict[int, int]) -> set[LogPosition]:
+    """Return the log positions at or after `start` (offset by partition) that a lineage trained on."""
     return set(uses_of(line, start))
 
 
 def offsets_of(checkpoint: Checkpoint) -> dict[int, int]:
-    """Where a learner that continues from the version starts to read, by partition."""
-    return {place["partition"]: place["offset"] for place in checkpoint["resume_offsets"]}
+    """Return the offset by partition at which a learner that continues from the version starts to read."""
+    return {position["partition"]: position["offset"] for position in checkpoint["resume_offsets"]}
 
 
 def read_versions(kafka: KafkaSettings, codec: Codec) -> Versions:
-    """Folds the topic as it is now.
+    """Read the topic up to its current end and fold it. Blocks until then.
 
     Raises:
         KafkaException: the topic does not exist, or no broker answers.
     """
     versions = Versions()
     with EventConsumer(kafka, codec) as consumer:
-        consumer.follow([TOPIC])
-        while not consumer.caught_up():
+        consumer.follow([CHECKPOINTS])
+        while not consumer.is_caught_up():
             for event in consumer.poll(500, 0.05):
                 if event.record is not None:
                     versions.fold(event.record)
@@ -97,7 +96,7 @@ def read_versions(kafka: KafkaSettings, codec: Codec) -> Versions:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`0-3, 7` for 0, 1, 2, 3 and 7."""
+    """Return `0-3, 7` for 0, 1, 2, 3 and 7."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

@@ -1,14 +1,14 @@
-"""The learner's Prometheus metrics."""
+"""Declare the learner's Prometheus metrics."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
 UPDATES = Counter("stepstream_learner_updates", "Updates done by this process.")
 TOKENS = Counter("stepstream_learner_trained_tokens", "Tokens trained on by this process.")
-VERSION = Gauge("stepstream_learner_version", "Version that the learner trains from.")
+VERSION = Gauge("stepstream_learner_version", "Version from which the learner trains.")
 READ = Counter("stepstream_learner_trajectories_read", "Labelled trajectories read.")
-REFUSED = Counter("stepstream_learner_dead_letters", "Labelled trajectories that could not be read.", ["error"])
+DEAD_LETTERS = Counter("stepstream_learner_dead_letters", "Labelled trajectories that could not be read.", ["error"])
 DROPPED = Counter("stepstream_learner_trajectories_dropped", "Attempts that were not trained on.", ["reason"])
-DUPLICATES = Counter("stepstream_learner_duplicates", "Copies of records that were there already.")
+DUPLICATES = Counter("stepstream_learner_duplicates", "Copies of known records.")
 STALENESS = Histogram(
     "stepstream_learner_staleness_versions",
     "Staleness of the attempts trained on.",
@@ -27,9 +27,7 @@ LAG_EFFECTIVE = Gauge(
 FIGURE = Gauge("stepstream_learner_update", "Figures of the last update.", ["figure"])
 READY = Gauge("stepstream_learner_groups_ready", "Groups that wait for an update.")
 WAITING = Gauge("stepstream_learner_groups_open", "Groups that wait for attempts.")
-SECONDS = Counter(
-    "stepstream_learner_seconds", "What the time went into: train, publish, fold, wait, read.", ["activity"]
-)
+SECONDS = Counter("stepstream_learner_seconds", "Time by activity: train, publish, fold, wait, read.", ["activity"])
 READER_CPU = Counter(
     "stepstream_learner_reader_cpu_seconds", "CPU time of the thread that reads and decodes while updates run."
 )

@@ -1,6 +1,6 @@
-"""Publishing versions: first the files, durable, then the event, acknowledged.
+"""Publish versions: write the files durably, then send the checkpoint event and wait for its acknowledgement.
 
-What a checkpoint event says about how it came to be: code, settings and the machine's arithmetic.
+The event records the version's provenance: code, settings and the machine's arithmetic.
 """
 
 import logging
@@ -19,10 +19,11 @@ import torch
 from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE
-from stepstream.learner.lineage import TOPIC, read_versions
+from stepstream.learner.lineage import read_versions
 from stepstream.learner.model.checkpoint import version_folder, weights_sha256, write_root, write_version
 from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.training.trainer import Trainer
+from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.consumer import EventConsumer
@@ -38,73 +39,17 @@ from stepstream.topics.events import (
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
-
-@cache
-def code_version() -> str:
-    """Version of the package; in a checkout with the commit, and `.dirty` if files were changed since.
-
-    Looked up once: that is the code that this process runs.
-    """
-    released = version("stepstream")
-    here = Path(__file__)
-    if not _git(here.parent, "ls-files", "--error-unmatch", here.name):
-        return released
-    commit = _git(here.parent, "rev-parse", "--short=12", "HEAD")
-    changed = _git(here.parent, "status", "--porcelain", "--untracked-files=no")
-    return f"{released}+g{commit}" + (".dirty" if changed else "")
-
-
-def configuration_of(config: LearnerSettings) -> str:
-    """The learner's settings and what else decides the last bits, as JSON.
-
-    Also how many ranks trained; on CPUs that decides nothing.
-    """
-    return orjson.dumps(
-        {
-            "learner": config.model_dump(mode="json", exclude={"checkpoints"}),
-            "arithmetic": arithmetic(config.device),
-            "ranks": current_ranks().size,
-        },
-        option=orjson.OPT_SORT_KEYS,
-    ).decode()
-
-
-def arithmetic(device: str = "cpu") -> dict[str, str]:
-    """What may change the last bits between machines: libraries, vector instructions, and what computes."""
-    return {
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else device,
-    }
-
-
-def recorded(configuration: str) -> tuple[LearnerSettings, dict[str, str]]:
-    """The settings and the arithmetic that `configuration_of` wrote; settings that no longer exist are left out."""
-    values: dict[str, Any] = orjson.loads(configuration)
-    known = {name: value for name, value in values["learner"].items() if name in LearnerSettings.model_fields}
-    return LearnerSettings.model_validate(known), values["arithmetic"]
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    """What git answers; empty where it is missing, slow or refuses."""
-    try:
-        answer = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout.strip() if answer.returncode == 0 else ""
-
-
 log = logging.getLogger(__name__)
 
-INPUT = "labeled-trajectories"
+_GRACE_S = 5.0
+"""Seconds after which `flush_producer` gives up once a stop was requested."""
 
 
 def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bool = False) -> Checkpoint:
-    """Publishes a model's folder as the root of a new lineage, numbered after the newest version of the model.
+    """Publish a model's folder as the root of a new lineage, numbered after the newest version of the model.
 
-    The folder is copied below the checkpoints folder. The new lineage reads labelled trajectories from now on, or with
-    `from_start` all that the log has.
+    The folder is copied below the checkpoints folder. The new lineage reads labelled trajectories from now on, or from
+    the beginning of the log with `from_start`. Blocks until the event is durable.
 
     Raises:
         CheckpointFault: the folder is not a model in Hugging Face form.
@@ -115,7 +60,7 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
         newest = read_versions(settings.kafka, codec).newest(model)
         version = newest["version"] + 1 if newest else 0
         with EventConsumer(settings.kafka, codec) as consumer:
-            start = {} if from_start else consumer.end_offsets(INPUT)
+            start = {} if from_start else consumer.end_offsets(LABELED_TRAJECTORIES)
         target = version_folder(settings, model, version)
         checkpoint = _checkpoint(settings, model, version, target, write_root(folder, target), start)
         announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
@@ -134,16 +79,24 @@ def publish_version(
     metrics: Mapping[str, float],
     stop: Stop,
 ) -> Checkpoint:
-    """Publishes what the trainer holds as the version after `parent`.
+    """Publish the trainer's state as the version after `parent`, in four steps.
+
+    0. Before the call: decisions and dead letters about records before `resume_offsets` are durable.
+    1. Write the files to a scratch folder, sync them and rename the folder. A crash up to here publishes nothing: the
+       next run replaces the folder.
+    2. Describe the version in a checkpoint event: hashes of the files, trained log positions, offsets to resume at,
+       settings, code version.
+    3. Send the event and wait for Kafka's acknowledgement. From then on the version exists.
+    4. Return the event, from which the learner continues.
 
     Raises:
-        Fatal: asked to stop while the event was not acknowledged.
+        DeliveryFailed: Kafka rejected the event.
+        Fatal: a stop was requested before the event was durable.
     """
     model, version = parent["model"], parent["version"] + 1
     target = version_folder(settings, model, version)
-    checkpoint = _checkpoint(
-        settings, model, version, target, write_version(trainer.snapshot(), parent_folder, target), resume_offsets
-    )
+    files = write_version(trainer.snapshot(), parent_folder, target)
+    checkpoint = _checkpoint(settings, model, version, target, files, resume_offsets)
     checkpoint["parent_version"] = parent["version"]
     checkpoint["inputs"] = list(inputs)
     checkpoint["updates"] = parent["updates"] + len(inputs)
@@ -153,36 +106,21 @@ def publish_version(
 
 
 def announce(producer: EventProducer, checkpoint: Checkpoint, stop: Stop) -> None:
-    """Sends the event and waits until it is durable, for as long as broker and registry take.
+    """Send the event and block until it is durable, without a time limit.
 
     Raises:
-        DeliveryFailed: Kafka refuses it for good.
-        Fatal: asked to stop before it was durable.
+        DeliveryFailed: Kafka rejected the event.
+        Fatal: a stop was requested before it was durable.
     """
-    send(producer, TOPIC, f"{checkpoint['model']}@{checkpoint['version']}", checkpoint, stop)
-    settle(producer, stop)
-
-
-def settle(producer: EventProducer, stop: Stop) -> None:
-    """Blocks until everything that was sent is durable.
-
-    Raises:
-        DeliveryFailed: Kafka refuses it for good.
-        Fatal: asked to stop before it was durable.
-    """
-    told = time.monotonic()
-    while len(producer):
-        producer.poll(0.1)
-        if stop and len(producer) and time.monotonic() - told > 5.0:
-            raise Fatal("stopped before the broker acknowledged what was sent") from None
-    producer.flush()
+    send(producer, CHECKPOINTS, f"{checkpoint['model']}@{checkpoint['version']}", checkpoint, stop)
+    flush_producer(producer, stop)
 
 
 def send(producer: EventProducer, topic: str, key: str, record: Checkpoint | DeadLetter, stop: Stop) -> None:
-    """Queues an event; waits for a registry that does not answer.
+    """Queue an event. Blocks while the schema registry is unavailable.
 
     Raises:
-        Fatal: asked to stop while waiting.
+        Fatal: a stop was requested during the wait.
     """
     while True:
         try:
@@ -193,9 +131,19 @@ def send(producer: EventProducer, topic: str, key: str, record: Checkpoint | Dea
                 raise Fatal(f"stopped before an event for {topic} could be sent: {error}") from None
 
 
-def partition_offsets(offsets: Mapping[int, int]) -> list[PartitionOffset]:
-    """Offsets by partition in the form of events."""
-    return [new_partition_offset(partition=p, offset=offset) for p, offset in sorted(offsets.items())]
+def flush_producer(producer: EventProducer, stop: Stop) -> None:
+    """Block until every queued event is durable.
+
+    Raises:
+        DeliveryFailed: Kafka rejected an event.
+        Fatal: a stop was requested, and events were not acknowledged within 5 seconds.
+    """
+    started_s = time.monotonic()
+    while len(producer):
+        producer.poll(0.1)
+        if stop and len(producer) and time.monotonic() - started_s > _GRACE_S:
+            raise Fatal("stopped before the broker acknowledged the events in flight") from None
+    producer.flush()
 
 
 def _checkpoint(
@@ -214,8 +162,69 @@ def _checkpoint(
         uri=folder.as_uri(),
         weights_sha256=weights_sha256(files),
         files=files,
-        input_topic=INPUT,
+        input_topic=LABELED_TRAJECTORIES,
         resume_offsets=partition_offsets(resume_offsets),
         configuration=configuration_of(settings.learner),
         code_version=code_version(),
     )
+
+
+def partition_offsets(offsets: Mapping[int, int]) -> list[PartitionOffset]:
+    """Return offsets by partition in the form of the event."""
+    return [new_partition_offset(partition=p, offset=offset) for p, offset in sorted(offsets.items())]
+
+
+def configuration_of(config: LearnerSettings) -> str:
+    """Return the learner's settings, the arithmetic and the number of ranks, as JSON.
+
+    Together with the code they determine the last bits of the weights. On CPUs the number of ranks does not matter.
+    """
+    return orjson.dumps(
+        {
+            "learner": config.model_dump(mode="json", exclude={"checkpoints"}),
+            "arithmetic": arithmetic(config.device),
+            "ranks": current_ranks().size,
+        },
+        option=orjson.OPT_SORT_KEYS,
+    ).decode()
+
+
+def parse_configuration(configuration: str) -> tuple[LearnerSettings, dict[str, str]]:
+    """Return the settings and the arithmetic that `configuration_of` wrote, without settings that no longer exist."""
+    values: dict[str, Any] = orjson.loads(configuration)
+    known = {name: value for name, value in values["learner"].items() if name in LearnerSettings.model_fields}
+    return LearnerSettings.model_validate(known), values["arithmetic"]
+
+
+def arithmetic(device: str = "cpu") -> dict[str, str]:
+    """Return the properties of this machine that may change the last bits: libraries, vector instructions, device."""
+    return {
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
+    }
+
+
+@cache
+def code_version() -> str:
+    """Return the package's version; in a checkout with the commit, and `.dirty` if tracked files have changes.
+
+    Cached, since the process keeps running the code that it loaded.
+    """
+    released = version("stepstream")
+    this_file = Path(__file__)
+    if not _git(this_file.parent, "ls-files", "--error-unmatch", this_file.name):
+        return released
+    commit = _git(this_file.parent, "rev-parse", "--short=12", "HEAD")
+    changed = _git(this_file.parent, "status", "--porcelain", "--untracked-files=no")
+    return f"{released}+g{commit}" + (".dirty" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Run git and return its output; an empty string if it is missing, slow or fails."""
+    try:
+        answer = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""

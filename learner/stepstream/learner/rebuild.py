@@ -1,6 +1,6 @@
-"""Rebuilds a published version from the log: its parent, the exact records, the recorded settings, the same bits.
+"""Rebuild a published version bit for bit from its parent, the exact records of the log and the recorded settings.
 
-Current settings decide only where Kafka and the registry are; everything that shaped the weights comes from the
+Current settings only give the addresses of Kafka and the registry. Everything that shaped the weights comes from the
 checkpoint event.
 """
 
@@ -19,17 +19,18 @@ import torch
 from safetensors import safe_open
 
 from stepstream.config import KafkaSettings, LearnerSettings, Settings
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
 from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.data.sequences import Limits
-from stepstream.learner.lineage import Versions, read_versions, trained_places
-from stepstream.learner.model.checkpoint import CheckpointFault, fill, folder_of, sha256_of, verify
+from stepstream.learner.lineage import Versions, read_versions, trained_positions
+from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, sha256_of, verify, write_files
 from stepstream.learner.model.pretrained import WEIGHTS
 from stepstream.learner.model.reference import reference_folder
-from stepstream.learner.publish import INPUT, arithmetic, recorded
+from stepstream.learner.publish import arithmetic, parse_configuration
 from stepstream.learner.training.trainer import Trainer
+from stepstream.topics.catalogue import LABELED_TRAJECTORIES
 from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
@@ -38,69 +39,69 @@ from stepstream.topics.events import Checkpoint
 log = logging.getLogger(__name__)
 
 Read = Callable[[set[LogPosition]], dict[LogPosition, Any]]
-"""Reads labelled trajectories by place."""
+"""Reads labelled trajectories by log position."""
 
 _SILENCE_S = 60.0
+"""Seconds without any record after which reading fails."""
 
 
 class CannotRebuild(Exception):
-    """Something that a version was made from is gone; the message says what."""
+    """An input of the version is gone, or an ancestor came out different; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a version is said to be, and what the log makes of it."""
+    """A published version compared with its rebuilt weights."""
 
     model: str
     version: int
     parent_version: int | None
-    """None: a root, which is verified but has nothing to be rebuilt from."""
+    """None: a root, whose files are only verified."""
     updates: int
     trajectories: int
     published_sha256: str
     rebuilt_sha256: str
     differences: tuple[str, ...]
-    """How this machine's arithmetic differs from the one that trained it, if it does."""
+    """Differences between this machine's arithmetic and that of the training; empty: none."""
     apart: float | None
-    """‖published − rebuilt‖ / ‖published − parent‖, over all weights; None where the published ones are gone."""
+    """‖published − rebuilt‖ / ‖published − parent‖, over all weights; None: the published weights are gone."""
 
     @property
     def equal(self) -> bool:
-        """Whether the weights are the same, bit for bit."""
+        """True if the weights are the same, bit for bit."""
         return self.published_sha256 == self.rebuilt_sha256
 
 
 def rebuild(settings: Settings, model: str, version: int | None) -> Rebuilt:
-    """Rebuilds the weights of `model`@`version` (None: the newest) and compares them with those published.
+    """Rebuild the weights of `model`@`version` (None: the newest) and compare them with the published ones.
 
-    Ancestors whose folders are gone or damaged are rebuilt too, from the nearest sound one.
+    Ancestors whose folders are gone or damaged are rebuilt too, from the nearest intact one.
 
     Raises:
-        UnknownVersion: there is no such model or version; the message lists what there is.
-        CannotRebuild: records that it was trained on are no longer in the log or were erased, or an ancestor came out
-            different.
+        UnknownVersion: the model or version does not exist; the message lists the known ones.
+        CannotRebuild: a trained record was erased or is no longer in the log, or an ancestor came out different.
         CheckpointFault: the files of the lineage's root are gone or damaged.
         KafkaUnavailable: no broker answers within its deadline.
     """
     wait_for_kafka(settings.kafka)
-    with closing(codec_of(settings)) as codec:
+    with closing(sealing_codec(settings)) as codec:
         versions = read_versions(settings.kafka, codec)
         if version is None:
             newest = versions.newest(model)
             version = newest["version"] if newest else -1
         checkpoint = versions.get(model, version)
-        return rebuild_from(versions, checkpoint, lambda places: _read(settings.kafka, codec, places))
+        return rebuild_from(versions, checkpoint, lambda positions: _read_log(settings.kafka, codec, positions))
 
 
 def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebuilt:
-    """As `rebuild`, from versions that have been folded and a way to read the log."""
+    """Rebuild a version, see `rebuild`, with folded versions and a function that reads the log."""
     if checkpoint["parent_version"] is None:
         verify(folder_of(checkpoint["uri"]), checkpoint["files"])
         return _result(checkpoint, checkpoint["weights_sha256"], 0.0)
     parent, *older = versions.lineage(checkpoint)[1:]
     root = (older or [parent])[-1]
     to_rebuild = [checkpoint]
-    while not _is_sound(parent):
+    while not _is_intact(parent):
         if not older:
             verify(folder_of(parent["uri"]), parent["files"])
         log.warning("%s is gone or damaged: rebuilding it too", parent["uri"])
@@ -110,32 +111,32 @@ def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebu
         folder = folder_of(parent["uri"])
         for each in reversed(to_rebuild):
             target = Path(scratch) / str(each["version"])
-            _redo(each, folder, root, target, read)
+            _repeat_updates(each, folder, root, target, read)
             sha256 = sha256_of(target / WEIGHTS)
             if each is not checkpoint and sha256 != each["weights_sha256"]:
                 raise CannotRebuild(
                     f"ancestor {each['model']}@{each['version']} came out as {sha256}, not {each['weights_sha256']}"
                 )
             before, folder = folder, target
-        return _result(checkpoint, sha256, _apart(checkpoint, folder, before))
+        return _result(checkpoint, sha256, _relative_difference(checkpoint, folder, before))
 
 
-def _redo(checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path, read: Read) -> None:
-    """Does the version's updates again, from the parent's folder into `target`."""
-    config = _here(recorded(checkpoint["configuration"])[0])
+def _repeat_updates(checkpoint: Checkpoint, parent: Path, root: Checkpoint, target: Path, read: Read) -> None:
+    """Repeat the version's updates from the parent's folder and write the result to `target`."""
+    config = _on_available_device(parse_configuration(checkpoint["configuration"])[0])
     trainer = Trainer(parent, config, reference_folder(root, config))
     limits = trainer.limits(checkpoint["model"])
-    records = read(trained_places([checkpoint], {}))
+    records = read(trained_positions([checkpoint], {}))
     for update in checkpoint["inputs"]:
-        places = zip(update["partitions"], update["offsets"], strict=True)
-        attempts = [_attempt(records, place, limits) for place in places]
+        positions = zip(update["partitions"], update["offsets"], strict=True)
+        attempts = [_attempt(records, position, limits) for position in positions]
         groups = [list(group) for _, group in groupby(attempts, key=key_of)]
         trainer.update(update["update"], groups, checkpoint["version"] - 1)
     target.mkdir()
-    fill(trainer.snapshot(), parent, target)
+    write_files(trainer.snapshot(), parent, target)
 
 
-def _apart(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
+def _relative_difference(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
     published = folder_of(checkpoint["uri"]) / WEIGHTS
     if not published.is_file() or sha256_of(published) != checkpoint["weights_sha256"]:
         return None
@@ -152,22 +153,23 @@ def _apart(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
     return math.sqrt(apart / moved) if moved else float(apart > 0)
 
 
-def _attempt(records: dict[LogPosition, Any], place: LogPosition, limits: Limits) -> Attempt:
-    if place not in records:
-        raise CannotRebuild(f"partition {place[0]} offset {place[1]} of {INPUT} is no longer in the log")
-    if is_erased(records[place]):
-        raise CannotRebuild(f"the person of partition {place[0]} offset {place[1]} of {INPUT} was erased")
-    return attempt_of(records[place], place, limits)
+def _attempt(records: dict[LogPosition, Any], position: LogPosition, limits: Limits) -> Attempt:
+    name = f"partition {position[0]} offset {position[1]} of {LABELED_TRAJECTORIES}"
+    if position not in records:
+        raise CannotRebuild(f"{name} is no longer in the log")
+    if is_erased(records[position]):
+        raise CannotRebuild(f"the person of {name} was erased")
+    return attempt_of(records[position], position, limits)
 
 
-def _here(config: LearnerSettings) -> LearnerSettings:
-    """The settings, with a device that this machine has."""
+def _on_available_device(config: LearnerSettings) -> LearnerSettings:
+    """Return the settings, with `cpu` as device if this machine lacks the recorded one."""
     return (
         config if config.device == "cpu" or torch.cuda.is_available() else config.model_copy(update={"device": "cpu"})
     )
 
 
-def _is_sound(checkpoint: Checkpoint) -> bool:
+def _is_intact(checkpoint: Checkpoint) -> bool:
     try:
         verify(folder_of(checkpoint["uri"]), checkpoint["files"])
     except CheckpointFault:
@@ -176,8 +178,8 @@ def _is_sound(checkpoint: Checkpoint) -> bool:
 
 
 def _result(checkpoint: Checkpoint, sha256: str, apart: float | None) -> Rebuilt:
-    config, then = recorded(checkpoint["configuration"])
-    now = arithmetic(_here(config).device)
+    config, then = parse_configuration(checkpoint["configuration"])
+    now = arithmetic(_on_available_device(config).device)
     return Rebuilt(
         model=checkpoint["model"],
         version=checkpoint["version"],
@@ -191,23 +193,27 @@ def _result(checkpoint: Checkpoint, sha256: str, apart: float | None) -> Rebuilt
     )
 
 
-def _read(kafka: KafkaSettings, codec: Codec, places: Iterable[LogPosition]) -> dict[LogPosition, Any]:
-    """The records at exactly these places; those that are gone are missing from the answer."""
+def _read_log(kafka: KafkaSettings, codec: Codec, positions: Iterable[LogPosition]) -> dict[LogPosition, Any]:
+    """Return the records at these positions, without those that the log no longer has. Blocks until all are read.
+
+    Raises:
+        CannotRebuild: the broker sent nothing for a minute.
+    """
     wanted: dict[int, set[int]] = {}
-    for partition, offset in places:
+    for partition, offset in positions:
         wanted.setdefault(partition, set()).add(offset)
     records: dict[LogPosition, Any] = {}
     with EventConsumer(kafka, codec) as consumer:
-        ends = consumer.end_offsets(INPUT)
+        ends = consumer.end_offsets(LABELED_TRAJECTORIES)
         until = {p: min(max(offsets) + 1, ends.get(p, 0)) for p, offsets in wanted.items()}
-        start = {(INPUT, p): min(wanted[p]) if p in wanted else end for p, end in ends.items()}
-        consumer.follow([INPUT], start)
-        heard = time.monotonic()
-        while any(consumer.position(INPUT, p) < end for p, end in until.items()):
+        start = {(LABELED_TRAJECTORIES, p): min(wanted[p]) if p in wanted else end for p, end in ends.items()}
+        consumer.follow([LABELED_TRAJECTORIES], start)
+        last_event_s = time.monotonic()
+        while any(consumer.position(LABELED_TRAJECTORIES, p) < end for p, end in until.items()):
             for event in consumer.poll(500, 0.05):
-                heard = time.monotonic()
+                last_event_s = time.monotonic()
                 if event.record is not None and event.offset in wanted.get(event.partition, ()):
                     records[event.partition, event.offset] = event.record
-            if time.monotonic() - heard > _SILENCE_S:
+            if time.monotonic() - last_event_s > _SILENCE_S:
                 raise CannotRebuild(f"the broker sent nothing for {_SILENCE_S:g} s: try again when it answers")
     return records

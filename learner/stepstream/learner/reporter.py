@@ -1,6 +1,6 @@
-"""What one lineage tells of itself while it trains: decisions and updates as events, and the same as metrics.
+"""Report a lineage's decisions and updates, as events and as metrics.
 
-Sends events from a thread of its own, so that training waits neither for encoding, registry nor broker.
+A thread of its own sends the events, so that training waits neither for encoding nor for the registry or the broker.
 """
 
 import logging
@@ -16,8 +16,9 @@ from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE, metrics
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.drop_reasons import Drop
-from stepstream.learner.decisions import DECISIONS, UPDATES, Decider, Use
+from stepstream.learner.decisions import Decider, Use
 from stepstream.learner.losses import Bucket
+from stepstream.topics.catalogue import LEARNER_UPDATES, TRAINING_DECISIONS
 from stepstream.topics.codec import Codec, RegistryUnavailable
 from stepstream.topics.events import LearnerUpdate, TrainingDecision, new_lag_figures
 from stepstream.topics.producer import DeliveryFailed, EventProducer
@@ -33,10 +34,13 @@ _GRACE_S = 5.0
 
 
 class BackgroundSender:
-    """Takes events at once and delivers them in order, waiting for a registry or broker that is away."""
+    """Sends events in order from a thread, and retries while the registry or the broker is unavailable."""
 
     def __init__(self, kafka: KafkaSettings, codec: Codec, stop: Stop) -> None:
-        """Once `stop` is set, what cannot be sent within seconds is given up: a restart decides it again."""
+        """Start the thread.
+
+        Once `stop` is set, events that cannot be sent within 5 seconds are dropped: a restart decides them again.
+        """
         self._stop = stop
         self._producer = EventProducer(kafka, codec, SOURCE, linger_ms=_LINGER_MS)
         self._queue: queue.SimpleQueue[list[SentRecord] | threading.Event] = queue.SimpleQueue()
@@ -46,10 +50,10 @@ class BackgroundSender:
         self._thread.start()
 
     def put(self, events: Iterable[SentRecord]) -> None:
-        """Takes events; returns at once.
+        """Queue events without blocking.
 
         Raises:
-            Exception: what ended the sending.
+            Exception: the fault that ended the thread.
         """
         if self._fault is not None:
             raise self._fault
@@ -58,11 +62,11 @@ class BackgroundSender:
             self._queue.put(batch)
 
     def flush(self) -> None:
-        """Blocks until everything that was put is durable.
+        """Block until every queued event is durable.
 
         Raises:
-            Fatal: asked to stop before it was.
-            Exception: what ended the sending.
+            Fatal: a stop was requested, and events were not acknowledged within 5 seconds.
+            Exception: the fault that ended the thread.
         """
         done = threading.Event()
         self._queue.put(done)
@@ -72,10 +76,10 @@ class BackgroundSender:
                 raise self._fault
             waited += 0.1 if self._stop else 0.0
             if waited > _GRACE_S:
-                raise Fatal("stopped before the broker acknowledged what was decided")
+                raise Fatal("stopped before the broker acknowledged the decisions in flight")
 
     def close(self) -> None:
-        """Sends what can be sent within seconds, and ends the thread."""
+        """Send what can be sent within 5 seconds, and end the thread."""
         self._closing.set()
         self._queue.put([])
         self._thread.join(2 * _GRACE_S)
@@ -93,9 +97,9 @@ class BackgroundSender:
                     self._producer.poll()
             self._flush()
         except DeliveryFailed as fault:
-            log.warning("decisions were not sent, a restart takes them again: %s", fault)
+            log.warning("decisions were not sent; a restart sends them again: %s", fault)
             self._fault = fault
-        except Exception as fault:  # handed to the thread that waits in `settle`
+        except Exception as fault:  # raised in the thread that calls `put` or `flush`
             log.exception("decisions cannot be sent")
             self._fault = fault
 
@@ -112,7 +116,7 @@ class BackgroundSender:
                 return None
 
     def _flush(self) -> None:
-        """Waits until all is durable, or for a moment where the outbox is being closed."""
+        """Wait until every sent event is durable; once the sender is being closed, for at most 5 seconds."""
         while len(self._producer) and not self._closing.is_set():
             self._producer.poll(0.1)
         self._producer.flush(_GRACE_S)
@@ -122,39 +126,39 @@ Groups = Sequence[Sequence[Attempt]]
 
 
 class Reporter:
-    """Nothing here blocks but `settle`."""
+    """Reports drops, updates and trained attempts of one lineage. Only `flush` blocks."""
 
-    def __init__(self, decider: Decider, outbox: BackgroundSender) -> None:
-        self._decider, self._outbox = decider, outbox
+    def __init__(self, decider: Decider, sender: BackgroundSender) -> None:
+        self._decider, self._sender = decider, sender
         self._dropped: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._unpublished: list[tuple[int, int, Groups]] = []
 
     @contextmanager
     def time(self, activity: str) -> Iterator[None]:
-        """Counts the seconds of the block for the activity, in the metrics and in the next update's event."""
-        began = time.monotonic()
+        """Measure the block's seconds for the activity, in the metrics and in the next update's event."""
+        started_s = time.monotonic()
         try:
             yield
         finally:
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - started_s
             self._seconds[activity] += seconds
             metrics.SECONDS.labels(activity).inc(seconds)
 
-    def let_go(self, fates: Iterable[Drop], version: int) -> None:
-        """Attempts that a learner which trains from `version` will not train on."""
-        fates = list(fates)
-        self._dropped.update(fate.reason for fate in fates)
-        for fate in fates:
-            metrics.DROPPED.labels(fate.reason).inc()
-        self._outbox.put(
-            (DECISIONS, fate.attempt.trajectory_id, self._decider.dropped(fate, version)) for fate in fates
+    def report_dropped(self, drops: Iterable[Drop], version: int) -> None:
+        """Report attempts that the learner dropped while it trained from `version`."""
+        drops = list(drops)
+        self._dropped.update(drop.reason for drop in drops)
+        for drop in drops:
+            metrics.DROPPED.labels(drop.reason).inc()
+        self._sender.put(
+            (TRAINING_DECISIONS, drop.attempt.trajectory_id, self._decider.dropped(drop, version)) for drop in drops
         )
 
-    def updated(
+    def report_update(
         self, number: int, version: int, groups: Groups, figures: dict[str, float], lags: Sequence[Bucket]
     ) -> None:
-        """An update was done, from `version`; its version is not published yet."""
+        """Report update `number` from `version`, and keep its groups until its version is published."""
         self._unpublished.append((number, version, groups))
         buckets = [
             new_lag_figures(
@@ -170,37 +174,37 @@ class Reporter:
             if lag.tokens
         ]
         event = self._decider.update(number, version, groups, figures, buckets, self._dropped, self._seconds)
-        self._outbox.put([(UPDATES, event["model"], event)])
+        self._sender.put([(LEARNER_UPDATES, event["model"], event)])
         self._dropped.clear()
         self._seconds.clear()
-        _show(version, groups, figures, lags)
+        _update_metrics(version, groups, figures, lags)
 
-    def published(self, version: int) -> None:
-        """The updates that were told are part of `version`, which is durable."""
-        for number, before, groups in self._unpublished:
-            use = Use(number, before, version)
+    def report_published(self, version: int) -> None:
+        """Report the attempts of all unpublished updates as trained in `version`, which must be durable."""
+        for number, trained_from, groups in self._unpublished:
+            use = Use(number, trained_from, version)
             for group in groups:
-                self.trained(group, [use])
+                self.report_trained(group, [use])
         self._unpublished = []
 
-    def trained(self, attempts: Iterable[Attempt], uses: Sequence[Use]) -> None:
-        """Attempts are part of published versions; telling it again after a crash says nothing new."""
-        self._outbox.put(
-            (DECISIONS, attempt.trajectory_id, self._decider.trained(attempt, use))
+    def report_trained(self, attempts: Iterable[Attempt], uses: Sequence[Use]) -> None:
+        """Report attempts as part of published versions; a repetition after a crash has the same event ids."""
+        self._sender.put(
+            (TRAINING_DECISIONS, attempt.trajectory_id, self._decider.trained(attempt, use))
             for attempt in attempts
             for use in uses
         )
 
     def flush(self) -> None:
-        """Blocks until everything that was told is durable.
+        """Block until every report is durable.
 
         Raises:
-            Fatal: asked to stop before it was.
+            Fatal: a stop was requested first.
         """
-        self._outbox.flush()
+        self._sender.flush()
 
 
-def _show(version: int, groups: Groups, figures: dict[str, float], lags: Sequence[Bucket]) -> None:
+def _update_metrics(version: int, groups: Groups, figures: dict[str, float], lags: Sequence[Bucket]) -> None:
     for attempt in (attempt for group in groups for attempt in group):
         if (staleness := attempt.staleness(version)) is not None:
             metrics.STALENESS.observe(max(0, staleness))

@@ -1,7 +1,9 @@
+"""Check the fold of checkpoint events to versions and lineages."""
+
 import pytest
 from sample_records import checkpoint
 
-from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, trained_places
+from stepstream.learner.lineage import UnknownVersion, Versions, offsets_of, trained_positions
 from stepstream.topics.events import new_partition_offset, new_update_input
 
 
@@ -28,20 +30,20 @@ def test_a_later_event_for_a_version_replaces_the_earlier(versions: Versions) ->
     assert versions.get("demo", 4)["track"] == "canary"
 
 
-def test_what_does_not_exist_is_named_with_what_does(versions: Versions) -> None:
-    with pytest.raises(UnknownVersion, match=r"demo@7; there are 0-4"):
+def test_an_unknown_version_is_named_with_the_known_ones(versions: Versions) -> None:
+    with pytest.raises(UnknownVersion, match=r"demo@7 does not exist; known versions: 0-4"):
         versions.get("demo", 7)
-    with pytest.raises(UnknownVersion, match=r"'unheard'.*known: demo, other"):
+    with pytest.raises(UnknownVersion, match=r"'unheard'.*known models: demo, other"):
         versions.get("unheard", 0)
     versions.fold(checkpoint(7, parent_version=6))
-    with pytest.raises(UnknownVersion, match=r"demo@6; there are 0-4, 7"):
+    with pytest.raises(UnknownVersion, match=r"demo@6 does not exist; known versions: 0-4, 7"):
         versions.lineage(versions.get("demo", 7))
 
 
 def test_trained_places_from_where_reading_resumes(versions: Versions) -> None:
     line = versions.lineage(versions.get("demo", 2))
-    assert trained_places(line, {}) == {(0, 1), (1, 11), (0, 2), (1, 12)}
-    assert trained_places(line, {0: 2, 1: 13}) == {(0, 2)}
+    assert trained_positions(line, {}) == {(0, 1), (1, 11), (0, 2), (1, 12)}
+    assert trained_positions(line, {0: 2, 1: 13}) == {(0, 2)}
 
 
 def test_offsets() -> None:

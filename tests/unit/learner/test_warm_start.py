@@ -1,4 +1,4 @@
-"""The warm start: deterministic, all or nothing, and it learns what the assistant says."""
+"""Check the warm start: reproducible, all or nothing, trained on the assistant's tokens only."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_only_the_assistant_s_tokens_are_learned(tmp_path: Path) -> None:
     assert loss < 0.02
 
 
-def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="remove it"):
         short(tmp_path)
 

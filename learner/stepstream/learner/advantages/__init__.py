@@ -1,7 +1,7 @@
-"""Credit: which step made an attempt better or worse than expected, one rule a file. docs/credit.md has the table.
+"""Assign credit to steps: one advantage rule per file; docs/credit.md has the table.
 
-A rule is a small value with its settings; called with groups of attempts (`Trajectory`, `Step`) it gives an advantage
-for every step, which `expand` lays over the trained tokens. Pure: no torch, no I/O.
+A rule is a small value object with its settings. Called with groups of attempts (`Trajectory`, `Step`) it returns an
+advantage for every step, which `expand` copies to the trained tokens. Pure: no torch, no I/O.
 """
 
 from stepstream.learner.advantages.arithmetic import has_variance

@@ -1,4 +1,4 @@
-"""The arithmetic that the rules share: centring, scaling, returns and the recursion of GAE. Exact sums, float64."""
+"""Compute means, scaling, returns and GAE for the rules. Sums are exact, in float64."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,27 +10,27 @@ WHITENING_EPSILON = 1e-8
 
 
 def total(values: Iterable[float]) -> float:
-    """Exact sum, whatever the order."""
+    """Return the exact sum, which does not depend on the order."""
     return math.fsum(values)
 
 
 def has_variance(values: Sequence[float]) -> bool:
-    """Whether there is anything to compare: at least two values that are not all equal."""
+    """Return True if there are at least two values and they are not all equal."""
     return any(value != values[0] for value in values[1:])
 
 
 def centred(values: Sequence[float]) -> list[float]:
-    """Differences from the mean."""
+    """Return the differences from the mean."""
     mean = total(values) / len(values)
     return [value - mean for value in values]
 
 
 def standardised(values: Sequence[float], *, ddof: int = 1) -> list[float]:
-    """Differences from the mean over the standard deviation plus ε; all zeros where nothing differs.
+    """Return (value - mean)/(standard deviation + ε); all zeros if the values are equal.
 
     Args:
         values: one or more.
-        ddof: 1: divide squares by n - 1 (the unbiased estimate); 0: by n.
+        ddof: 1: divide the sum of squares by n - 1 (the unbiased estimate); 0: by n.
     """
     if not has_variance(values):
         return [0.0] * len(values)
@@ -40,7 +40,7 @@ def standardised(values: Sequence[float], *, ddof: int = 1) -> list[float]:
 
 
 def whitened(values: Sequence[float]) -> list[float] | None:
-    """Zero mean and unit variance (n - 1, ε inside the root); None where fewer than two values or none differ."""
+    """Scale to zero mean and unit variance (n - 1, ε inside the root); None if fewer than two values or all equal."""
     if not has_variance(values):
         return None
     differences = centred(values)
@@ -50,7 +50,7 @@ def whitened(values: Sequence[float]) -> list[float] | None:
 
 
 def returns(rewards: Sequence[float], discount: float, after: float = 0.0) -> list[float]:
-    """G_t = r_t + γ·G_{t+1}; `after` is what follows the last."""
+    """Return G_t = r_t + γ·G_{t+1}; `after` is the return after the last reward."""
     result = [0.0] * len(rewards)
     for t in reversed(range(len(rewards))):
         after = result[t] = rewards[t] + discount * after
@@ -58,7 +58,7 @@ def returns(rewards: Sequence[float], discount: float, after: float = 0.0) -> li
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], after: float, discount: float, trace: float) -> list[float]:
-    """Generalised advantage estimation (arXiv 1506.02438): A_t = δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} - V_t.
+    """Estimate advantages by GAE (arXiv 1506.02438): A_t = δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} - V_t.
 
     Args:
         rewards: r_t.

@@ -1,4 +1,4 @@
-"""What every advantage rule takes and gives: groups of attempts as plain values in, one advantage a step out.
+"""Define the input, output and base classes of advantage rules: groups of attempts in, one advantage per step out.
 
 Pure and in float64. Sums are exact (`math.fsum`), so that the order of a group's attempts does not change a bit.
 """
@@ -12,31 +12,31 @@ from typing import ClassVar, Literal
 from stepstream.learner.advantages.arithmetic import has_variance, total
 
 Aggregation = Literal["grpo", "rloo", "dr_grpo"]
-"""How a loss counts tokens, named after the rule that counts so: mean over sequences of their token means (`grpo`),
-mean over tokens (`rloo`), or sum over tokens divided by sequences times a constant (`dr_grpo`)."""
+"""How a loss averages over tokens, named after the rule that introduced it: mean over sequences of their token means
+(`grpo`), mean over tokens (`rloo`), or sum over tokens divided by sequences times a constant (`dr_grpo`)."""
 
 
 Need = Literal["values", "log_ratios", "hindsight"]
-"""What a rule needs beside rewards, states and actions: a critic's values (`Step.value`, `Step.token_values`,
+"""Input of a rule besides rewards, states and actions: a critic's values (`Step.value`, `Step.token_values`,
 `Trajectory.final_value`), the current policy's ratios (`Step.log_ratio`), or `Step.hindsight`."""
 
 
 class MissingInput(ValueError):
-    """A rule was given steps without what it needs; the message names the rule and the field."""
+    """A step lacks an input that the rule needs; the message names the rule and the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an attempt, as far as credit is concerned."""
+    """One step of an attempt, as input of the rules."""
 
     reward: float = 0.0
-    """Reward of the step, all components together."""
+    """Reward of the step: the sum of its components."""
     tokens: int = 1
-    """Trained tokens of its response; 0: nothing of it is trained on, though its reward and its state count."""
+    """Number of trained tokens of its response; 0: it is not trained on, but its reward and its state count."""
     observation: Hashable = None
-    """Key of the state in which it acted (GiGPO's anchor); None: like no other."""
+    """Key of the state in which it acted (GiGPO's anchor); None: equal to no other."""
     action: Hashable = None
-    """Key of what it did; None: like no other."""
+    """Key of its action; None: equal to no other."""
     value: float | None = None
     """V of the state in which it acted, from a critic."""
     hindsight: float | None = None
@@ -46,9 +46,9 @@ class Step:
     token_values: tuple[float, ...] = ()
     """V before each trained token, from a critic; of length `tokens`."""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """What was said of it, by reward component and before bounds and weight; those that are not paid too."""
+    """Raw values of its reward components, by name, before bounds and weight; also of unpaid components."""
     token_rewards: tuple[float, ...] = ()
-    """What each trained token is rewarded beside the step's reward, as -β·(log θ - log ref); empty: nothing."""
+    """Reward of each trained token in addition to the step's, such as -β·(log θ - log ref); empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,20 @@ class Trajectory:
     outcome: float
     """Its whole reward R, undiscounted."""
     truncated: bool = False
-    """Whether a limit cut it off: what was still to come is then estimated, not 0."""
+    """True if a limit cut it off: the value after the cut is then estimated, not 0."""
     final_observation: Hashable = None
-    """Key of the state after the last step; None: like no other."""
+    """Key of the state after the last step; None: equal to no other."""
     final_value: float | None = None
-    """V of that state, from a critic; used where truncated."""
+    """V of that state, from a critic; used if truncated."""
     succeeded: bool = False
-    """Whether it reached its goal."""
+    """True if it reached its goal."""
     tool_calls: int = 0
-    """Over all steps."""
+    """Number over all steps."""
     name: str = ""
-    """Its id, by which branches name it; empty: none names it."""
+    """Its id, to which branches refer; empty: none does."""
     branch: tuple[str, int] | None = None
-    """The attempt, and the place of its step, behind which it goes on; None: it begins by itself. (What may be trained
-    on has all its steps, so that a step's index is its place.)"""
+    """Parent attempt and index of the parent step behind which it continues; None: it has no parent. (A trainable
+    attempt has all its steps, so that a step's index is its position.)"""
 
 
 Group = Sequence[Trajectory]
@@ -84,11 +84,11 @@ class Credit:
     """The advantages of one attempt."""
 
     steps: tuple[float, ...]
-    """By step; for rules that differ inside a step, the mean over its trained tokens (0 where it has none)."""
+    """By step; for token rules the mean over the step's trained tokens (0 if it has none)."""
     tokens: tuple[tuple[float, ...], ...] | None = None
-    """By step and trained token, for rules that differ inside a step; None: every token has its step's."""
+    """By step and trained token, for token rules; None: every token has its step's advantage."""
     targets: tuple[float, ...] = ()
-    """What a critic should have said, by step (by trained token of all steps for a token rule); empty: no critic."""
+    """Value targets of a critic, by step (for a token rule by trained token of all steps); empty: no critic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +98,42 @@ class Result:
     groups: list[list[Credit]]
     """By group and attempt, in the order given."""
     counts: Counter[str] = field(default_factory=Counter)
-    """`groups`; `too_small` and `no_variance`: groups that were skipped, all zeros; `unmatched_steps`: steps that
-    had no other to be compared with; `flat_batch`: batches without variance, all zeros."""
+    """`groups`: all; `too_small` and `no_variance`: skipped groups, all zeros; `unmatched_steps`: steps without a
+    counterpart; `flat_batch`: batches without variance, all zeros."""
 
 
 class Rule(ABC):
-    """Turns the rewards of a batch of groups into advantages. Instances are values: the same input, the same bits."""
+    """Converts the rewards of a batch of groups to advantages; the same input gives the same bits."""
 
     aggregation: ClassVar[Aggregation] = "rloo"
     bootstraps: ClassVar[bool] = False
-    """Whether it values what would have followed where an attempt was cut."""
+    """True if it estimates the value that would have followed a cut."""
     pays_tokens: ClassVar[bool] = False
-    """Whether it adds up what each trained token is rewarded (`Step.token_rewards`)."""
+    """True if it sums the rewards of tokens (`Step.token_rewards`)."""
 
     @property
     def discounts(self) -> frozenset[float]:
-        """Every γ, from step to step, with which it adds up the rewards of an attempt; 1: it compares whole rewards."""
+        """Every γ, per step, with which it sums the rewards of an attempt; 1: it compares whole rewards."""
         return frozenset({1.0})
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What it must be told of every step."""
+        """Inputs that every step must have."""
         return frozenset()
 
     @abstractmethod
     def __call__(self, groups: Sequence[Group]) -> Result:
-        """Advantages of every step of every attempt.
+        """Return the advantages of every step of every attempt.
 
         Raises:
             MissingInput: a step lacks what the rule needs.
         """
 
     def nothing_to_learn(self, group: Group) -> str:
-        """Why the rule gives zeros to a group of one or more, whatever else is in the batch; empty where it does not.
+        """Return the reason why a group of one or more attempts gets zeros in any batch.
 
         Returns:
-            `too_small`, `no_variance` or nothing.
+            `too_small`, `no_variance`, or an empty string if it may get other values.
         """
         return ""
 
@@ -145,7 +145,7 @@ class GroupRule(Rule):
     """
 
     def __call__(self, groups: Sequence[Group]) -> Result:
-        """Advantages, group by group."""
+        """Return the advantages, group by group."""
         result = Result([])
         for group in groups:
             result.counts["groups"] += 1
@@ -157,40 +157,40 @@ class GroupRule(Rule):
         return result
 
     def nothing_to_learn(self, group: Group) -> str:
-        """Whether nothing differs in what the rule compares."""
-        return without_difference(self.compared(group))
+        """Return the reason why the compared values do not differ; empty: they do."""
+        return missing_difference(self.compared(group))
 
     def compared(self, group: Group) -> list[float]:
-        """What has to differ for the group to teach anything: the outcomes."""
+        """Return the values that must differ for the group to yield a gradient: the outcomes."""
         return [trajectory.outcome for trajectory in group]
 
     @abstractmethod
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
-        """Advantages by attempt and step of a group where `compared` differs; may add to `counts`."""
+        """Return the advantages by attempt and step of a group whose compared values differ; may add to `counts`."""
 
 
 class OutcomeRule(GroupRule):
     """A rule that gives every step of an attempt the same advantage, from the outcomes alone."""
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
-        """The outcome's advantage at every step."""
+        """Return the outcome's advantage at every step."""
         outcomes = self.outcomes([trajectory.outcome for trajectory in group])
         return [[advantage] * len(trajectory.steps) for advantage, trajectory in zip(outcomes, group, strict=True)]
 
     @abstractmethod
     def outcomes(self, outcomes: Sequence[float]) -> list[float]:
-        """One advantage for each outcome of a group; the outcomes differ."""
+        """Return one advantage for each outcome of a group; the outcomes differ."""
 
 
-def without_difference(compared: Sequence[float]) -> str:
-    """`too_small` or `no_variance` where values cannot be told apart, else nothing."""
+def missing_difference(compared: Sequence[float]) -> str:
+    """Return `too_small` for fewer than two values, `no_variance` for equal ones, else an empty string."""
     if has_variance(compared):
         return ""
     return "too_small" if len(compared) < 2 else "no_variance"
 
 
-def needed(value: float | None, rule: str, name: str) -> float:
-    """The value, which the rule cannot do without.
+def require(value: float | None, rule: str, name: str) -> float:
+    """Return a value that the rule needs.
 
     Raises:
         MissingInput: it is None.
@@ -220,11 +220,11 @@ def values_of(trajectory: Trajectory, after: float, discount: float, rule: str) 
         if step.value is None and not step.tokens:
             after = step.reward + discount * after
         else:
-            after = needed(step.value, rule, "value")
+            after = require(step.value, rule, "value")
         values.append(after)
     return values[::-1]
 
 
 def token_mean(values: Sequence[float]) -> float:
-    """Mean over a step's trained tokens; 0 where it has none."""
+    """Return the mean over a step's trained tokens; 0 if it has none."""
     return total(values) / len(values) if values else 0.0

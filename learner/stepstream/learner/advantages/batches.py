@@ -1,4 +1,4 @@
-"""Rules that compare over a whole batch: flattening it, whitening it, laying it back."""
+"""Whiten the advantages of all tokens of a batch, and convert token values to credits."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,21 +10,21 @@ Tokens = list[list[list[list[float]]]]
 """Values by group, attempt, step and trained token."""
 
 
-def whiten_tokens(tokens: Tokens, taken: Sequence[bool], counts: Counter[str]) -> None:
-    """Whitens, in place, all tokens of the groups that are taken; zeros everywhere where nothing differs."""
-    flat = [value for group, use in zip(tokens, taken, strict=True) if use for value in _values(group)]
+def whiten_tokens(tokens: Tokens, used: Sequence[bool], counts: Counter[str]) -> None:
+    """Whiten the tokens of the used groups, in place; other groups, and equal values, become zeros."""
+    flat = [value for group, use in zip(tokens, used, strict=True) if use for value in _values(group)]
     scaled = whitened(flat)
     if scaled is None:
         counts["flat_batch"] += 1
     fresh = iter(scaled or [0.0] * len(flat))
-    for group, use in zip(tokens, taken, strict=True):
+    for group, use in zip(tokens, used, strict=True):
         for attempt in group:
             for step in attempt:
                 step[:] = [next(fresh) if use else 0.0 for _ in step]
 
 
 def token_credits(tokens: Tokens, targets: Tokens | None = None) -> list[list[Credit]]:
-    """Credits with an advantage for every trained token."""
+    """Return credits with an advantage for every trained token."""
     return [
         [
             Credit(

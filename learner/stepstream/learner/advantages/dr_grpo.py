@@ -1,4 +1,4 @@
-"""GRPO done right: no division by the deviation, none by the length."""
+"""Compute Dr. GRPO: GRPO without division by the standard deviation or the length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from stepstream.learner.advantages.base import Aggregation, OutcomeRule
 class DrGrpo(OutcomeRule):
     """A_i = R_i - R̄ (Dr. GRPO, arXiv 2503.20783).
 
-    Dividing by the deviation favours tasks that are almost always or almost never solved.
+    Division by the standard deviation favours tasks that are almost always or almost never solved.
     """
 
     aggregation: ClassVar[Aggregation] = "dr_grpo"
 
     def outcomes(self, outcomes: Sequence[float]) -> list[float]:
-        """Differences from the mean."""
+        """Return the differences from the mean."""
         return centred(outcomes)

@@ -1,4 +1,4 @@
-"""From advantages of steps to advantages of trained tokens."""
+"""Expand the advantages and value targets of steps to trained tokens."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,42 +7,42 @@ from stepstream.learner.advantages.base import Credit
 
 
 def expand(credit: Credit, step_of_token: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """The advantage of every trained token of a training sequence.
+    """Return the advantage of every trained token of a training sequence.
 
-    A step's spans, one for each run of one policy version, all get the step's advantage; a rule that differs inside a
-    step gives its tokens theirs in the order in which they were sampled.
+    Every token of a step gets the step's advantage, also where a step has spans of several policy versions. A token
+    rule gives each token its own, in the order of sampling.
 
     Args:
-        credit: of the attempt.
-        step_of_token: index of the step that each trained token belongs to, in order of the tokens; the trained
-            tokens of a step lie in one sequence. Shape [trained].
+        credit: credit of the attempt.
+        step_of_token: index of each trained token's step; the trained tokens of a step are in one sequence.
+            Shape [trained].
 
     Returns:
         Shape [trained].
 
     Raises:
-        ValueError: a step has another number of trained tokens than the rule was told.
+        ValueError: the rule computed another number of advantages for a step than it has trained tokens.
     """
     if credit.tokens is None:
         return np.asarray(credit.steps, dtype=np.float64)[step_of_token]
     result = np.empty(step_of_token.size, dtype=np.float64)
     for step in np.unique(step_of_token):
-        here = step_of_token == step
+        at_step = step_of_token == step
         own = credit.tokens[step]
-        if int(here.sum()) != len(own):
-            raise ValueError(f"step {step} has {int(here.sum())} trained tokens here, and {len(own)} advantages")
-        result[here] = own
+        if int(at_step.sum()) != len(own):
+            raise ValueError(f"step {step} has {int(at_step.sum())} trained tokens and {len(own)} advantages")
+        result[at_step] = own
     return result
 
 
 def expand_targets(credit: Credit, step_of_token: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """What a critic should have said before each trained token of a training sequence; NaN where it is not asked.
+    """Return the critic's value target before each trained token of a training sequence; NaN: no target there.
 
-    A rule by steps asks it before the first trained token of each step, a rule by tokens before every one.
+    A step rule has a target before the first trained token of each step, a token rule before every token.
 
     Args:
-        credit: of the attempt.
-        step_of_token: as for `expand`.
+        credit: credit of the attempt.
+        step_of_token: see `expand`.
 
     Returns:
         Shape [trained].

@@ -1,6 +1,6 @@
-"""Critics for HCAPO by name: the policy itself, and those of installed packages (entry points of the group below).
+"""Create the advantage rule that the settings name, and its hindsight critic.
 
-x
+Critics of other packages are found through the entry points of `GROUP`.
 """
 
 from collections.abc import Callable
@@ -25,31 +25,49 @@ from stepstream.learner.advantages import (
     TreeGrpo,
     VTrace,
 )
-from stepstream.learner.advantages.hcapo import HindsightCritic, recorded
+from stepstream.learner.advantages.hcapo import HindsightCritic, recorded_scores
 
 GROUP = "stepstream.hindsight_critics"
+"""Entry point group in which a package registers a function that creates a `HindsightCritic`."""
 POLICY = "policy"
+"""Name of the critic that is the policy itself."""
 
-Maker = Callable[[LearnerSettings], HindsightCritic]
+CriticFactory = Callable[[LearnerSettings], HindsightCritic]
+
+
+def rule_of(config: LearnerSettings) -> Rule:
+    """Return the rule that `learner.advantage` names, with its settings.
+
+    Raises:
+        SettingsError: its hindsight critic is not installed.
+    """
+    return _RULES[config.advantage](config)
+
+
+def rule_without_critic(config: LearnerSettings) -> Rule:
+    """Return the same rule for questions about its properties: without its critic, which may not be installed here."""
+    return rule_of(config.model_copy(update={"credit_hindsight": POLICY}))
 
 
 def critic_of(config: LearnerSettings) -> HindsightCritic:
-    """The critic that `learner.credit_hindsight` names; `recorded` where the policy's own scores come with the steps.
+    """Return the critic that `learner.credit_hindsight` names.
+
+    For the policy itself that is `recorded_scores`: its scores come with the steps.
 
     Raises:
-        SettingsError: no package, or more than one, has it.
+        SettingsError: no installed package registers the name, or several do.
     """
     name = config.credit_hindsight
     if name == POLICY:
-        return recorded
+        return recorded_scores
     points = list(entry_points(group=GROUP, name=name))
     if not points:
         known = sorted({POLICY, *(point.name for point in entry_points(group=GROUP))})
-        raise SettingsError(f"no critic '{name}' (learner.credit_hindsight); there are {', '.join(known)}")
+        raise SettingsError(f"no critic '{name}' (learner.credit_hindsight); known critics: {', '.join(known)}")
     if len(points) > 1:
         packages = ", ".join(sorted(point.value for point in points))
         raise SettingsError(f"several packages have a critic '{name}' (learner.credit_hindsight): {packages}")
-    make: Maker = points[0].load()
+    make: CriticFactory = points[0].load()
     return make(config)
 
 
@@ -71,12 +89,3 @@ _RULES: dict[str, Callable[[LearnerSettings], Rule]] = {
     "vtrace": lambda config: VTrace(config.credit_discount),
     "hcapo": lambda config: Hcapo(config.credit_step_weight, config.credit_discount, critic=critic_of(config)),
 }
-
-
-def rule_of(config: LearnerSettings) -> Rule:
-    """The rule that `learner.advantage` names, with its settings.
-
-    Raises:
-        SettingsError: a critic that is not installed.
-    """
-    return _RULES[config.advantage](config)

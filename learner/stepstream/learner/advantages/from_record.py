@@ -1,4 +1,4 @@
-"""What the advantage rules see of a labelled trajectory, and the rule that the configuration names. Pure."""
+"""Convert a labelled trajectory to the input of the advantage rules. Pure."""
 
 from collections.abc import Hashable, Mapping
 from hashlib import blake2b
@@ -6,43 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from stepstream.config import LearnerSettings
-from stepstream.learner.advantages import (
-    Rule,
-    Step,
-    Trajectory,
-)
-from stepstream.learner.advantages.from_config import POLICY, rule_of
+from stepstream.learner.advantages.base import Step, Trajectory
 
 
-def described(config: LearnerSettings) -> Rule:
-    """The same rule to be asked about itself: without the critic of its settings, which may not be installed here."""
-    return rule_of(config.model_copy(update={"credit_hindsight": POLICY}))
-
-
-def positions(record: Mapping[str, Any]) -> dict[int, int]:
-    """Where each step of a LabeledTrajectory stands in its list, by step index."""
+def step_positions(record: Mapping[str, Any]) -> dict[int, int]:
+    """Return the position of each step in the list of a LabeledTrajectory, by step index."""
     return {step["step_index"]: position for position, step in enumerate(record["steps"])}
 
 
 def trajectory_of(record: Mapping[str, Any]) -> Trajectory:
-    """A LabeledTrajectory as the rules see it.
+    """Convert a LabeledTrajectory.
 
-    An observation is known by the tokens between the response before it in its training sequence and the step's own
-    response: what was new to the agent, or its whole prompt where a sequence begins. An action is known by its tool
-    calls, or by its sampled tokens where it called none. An end is known by the reward that came with it. A trajectory
-    that names a step of another one goes on behind it.
+    The key of an observation is the tokens between the previous response in its training sequence and the step's own
+    response: the part that was new to the agent, or the whole prompt where a sequence begins. The key of an action is
+    its tool calls, or its sampled tokens if it called no tool. The key of an end is the last step's reward. A
+    trajectory that names a parent step is a branch behind that step.
 
     Args:
-        record: whose spans name steps that it has.
+        record: its spans must name steps that it has.
     """
-    place = positions(record)
+    positions = step_positions(record)
     observations: dict[int, bytes] = {}
     sampled: dict[int, list[int]] = {}
     for sequence in record["sequences"]:
         ids, end = sequence["token_ids"], 0
         for span in sequence["spans"]:
-            position = place[span["step_index"]]
+            position = positions[span["step_index"]]
             if position not in observations:
                 observations[position] = _digest(ids[end : span["start"]])
             sampled.setdefault(position, []).extend(ids[span["start"] : span["end"]])
@@ -77,7 +66,7 @@ def _action(step: Mapping[str, Any], sampled: list[int] | None) -> Hashable:
 
 
 def _branch(record: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Behind which step of which attempt it goes on."""
+    """Return the parent attempt and the step behind which this one continues; None: it has no parent."""
     parent, step = record["parent_trajectory_id"], record["parent_step_index"]
     return None if parent is None or step is None else (parent, step)
 

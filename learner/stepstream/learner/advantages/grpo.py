@@ -1,4 +1,4 @@
-"""Group-relative policy optimisation."""
+"""Compute GRPO: standardise outcomes within the group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,5 +15,5 @@ class Grpo(OutcomeRule):
     aggregation: ClassVar[Aggregation] = "grpo"
 
     def outcomes(self, outcomes: Sequence[float]) -> list[float]:
-        """Standardised outcomes."""
+        """Return the standardised outcomes."""
         return standardised(outcomes)

@@ -1,4 +1,4 @@
-"""Credit in hindsight: a step counts more where its action looks likely once the end is known."""
+"""Compute HCAPO: weigh a step by the probability of its action given the final state."""
 
 import math
 from collections import Counter
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stepstream.learner.advantages.arithmetic import standardised, total
-from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Need, Trajectory, needed
+from stepstream.learner.advantages.base import Group, GroupRule, MissingInput, Need, Trajectory, require
 
 
 class HindsightCritic(Protocol):
-    """Says how likely each of an attempt's actions looks once the final state is known.
+    """Scores the actions of an attempt by their probability given the final state.
 
-    It has to say the same of the same attempt always, or a version cannot be rebuilt.
+    It must return the same scores for the same attempt, or a version cannot be rebuilt.
     """
 
     def __call__(self, trajectory: Trajectory) -> Sequence[float]:
-        """h_t > 0 by step; only their proportion counts."""
+        """Return h_t > 0 by step; only their ratios matter."""
 
 
 def hindsight_of(logprobs: Sequence[float], temperature: float = 5.0) -> float:
-    """h_t = exp(mean_j log θ(y_j | s_t, s_final) / temperature) (HCAPO, eq. 6), from a step's log-probabilities."""
+    """Return h_t = exp(mean_j log θ(y_j | s_t, s_final) / temperature) (HCAPO, eq. 6) of a step's log-probabilities."""
     return math.exp(total(logprobs) / len(logprobs) / temperature) if logprobs else 1.0
 
 
-def recorded(trajectory: Trajectory) -> Sequence[float]:
-    """The scores that came with the steps."""
-    return [needed(step.hindsight, "hcapo", "hindsight") for step in trajectory.steps]
+def recorded_scores(trajectory: Trajectory) -> Sequence[float]:
+    """Return the scores in the steps, from the policy's own forward pass."""
+    return [require(step.hindsight, "hcapo", "hindsight") for step in trajectory.steps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Hcapo(GroupRule):
     """A = A^GRPO + ω·(Q_t - μ)/(σ + ε), μ and σ over all steps of the group (HCAPO, arXiv 2603.08754, eq. 3 and 8).
 
     ρ_t = clip(h_t / mean of the attempt's h, low, high) (eq. 7); Q_t = ρ_t·γ^(T-t)·R (eq. 5, where only the end is
-    paid). A success's negative hindsight terms become 0 (section 4.3). With `smooth` Q_t is first (Q_t + Q_{t+1})/2
-    (appendix A, α = 0.5); the last stays, of which the paper says nothing. Beside eq. 8 the paper has μ and σ "at time
-    step t"; its algorithm 1 (line 16) and section 5.2 take them over all states, and so do we.
+    is rewarded). A success's negative hindsight terms become 0 (section 4.3). With `smooth`, Q_t is first replaced by
+    (Q_t + Q_{t+1})/2 (appendix A, α = 0.5); the last stays, since the paper does not define it. Next to eq. 8 the paper
+    has μ and σ "at time step t"; its algorithm 1 (line 16) and section 5.2 take them over all states, as this does.
     """
 
     weight: float = 1.0
@@ -48,20 +48,20 @@ class Hcapo(GroupRule):
     high: float = 1.2
     """Bounds of ρ."""
     smooth: bool = False
-    critic: HindsightCritic = recorded
+    critic: HindsightCritic = recorded_scores
 
     @property
     def discounts(self) -> frozenset[float]:
-        """That of Q_t, and 1 for whole rewards."""
+        """γ of Q_t, and 1 for whole rewards."""
         return frozenset({self.discount, 1.0})
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The policy's own scores, unless another critic gives them."""
-        return frozenset({"hindsight"}) if self.critic is recorded else frozenset()
+        """Scores of the policy itself, unless another critic gives them."""
+        return frozenset({"hindsight"}) if self.critic is recorded_scores else frozenset()
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
-        """GRPO's advantage with the hindsight term added."""
+        """Return GRPO's advantage plus the hindsight term."""
         values = [self.values(trajectory) for trajectory in group]
         flat = iter(standardised([value for attempt in values for value in attempt]))
         result = []
@@ -73,7 +73,7 @@ class Hcapo(GroupRule):
         return result
 
     def values(self, trajectory: Trajectory) -> list[float]:
-        """Q_t by step."""
+        """Return Q_t by step."""
         last = len(trajectory.steps) - 1
         values = [
             ratio * self.discount ** (last - t) * trajectory.outcome for t, ratio in enumerate(self.ratios(trajectory))
@@ -83,15 +83,16 @@ class Hcapo(GroupRule):
         return values
 
     def ratios(self, trajectory: Trajectory) -> list[float]:
-        """ρ_t by step.
+        """Return ρ_t by step.
 
         Raises:
-            MissingInput: the critic's scores are not one positive number a step.
+            MissingInput: the critic does not return one positive number per step.
         """
         scores = self.critic(trajectory)
         if len(scores) != len(trajectory.steps) or any(not 0 < score < math.inf for score in scores):
             raise MissingInput(
-                f"hcapo: {len(scores)} hindsight scores for {len(trajectory.steps)} steps, or not positive"
+                f"hcapo: the critic returned {len(scores)} hindsight scores for {len(trajectory.steps)} steps, "
+                "or one that is not positive"
             )
         mean = total(scores) / max(1, len(scores))
         return [min(self.high, max(self.low, score / mean)) for score in scores]

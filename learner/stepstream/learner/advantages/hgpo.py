@@ -1,10 +1,10 @@
-"""A hierarchy of groups: steps compared with those that share ever more of their history."""
+"""Compute HGPO: compare steps with those that share one, two, ... of their latest observations."""
 
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from stepstream.learner.advantages.anchors import at, group_returns, meetings
+from stepstream.learner.advantages.anchors import group_returns, matching_steps, values_at
 from stepstream.learner.advantages.arithmetic import standardised, total
 from stepstream.learner.advantages.base import Group, GroupRule
 
@@ -14,19 +14,19 @@ class Hgpo(GroupRule):
     """A = Σ_k w_k·A_k, w_k ∝ (k + 1)^α over the groups that exist (HGPO, arXiv 2602.22817).
 
     Group k of a step, k = 0..K, holds the steps that share (s_{t-k}, .., s_t); A_k = (G_t - mean)/(std + ε) there,
-    dividing by n. Groups of one, and those that would reach before the first step, are left out, and the weights sum
-    to 1 over the rest: so does the official code (verl-agent's `recipe/hgpo`), which weighs by (k + 2)^α and leaves
-    out A_k = 0 too (`as_released`).
+    dividing by n. Groups of one, and groups that would reach before the first step, are left out; the weights sum to 1
+    over the rest. The official code (verl-agent's `recipe/hgpo`) does the same, but weighs by (k + 2)^α and also leaves
+    out A_k = 0 (`as_released`).
     """
 
     discount: float = 0.95
     """γ of G_t, by step."""
     history: int = 2
-    """K: earlier observations that may have to agree."""
+    """K: largest number of earlier observations that must agree."""
     exponent: float = 1.0
-    """α: how much more a longer common history counts."""
+    """α: the higher, the more a longer common history counts."""
     as_released: bool = False
-    """Weights and skipping of the released code instead of the paper's."""
+    """True: weights and skipping of the released code instead of the paper's."""
 
     @property
     def discounts(self) -> frozenset[float]:
@@ -34,16 +34,16 @@ class Hgpo(GroupRule):
         return frozenset({self.discount})
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
-        """The weighted mean over the levels."""
+        """Return the weighted mean over the levels."""
         gains = group_returns(group, self.discount)
         found: dict[tuple[int, int], list[tuple[float, float]]] = {}
         for k in range(self.history + 1):
             level: Counter[str] = Counter()
-            for places in meetings(group, lambda i, t, k=k: _context(group, i, t, k), level):  # type: ignore[misc]
-                for place, advantage in zip(places, standardised(at(gains, places), ddof=0), strict=True):
+            for steps in matching_steps(group, lambda i, t, k=k: _context(group, i, t, k), level):  # type: ignore[misc]
+                for position, advantage in zip(steps, standardised(values_at(gains, steps), ddof=0), strict=True):
                     weight = float(k + (2 if self.as_released else 1)) ** self.exponent
                     if advantage or not self.as_released:
-                        found.setdefault(place, []).append((weight, advantage))
+                        found.setdefault(position, []).append((weight, advantage))
             if k == 0:
                 counts.update(level)
         return [

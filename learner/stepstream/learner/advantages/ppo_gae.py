@@ -1,4 +1,4 @@
-"""PPO's advantages: GAE over tokens with a critic."""
+"""Compute PPO's advantages: GAE over tokens with a critic."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stepstream.learner.advantages.arithmetic import gae
-from stepstream.learner.advantages.base import Group, MissingInput, Need, Result, Rule, Trajectory, needed
+from stepstream.learner.advantages.base import Group, MissingInput, Need, Result, Rule, Trajectory, require
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
-from stepstream.learner.advantages.reinforce_pp import laid, paid
+from stepstream.learner.advantages.reinforce_pp import rewards_by_token, split_by_step
 
 
 @dataclass(frozen=True, slots=True)
 class PpoGae(Rule):
     """GAE over the trained tokens of an attempt, then whitened over the batch (PPO, arXiv 1707.06347; GAE, 1506.02438).
 
-    Tokens that the agent did not sample (observations) are passed over: V and A are carried across them. The value
-    target is A + V from before whitening. An attempt cut by a limit goes on with `final_value`.
+    Tokens that the agent did not sample (observations) are skipped: V and A are carried across them. The value target
+    is A + V before whitening. An attempt cut by a limit continues with `final_value`.
     """
 
     discount: float = 1.0
@@ -29,11 +29,11 @@ class PpoGae(Rule):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """A critic's values."""
+        """Values of a critic."""
         return frozenset({"values"})
 
     def __call__(self, groups: Sequence[Group]) -> Result:
-        """Advantages and value targets of every token; needs `token_values`, and `final_value` where truncated."""
+        """Return advantages and value targets of every token; needs `token_values`, and `final_value` if truncated."""
         counts: Counter[str] = Counter({"groups": len(groups)})
         raw = [[self._estimate(trajectory) for trajectory in group] for group in groups]
         targets = [
@@ -55,5 +55,6 @@ class PpoGae(Rule):
             if len(step.token_values) != step.tokens:
                 raise MissingInput(f"ppo_gae: {len(step.token_values)} `token_values` for {step.tokens} trained tokens")
         values = [value for step in trajectory.steps for value in step.token_values]
-        after = needed(trajectory.final_value, "ppo_gae", "final_value") if trajectory.truncated else 0.0
-        return laid(trajectory.steps, gae(paid(trajectory.steps), values, after, self.discount, self.trace))
+        after = require(trajectory.final_value, "ppo_gae", "final_value") if trajectory.truncated else 0.0
+        rewards = rewards_by_token(trajectory.steps)
+        return split_by_step(trajectory.steps, gae(rewards, values, after, self.discount, self.trace))

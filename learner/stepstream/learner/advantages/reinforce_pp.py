@@ -1,4 +1,4 @@
-"""REINFORCE++ : returns of tokens, whitened over the batch."""
+"""Compute REINFORCE++: returns of tokens, whitened over the batch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stepstream.learner.advantages.arithmetic import returns, total
-from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Step, without_difference
+from stepstream.learner.advantages.base import Group, MissingInput, Result, Rule, Step, missing_difference
 from stepstream.learner.advantages.batches import token_credits, whiten_tokens
 
 
@@ -14,9 +14,9 @@ from stepstream.learner.advantages.batches import token_credits, whiten_tokens
 class ReinforcePlusPlus(Rule):
     """Token return of r - β·k1, whitened over all trained tokens of the batch (REINFORCE++, arXiv 2501.03262).
 
-    A step's reward is paid at its last trained token; -β·k1 comes in as `token_rewards`. With `baseline` the group's
-    mean outcome is first taken from every token's return, and groups of one or without variance are skipped; without
-    it no group is needed, and a group that is all solved still learns from the batch's mean.
+    A step's reward is paid at its last trained token; -β·k1 comes as `token_rewards`. With `baseline` the group's mean
+    outcome is first subtracted from every token's return, and groups of one or without variance are skipped. Without it
+    no group is needed, and a group of successes only still learns from the batch's mean.
     """
 
     discount: float = 1.0
@@ -25,36 +25,37 @@ class ReinforcePlusPlus(Rule):
     pays_tokens: ClassVar[bool] = True
 
     def __call__(self, groups: Sequence[Group]) -> Result:
-        """Advantages of every token of the batch."""
+        """Return the advantages of every token of the batch."""
         counts: Counter[str] = Counter({"groups": len(groups)})
-        tokens, taken = [], []
+        tokens, used = [], []
         for group in groups:
             outcomes = [trajectory.outcome for trajectory in group]
             if reason := self.nothing_to_learn(group):
                 counts[reason] += 1
             mean = total(outcomes) / len(outcomes) if self.baseline and outcomes else 0.0
-            taken.append(not reason)
+            used.append(not reason)
+            gains = [returns(rewards_by_token(trajectory.steps), self.discount) for trajectory in group]
             tokens.append(
                 [
-                    laid(trajectory.steps, [g - mean for g in returns(paid(trajectory.steps), self.discount)])
-                    for trajectory in group
+                    split_by_step(trajectory.steps, [gain - mean for gain in attempt])
+                    for trajectory, attempt in zip(group, gains, strict=True)
                 ]
             )
-        whiten_tokens(tokens, taken, counts)
+        whiten_tokens(tokens, used, counts)
         return Result(token_credits(tokens), counts)
 
     def nothing_to_learn(self, group: Group) -> str:
-        """With `baseline`, whether no outcome differs."""
-        return without_difference([trajectory.outcome for trajectory in group]) if self.baseline else ""
+        """With `baseline`, return the reason why the outcomes do not differ; else an empty string."""
+        return missing_difference([trajectory.outcome for trajectory in group]) if self.baseline else ""
 
 
-def paid(steps: Sequence[Step]) -> list[float]:
-    """Reward of every trained token of an attempt: its own, and the step's at the step's last.
+def rewards_by_token(steps: Sequence[Step]) -> list[float]:
+    """Return the reward of every trained token of an attempt: its own, plus the step's at the step's last token.
 
-    The reward of a step without trained tokens is paid at the last trained token before it, whose doing it followed.
+    The reward of a step without trained tokens is paid at the last trained token before it.
 
     Raises:
-        MissingInput: `token_rewards` of another length than the step's trained tokens.
+        MissingInput: a step has another number of `token_rewards` than trained tokens.
     """
     rewards: list[float] = []
     for step in steps:
@@ -66,8 +67,8 @@ def paid(steps: Sequence[Step]) -> list[float]:
     return rewards
 
 
-def laid(steps: Sequence[Step], values: Sequence[float]) -> list[list[float]]:
-    """Values of all trained tokens of an attempt, by step."""
+def split_by_step(steps: Sequence[Step], values: Sequence[float]) -> list[list[float]]:
+    """Split the values of all trained tokens of an attempt by step."""
     result, start = [], 0
     for step in steps:
         result.append(list(values[start : start + step.tokens]))

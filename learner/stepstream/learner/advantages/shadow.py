@@ -1,4 +1,4 @@
-"""States that look alike but behave differently are not compared."""
+"""Compute SHADOW: separate states with equal observations but different transitions, then apply local GAE."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable
@@ -12,13 +12,13 @@ from stepstream.learner.advantages.step_gae import local_gae
 
 @dataclass(frozen=True, slots=True)
 class Shadow(GroupRule):
-    """Local GAE over states grouped by what they look like and how they behave (SHADOW, AAAI-26, v40i28.39570).
+    """Local GAE over states grouped by observation and transition (SHADOW, AAAI-26, v40i28.39570).
 
     Neither the paper's formulas nor code of its authors were found; its abstract names a grouping of states by
-    consistent dynamics and a local GAE. Our reading: where one action in one observation led to different next
-    observations, the observation hides different states, and these visits are grouped by where they led; all others by
-    their observation. V̂ is the mean return of such a group and A is GAE against it. In a group without contradictions
-    this is critic-free step GAE.
+    consistent dynamics and a local GAE. The reading here: if one action in one observation led to different next
+    observations, the observation hides different states. These visits are grouped by their next observation, all others
+    by their observation. V̂ is the mean return of a group of visits, and A is GAE with it. In a group without
+    contradictions this is critic-free step GAE.
     """
 
     discount: float = 0.95
@@ -33,18 +33,18 @@ class Shadow(GroupRule):
         return frozenset({self.discount})
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
-        """GAE against the values of states that behave alike."""
-        led: dict[Hashable, set[Hashable]] = defaultdict(set)
+        """Return GAE with the values of the grouped states."""
+        next_states: dict[Hashable, set[Hashable]] = defaultdict(set)
         for i, trajectory in enumerate(group):
             for t, step in enumerate(trajectory.steps):
-                led[step.observation, step.action].add(next_state(group, i, t))
+                next_states[step.observation, step.action].add(next_state(group, i, t))
 
         def state(i: int, t: int) -> Hashable:
             step = group[i].steps[t]
             if step.observation is None:
                 return None
-            # Without the action's key nothing contradicts: different actions may lead to different places.
-            contradicted = step.action is not None and len(led[step.observation, step.action]) > 1
-            return (step.observation, step.action, next_state(group, i, t)) if contradicted else step.observation
+            # Steps without an action key never contradict: their actions may differ.
+            is_ambiguous = step.action is not None and len(next_states[step.observation, step.action]) > 1
+            return (step.observation, step.action, next_state(group, i, t)) if is_ambiguous else step.observation
 
         return local_gae(group, state, self.discount, self.trace, counts)

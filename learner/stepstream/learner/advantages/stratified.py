@@ -1,4 +1,4 @@
-"""Attempts compared with those of their own kind."""
+"""Compute Stratified GRPO: compare attempts with those of the same stratum."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable
@@ -13,20 +13,20 @@ from stepstream.learner.advantages.base import Aggregation, Group, GroupRule, Tr
 class Stratified(GroupRule):
     """A = α·A^S + (1 - α)·A^GRPO (Stratified GRPO's SAN, arXiv 2510.06214).
 
-    A^S = (R - mean_k)/(std_k + ε) inside stratum k, such as the attempts with the same number of tool calls (of
+    A^S = (R - mean_k)/(std_k + ε) inside stratum k, for example the attempts with the same number of tool calls (of
     searches, in the paper); 0 for a stratum of one. The blend with the global estimator is the paper's; its α was not
-    found: a public reimplementation takes 1, we take 0.8, so that strata of one still learn something.
+    found. A public reimplementation uses 1; the default here is 0.8, so that strata of one still get a gradient.
     """
 
     aggregation: ClassVar[Aggregation] = "grpo"
     blend: float = 0.8
     """α, from 0 (GRPO) to 1 (strata alone)."""
     by: Literal["tools", "steps", "tokens"] = "tools"
-    """What attempts of one stratum have in common: the number of tool calls or of steps, or the band of their trained
-    tokens (1, 2 to 3, 4 to 7, … : equal numbers are rare)."""
+    """Common property of a stratum: the number of tool calls or of steps, or the band of trained tokens (1, 2 to 3,
+    4 to 7, …: equal numbers are rare)."""
 
     def group(self, group: Group, counts: Counter[str]) -> list[list[float]]:
-        """The blend, at every step of the attempt."""
+        """Return the blend at every step of the attempt."""
         outcomes = [trajectory.outcome for trajectory in group]
         strata: dict[Hashable, list[int]] = defaultdict(list)
         for i, trajectory in enumerate(group):

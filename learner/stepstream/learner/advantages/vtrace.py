@@ -1,4 +1,4 @@
-"""V-trace: values and advantages of the current policy from another policy's steps."""
+"""Compute V-trace: values and advantages of the current policy from the steps of another one."""
 
 import math
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stepstream.learner.advantages.base import Credit, Group, Need, Result, Rule, Step, Trajectory, needed, values_of
+from stepstream.learner.advantages.base import Credit, Group, Need, Result, Rule, Step, Trajectory, require, values_of
 
 _LOG_RATIO_BOUND = 20.0
 
@@ -16,22 +16,22 @@ class VTrace(Rule):
     """v_t = V_t + ρ_t·δ_t + γ·c_t·(v_{t+1} - V_{t+1}), A_t = ρ_t·(r_t + γ·v_{t+1} - V_t) (IMPALA, arXiv 1802.01561).
 
     δ_t = r_t + γ·V_{t+1} - V_t, ρ_t = min(ρ̄, q_t), c_t = min(c̄, q_t), over steps; q_t is the step's ratio of current to
-    behaviour policy, the product over its tokens. A ratio that is not finite takes its step out: ρ = c = 0. ρ_t is in
-    A_t already: the loss must not weigh by it again. The value target is v_t. A step without trained tokens has ρ = c =
-    1 where its ratio is not known, and no V of its own (`values_of`).
+    behaviour policy, the product over its tokens. A ratio that is not finite excludes its step: ρ = c = 0. A_t already
+    contains ρ_t: the loss must not weigh by it again. The value target is v_t. A step without trained tokens has
+    ρ = c = 1 if its ratio is unknown, and no V of its own (`values_of`).
     """
 
     discount: float = 1.0
     """γ, by step."""
     rho_cap: float = 1.0
-    """ρ̄: decides which policy is evaluated."""
+    """ρ̄: determines which policy is evaluated."""
     trace_cap: float = 1.0
-    """c̄, at most ρ̄: decides how far back a surprise is told."""
+    """c̄, at most ρ̄: determines how far back a temporal difference has an effect."""
     bootstraps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.trace_cap > self.rho_cap:
-            raise ValueError(f"V-trace needs trace_cap {self.trace_cap} to be at most rho_cap {self.rho_cap}")
+            raise ValueError(f"V-trace: trace_cap {self.trace_cap} exceeds rho_cap {self.rho_cap}; lower trace_cap")
 
     @property
     def discounts(self) -> frozenset[float]:
@@ -40,16 +40,16 @@ class VTrace(Rule):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """A critic's values and the ratios."""
+        """Values of a critic, and the ratios."""
         return frozenset({"values", "log_ratios"})
 
     def __call__(self, groups: Sequence[Group]) -> Result:
-        """Advantages and targets of every step; needs `value`, `log_ratio`, and `final_value` where truncated."""
+        """Return advantages and targets of every step; needs `value`, `log_ratio`, and `final_value` if truncated."""
         credits = [[self._estimate(trajectory) for trajectory in group] for group in groups]
         return Result(credits, Counter({"groups": len(groups)}))
 
     def _estimate(self, trajectory: Trajectory) -> Credit:
-        after = needed(trajectory.final_value, "vtrace", "final_value") if trajectory.truncated else 0.0
+        after = require(trajectory.final_value, "vtrace", "final_value") if trajectory.truncated else 0.0
         values = values_of(trajectory, after, self.discount, "vtrace")
         target = after
         advantages, targets = [], []
@@ -67,7 +67,7 @@ class VTrace(Rule):
 def _ratio(step: Step) -> float:
     if step.log_ratio is None and not step.tokens:
         return 1.0
-    log_ratio = needed(step.log_ratio, "vtrace", "log_ratio")
+    log_ratio = require(step.log_ratio, "vtrace", "log_ratio")
     if not math.isfinite(log_ratio):
         return 0.0
     return math.exp(min(_LOG_RATIO_BOUND, max(-_LOG_RATIO_BOUND, log_ratio)))

@@ -1,1 +1,1 @@
-"""Read labelled trajectories and choose groups to train on."""
+"""Read labelled trajectories, collect them in groups and choose the groups of each update."""

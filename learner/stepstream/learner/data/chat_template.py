@@ -1,10 +1,10 @@
-"""The tokens of what somebody wrote, as the model itself would have sampled them: a response, or a conversation.
+"""Tokenize written responses and conversations as the model itself would have sampled them.
 
-The chat template that serves the model renders the response behind a prompt; what it puts there, up to the first token
-that ends a turn, is what a worker would have sampled and read back as this response. Of a response alone the prompt is
-a stand-in: its tokens go behind the exact ones of the step. A conversation is rendered response by response, and is one
-training sequence as long as the template only adds to what it rendered before; where it does not (some leave out
-earlier reasoning), another begins.
+The chat template that serves the model renders the response behind a prompt. The text it adds, up to the first token
+that ends a turn, is the text that a worker would have sampled and parsed as this response. For a single response the
+prompt is a placeholder: its tokens go behind the exact prompt tokens of the step. A conversation is rendered response
+by response. It is one training sequence as long as the template only appends to its earlier text. Where it does not
+(some templates leave out earlier reasoning), a new sequence begins.
 """
 
 import json
@@ -22,84 +22,87 @@ _ANCHOR: Message = {"role": "user", "content": "?"}
 
 
 class ChatTemplate:
-    """A model's tokenizer and chat template; both are read when they are first needed."""
+    """A model's tokenizer and chat template, loaded at first use."""
 
     def __init__(self, folder: Path) -> None:
-        """Of a folder in Hugging Face form."""
+        """Use the tokenizer of a folder in Hugging Face form."""
         self._folder = folder
 
     def __call__(self, response: str) -> list[int]:
-        """Token ids of a response, the one that ends the turn among them; empty where it cannot be written.
+        """Return the token ids of a response, including the end of the turn; empty if it cannot be rendered.
 
         Args:
-            response: text, or a JSON object that is an assistant's message in OpenAI's form, for one with tool calls.
+            response: text, or an assistant's message in OpenAI's form as a JSON object, for a response with tool calls.
         """
-        message = message_of(response)
+        message = parse_response(response)
         if message is None:
             return []
-        before, whole = self._rendered([_ANCHOR], asks=True), self._rendered([_ANCHOR, message])
+        before, after = self._render([_ANCHOR], add_prompt=True), self._render([_ANCHOR, message])
         text = ""
-        if before is not None and whole is not None and whole.startswith(before):
-            text = whole[len(before) :]
+        if before is not None and after is not None and after.startswith(before):
+            text = after[len(before) :]
         elif message.get("tool_calls"):
             return []
-        return self._said(text or message["content"])[0]
+        return self._response_ids(text or message["content"])[0]
 
-    def transcript(self, conversation: Mapping[str, Any]) -> list[ResponseSpan]:
-        """Training sequences of a Conversation; those of its responses that cannot be written are left out."""
-        messages = _written(conversation["messages"])
-        tools = _offered(conversation["tool_definitions"])
-        found: list[ResponseSpan] = []
+    def conversation_sequences(self, conversation: Mapping[str, Any]) -> list[ResponseSpan]:
+        """Return the training sequences of a Conversation, without the responses that cannot be rendered."""
+        messages = _template_messages(conversation["messages"])
+        tools = _tools_of(conversation["tool_definitions"])
+        sequences: list[ResponseSpan] = []
         ids: list[int] = []
         spans: list[tuple[int, int, int]] = []
-        known: str | None = None  # text that `ids` spell
+        rendered: str | None = None  # the text of `ids`
         for span in conversation["spans"]:
-            place = span["message"]
-            if not 0 < place < len(messages):
+            number = span["message"]
+            if not 0 < number < len(messages):
                 continue
-            before = self._rendered(messages[:place], tools, asks=True)
-            whole = self._rendered(messages[: place + 1], tools)
-            if not before or whole is None or not whole.startswith(before):
-                continue  # the template has no such form, or nothing would stand before the response
-            if known is None or not before.startswith(known):
-                known, ids, spans = "", [], []
-                found.append(ResponseSpan(ids, spans))
-            ids += self._ids(before[len(known) :])
-            said, end = self._said(whole[len(before) :])
-            spans.append((len(ids), len(ids) + len(said), span["step_index"]))
-            ids += said
-            known = None if end is None else whole[: len(before) + end]
-        return found
+            before = self._render(messages[:number], tools, add_prompt=True)
+            after = self._render(messages[: number + 1], tools)
+            if not before or after is None or not after.startswith(before):
+                continue  # the template cannot render it, or the prompt would be empty
+            if rendered is None or not before.startswith(rendered):
+                rendered, ids, spans = "", [], []
+                sequences.append(ResponseSpan(ids, spans))
+            ids += self._encode(before[len(rendered) :])
+            response, end = self._response_ids(after[len(before) :])
+            spans.append((len(ids), len(ids) + len(response), span["step_index"]))
+            ids += response
+            rendered = None if end is None else after[: len(before) + end]
+        return sequences
 
-    def _said(self, text: str) -> tuple[list[int], int | None]:
-        """The tokens of a response up to the one that ends its turn, which is added where the text has none; and how
-        much of the text they spell: None where one was added."""
-        ids = self._ids(text)
-        place = next((place for place, token in enumerate(ids) if token in self._ends), None)
-        if place is None:
+    def _response_ids(self, text: str) -> tuple[list[int], int | None]:
+        """Return the tokens of a response up to the end of its turn, which is appended if the text has none.
+
+        Returns:
+            The tokens, and the length of the text that they cover; None if the end was appended.
+        """
+        ids = self._encode(text)
+        last = next((index for index, token in enumerate(ids) if token in self._ends), None)
+        if last is None:
             return [*ids, self._ends[0]], None
-        ending = str(self._tokenizer.convert_ids_to_tokens(ids[place]))
+        ending = str(self._tokenizer.convert_ids_to_tokens(ids[last]))
         at = text.find(ending)
-        return ids[: place + 1], None if at < 0 else at + len(ending)
+        return ids[: last + 1], None if at < 0 else at + len(ending)
 
-    def _ids(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _rendered(
-        self, messages: Sequence[Message], tools: list[Any] | None = None, *, asks: bool = False
+    def _render(
+        self, messages: Sequence[Message], tools: list[Any] | None = None, *, add_prompt: bool = False
     ) -> str | None:
-        """The messages by the template; None where it has no such form.
+        """Render messages with the chat template; None if the template rejects them.
 
         Args:
-            messages: of a conversation.
-            tools: that the model is offered; None: none.
-            asks: whether the assistant is to answer next.
+            messages: messages of a conversation.
+            tools: tools that the model may call; None: none.
+            add_prompt: True: append the prompt for the assistant's answer.
         """
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    list(messages), tools=tools, tokenize=False, add_generation_prompt=asks
+                    list(messages), tools=tools, tokenize=False, add_generation_prompt=add_prompt
                 )
             )
         except (jinja2.TemplateError, TypeError, ValueError, RecursionError):
@@ -113,21 +116,21 @@ class ChatTemplate:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Tokens that end a turn: those at which workers stop, and the tokenizer's own."""
-        told = json.loads((self._folder / "config.json").read_bytes()).get("eos_token_id")
-        ends = [*(told if isinstance(told, list) else [told]), self._tokenizer.eos_token_id]
+        """Tokens that end a turn: the stop tokens of workers, and the tokenizer's own."""
+        configured = json.loads((self._folder / "config.json").read_bytes()).get("eos_token_id")
+        ends = [*(configured if isinstance(configured, list) else [configured]), self._tokenizer.eos_token_id]
         return [end for end in ends if end is not None]
 
 
-def message_of(response: str) -> Message | None:
-    """The response as chat templates expect a message; None: it says nothing, or is no well-formed message."""
+def parse_response(response: str) -> Message | None:
+    """Return a response in the message form of chat templates; None if it is empty or malformed."""
     try:
-        told = _read(response)
+        parsed = _parse(response)
     except ValueError:
-        told = None
-    if not isinstance(told, dict) or told.get("role") != "assistant":
+        parsed = None
+    if not isinstance(parsed, dict) or parsed.get("role") != "assistant":
         return {"role": "assistant", "content": response} if response else None
-    content, calls = told.get("content"), told.get("tool_calls") or []
+    content, calls = parsed.get("content"), parsed.get("tool_calls") or []
     if not isinstance(content, str | None) or not (content or calls):
         return None
     message: Message = {"role": "assistant", "content": content or ""}
@@ -137,48 +140,52 @@ def message_of(response: str) -> Message | None:
         return None
 
 
-def _written(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Messages of a Conversation as chat templates expect them, up to the first that is none."""
-    written: list[Message] = []
-    for told in messages:
-        message: Message = {"role": told["role"], "content": told["content"]}
+def _template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the messages of a Conversation in the form of chat templates, up to the first malformed one."""
+    converted: list[Message] = []
+    for source in messages:
+        message: Message = {"role": source["role"], "content": source["content"]}
         calls = [
             {"id": call["call_id"], "function": {"name": call["name"], "arguments": call["arguments"]}}
-            for call in told["tool_calls"]
+            for call in source["tool_calls"]
         ]
-        more = {"tool_call_id": told["tool_call_id"], "name": told["name"], "reasoning_content": told["reasoning"]}
+        more = {
+            "tool_call_id": source["tool_call_id"],
+            "name": source["name"],
+            "reasoning_content": source["reasoning"],
+        }
         message |= {key: value for key, value in more.items() if value is not None}
         try:
-            written.append(message | {"tool_calls": [_call(call) for call in calls]} if calls else message)
+            converted.append(message | {"tool_calls": [_call(call) for call in calls]} if calls else message)
         except (TypeError, ValueError):
             break
-    return written
+    return converted
 
 
-def _offered(tool_definitions: str | None) -> list[Any] | None:
-    """Tools for a template; None: none, or in a form that is no list."""
+def _tools_of(tool_definitions: str | None) -> list[Any] | None:
+    """Return the tools for a template; None if there are none or they are not a list."""
     try:
-        told = _read(tool_definitions or "null")
+        parsed = _parse(tool_definitions or "null")
     except ValueError:
         return None
-    return told if isinstance(told, list) and told else None
+    return parsed if isinstance(parsed, list) and parsed else None
 
 
 def _call(call: Mapping[str, Any]) -> Message:
     function = call["function"]
     arguments = function["arguments"]
     if isinstance(arguments, str):
-        arguments = _read(arguments)
+        arguments = _parse(arguments)
     if not isinstance(arguments, dict):
-        raise TypeError("the arguments of a tool call are no object")
+        raise TypeError("the arguments of a tool call are not an object")
     return {"type": "function", "id": call.get("id"), "function": {"name": function["name"], "arguments": arguments}}
 
 
-def _read(text: str) -> Any:
-    """JSON.
+def _parse(text: str) -> Any:
+    """Parse JSON.
 
     Raises:
-        ValueError: it is none, or nested too deep.
+        ValueError: it is malformed, or nested too deep.
     """
     try:
         return json.loads(text)

@@ -1,6 +1,6 @@
-"""What may become of a labelled trajectory at a learner, and what each reason means. Pure.
+"""List the reasons for which a learner drops a labelled trajectory, with an explanation and a remedy for each. Pure.
 
-A fate is written to the topic `training-decisions` (`decisions.py`); `stepstream explain` tells it in these words.
+The reason goes to the topic `training-decisions` (`decisions.py`); `stepstream explain` prints these texts.
 """
 
 from dataclasses import dataclass
@@ -12,50 +12,50 @@ REASONS = {
     "other_model": "its tokens were sampled by another model than the learner's",
     "no_group": "it has no group_id, so `learner.advantage`, or `dpo`, has nothing to compare it with",
     "consent": "the consent that holds for it does not allow training",
-    "fidelity": "not enough of it was captured: `learner.objective` policy_gradient needs token ids and behaviour "
+    "fidelity": "too little of it was captured: `learner.objective` policy_gradient needs token ids and behaviour "
     "log-probabilities (fidelity `token`), dpo, kto and sft its whole text (`text`)",
-    "not_trainable": "its label says that it may not be trained on: its flags say why",
+    "not_trainable": "its label marks it as not trainable: its flags name the reason",
     "no_outcome": "its outcome, or a component that its reward requires, had not come when its group ended",
     "shaping_discount": "its reward is shaped by potentials for another discount than the learner adds it up with, and "
     "would move the optimum",
-    "invalid": "its label contradicts itself or the model: the learner's dead letter says where",
+    "invalid": "its label contradicts itself or the model: the learner's dead letter names the place",
     "no_trained_tokens": "none of its tokens may be trained on",
-    "conversation_form": "its text is nothing that the model's chat template and tokenizer can write",
-    "too_long": "it, or what was demonstrated, is longer than the model's context",
+    "conversation_form": "the model's chat template and tokenizer cannot render its text",
+    "too_long": "it, or its demonstration, is longer than the model's context",
     "other_lineage": "it was sampled before the lineage's root was published",
     "stale": "its oldest token was sampled more versions ago than `learner.staleness_bound`",
     "no_variance": "all attempts of its group have the same reward, so none is better or worse than expected",
     "group_too_small": "fewer than two attempts of its group may be trained on",
-    "no_success": "no attempt of its group succeeded and nobody demonstrated a response: there is nothing to imitate",
-    "no_prompt": "what was demonstrated stands behind a prompt whose token ids are not known",
-    "demonstration_form": "what was demonstrated is nothing that the model could have said by its chat template",
-    "group_incomplete": "its group waited `learner.group_wait_s` for its other attempts, in vain",
+    "no_success": "no attempt of its group succeeded or has a demonstration: there is nothing to imitate",
+    "no_prompt": "its demonstration belongs to a prompt whose token ids are unknown",
+    "demonstration_form": "the model's chat template cannot render its demonstration",
+    "group_incomplete": "its group waited `learner.group_wait_s` and other attempts were still missing",
     "group_over": "it came after its group had ended without being trained on",
     "superseded": "a newer revision of its label came before it was trained on",
     "trained_on_older_revision": "an older revision of its label was trained on, and nothing is trained on twice",
     "reuse_bound": "it came after its group had been trained on `learner.reuse` times",
-    "near_duplicate_cap": "groups nearly like its own took `learner.near_duplicate_cap` places in each update",
+    "near_duplicate_cap": "near-duplicates of its group took `learner.near_duplicate_cap` places in each update",
     "tenant_share": "its tenant's groups took the whole of `learner.tenant_share` in each update",
 }
-"""Every reason for which an attempt is dropped, in words that follow "because"."""
+"""Every reason for dropping an attempt, as a clause that follows "because"."""
 
 REMEDIES = {
     "split": "nothing: send attempts that may be learned from without `x-stepstream-split: eval`",
-    "other_model": "a learner of the model that sampled it (`learner.model`); text that no policy of ours is known to "
-    "have sampled trains any model, with `learner.objective` dpo, kto or sft",
+    "other_model": "a learner of the model that sampled it (`learner.model`); text without a known policy version "
+    "trains any model, with `learner.objective` dpo, kto or sft",
     "no_group": "nothing for this one: send the attempts at one task with the same `x-stepstream-group`, or choose an "
     "advantage rule that needs no group; a `demonstration` on one of its steps is a pair for dpo",
     "consent": "`stepstream consent set`: its label then gets a new revision, which counts while it is not stale",
-    "fidelity": "`learner.objective` dpo, kto or sft, which train on text; or else serve the agent through the gateway "
+    "fidelity": "`learner.objective` dpo, kto or sft, which train on text; or serve the agent through the gateway "
     "from a worker that returns token ids",
-    "not_trainable": "what its flags name; `stepstream quarantine release` lets in what is held",
+    "not_trainable": "see its flags; `stepstream quarantine release` releases quarantined steps",
     "no_outcome": "feedback with its outcome: its label then gets a new revision, which counts while it is not stale",
     "shaping_discount": "a reward specification with the `gamma` of the advantage rule: 1, or for rules that credit "
     "steps `learner.credit_discount` (docs/rewards.md, Shaping); its label then gets a new revision",
-    "invalid": "what wrote it, where its dead letter (`stepstream doctor`, topic dead-letters) points",
+    "invalid": "a correction of its producer: see its dead letter (`stepstream doctor`, topic dead-letters)",
     "no_trained_tokens": "nothing for this one",
-    "conversation_form": "a model with a chat template that has its roles and tool calls; or a label made anew, where "
-    "it is older than labels that carry text",
+    "conversation_form": "a model whose chat template has its roles and tool calls; or a new label, if its label "
+    "predates labels with text",
     "too_long": "a model with a longer context",
     "other_lineage": "nothing: a new lineage learns from what its own versions sampled",
     "stale": "a larger `learner.staleness_bound`, or fewer attempts ahead of the learner (`fleet.max_ahead`)",
@@ -64,23 +64,23 @@ REMEDIES = {
     "no_success": "feedback with a `demonstration` on one of its steps, while it is not stale; or easier tasks",
     "no_prompt": "a demonstration on a step whose response was captured with its token ids",
     "demonstration_form": "a demonstration that is text, or one assistant's message in OpenAI's form as JSON",
-    "group_incomplete": "a longer `learner.group_wait_s`; see why the other attempts of its group did not end",
-    "group_over": "a longer `learner.group_wait_s`, if the group had to be given up",
+    "group_incomplete": "a longer `learner.group_wait_s`; check why the other attempts of its group did not end",
+    "group_over": "a longer `learner.group_wait_s`, if its group ended as incomplete",
     "superseded": "nothing: the newer revision takes its place",
     "trained_on_older_revision": "nothing in this lineage: the next one learns from the newest revision",
     "reuse_bound": "a larger `learner.reuse`",
     "near_duplicate_cap": "a larger `learner.near_duplicate_cap`, or more different tasks",
     "tenant_share": "a larger `learner.tenant_share`, or more attempts of other tenants",
 }
-"""What would have to change, for each of `REASONS`."""
+"""The remedy for each of `REASONS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """An attempt that the buffer let go of without training on it."""
+    """An attempt that the buffer dropped without training on it."""
 
     attempt: Attempt
     reason: str
     """One of `REASONS`."""
     trained_revision: int | None = None
-    """Older revision of it that the lineage has trained on."""
+    """Older revision of it that the lineage trained on; None: none."""

@@ -1,4 +1,4 @@
-"""The groups that the replay buffer keeps: those that wait, and what is left of those that are done with. Pure."""
+"""Represent the groups of the replay buffer: open and ready ones, and the remains of closed ones. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,86 +7,91 @@ from typing import NamedTuple, Self
 
 from stepstream.learner.data.attempt import Attempt, LogPosition
 
-ALONE = "\0"
-"""How the key of an attempt without a group begins; no group's id begins so."""
+SINGLE_PREFIX = "\0"
+"""First character of the key of an attempt without a group; no group id begins with it."""
 
 
 def key_of(attempt: Attempt) -> str:
-    """Names the group of an attempt: one without a group is a group of one."""
-    return group_key(attempt.tenant, attempt.group_id) if attempt.group_id else ALONE + attempt.trajectory_id
+    """Return the key of an attempt's group; an attempt without a group is a group of one."""
+    return group_key(attempt.tenant, attempt.group_id) if attempt.group_id else SINGLE_PREFIX + attempt.trajectory_id
 
 
 def group_key(tenant: str, group_id: str) -> str:
-    """Names a group; the same id used by another tenant is another group."""
+    """Return the key of a group: the same id of another tenant is another group."""
     return f"{group_id}\0{tenant}"
 
 
 class AbandonedGroup(NamedTuple):
-    """An attempt of a group that an earlier run of the learner gave up."""
+    """An attempt of a group that an earlier run of the learner closed as incomplete."""
 
     key: str
-    """Of the group, as `key_of` gives it."""
+    """Key of the group, see `key_of`."""
     trajectory_id: str
     revision: int
     freshest: int
-    """Version of the group's freshest attempt, as far as known from this one."""
+    """Version of the group's freshest attempt, as far as this attempt shows it."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Attempts at one task, until it is done with."""
+    """Attempts at one task, until the group is closed."""
 
     since_s: float
+    """Time of its first attempt, by the caller's steady clock."""
     number: int
+    """Order of arrival: rises."""
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """Newest revision of each trajectory, by trajectory id."""
     uses: Counter[str] = field(default_factory=Counter)
-    """How often each trajectory was trained on."""
+    """Number of updates that trained on each trajectory."""
     trained: dict[str, int] = field(default_factory=dict)
-    """Newest revision of each that was trained on."""
+    """Newest trained revision of each trajectory."""
     first: LogPosition | None = None
-    """First place in the log that was trained on."""
-    alone: bool = False
-    """Whether it waits for no other attempts: what was demonstrated late teaches by itself."""
-    passed_over: str = ""
-    """The cap that kept it out of an update."""
+    """First log position that was trained on; None: none was."""
+    is_single: bool = False
+    """True if it waits for no other attempts: it was reopened for a late demonstration, which needs no group."""
+    skipped_by: str = ""
+    """Sampling cap that kept it out of the last update considered; empty: none did."""
 
     @property
     def used(self) -> int:
-        """Updates that trained on it."""
+        """Number of updates that trained on the group."""
         return max(self.uses.values(), default=0)
 
     def train(self, attempt: Attempt, times: int = 1) -> None:
-        """Notes that an update trained on the attempt."""
+        """Record that `times` updates trained on the attempt."""
         name = attempt.trajectory_id
         self.uses[name] += times
         self.trained[name] = max(attempt.revision, self.trained.get(name, 0))
-        self.first = min(attempt.place, self.first or attempt.place)
+        self.first = min(attempt.position, self.first or attempt.position)
 
 
 @dataclass(slots=True)
 class ClosedGroup:
-    """What is left of a group that is done with: enough to recognise copies while they could be trained on."""
+    """Remains of a closed group: enough to recognise copies for as long as they could be trained on."""
 
     freshest: int
     """Version of its freshest attempt: once that is stale, no copy can be trained on."""
     first: LogPosition | None = None
-    """First place that was trained on; None: nothing was."""
+    """First log position that was trained on; None: none was."""
     used_up: bool = False
-    """Whether it was trained on as often as allowed."""
+    """True if it was trained on as often as `learner.reuse` allows."""
     trained: dict[str, int] = field(default_factory=dict)
-    """Newest revision that was trained on, by trajectory."""
+    """Newest trained revision, by trajectory."""
     seen: dict[str, int] = field(default_factory=dict)
-    """Newest revision that was there at the end, by trajectory."""
+    """Newest revision that the group held or dropped, by trajectory."""
 
-    def reopened_by(self, attempt: Attempt) -> bool:
-        """Whether an attempt may be trained on after all: no other's credit hangs on one without a group."""
+    def may_reopen(self, attempt: Attempt) -> bool:
+        """Return True if a newer revision of an attempt without a group may still be trained on.
+
+        Its credit depends on no other attempt.
+        """
         newer = attempt.revision > self.seen.get(attempt.trajectory_id, 0)
         return not attempt.group_id and not self.trained and newer
 
     @classmethod
     def of(cls, group: Group, freshest: int, used_up: bool, before: "ClosedGroup | None") -> Self:
-        """What is left of a group; `before` is what was left of it when it was opened again."""
+        """Return the remains of a group, merged with `before`, its remains from an earlier closing."""
         seen = {name: attempt.revision for name, attempt in group.attempts.items()}
         if before is None:
             return cls(freshest, group.first, used_up, group.trained, seen)
@@ -103,7 +108,7 @@ def _newest(revisions: Mapping[str, int], others: Mapping[str, int]) -> dict[str
     return {name: max(revisions.get(name, 0), others.get(name, 0)) for name in {**others, **revisions}}
 
 
-def rank(attempt: Attempt) -> tuple[int, int, int]:
-    """Newest revision highest; of copies of one revision the first in the log."""
-    partition, offset = attempt.place
+def precedence(attempt: Attempt) -> tuple[int, int, int]:
+    """Return a sort key: a newer revision is higher; among copies of a revision, the first in the log."""
+    partition, offset = attempt.position
     return (attempt.revision, -partition, -offset)

@@ -1,66 +1,66 @@
-"""Whether a group teaches anything, by what the learner does with it. Pure."""
+"""Decide whether a group yields a gradient under the configured objective. Pure."""
 
 from collections.abc import Callable, Sequence
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.advantages import Trajectory
-from stepstream.learner.advantages.from_config import rule_of
-from stepstream.learner.advantages.from_record import described
+from stepstream.learner.advantages.from_config import rule_of, rule_without_critic
 from stepstream.learner.data.attempt import Attempt
 from stepstream.learner.data.requirements import requirements_of
 
 LearningSignal = Callable[[Sequence[Attempt]], str]
-"""Why attempts of one group (one or more) teach nothing, as one of `fates.REASONS`; empty where they do."""
+"""Returns the reason why attempts of one group (one or more) yield no gradient, as one of `drop_reasons.REASONS`;
+empty: they yield one."""
 
 
 def learning_signal_of(config: LearnerSettings) -> LearningSignal:
-    """What a group must have so that the learner's objective gives some of its tokens a gradient."""
+    """Return the check of the configured objective, and of its advantage rule."""
     if config.objective == "dpo":
-        return lambda attempts: to_compare(attempts, config.preference_margin)
+        return lambda attempts: pair_signal(attempts, config.preference_margin)
     if config.objective == "kto":
-        return lambda attempts: ""
+        return lambda attempts: ""  # each attempt is judged by itself
     if config.objective == "sft":
-        return to_imitate
+        return imitation_signal
     rule = rule_of(config)
 
-    def lesson(attempts: Sequence[Attempt]) -> str:
+    def signal(attempts: Sequence[Attempt]) -> str:
         reason = rule.nothing_to_learn([attempt.credit for attempt in attempts])
         return "group_too_small" if reason == "too_small" else reason
 
-    return lesson
+    return signal
 
 
-def equal_rewards_teach(config: LearnerSettings) -> bool:
-    """Whether a group whose attempts were all paid the same may teach anything."""
-    return not _nothing_in(config, attempts=2)
+def learns_from_equal_rewards(config: LearnerSettings) -> bool:
+    """Return True if a group whose attempts all have the same reward may yield a gradient."""
+    return not _needs_difference(config, attempts=2)
 
 
 def needs_group(config: LearnerSettings) -> bool:
-    """Whether an attempt teaches nothing without others of its group."""
-    return _nothing_in(config, attempts=1)
+    """Return True if an attempt yields no gradient without others of its group."""
+    return _needs_difference(config, attempts=1)
 
 
-def _nothing_in(config: LearnerSettings, attempts: int) -> bool:
-    """Whether attempts that were paid the same teach nothing, for certain."""
+def _needs_difference(config: LearnerSettings, attempts: int) -> bool:
+    """Return True if this many attempts with equal rewards never yield a gradient."""
     if config.objective != "policy_gradient":
         return requirements_of(config).compares
-    return bool(described(config).nothing_to_learn([Trajectory((), 0.0)] * attempts))
+    return bool(rule_without_critic(config).nothing_to_learn([Trajectory((), 0.0)] * attempts))
 
 
-def to_imitate(attempts: Sequence[Attempt]) -> str:
-    """The lesson of imitation: an attempt succeeded, or somebody demonstrated how one should have answered."""
+def imitation_signal(attempts: Sequence[Attempt]) -> str:
+    """Check imitation: an attempt must have succeeded or have a demonstration."""
     return "" if any(attempt.credit.succeeded or attempt.demonstrations for attempt in attempts) else "no_success"
 
 
-def to_compare(attempts: Sequence[Attempt], margin: float = 0.0) -> str:
-    """The lesson of pairs: some attempts did better than others, or somebody demonstrated a better response."""
+def pair_signal(attempts: Sequence[Attempt], margin: float = 0.0) -> str:
+    """Check pairs: rewards must differ by more than `margin`, or an attempt must have a demonstration."""
     if any(attempt.demonstrations for attempt in attempts):
         return ""
-    return differing_rewards(attempts, margin)
+    return reward_signal(attempts, margin)
 
 
-def differing_rewards(attempts: Sequence[Attempt], margin: float = 0.0) -> str:
-    """The lesson of comparisons: some attempts did better than others, by more than `margin`."""
+def reward_signal(attempts: Sequence[Attempt], margin: float = 0.0) -> str:
+    """Check comparisons: the rewards of two attempts must differ by more than `margin`."""
     if len(attempts) < 2:
         return "group_too_small"
     rewards = [attempt.reward for attempt in attempts]

@@ -1,4 +1,4 @@
-"""Reads labelled trajectories ahead of the learner, in a thread, and decodes them while it trains."""
+"""Read and decode labelled trajectories ahead of the learner, in a thread, while it trains."""
 
 import hashlib
 import logging
@@ -15,11 +15,9 @@ from stepstream.core.process import Stop
 from stepstream.jobs.runtime.log_reader import LogReader
 from stepstream.jobs.runtime.retry import RetryingCodec
 from stepstream.learner import JOB, metrics
-from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of, refused
+from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of, rejected_attempt
 from stepstream.learner.data.sequences import Invalid, Limits
-from stepstream.learner.decisions import DECISIONS
-from stepstream.learner.lineage import TOPIC as CHECKPOINTS
-from stepstream.learner.publish import INPUT
+from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES, TRAINING_DECISIONS
 from stepstream.topics.codec import Codec, CodecError
 from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.events import Checkpoint, DeadLetter, TrainingDecision, new_dead_letter
@@ -33,12 +31,11 @@ _BATCHES_AHEAD = 50
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One record that was read: an attempt, a refusal of a record (with its attempt, where one can be told), or a
-    checkpoint event."""
+    """One record: an attempt, a dead letter (with its attempt, if the record could be decoded), or a checkpoint."""
 
-    place: LogPosition
+    position: LogPosition
     attempt: Attempt | None = None
-    refusal: DeadLetter | None = None
+    dead_letter: DeadLetter | None = None
     checkpoint: Checkpoint | None = None
 
 
@@ -46,27 +43,29 @@ class Reader:
     """Follows labelled trajectories and checkpoints; reads at most a bounded number of records ahead."""
 
     def __init__(self, kafka: KafkaSettings, codec: Codec, limits: Limits, start: Mapping[int, int]) -> None:
-        """Starts reading labelled trajectories at `start` (offset by partition), checkpoints at the beginning.
+        """Start reading labelled trajectories at `start` (offset by partition), checkpoints at the beginning.
 
         Raises:
             KafkaException: a topic does not exist, or no broker answers.
         """
         self._limits = limits
         self._consumer = EventConsumer(kafka, codec)
-        self._consumer.follow([INPUT, CHECKPOINTS], {(INPUT, p): offset for p, offset in start.items()})
+        self._consumer.follow(
+            [LABELED_TRAJECTORIES, CHECKPOINTS], {(LABELED_TRAJECTORIES, p): offset for p, offset in start.items()}
+        )
         self._queue: queue.Queue[list[Arrival]] = queue.Queue(_BATCHES_AHEAD)
         self._handed: dict[tuple[str, int], int] = {}
-        self._behind = self._consumer.has_beyond({})
+        self._behind = self._consumer.has_records_beyond({})
         self._stopping = threading.Event()
         self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
         self._thread.start()
 
     def next(self, timeout_s: float) -> list[Arrival]:
-        """What was read next, in order; empty if nothing came within `timeout_s` seconds.
+        """Return the next records in order; empty if none came within `timeout_s` seconds. Blocks up to that time.
 
         Raises:
-            Exception: whatever ended the reading.
+            Exception: the fault that ended the reading thread.
         """
         try:
             return self._queue.get(timeout=timeout_s) if timeout_s else self._queue.get_nowait()
@@ -76,11 +75,11 @@ class Reader:
             return []
 
     def is_behind(self) -> bool:
-        """Whether the log, as far as the broker has told, has more than was handed over; at once."""
+        """Return True if the log has records that `next` has not returned, by the broker's last answer; no blocking."""
         return self._behind
 
     def close(self) -> None:
-        """Stops reading."""
+        """Stop the thread and wait for its end."""
         self._stopping.set()
         self._thread.join()
         self._consumer.close()
@@ -94,11 +93,11 @@ class Reader:
                     self._behind = True
                     self._put([arrival_of(event, self._limits) for event in events])
                     self._handed |= {(event.topic, event.partition): event.offset + 1 for event in events}
-                self._behind = self._consumer.has_beyond(self._handed)
+                self._behind = self._consumer.has_records_beyond(self._handed)
                 spent = time.thread_time()
                 metrics.READER_CPU.inc(spent - counted)
                 counted = spent
-        except Exception as fault:  # handed to the thread that waits in `next`
+        except Exception as fault:  # raised in the thread that calls `next`
             self._fault = fault
 
     def _put(self, arrivals: list[Arrival]) -> None:
@@ -111,39 +110,44 @@ class Reader:
 
 
 def read_decisions(kafka: KafkaSettings, codec: Codec, since_us: int, stop: Stop) -> Iterator[TrainingDecision]:
-    """Decisions of learners from a time to now; unreadable ones are passed over.
+    """Yield the training decisions from `since_us` (Unix time in µs) to now; unreadable ones are logged and skipped.
+
+    Blocks while the broker or the registry is unavailable.
 
     Raises:
-        Abandoned: asked to stop while the broker or the registry was away.
+        Cancelled: `stop` was set while one of them was unavailable.
     """
-    patient = RetryingCodec(codec, lambda: bool(stop))
+    retrying = RetryingCodec(codec, lambda: bool(stop))
     with closing(LogReader(kafka, "unused", lambda: bool(stop))) as reader:
-        for batch in reader.read(reader.since(DECISIONS, since_us // 1000)):
+        for batch in reader.read(reader.since(TRAINING_DECISIONS, since_us // 1000)):
             for record in batch:
                 try:
-                    yield cast(TrainingDecision, patient.decode(DECISIONS, record.value))
+                    yield cast(TrainingDecision, retrying.decode(TRAINING_DECISIONS, record.value))
                 except CodecError as error:
-                    log.warning("decision at partition %d offset %d: %s", record.partition, record.offset, error)
+                    log.warning(
+                        "skipped an unreadable decision at partition %d offset %d: %s",
+                        record.partition, record.offset, error,
+                    )  # fmt: skip
 
 
 def arrival_of(event: Event, limits: Limits) -> Arrival:
-    """What a record means to the learner."""
-    place = (event.partition, event.offset)
+    """Convert a record of the followed topics."""
+    position = (event.partition, event.offset)
     if event.topic == CHECKPOINTS:
         if event.record is None:
-            log.warning("checkpoint event %s at offset %d cannot be read: %s", event.key, event.offset, event.error)
-        return Arrival(place, checkpoint=event.record)
+            log.warning("ignored unreadable checkpoint event %s at offset %d: %s", event.key, event.offset, event.error)
+        return Arrival(position, checkpoint=event.record)
     if event.record is None:
         assert event.error is not None
-        return Arrival(place, refusal=_refusal(event, event.error.kind, str(event.error)))
+        return Arrival(position, dead_letter=_dead_letter(event, event.error.kind, str(event.error)))
     try:
-        return Arrival(place, attempt=attempt_of(event.record, place, limits))
+        return Arrival(position, attempt=attempt_of(event.record, position, limits))
     except Invalid as error:
-        refusal = _refusal(event, "invalid", str(error))
-        return Arrival(place, attempt=refused(event.record, place, limits), refusal=refusal)
+        dead_letter = _dead_letter(event, "invalid", str(error))
+        return Arrival(position, attempt=rejected_attempt(event.record, position, limits), dead_letter=dead_letter)
 
 
-def _refusal(event: Event, error: str, reason: str) -> DeadLetter:
+def _dead_letter(event: Event, error: str, reason: str) -> DeadLetter:
     return new_dead_letter(
         event_id=derived_id(JOB, event.topic, event.partition, event.offset),
         occurred_at_us=now_us(),

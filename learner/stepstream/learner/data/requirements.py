@@ -1,6 +1,7 @@
-"""What each objective asks of a trajectory before it may be trained on: one table, which everybody else reads.
+"""List the requirements of each objective on the trajectories that it trains on.
 
-Split, consent, quarantine and quality are not in it: they hold for every objective.
+Admission, replay buffer and figures read this table. Split, consent, quarantine and quality hold for every objective
+and are not in it.
 """
 
 from collections.abc import Mapping
@@ -12,22 +13,22 @@ from stepstream.config import LearnerSettings
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What one objective needs of what it learns from."""
+    """Requirements of one objective."""
 
     sampled: bool
-    """Token ids and behaviour log-probabilities of the model itself (fidelity `token`): its weights are ratios to
-    the policy that sampled. Else text will do, whoever wrote it, and is tokenised as the model itself would say it."""
+    """True if it needs token ids and behaviour log-probabilities of the model itself (fidelity `token`), for ratios to
+    the policy that sampled. False: text by any author is enough, tokenised with the model's own chat template."""
     fresh: bool
-    """Sampled in this lineage, at most `learner.staleness_bound` versions ago."""
+    """True if tokens must be sampled in this lineage, at most `learner.staleness_bound` versions ago."""
     whole_groups: bool
-    """Every attempt of a group: what it compares with is their mean. Else a group that waited in vain is trained on as
-    far as it came."""
+    """True if it compares with the mean of the group, so every attempt must have come. False: a group that has waited
+    `learner.group_wait_s` is trained on without the missing attempts."""
     compares: bool
-    """A better and a worse answer: attempts of one group, or a demonstration and the response in its place."""
+    """True if it needs a better and a worse answer: attempts of one group, or a demonstration and its response."""
     reference: bool
-    """The root of the lineage, to stay near to."""
+    """True if it needs the lineage's root as reference policy."""
     demonstrations: Literal["unused", "imitated", "preferred"]
-    """What a demonstration is: nothing, an answer in place of the step's own, or the better one of a pair with it."""
+    """Role of a demonstration: none, replacement of the step's own response, or the better one of a pair with it."""
 
 
 REQUIREMENTS: Mapping[str, Requirements] = {
@@ -44,11 +45,11 @@ REQUIREMENTS: Mapping[str, Requirements] = {
         sampled=False, fresh=False, whole_groups=False, compares=False, reference=False, demonstrations="imitated"
     ),
 }
-"""By `learner.objective`. What a policy gradient compares is its advantage rule's to say (`Rule.nothing_to_learn`)."""
+"""By `learner.objective`. For a policy gradient the advantage rule decides on comparisons (`Rule.nothing_to_learn`)."""
 
 STRICTEST = REQUIREMENTS["policy_gradient"]
 
 
 def requirements_of(config: LearnerSettings) -> Requirements:
-    """What the learner's objective needs."""
+    """Return the requirements of the configured objective."""
     return REQUIREMENTS[config.objective]

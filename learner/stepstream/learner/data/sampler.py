@@ -1,7 +1,7 @@
-"""Which groups an update takes, of those that are ready: an order, and caps on what they have in common. Pure.
+"""Choose the groups of an update among those that are ready: order them, then apply caps. Pure.
 
-A choice depends on the groups, on the number of the update and on the settings, not on when the groups came: the same
-ready groups give the same choice. (Among equally fresh ones the first to come goes first.)
+A choice depends on the groups, the number of the update and the settings, not on the time of arrival: the same ready
+groups give the same choice. (Among equally fresh groups the first to come goes first.)
 """
 
 import hashlib
@@ -22,80 +22,84 @@ Sampling = Literal["freshest", "weighted"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A group that is ready, as far as the choice is concerned."""
+    """The properties of a ready group that decide the choice."""
 
     group_id: str
     number: int
-    """When it came: rises."""
+    """Order of arrival: rises."""
     uses: int
-    """Updates that trained on it."""
+    """Number of updates that trained on it."""
     lag: int
-    """Staleness of its oldest trained token, in versions; 0 where no policy is known to have sampled any."""
+    """Staleness of its oldest trained token, in versions; 0 if no token has a known version."""
     tenant: str
     signature: npt.NDArray[np.int64] | None = None
-    """MinHash of its attempts' texts; None: not known, and then it is like no other."""
+    """MinHash of its attempts' texts; None: unknown, so the group resembles no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSampler:
-    """How groups are chosen. Groups that were used less often always go first."""
+    """The sampling settings of a learner. Groups that were used less often always go first."""
 
     sampling: Sampling = "freshest"
-    """`freshest`: the least stale ones; `weighted`: drawn without replacement, each with the weight exp(-lag/τ)."""
+    """`freshest`: the least stale first; `weighted`: drawn without replacement, each with the weight exp(-lag/τ)."""
     temperature: float = 1.0
     """τ, in versions."""
     seed: int = 0
     tenant_share: float = 1.0
-    """Largest share of an update's groups that may be one tenant's."""
+    """Largest share of an update's groups that may belong to one tenant."""
     near_duplicate_cap: int = 0
-    """Most groups of an update that are nearly alike; 0: any number."""
+    """Largest number of near-duplicate groups in an update; 0: any number."""
     similarity: float = 0.9
-    """Jaccard similarity from which groups are nearly alike."""
+    """Smallest Jaccard similarity of near-duplicate groups."""
 
     @property
-    def capped(self) -> bool:
-        """Whether there are caps."""
+    def has_caps(self) -> bool:
+        """True if the settings cap tenants or near-duplicates."""
         return self.tenant_share < 1.0 or self.near_duplicate_cap > 0
 
     def order(self, candidates: Sequence[Candidate], update: int) -> list[Candidate]:
-        """The candidates, those to be taken first in front."""
+        """Return the candidates in the order in which update number `update` takes them."""
         if self.sampling == "freshest":
             return sorted(candidates, key=lambda c: (c.uses, c.lag, c.number))
-        return sorted(candidates, key=lambda c: (c.uses, self._arrival(c, update), c.group_id))
+        return sorted(candidates, key=lambda c: (c.uses, self._draw_key(c, update), c.group_id))
 
     def choose(
         self, candidates: Sequence[Candidate], count: int, update: int
     ) -> tuple[list[Candidate], dict[str, str]]:
-        """Up to `count` candidates, fewer where caps leave no more; and whom a cap passed over, by group, with why."""
+        """Choose up to `count` candidates; fewer if caps leave no more.
+
+        Returns:
+            The chosen candidates, and for each skipped group, by id, the cap that skipped it.
+        """
         ordered = self.order(candidates, update)
-        if not self.capped:
+        if not self.has_caps:
             return ordered[:count], {}
         chosen: list[Candidate] = []
-        passed: dict[str, str] = {}
+        skipped: dict[str, str] = {}
         most_of_tenant = max(1, math.floor(self.tenant_share * count + 1e-9))
         tenants: Counter[str] = Counter()
         for candidate in ordered:
             if len(chosen) == count:
                 break
             if tenants[candidate.tenant] >= most_of_tenant:
-                passed[candidate.group_id] = "tenant_share"
+                skipped[candidate.group_id] = "tenant_share"
             elif self._too_many_alike(candidate, chosen):
-                passed[candidate.group_id] = "near_duplicate_cap"
+                skipped[candidate.group_id] = "near_duplicate_cap"
             else:
                 chosen.append(candidate)
                 tenants[candidate.tenant] += 1
-        return chosen, passed
+        return chosen, skipped
 
-    def _arrival(self, candidate: Candidate, update: int) -> float:
-        """When its exponential clock rings: the first to ring are a weighted draw without replacement.
+    def _draw_key(self, candidate: Candidate, update: int) -> float:
+        """Return log(-log(u)/w) with uniform u: the smallest keys are a weighted draw without replacement.
 
-        -log(u)/w with u uniform (Efraimidis and Spirakis, "Weighted random sampling with a reservoir"), and u from a
-        hash, so that the draw does not depend on the order of the candidates.
+        See Efraimidis and Spirakis, "Weighted random sampling with a reservoir". u comes from a hash, so that the draw
+        does not depend on the order of the candidates.
         """
         name = f"{self.seed}/{update}/{candidate.group_id}".encode("utf-8", "surrogatepass")
         number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         uniform = (number + 0.5) / 2**64
-        # Its logarithm, since the weights of very stale groups are 0 in floating point.
+        # The logarithm of the key: weights of very stale groups are 0 in floating point.
         return math.log(-math.log(uniform)) + max(0, candidate.lag) / self.temperature
 
     def _too_many_alike(self, candidate: Candidate, chosen: Sequence[Candidate]) -> bool:
@@ -111,7 +115,7 @@ class GroupSampler:
 
 
 def sampler_of(config: LearnerSettings) -> GroupSampler:
-    """The choice with the learner's settings."""
+    """Return the sampler of the learner's settings."""
     return GroupSampler(
         sampling=config.sampling,
         temperature=config.sampling_temperature,
@@ -123,17 +127,17 @@ def sampler_of(config: LearnerSettings) -> GroupSampler:
 
 
 def candidate_of(
-    group_id: str, number: int, uses: int, attempts: Sequence[Attempt], version: int, compared: bool
+    group_id: str, number: int, uses: int, attempts: Sequence[Attempt], version: int, with_signature: bool
 ) -> Candidate:
-    """A group as a candidate.
+    """Describe a group as a candidate.
 
     Args:
         group_id: its key.
-        number: when it came.
-        uses: updates that trained on it.
-        attempts: of it, that may be trained on, at least one.
+        number: its order of arrival.
+        uses: number of updates that trained on it.
+        attempts: its trainable attempts, at least one.
         version: version that the learner trains from.
-        compared: whether it matters which groups are nearly alike.
+        with_signature: True if near-duplicates are capped.
     """
     return Candidate(
         group_id=group_id,
@@ -141,11 +145,11 @@ def candidate_of(
         uses=uses,
         lag=max(attempt.staleness(version) or 0 for attempt in attempts),
         tenant=attempts[0].tenant,
-        signature=union([attempt.signature for attempt in attempts]) if compared else None,
+        signature=union_signature([attempt.signature for attempt in attempts]) if with_signature else None,
     )
 
 
-def union(signatures: Sequence[npt.NDArray[np.int64] | None]) -> npt.NDArray[np.int64] | None:
-    """The MinHash of texts together, which is the smallest value at each place; None where none is known."""
+def union_signature(signatures: Sequence[npt.NDArray[np.int64] | None]) -> npt.NDArray[np.int64] | None:
+    """Return the MinHash of several texts together: the minimum of each permutation; None if none is known."""
     known = [signature for signature in signatures if signature is not None]
     return np.minimum.reduce(known) if known else None

@@ -1,4 +1,4 @@
-"""Training sequences as arrays of tokens, and what a model and its learner ask of them."""
+"""Hold training sequences as arrays of tokens, and the limits that a model and its learner set for them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,45 +8,46 @@ import numpy as np
 import numpy.typing as npt
 
 from stepstream.learner.data.requirements import STRICTEST, Requirements
-from stepstream.learner.data.reward_shaping import Sums
+from stepstream.learner.data.reward_shaping import Discounting
 
 UNVERSIONED = -1
-"""In place of a policy version: no policy is known to have sampled it."""
+"""Replaces a policy version where no policy is known to have sampled the token."""
 
 
 class Invalid(Exception):
-    """A labelled trajectory that contradicts itself or the model; the message says where, without content."""
+    """A labelled trajectory that contradicts itself or the model; the message names the place, without content."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseSpan:
-    """Text as the tokens of one training sequence."""
+    """Text of a conversation as the tokens of one training sequence."""
 
     ids: Sequence[int]
     spans: Sequence[tuple[int, int, int]]
-    """Of each response that is trained on: its first token, one past its last, and its step's index."""
+    """For each trained response: its first token, one past its last, and its step's index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the model can take, and what its learner needs."""
+    """Limits of the model and requirements of its learner."""
 
     model: str
     vocabulary: int
-    """Token ids are below this."""
+    """Number of token ids; every id is below it."""
     max_length: int
     """Longest sequence in tokens."""
-    sums: Sums = field(default_factory=Sums)
-    """What the learner adds up; by default nothing, so that any shaping will do."""
-    alone: bool = False
-    """Whether attempts without a group are taken, each by itself."""
-    needs: Requirements = STRICTEST
-    """Of the learner's objective."""
-    speech: Callable[[str], Sequence[int]] | None = None
-    """Tokens of a response that somebody wrote, none where it cannot be written (`speech.py`); None: what feedback
-    demonstrates is not used."""
-    transcript: Callable[[Mapping[str, Any]], Sequence[ResponseSpan]] | None = None
-    """Training sequences of a Conversation, none where it cannot be written; None: text is not trained on."""
+    discounting: Discounting = field(default_factory=Discounting)
+    """How the learner sums rewards; default: not at all, so any shaping is accepted."""
+    takes_single: bool = False
+    """True if an attempt without a group is trained on by itself."""
+    requirements: Requirements = STRICTEST
+    """Requirements of the learner's objective."""
+    response_tokens: Callable[[str], Sequence[int]] | None = None
+    """Tokenizes a demonstrated response; gives no tokens for one that the chat template cannot render. None:
+    demonstrations are not used."""
+    conversation_sequences: Callable[[Mapping[str, Any]], Sequence[ResponseSpan]] | None = None
+    """Tokenizes a Conversation; gives no sequences for one that the chat template cannot render. None: text is not
+    trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +57,27 @@ class TokenSequence:
     ids: npt.NDArray[np.int64]
     """All tokens. Shape [length]."""
     trained: npt.NDArray[np.int64]
-    """Positions of the sampled tokens, rising, each at least 1. Shape [trained]."""
+    """Positions of the trained tokens, rising, each at least 1. Shape [trained]."""
     logprobs: npt.NDArray[np.float32]
-    """Behaviour log-probability of each of them; NaN: it was demonstrated, or is known as text. Shape [trained]."""
+    """Behaviour log-probability of each trained token; NaN: demonstrated, or known as text. Shape [trained]."""
     versions: npt.NDArray[np.int64]
-    """Policy version that sampled each of them, or what was answered in its place; or `UNVERSIONED`.
+    """Policy version of each trained token, or `UNVERSIONED`; a demonstration has that of the response it replaces.
     Shape [trained]."""
     steps: npt.NDArray[np.int64]
-    """Step of the attempt's credit that each of them belongs to. Shape [trained]."""
+    """Index in the attempt's credit of each trained token's step. Shape [trained]."""
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> "TokenSequence":
-        """The sequence with some of its trained tokens only; `kept` has the shape [trained]."""
-        trained = self.trained[kept]
+    def select(self, mask: npt.NDArray[np.bool_]) -> "TokenSequence":
+        """Return the sequence with only the trained tokens of the mask, which has the shape [trained]."""
+        trained = self.trained[mask]
         return TokenSequence(
             ids=self.ids[: int(trained[-1]) + 1 if trained.size else 0],
             trained=trained,
-            logprobs=self.logprobs[kept],
-            versions=self.versions[kept],
-            steps=self.steps[kept],
+            logprobs=self.logprobs[mask],
+            versions=self.versions[mask],
+            steps=self.steps[mask],
         )
 
 
 def is_sampled(record: Mapping[str, Any]) -> bool:
-    """Whether all of a LabeledTrajectory is known as tokens with their behaviour log-probabilities."""
+    """Return True if a LabeledTrajectory has token ids and behaviour log-probabilities of all its responses."""
     return bool(record["fidelity"] == "token")

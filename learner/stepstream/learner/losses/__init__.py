@@ -1,8 +1,8 @@
-"""Objectives of off-policy learning on log-probabilities of sampled tokens. Pure torch, flat tensors, no [T, V].
+"""Compute off-policy objectives from log-probabilities of sampled tokens. Pure torch, flat tensors, no [T, V].
 
-An `Objective` is put together from one ratio, one weight, one clip and any masks; `docs/losses.md` has them all with
-their formulas and sources. Rules for all of them: advantages, weights and masks carry no gradient; log-ratios are
-bounded to ±20; what is not finite is masked; denominators count the tokens before any was rejected.
+An `Objective` combines one ratio, one weight, one clip and any masks; `docs/losses.md` lists them with formulas and
+sources. Rules for all of them: advantages, weights and masks carry no gradient; log-ratios are bounded to ±20; values
+that are not finite are masked; denominators count the tokens before any rejection.
 """
 
 from stepstream.learner.losses.batch import Batch, token_scales

@@ -1,7 +1,4 @@
-"""The tokens of a minibatch as the losses see them.
-
-How a minibatch's tokens are summed to its loss.
-"""
+"""Hold the tokens of a minibatch as input of the losses, and scale each token's share of the loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,50 +18,51 @@ class Batch:
     current: Tensor
     """log θ of the sampled token, with gradient."""
     behaviour: Tensor
-    """log μ, as stored when the token was sampled, each under its own version."""
+    """log μ, as stored when the token was sampled, each under the version that sampled it."""
     advantage: Tensor
     """A."""
     proximal: Tensor | None = None
-    """log p from a forward pass at the update's start; None where the objective does without."""
+    """log p from a forward pass at the update's start; None: the objective does not need it."""
     sequences: Tensor | None = None
-    """Which response a token is of, from 0: all that was sampled in one attempt, in however many training sequences
-    it lies; int64. None where nothing is shared by a sequence."""
+    """Number of each token's response, from 0: all tokens sampled in one attempt, in any number of training sequences;
+    int64. None: the objective shares nothing within a sequence."""
     steps: Tensor | None = None
-    """Which step of which response a token is of, from 0; int64. None where nothing is shared by a step."""
+    """Number of each token's step, from 0, over all responses; int64. None: the objective shares nothing within a
+    step."""
     versions: Tensor | None = None
-    """Version that sampled a token; int64. None where the objective does without."""
+    """Version that sampled each token; int64. None: the objective does not need it."""
     version: int = 0
-    """Version that the update trains from: the proximal policy's."""
+    """Version that the update trains from: that of the proximal policy."""
     reference: Tensor | None = None
-    """log ref of a frozen reference policy; None without a penalty."""
+    """log ref of a frozen reference policy; None: the objective has no penalty."""
 
     def segments(self, level: Level) -> Tensor:
-        """Which tokens share a ratio at `level`.
+        """Return the number of the unit that each token shares a ratio with at `level`.
 
         Raises:
-            ValueError: the batch does not say.
+            ValueError: the batch has no such numbers.
         """
         if level == "token":
             return torch.arange(self.current.numel())
-        found = self.sequences if level == "sequence" else self.steps
-        if found is None:
+        numbers = self.sequences if level == "sequence" else self.steps
+        if numbers is None:
             raise ValueError(f"a ratio by {level} needs the batch's `{level}s`")
-        return found
+        return numbers
 
 
 def token_scales(lengths: Sequence[int], rule: Aggregation | Literal["sum"], constant: int) -> list[float]:
-    """What each token of a response counts in the loss, by response: the loss is -Σ scale · J over its tokens.
+    """Return the scale of each response's tokens in the loss, -Σ scale · J.
 
-    Rejected tokens stay in the denominators, or rejecting some would raise the others; responses without trained
-    tokens are left out. A response is what one attempt sampled, the o_i of GRPO's group (arXiv 2402.03300, eq. 3): an
-    attempt whose context was edited lies in several training sequences, and counts once.
+    Rejected tokens stay in the denominators; otherwise a rejection would raise the other tokens. Responses without
+    trained tokens are left out. A response is everything that one attempt sampled, the o_i of GRPO's group (arXiv
+    2402.03300, eq. 3): an attempt whose context was edited has several training sequences and counts once.
 
     Args:
-        lengths: trained tokens of each response of the minibatch.
+        lengths: number of trained tokens of each response of the minibatch.
         rule: `grpo`: mean over responses of token means; `rloo`: mean over tokens; `dr_grpo`: sum over tokens
-            divided by responses times `constant`, so that a long answer is not favoured; `sum`: sum over tokens, where
-            their weights are normalised already.
-        constant: trained tokens that a response may have (L_max).
+            divided by responses times `constant`, so that a long answer is not favoured; `sum`: sum over tokens whose
+            weights are already normalised.
+        constant: largest number of trained tokens of a response (L_max).
     """
     responses = max(1, sum(1 for length in lengths if length))
     if rule == "grpo":

@@ -1,7 +1,7 @@
-"""How far a token is followed: from ratio and advantage to the token's term of the objective.
+"""Clip the ratio: turn ratio and advantage into the token's term of the objective.
 
-Each gives the term, with gradient through the ratio (or, for CISPO, the log-probability) alone, and whether the clip
-changed that gradient.
+Each clip returns the term, whose gradient flows only through the ratio (for CISPO, the log-probability), and a mask of
+the tokens whose gradient it changed.
 """
 
 import math
@@ -15,16 +15,16 @@ from stepstream.learner.losses.m2po import solved_range
 
 
 class Clip(Protocol):
-    """Bounds what a token may gain."""
+    """Bounds the effect of one token."""
 
     def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """The term of each token, and where the clip changed its gradient. Shape [tokens] each.
+        """Return the term of each token, and a mask of changed gradients. Shape [tokens] each.
 
         Args:
             log_r: log of the ratio, bounded, with gradient.
             current: log θ of the token itself, with gradient; finite where `valid`.
             advantage: A, without gradient.
-            valid: tokens that count.
+            valid: mask of the tokens that count.
         """
         ...
 
@@ -41,14 +41,14 @@ class Ppo:
     high: float = 0.28
     """r is clipped above at 1 + high."""
     dual: float = 3.0
-    """c; infinite for none."""
+    """c; infinite: no dual clip."""
 
     def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """The clipped terms."""
+        """Return the clipped terms."""
         r = log_r.exp()
         bounded = r.clamp(1 - self.low, 1 + self.high)
         term = torch.minimum(r * advantage, bounded * advantage)
-        # An infinite bound would make NaN of an advantage of 0.
+        # An infinite bound times an advantage of 0 would be NaN.
         if math.isfinite(self.dual):
             term = torch.where(advantage < 0, torch.maximum(term, self.dual * advantage), term)
         positive, negative = advantage > 0, advantage < 0
@@ -67,10 +67,10 @@ class Cispo:
     """c."""
 
     def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted log-probabilities."""
+        """Return the weighted log-probabilities."""
         r = log_r.detach().exp()
-        seen = torch.where(valid, current, current.new_zeros(()))
-        return r.clamp(max=self.cap) * advantage * seen, r > self.cap
+        logprobs = torch.where(valid, current, current.new_zeros(()))
+        return r.clamp(max=self.cap) * advantage * logprobs, r > self.cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,17 @@ class Sapo:
     positive: float = 1.0
     """τ for a positive advantage."""
     negative: float = 1.05
-    """τ otherwise: a little sharper, since pushing a token down spreads to all others."""
+    """τ otherwise: slightly sharper, since lowering one token affects all others."""
 
     def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """The gated advantages."""
+        """Return the gated advantages."""
         tau = torch.where(advantage > 0, self.positive, self.negative).to(log_r.dtype)
         return advantage * 4 / tau * torch.sigmoid(tau * (log_r.exp() - 1)), torch.zeros_like(valid)
 
 
 @dataclass(frozen=True, slots=True)
 class SecondMomentRange:
-    """PPO's clip with bounds solved from the batch: M2PO as its authors have it (arXiv 2510.01161).
+    """PPO's clip with bounds solved from the batch: M2PO as in its authors' code (arXiv 2510.01161).
 
     The ratio must be θ/μ. The range is never narrower than 1 - low to 1 + high.
     """
@@ -101,8 +101,8 @@ class SecondMomentRange:
     high: float = 0.5
 
     def __call__(self, log_r: Tensor, current: Tensor, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """The clipped terms."""
-        reach = solved_range(log_r, advantage, valid, self.budget)
-        low = max(self.low, 1 - math.exp(-reach))
-        high = max(self.high, math.exp(reach) - 1)
+        """Return the clipped terms."""
+        bound = solved_range(log_r, advantage, valid, self.budget)
+        low = max(self.low, 1 - math.exp(-bound))
+        high = max(self.high, math.exp(bound) - 1)
         return Ppo(low, high, math.inf)(log_r, current, advantage, valid)

@@ -1,4 +1,4 @@
-"""The objective that the configuration names; `config.sections.Learner` refuses choices that contradict each other."""
+"""Create the objective that the settings name; `LearnerSettings` rejects contradicting choices."""
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.losses.clips import Cispo, Clip, Ppo, Sapo, SecondMomentRange
@@ -8,7 +8,7 @@ from stepstream.learner.losses.weights import Banded, BinaryDivergence, SecondMo
 
 
 def objective_of(config: LearnerSettings) -> Objective:
-    """The objective with the learner's settings."""
+    """Return the objective of the learner's settings."""
     weights: dict[str, Weight] = {
         "tis": Truncated(config.importance_cap),
         "icepop": Banded(config.weight_low, config.weight_high),

@@ -1,7 +1,7 @@
-"""The two readings of M2PO's bound on the second moment of the log-ratio (arXiv 2510.01161).
+"""Bound the second moment of the log-ratio in the two ways in which M2PO is implemented (arXiv 2510.01161).
 
-AReaL drops whole tokens by (log p/μ)². The authors' own code solves one clip range for a batch from the tokens whose
-ratio θ/μ moves the way the objective pulls. Both take the tokens of one gradient step together (`Objective.reach`).
+AReaL drops whole tokens by (log p/μ)². The authors' own code solves one clip range for a batch, from the tokens whose
+ratio θ/μ moves in the direction of the objective. Both need all tokens of one gradient step (`Objective.reach`).
 """
 
 import math
@@ -10,39 +10,39 @@ import torch
 from torch import Tensor
 
 
-def kept_by_second_moment(log_w: Tensor, valid: Tensor, budget: float) -> Tensor:
-    """Which tokens stay when the largest (log w)² are dropped until the mean of the rest is below the budget.
+def second_moment_mask(log_w: Tensor, valid: Tensor, budget: float) -> Tensor:
+    """Return the mask of tokens left after dropping the largest (log w)² until the mean is below the budget.
 
-    At least one stays, if there is one at all.
+    At least one valid token is left, if there is one.
 
     Args:
         log_w: log p/μ. Shape [tokens].
-        valid: tokens that count; the others are not kept.
+        valid: mask of the tokens that count; the others are dropped.
         budget: τ.
     """
-    kept = torch.zeros_like(valid)
+    mask = torch.zeros_like(valid)
     places = valid.nonzero().flatten()
     if not places.numel():
-        return kept
+        return mask
     squares, order = (log_w.detach()[places] ** 2).sort(stable=True)
     means = squares.cumsum(0) / torch.arange(1, squares.numel() + 1, dtype=squares.dtype)
-    # Squares rise, so their running means do: as many stay as have a mean below the budget.
+    # Squares rise, so their running means do too: the tokens with a mean below the budget stay.
     count = max(1, int((means < budget).sum()))
-    kept[places[order[:count]]] = True
-    return kept
+    mask[places[order[:count]]] = True
+    return mask
 
 
 def solved_range(log_q: Tensor, advantage: Tensor, valid: Tensor, budget: float) -> float:
-    """The largest |log q| that a harmful token may have, so that their mean square is within the budget; ∞ if it is.
+    """Return the cap on |log q| of harmful tokens that keeps their mean square within the budget; ∞: no cap is needed.
 
-    Harmful are tokens with A > 0 and q > 1 or A < 0 and q < 1: those that an unbounded update would move further.
-    As in the authors' code the bound is one of the tokens' own values: the largest such that capping the rest there
-    stays within the budget; 0 where even the smallest is too much.
+    Harmful tokens have A > 0 and q > 1, or A < 0 and q < 1: an unbounded update would move them further. As in the
+    authors' code, the cap is one of the tokens' own values: the largest for which the capped mean square stays within
+    the budget; 0 if even the smallest exceeds it.
 
     Args:
-        log_q: log θ/μ, shape [tokens].
+        log_q: log θ/μ. Shape [tokens].
         advantage: A.
-        valid: tokens that count.
+        valid: mask of the tokens that count.
         budget: τ.
     """
     log_q = log_q.detach()

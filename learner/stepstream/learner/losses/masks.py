@@ -1,4 +1,4 @@
-"""Which tokens are left out although they were sampled well: by response, without touching what the others count."""
+"""Reject tokens by a property of their response, without changing the scale of the other tokens."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,15 +11,15 @@ from stepstream.learner.losses.ratios import log_ratio, mean_over
 
 
 class Mask(Protocol):
-    """Says which tokens stay."""
+    """Selects the tokens that stay."""
 
     def __call__(self, batch: Batch, log_w: Tensor, valid: Tensor) -> Tensor:
-        """Which tokens stay. Shape [tokens], bool.
+        """Return the mask of tokens that stay. Shape [tokens], bool.
 
         Args:
-            batch: all that is known of them, with sequences.
+            batch: the tokens, with `sequences`.
             log_w: log p/μ of each token, bounded.
-            valid: tokens that count.
+            valid: mask of the tokens that count.
         """
         ...
 
@@ -28,32 +28,32 @@ class Mask(Protocol):
 class OffPolicySequences:
     """Drops tokens of negative advantage in a sequence that the policy has moved away from (OPSM).
 
-    DeepSeek-V3.2 (arXiv 2512.02556): where mean(log μ - log θ) of the sequence is above δ. Taking μ and not p, as TRL
-    does, covers staleness too. What succeeded stays.
+    DeepSeek-V3.2 (arXiv 2512.02556): a sequence is dropped if its mean(log μ - log θ) exceeds δ. μ in place of p, as in
+    TRL, covers staleness too. Tokens of advantage 0 or more stay.
     """
 
     bound: float = 0.5
     """δ in nats a token: 1e-4 in slime, 0.5 as an example in TRL."""
 
     def __call__(self, batch: Batch, log_w: Tensor, valid: Tensor) -> Tensor:
-        """Tokens of sequences that are near enough, and all of no negative advantage."""
-        gone, _ = log_ratio(batch.behaviour, batch.current.detach())
-        return (batch.advantage >= 0) | (mean_over(gone, batch.segments("sequence"), valid) <= self.bound)
+        """Return the tokens of near sequences, and all tokens without negative advantage."""
+        distance, _ = log_ratio(batch.behaviour, batch.current.detach())
+        return (batch.advantage >= 0) | (mean_over(distance, batch.segments("sequence"), valid) <= self.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Veto:
-    """Drops a sequence in which any w is below a floor: one token that p would not have sampled (MIS, slime)."""
+    """Drops a sequence with any w below a floor: it has a token that p would not have sampled (MIS, slime)."""
 
     floor: float = 1e-4
-    """Smallest w that a sequence may have."""
+    """Smallest allowed w."""
 
     def __call__(self, batch: Batch, log_w: Tensor, valid: Tensor) -> Tensor:
-        """Tokens of sequences without such a token."""
+        """Return the tokens of sequences without a w below the floor."""
         low = valid & (log_w.exp() < self.floor)
         segments = batch.segments("sequence")
         if not segments.numel():
             return valid
         count = int(segments.max()) + 1
-        found = torch.zeros(count, dtype=torch.int64).index_add(0, segments, low.long())
-        return found.index_select(0, segments) == 0
+        below = torch.zeros(count, dtype=torch.int64).index_add(0, segments, low.long())
+        return below.index_select(0, segments) == 0

@@ -1,8 +1,8 @@
-"""The objective of a token, put together from a ratio, a weight, a clip and masks.
+"""Combine a ratio, a weight, a clip and masks to the objective of each token.
 
-Three policies meet in it (decoupled PPO, arXiv 2110.00641 and 2505.24298): μ, the behaviour policy that sampled a
-token, each under its own version of the weights; p, the proximal policy, which is the learner's at the start of an
-update; θ, the one that is trained.
+It involves three policies (decoupled PPO, arXiv 2110.00641 and 2505.24298): μ, the behaviour policy that sampled the
+token under its own version of the weights; p, the proximal policy, which is the learner's at the start of an update;
+θ, the trained policy.
 
     w̃ = weight of w = p/μ         corrects for stale data, carries no gradient
     r = θ/p, clipped               keeps the update near p
@@ -24,58 +24,58 @@ from stepstream.learner.losses.staleness import interpolated_proximal
 from stepstream.learner.losses.weights import SecondMoment, Truncated, Weight
 
 Proximal = Literal["forward", "behaviour", "interpolated"]
-"""Where p comes from: a forward pass at the update's start; μ itself, so that w is 1; a guess between μ and θ."""
+"""Source of p: a forward pass at the update's start; μ itself, so that w is 1; an interpolation between μ and θ."""
 
 Reach = Literal["row", "sequence", "minibatch"]
-"""How far an objective looks from a token: over its training sequence, in which a step lies whole; over the response,
-which may lie in several; over all tokens of a gradient step."""
+"""Range of tokens on which a token's objective depends: its training sequence, which contains whole steps; its
+response, which may have several sequences; or all tokens of a gradient step."""
 
 _ENTROPY_CAP = 2.0
-"""Truncation of the entropy bonus's own weight."""
+"""Cap of the importance weight in the entropy bonus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The objective by token, and what to tell about it. Every tensor has the shape [tokens]."""
+    """The objective of each token, and masks for statistics. Every tensor has the shape [tokens]."""
 
     objective: Tensor
-    """J of each token, with gradient; 0 where it is rejected or a log-probability is not finite."""
+    """J, with gradient; 0 if the token is rejected or a log-probability is not finite."""
     weight: Tensor
-    """w before truncation (θ/μ where p is μ), of the token itself, detached; 0 where not finite."""
+    """w of the token itself before truncation (θ/μ where p is μ), detached; 0 if not finite."""
     clipped: Tensor
-    """Whether clipping changed the token's gradient. Bool."""
+    """True where clipping changed the gradient. Bool."""
     capped: Tensor
-    """Whether the weight was truncated. Bool."""
+    """True where the weight was truncated. Bool."""
     rejected: Tensor
-    """Whether a weight of 0 or a mask left the token out. Bool."""
+    """True where a weight of 0 or a mask excluded the token. Bool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is maximised. The default is the decoupled clipped objective with truncated weights, by token."""
+    """The maximised objective. Default: the decoupled clipped objective with truncated weights, by token."""
 
     ratio: Level = "token"
-    """What shares one ratio θ/p."""
+    """Unit that shares one ratio θ/p."""
     proximal: Proximal = "forward"
     weight: Weight = field(default_factory=Truncated)
     weight_level: Level = "token"
-    """What shares one weight: its w is the geometric mean over that."""
+    """Unit that shares one weight: w is the geometric mean over it."""
     clip: Clip = field(default_factory=Ppo)
     masks: tuple[Mask, ...] = ()
     kl: float = 0.0
-    """β of the penalty for distance from the reference, in reward a nat."""
+    """β of the penalty for distance from the reference, in reward per nat."""
     entropy: float = 0.0
-    """Coefficient of the entropy bonus, in reward a nat."""
+    """Coefficient of the entropy bonus, in reward per nat."""
 
     @property
     def reach(self) -> Reach:
-        """What must be whole in a batch for `terms` to be what is meant."""
+        """Unit that a batch must contain whole for `terms` to be correct."""
         if isinstance(self.weight, SecondMoment) or isinstance(self.clip, SecondMomentRange):
             return "minibatch"
         return "sequence" if self.masks or "sequence" in (self.ratio, self.weight_level) else "row"
 
     def terms(self, batch: Batch) -> Terms:
-        """The objective of each token.
+        """Return the objective of each token.
 
         Raises:
             ValueError: the batch lacks what the objective needs.
@@ -124,7 +124,7 @@ class Objective:
         return batch.proximal.detach()
 
     def _regularised(self, batch: Batch, valid: Tensor) -> Tensor:
-        """What stays of a token although it is clipped or rejected: it is about θ, not about the token's credit."""
+        """Return the KL and entropy terms; they apply to clipped and rejected tokens too, since they concern only θ."""
         zero = batch.current.new_zeros(())
         current = torch.where(valid, batch.current, zero)
         total = torch.zeros_like(current)

@@ -1,6 +1,6 @@
-"""Training a process reward model: targets from rollouts and from its own values, and the losses on them.
+"""Compute targets for a process reward model, from rollouts and from its own values, and the losses on them.
 
-M_t in [0, 1] is what the model says of step t: how likely the trajectory ends well from there.
+M_t in [0, 1] is the model's estimate at step t of the probability that the trajectory ends well.
 """
 
 from collections import defaultdict
@@ -16,35 +16,35 @@ from stepstream.learner.advantages.arithmetic import gae
 def rollout_targets(
     visits: Sequence[Sequence[Hashable]], outcomes: Sequence[float], gamma: float
 ) -> dict[Hashable, float]:
-    """Q̂(s, a) = mean of γ^(T-t)·R over the visits of a state and action (AgentPRM, arXiv 2502.10325, eq. 3).
+    """Return Q̂(s, a) = mean of γ^(T-t)·R over the visits of a state and action (AgentPRM, arXiv 2502.10325, eq. 3).
 
-    The exponent counts the steps that were left, so that the last step of a success is worth R; code published with the
-    paper has γ^t from the beginning instead, which pays for being early.
+    The exponent counts the remaining steps, so that the last step of a success is worth R. Code published with the
+    paper has γ^t from the beginning instead, which rewards early steps.
 
     Args:
-        visits: the pairs (state, action) of each trajectory, in order; what compares equal is one pair.
+        visits: the pairs (state, action) of each trajectory, in order; equal values are one pair.
         outcomes: R of each trajectory, from 0 to 1.
         gamma: discount from step to step.
     """
-    seen: defaultdict[Hashable, list[float]] = defaultdict(list)
+    returns: defaultdict[Hashable, list[float]] = defaultdict(list)
     for pairs, outcome in zip(visits, outcomes, strict=True):
         for t, pair in enumerate(pairs):
-            seen[pair].append(gamma ** (len(pairs) - 1 - t) * outcome)
-    return {pair: sum(values) / len(values) for pair, values in seen.items()}
+            returns[pair].append(gamma ** (len(pairs) - 1 - t) * outcome)
+    return {pair: sum(values) / len(values) for pair, values in returns.items()}
 
 
 def value_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean binary cross-entropy of σ(logits) against targets in [0, 1] (arXiv 2502.10325, eq. 4). Scalar.
+    """Return the mean binary cross-entropy of σ(logits) and targets in [0, 1] (arXiv 2502.10325, eq. 4). Scalar.
 
     Args:
-        logits: of M_t. Shape [steps].
+        logits: logits of M_t. Shape [steps].
         targets: Q̂ of each step; carry no gradient. Shape [steps].
     """
     return binary_cross_entropy_with_logits(logits, targets.detach())
 
 
 def bootstrapped_targets(values: Tensor, rewards: Tensor, gamma: float, trace: float) -> tuple[Tensor, Tensor]:
-    """Targets of promise and progress of one trajectory: (Q̂, Â), without gradient (AgentPRM, arXiv 2511.08325).
+    """Return promise and progress targets of one trajectory: (Q̂, Â), without gradient (AgentPRM, arXiv 2511.08325).
 
     δ_t = r_t + γ·M_{t+1} - M_t with M = 0 after the end, Â_t = δ_t + γλ·Â_{t+1}, Q̂_t = M_t + Â_t.
 
@@ -54,29 +54,28 @@ def bootstrapped_targets(values: Tensor, rewards: Tensor, gamma: float, trace: f
         gamma: discount γ.
         trace: λ.
     """
-    held = values.detach()
-    traced = gae(rewards.tolist(), held.tolist(), 0.0, gamma, trace)
-    advantages = torch.tensor(traced, dtype=held.dtype, device=held.device)
-    return held + advantages, advantages
+    detached = values.detach()
+    traced = gae(rewards.tolist(), detached.tolist(), 0.0, gamma, trace)
+    advantages = torch.tensor(traced, dtype=detached.dtype, device=detached.device)
+    return detached + advantages, advantages
 
 
 def promise_loss(values: Tensor, targets: Tensor) -> Tensor:
-    """Mean of ½(M_t - Q̂_t)² (arXiv 2511.08325, L_Q); 0 without steps. Scalar."""
+    """Return the mean of ½(M_t - Q̂_t)² (arXiv 2511.08325, L_Q); 0 without steps. Scalar."""
     return 0.5 * (values - targets.detach()).square().sum() / max(1, len(values))
 
 
 def progress_loss(values: Tensor, advantages: Tensor) -> Tensor:
-    """Mean of ½(M_t - M_{t-1} - Â_t)² over the steps after the first (L_A); 0 with fewer than two. Scalar.
+    """Return the mean of ½(M_t - M_{t-1} - Â_t)² over the steps after the first (L_A); 0 with fewer than two. Scalar.
 
-    That L_Q + β·L_A is trained, on Q̂ and Â from temporal differences with GAE, is the paper's; its formula of L_A was
-    not found. This is the nearest reading of its description, that the change of the value should be the advantage of
-    the step.
+    The paper trains L_Q + β·L_A on Q̂ and Â from temporal differences with GAE; its formula of L_A was not found. This
+    is the nearest reading of its description: the change of the value should be the advantage of the step.
     """
     changes = values[1:] - values[:-1]
     return 0.5 * (changes - advantages.detach()[1:]).square().sum() / max(1, len(changes))
 
 
 def promise_and_progress(values: Tensor, rewards: Tensor, gamma: float, trace: float, beta: float) -> Tensor:
-    """L_Q + β·L_A of one trajectory (arXiv 2511.08325). Scalar."""
+    """Return L_Q + β·L_A of one trajectory (arXiv 2511.08325). Scalar."""
     targets, advantages = bootstrapped_targets(values, rewards, gamma, trace)
     return promise_loss(values, targets) + beta * progress_loss(values, advantages)

@@ -1,11 +1,10 @@
-"""Estimates of KL(θ‖ref) from sampled tokens, and which of them is right where (Schulman, "Approximating KL").
+"""Estimate KL(θ‖ref) and an entropy bonus from the log-probabilities of sampled tokens.
 
-With ℓ = log θ - log ref of a sampled token: k1 = ℓ, k2 = ℓ²/2, k3 = exp(-ℓ) - 1 + ℓ. For tokens of θ, k1 and k3 have
-the KL as their mean, k3 is never negative, k2 is biased. That says nothing about gradients: as a loss on tokens of θ,
-k1's is 0 on average, k3's is that of KL(ref‖θ), and k2's is that of KL(θ‖ref). For tokens of an older policy μ, with
-q = θ/μ, q·k1 and q·k3 with q's gradient kept have the right mean and the right gradient; sg(q)·k2 the right gradient.
-
-A bonus for entropy that needs no more than the sampled tokens' log-probabilities.
+See Schulman, "Approximating KL". With ℓ = log θ - log ref of a sampled token: k1 = ℓ, k2 = ℓ²/2, k3 = exp(-ℓ) - 1 + ℓ.
+For tokens of θ, k1 and k3 have the KL as their mean, k3 is never negative, k2 is biased. Gradients differ from that: as
+a loss on tokens of θ, k1's is 0 on average, k3's is that of KL(ref‖θ), and k2's is that of KL(θ‖ref). For tokens of an
+older policy μ, with q = θ/μ, q·k1 and q·k3 with q's gradient have the right mean and the right gradient; sg(q)·k2 has
+the right gradient.
 """
 
 from typing import Literal, assert_never
@@ -19,26 +18,26 @@ Use = Literal["reward", "on_policy_loss", "off_policy_loss"]
 
 
 def k1(current: Tensor, reference: Tensor) -> Tensor:
-    """ℓ, bounded to ±20; 0 where it is not finite."""
+    """Return ℓ, bounded to ±20; 0 if it is not finite."""
     return log_ratio(current, reference)[0]
 
 
 def k2(current: Tensor, reference: Tensor) -> Tensor:
-    """ℓ²/2."""
+    """Return ℓ²/2."""
     return k1(current, reference) ** 2 / 2
 
 
 def k3(current: Tensor, reference: Tensor) -> Tensor:
-    """exp(-ℓ) - 1 + ℓ."""
+    """Return exp(-ℓ) - 1 + ℓ."""
     difference = k1(current, reference)
     return torch.expm1(-difference) + difference
 
 
 def penalty(use: Use, current: Tensor, reference: Tensor, behaviour: Tensor | None = None) -> Tensor:
-    """What to subtract, times β, for a KL(θ‖ref) penalty on each token. Shape [tokens].
+    """Return the KL(θ‖ref) penalty on each token, which the caller multiplies by β and subtracts. Shape [tokens].
 
     Args:
-        use: `reward`: k1 without gradient, to be taken off the reward; `on_policy_loss`: k2; `off_policy_loss`: q·k3.
+        use: `reward`: k1 without gradient, for the reward; `on_policy_loss`: k2; `off_policy_loss`: q·k3.
         current: log θ, with gradient.
         reference: log ref.
         behaviour: log μ, for `off_policy_loss`.
@@ -59,11 +58,11 @@ def penalty(use: Use, current: Tensor, reference: Tensor, behaviour: Tensor | No
 
 
 def entropy_bonus(current: Tensor, log_q: Tensor, cap: float) -> Tensor:
-    """An estimate of the entropy in nats at each token, whose gradient is one of the entropy's. Shape [tokens].
+    """Estimate the entropy at each token, in nats; the gradient estimates the entropy's gradient. Shape [tokens].
 
     ∇H(θ) = -E[log θ ∇log θ] over tokens of θ, since E[∇log θ] = 0; tokens of an older μ are weighted with
-    sg(min(q, C)), which is biased where it truncates. As exact entropy needs all V log-probabilities of a token, which
-    this learner never keeps, this is the price: the same mean, more variance.
+    sg(min(q, C)), which is biased where it truncates. Exact entropy would need all V log-probabilities of a token,
+    which this learner never keeps. The estimate has the same mean and more variance.
 
     Args:
         current: log θ, with gradient; must be finite.

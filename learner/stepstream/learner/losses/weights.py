@@ -1,7 +1,7 @@
-"""What a stale token counts: w = p/μ made safe. A weight carries no gradient; 0 rejects the token.
+"""Bound the importance weight w = p/μ of stale tokens. A weight carries no gradient; 0 rejects the token.
 
-None of them raises a token's weight above w, and rejecting one token leaves the others' as they were. (MIS's optional
-rescaling of the kept weights to mean 1 breaks that and is not offered.)
+No rule raises a token's weight above w, and rejecting one token does not change the others' weights. (MIS's optional
+rescaling of the remaining weights to mean 1 breaks that and is not offered.)
 """
 
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from stepstream.learner.losses.m2po import kept_by_second_moment
+from stepstream.learner.losses.m2po import second_moment_mask
 
 
 class Weight(Protocol):
-    """Makes a weight of each token's log w."""
+    """Computes the weight of each token from its log w."""
 
     def __call__(self, log_w: Tensor, proximal: Tensor, behaviour: Tensor, valid: Tensor) -> Tensor:
-        """Weights of the tokens, shape [tokens] as all of them.
+        """Return the weights of the tokens. All tensors have the shape [tokens].
 
         Args:
-            log_w: log of p/μ, bounded; of the token or of what it shares a ratio with.
+            log_w: log of p/μ, bounded; of the token, or the mean of the unit that shares the weight.
             proximal: log p of the token itself, finite where `valid`.
-            behaviour: log μ likewise.
-            valid: tokens that count.
+            behaviour: log μ of the token itself, finite where `valid`.
+            valid: mask of the tokens that count.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Unweighted:
-    """Every token counts 1: right for fresh data, and where the ratio itself is taken to the behaviour policy."""
+    """Weight 1 for every token: for fresh data, and for ratios that already compare with the behaviour policy."""
 
     def __call__(self, log_w: Tensor, proximal: Tensor, behaviour: Tensor, valid: Tensor) -> Tensor:
-        """Ones."""
+        """Return ones."""
         return torch.ones_like(log_w)
 
 
@@ -45,7 +45,7 @@ class Truncated:
     """C."""
 
     def __call__(self, log_w: Tensor, proximal: Tensor, behaviour: Tensor, valid: Tensor) -> Tensor:
-        """w, at most C."""
+        """Return w, at most C."""
         return log_w.exp().clamp(max=self.cap)
 
 
@@ -60,7 +60,7 @@ class Banded:
     high: float = 5.0
 
     def __call__(self, log_w: Tensor, proximal: Tensor, behaviour: Tensor, valid: Tensor) -> Tensor:
-        """w within the band."""
+        """Return w within the band, else 0."""
         w = log_w.exp()
         return torch.where((w >= self.low) & (w <= self.high), w, w.new_zeros(()))
 
@@ -69,40 +69,40 @@ class Banded:
 class BinaryDivergence:
     """w where p and μ agree about the token, else 0: KPop (AReaL's documentation).
 
-    They agree where max(KL(p‖μ), KL(μ‖p)) ≤ φ, each of the two-point distribution "this token or another". Unlike the
-    ratio it does not mind a rare token's large ratio, and does mind a likely token's small one.
+    They agree if max(KL(p‖μ), KL(μ‖p)) ≤ φ, each of the two-point distribution "this token or another". Unlike a bound
+    on the ratio it accepts a rare token's large ratio and rejects a likely token's small one.
     """
 
     bound: float = 2.0
     """φ in nats."""
 
     def __call__(self, log_w: Tensor, proximal: Tensor, behaviour: Tensor, valid: Tensor) -> Tensor:
-        """w where the divergence is within the bound."""
+        """Return w where the divergence is within the bound, else 0."""
         w = log_w.exp()
         return torch.where(binary_divergence(proximal, behaviour) <= self.bound, w, w.new_zeros(()))
 
 
 @dataclass(frozen=True, slots=True)
 class SecondMoment:
-    """w of the tokens that are left when those of largest (log w)² have gone: M2PO as AReaL has it (2510.01161)."""
+    """w of the tokens left after dropping those of largest (log w)², else 0: M2PO as in AReaL (2510.01161)."""
 
     budget: float = 0.04
-    """τ: mean of (log w)² of the tokens left is below this."""
+    """τ: upper bound of the mean (log w)² of the tokens left."""
 
     def __call__(self, log_w: Tensor, proximal: Tensor, behaviour: Tensor, valid: Tensor) -> Tensor:
-        """w of the tokens that are kept."""
-        return torch.where(kept_by_second_moment(log_w, valid, self.budget), log_w.exp(), log_w.new_zeros(()))
+        """Return w of the tokens left, else 0."""
+        return torch.where(second_moment_mask(log_w, valid, self.budget), log_w.exp(), log_w.new_zeros(()))
 
 
 def binary_divergence(first: Tensor, second: Tensor) -> Tensor:
-    """The larger of the two KL divergences, in nats, between "this token or another" under two policies.
+    """Return the larger of the two KL divergences, in nats, between "this token or another" under two policies.
 
     Args:
         first: log-probability of the token under one policy. Shape [tokens].
-        second: under the other.
+        second: log-probability under the other policy.
     """
     tiny = torch.finfo(first.dtype).eps
-    # log(1 - p) without cancellation; a probability of 1 is taken as the largest below it.
+    # log(1 - p) without cancellation; a probability of 1 is replaced by the largest below it.
     others_first = torch.log((-torch.expm1(first)).clamp(min=tiny))
     others_second = torch.log((-torch.expm1(second)).clamp(min=tiny))
     forth = first.exp() * (first - second) + others_first.exp() * (others_first - others_second)

@@ -1,1 +1,1 @@
-"""Load, run, shard and save the trained model."""
+"""Load, run, shard and save the trained model and its critic."""

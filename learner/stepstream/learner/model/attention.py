@@ -1,12 +1,10 @@
-"""Causal attention within the sequences of a pack (packs.py), as an attention function of transformers.
+"""Compute causal attention within the sequences of a pack (`packing.py`), as an attention function of transformers.
 
-A run attends to itself and to the runs before it on its sequences. No score is computed between sequences, and none for
-padding.
+A run attends to itself and to the earlier runs of its sequences. No score is computed between sequences or for padding.
 
-On CPU each run is one call on its own tokens, and one on all its descendants, which see every token of it. A token's
-attention is thus computed in parts, which are weighed by their logarithmic normalisers Z_i (as ring attention does,
-arXiv 2310.01889): O = Σ_i exp(Z_i - Z) O_i with Z = log Σ_i exp(Z_i). The gradient of a part needs only the whole's O
-and Z.
+On CPU each run is one call on its own tokens, and one on all its descendants, which see every token of it. So a token's
+attention is computed in parts, weighed by their logarithmic normalisers Z_i (as in ring attention, arXiv 2310.01889):
+O = Σ_i exp(Z_i - Z) O_i with Z = log Σ_i exp(Z_i). The gradient of a part needs only O and Z of the whole.
 
 On a GPU one call of the flash kernel for variable lengths takes all runs; keys of shared runs are repeated for it.
 """
@@ -26,15 +24,15 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class NotPacked(Exception):
-    """A model whose attention cannot be computed in packs; the message says why."""
+    """A model's attention cannot be computed in packs; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
-    """A pack's runs for the flash kernel on a GPU."""
+class FlashRuns:
+    """A pack's runs in the form of the flash kernel on a GPU."""
 
     keys: Tensor | None
-    """Inputs that the runs attend to, one run after the other; None where none is shared. Shape [keys], int64."""
+    """Inputs that the runs attend to, run after run; None: no run is shared. Shape [keys], int64."""
     ends: Tensor
     """Boundaries of the runs among the inputs. Shape [runs + 1], int32."""
     key_ends: Tensor
@@ -43,8 +41,8 @@ class Paths:
     longest_keys: int
 
     @classmethod
-    def of(cls, pack: Pack, device: torch.device) -> "Paths":
-        """The paths of a pack's runs."""
+    def of(cls, pack: Pack, device: torch.device) -> "FlashRuns":
+        """Return the runs of a pack."""
         keys, sizes = pack.paths()
         starts, ends = pack.runs[:, 0], pack.runs[:, 1]
         shared = keys.size > pack.ids.size
@@ -58,7 +56,7 @@ class Paths:
 
 
 def register() -> None:
-    """Makes the function known to transformers, under `NAME`."""
+    """Register the function with transformers, as `NAME`."""
     from transformers import AttentionInterface  # takes seconds to import
 
     AttentionInterface.register(NAME, attend)
@@ -72,36 +70,36 @@ def attend(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    runs: Tensor | Paths | None = None,
+    runs: Tensor | FlashRuns | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """The attention of one layer, called by the model.
+    """Compute the attention of one layer; transformers calls it.
 
     Args:
         module: the layer's attention.
         query: shape [1, heads, length, head size].
         key: shape [1, key heads, length, head size].
-        value: as `key`.
+        value: shape of `key`.
         attention_mask: None.
-        scaling: of the scores.
-        runs: the pack's, handed through the model; on a GPU their `Paths`.
-        more: what other kinds of attention need.
+        scaling: factor of the scores.
+        runs: runs of the pack, passed through the model; on a GPU their `FlashRuns`.
+        more: arguments of other kinds of attention.
 
     Returns:
         Shape [1, length, heads, head size].
 
     Raises:
-        NotPacked: the model does not hand `runs` through, or its attention is of another kind.
+        NotPacked: the model does not pass `runs` on, or its attention is of another kind.
     """
     if runs is None:
-        raise NotPacked("it does not hand its keyword arguments on to the attention")
+        raise NotPacked("it does not pass its keyword arguments on to the attention")
     unusual = [name for name in ("softcap", "s_aux", "position_bias", "dropout") if more.get(name)]
     if unusual or attention_mask is not None or query.shape[-1] != value.shape[-1]:
         raise NotPacked(f"its attention has {', '.join(unusual) or 'a mask, or values of another size than keys'}")
     if torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    if isinstance(runs, Paths):
+    if isinstance(runs, FlashRuns):
         return _flash(query, key, value, runs, scaling)[None], None
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
@@ -109,35 +107,35 @@ def attend(
     return tree_attention(query, key, value, runs, scaling)[0].transpose(1, 2), None
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, runs: Paths, scaling: float | None) -> Tensor:
+def _flash(query: Tensor, key: Tensor, value: Tensor, runs: FlashRuns, scaling: float | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     q, k, v = (each[0].transpose(0, 1).contiguous() for each in (query, key, value))
     if runs.keys is not None:
         k, v = k.index_select(0, runs.keys), v.index_select(0, runs.keys)
-    found = varlen_attn(
+    output = varlen_attn(
         q, k, v, runs.ends, runs.key_ends, runs.longest, runs.longest_keys,
         scale=scaling, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
     )  # fmt: skip
-    assert isinstance(found, Tensor)
-    return found
+    assert isinstance(output, Tensor)
+    return output
 
 
 @torch.library.custom_op("stepstream::tree_attention", mutates_args=(), device_types="cpu")
 def tree_attention(
     query: Tensor, key: Tensor, value: Tensor, runs: Tensor, scaling: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Attention of packed runs.
+    """Compute the attention of packed runs.
 
     Args:
         query: shape [1, heads, length, head size]; `key` and `value` too.
         key: see `query`.
         value: see `query`.
-        runs: as `Pack.runs`.
-        scaling: of the scores; None: one over the square root of the head size.
+        runs: see `Pack.runs`.
+        scaling: factor of the scores; None: one over the square root of the head size.
 
     Returns:
-        What is attended to, shaped like `query`, and Z, shape [1, heads, length], float32.
+        The output O, shaped like `query`, and Z, shape [1, heads, length], float32.
     """
     out, z = _empty(query), torch.empty(query.shape[:3], dtype=torch.float32)
     for start, end, _ in runs.tolist():
@@ -163,11 +161,11 @@ def _tree_attention_backward(
     q, k, v = _empty(query), _empty(query), _empty(query)
 
     def part(rows: slice, keys: slice, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-        found: tuple[Tensor, Tensor, Tensor] = _backward(
+        gradients: tuple[Tensor, Tensor, Tensor] = _backward(
             grad[:, :, rows], query[:, :, rows], key[:, :, keys], value[:, :, keys], out[:, :, rows], z[:, :, rows],
             0.0, causal, scale=scaling,
         )  # fmt: skip
-        return found
+        return gradients
 
     for start, end, _ in runs.tolist():
         own = slice(start, end)
@@ -183,7 +181,7 @@ def _tree_attention_backward(
 
 
 def _empty(like: Tensor) -> Tensor:
-    """Memory for something of shape [1, heads, length, head size], with a token's heads side by side."""
+    """Allocate a tensor of shape [1, heads, length, head size] with a token's heads adjacent in memory."""
     batch, heads, length, size = like.shape
     return torch.empty((batch, length, heads, size), dtype=like.dtype, device=like.device).transpose(1, 2)
 
@@ -200,7 +198,7 @@ def _(
     return _empty(query), _empty(query), _empty(query)
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+def _save_inputs(ctx: Any, inputs: Any, output: Any) -> None:
     query, key, value, runs, ctx.scaling = inputs
     ctx.save_for_backward(query, key, value, *output, runs)
     ctx.mark_non_differentiable(output[1])
@@ -211,4 +209,4 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, T
     return *_tree_attention_backward(grad, query, key, value, out, z, runs, ctx.scaling), None, None
 
 
-tree_attention.register_autograd(_differentiate, setup_context=_keep)
+tree_attention.register_autograd(_differentiate, setup_context=_save_inputs)

@@ -1,8 +1,7 @@
-"""The folder of one version: weights, optimizer state and the files that came with the model.
+"""Write, describe and verify the folder of a version: weights, optimizer state and the files of the base model.
 
-A folder appears under its name whole and durable, or not at all: it is written beside, forced to disk, and renamed.
-
-What a trainer holds, whole and on the CPU, and the files that it becomes.
+A folder appears under its name complete and durable, or not at all: it is written next to the target, synced and
+renamed. A `Snapshot` is the trainer's state, complete and on the CPU, from which the files are written.
 """
 
 import hashlib
@@ -28,30 +27,30 @@ from stepstream.learner.model.pretrained import WEIGHTS, save_model
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file
 
 OPTIMIZER = "optimizer.safetensors"
-TRAINING = (OPTIMIZER, CRITIC, lora.ADAPTER, lora.BASE)
-"""What a version's folder holds for training alone: workers do not need it, another version has its own."""
+TRAINING_FILES = (OPTIMIZER, CRITIC, lora.ADAPTER, lora.BASE)
+"""Files of a version's folder that only training needs; each version has its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A policy between two updates."""
+    """The state of a policy between two updates."""
 
     model: Any
-    """Whose kind the weights are of."""
+    """Hugging Face model that gives the kind and the configuration."""
     weights: Mapping[str, Tensor]
-    """By the names of the model's parameters, those of adapters among them."""
+    """By the names of the model's parameters, including those of adapters."""
     dtype: torch.dtype
-    """In which workers get them."""
+    """Precision of the published weights."""
     optimizer: Mapping[str, Tensor]
     adapter: Mapping[str, Any] | None = None
-    """Configuration of the adapters; None where all weights are trained."""
+    """Configuration of the adapters; None: all weights are trained."""
     base: Path | None = None
     """Folder of the model that the adapters belong to."""
     critic: Mapping[str, Tensor] = field(default_factory=dict)
-    """Value head and its optimizer state; empty where nothing asks for a critic."""
+    """Value head and its optimizer state; empty: no critic."""
 
     def write(self, folder: Path) -> None:
-        """Writes the files into an existing folder; the same values give the same bytes."""
+        """Write the files into an existing folder; the same values give the same bytes."""
         weights = self.weights if self.adapter is None else lora.merged(self.weights, self.adapter)
         save_model(self.model, weights, self.dtype, folder)
         save_file(dict(self.optimizer), folder / OPTIMIZER)
@@ -67,13 +66,13 @@ class Snapshot:
 
 
 def load_optimizer(folder: Path) -> dict[str, Tensor]:
-    """The optimizer's state; empty for a root, which has none."""
+    """Return the optimizer's state; empty for a root, which has none."""
     file = folder / OPTIMIZER
     return load_file(file) if file.exists() else {}
 
 
 def _link(source: Path, target: Path) -> None:
-    """A second name for a file that nobody changes; a copy where the two are on different file systems."""
+    """Create a hard link to a file that never changes; a copy across file systems."""
     try:
         os.link(source, target)
     except OSError:
@@ -81,34 +80,34 @@ def _link(source: Path, target: Path) -> None:
 
 
 class CheckpointFault(Exception):
-    """A checkpoint's folder that cannot be used; the message names the folder and the file."""
+    """A checkpoint's folder cannot be used; the message names the folder and the file."""
 
 
 def checkpoints_folder(settings: Settings) -> Path:
-    """Where versions are written."""
+    """Return the folder below which versions are written."""
     chosen = settings.learner.checkpoints
     return Path(chosen or settings.paths.data / "checkpoints").absolute()
 
 
 def version_folder(settings: Settings, model: str, version: int) -> Path:
-    """Folder of one version."""
+    """Return the folder of one version."""
     return checkpoints_folder(settings) / model / str(version)
 
 
 def folder_of(uri: str) -> Path:
-    """The local folder that a checkpoint's address names.
+    """Return the local folder that a checkpoint's address names.
 
     Raises:
         CheckpointFault: it is not a `file://` address.
     """
     parts = urlsplit(uri)
     if parts.scheme != "file":
-        raise CheckpointFault(f"{uri}: only file:// addresses can be read here")
+        raise CheckpointFault(f"{uri}: only file:// addresses are supported")
     return Path(unquote(parts.path))
 
 
 def write_root(source: Path, target: Path) -> list[CheckpointFile]:
-    """Copies a model's folder as it is.
+    """Copy a model's folder, without files of an earlier training, and describe the copy.
 
     Raises:
         CheckpointFault: it has no `model.safetensors` or `config.json`.
@@ -116,26 +115,26 @@ def write_root(source: Path, target: Path) -> list[CheckpointFile]:
     for needed in (WEIGHTS, "config.json"):
         if not (source / needed).is_file():
             raise CheckpointFault(f"{source} has no {needed}: give a folder in Hugging Face form")
-    with _whole(target) as scratch:
-        _copy(source, scratch, skip=TRAINING)
+    with _atomic_folder(target) as scratch:
+        _copy(source, scratch, skip=TRAINING_FILES)
     return describe(target)
 
 
 def write_version(snapshot: Snapshot, parent: Path, target: Path) -> list[CheckpointFile]:
-    """Writes what a trainer holds, with the parent's other files (tokenizer, templates)."""
-    with _whole(target) as scratch:
-        fill(snapshot, parent, scratch)
+    """Write a trainer's state and the parent's other files (tokenizer, templates), and describe the files."""
+    with _atomic_folder(target) as scratch:
+        write_files(snapshot, parent, scratch)
     return describe(target)
 
 
-def fill(snapshot: Snapshot, parent: Path, folder: Path) -> None:
-    """Writes what a trainer holds into an existing folder, with the parent's other files."""
+def write_files(snapshot: Snapshot, parent: Path, folder: Path) -> None:
+    """Write a trainer's state and the parent's other files into an existing folder."""
     snapshot.write(folder)
-    _copy(parent, folder, skip=[*TRAINING, *(path.name for path in folder.iterdir())])
+    _copy(parent, folder, skip=[*TRAINING_FILES, *(path.name for path in folder.iterdir())])
 
 
 def describe(folder: Path) -> list[CheckpointFile]:
-    """Every file below the folder with its SHA-256 and size, by name."""
+    """Return every file below the folder with its SHA-256 and size, by name."""
     return [
         new_checkpoint_file(
             path=path.relative_to(folder).as_posix(), sha256=sha256_of(path), size_bytes=path.stat().st_size
@@ -145,39 +144,39 @@ def describe(folder: Path) -> list[CheckpointFile]:
 
 
 def weights_sha256(files: Iterable[CheckpointFile]) -> str:
-    """SHA-256 of `model.safetensors` among the described files."""
+    """Return the SHA-256 of `model.safetensors` among the described files."""
     return next(file["sha256"] for file in files if file["path"] == WEIGHTS)
 
 
 def verify(folder: Path, files: Iterable[CheckpointFile]) -> None:
-    """Checks every file against its hash.
+    """Check every file against its hash.
 
     Raises:
-        CheckpointFault: a file is missing or is not the one that was published.
+        CheckpointFault: a file is missing or differs from the published one.
     """
     for file in files:
         path = folder / file["path"]
         if not path.is_file():
             raise CheckpointFault(f"{path} is missing")
         if sha256_of(path) != file["sha256"]:
-            raise CheckpointFault(f"{path} is not the file that was published: its SHA-256 differs")
+            raise CheckpointFault(f"{path} differs from the published file: its SHA-256 is another one")
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, hex."""
+    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `target`, durably, when the block ends without a fault.
+def _atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield a scratch folder and rename it to `target`, durably, when the block ends without a fault.
 
-    A folder of that name is what a crash left before its event was published: nobody knows it, it is replaced.
+    An existing `target` was left by a crash before its event was sent. No event names it, so it is replaced.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f".{target.name}-*"):
-        shutil.rmtree(left)
+    for leftover in target.parent.glob(f".{target.name}-*"):
+        shutil.rmtree(leftover)
     scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
         yield scratch

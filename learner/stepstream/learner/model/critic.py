@@ -1,11 +1,11 @@
-"""A critic: what a state is worth, read off the policy's last hidden states by one linear layer.
+"""Estimate the value of a state with one linear layer on the policy's last hidden state.
 
     V = w·x,  x = h/(√d·‖h‖)
 
-h is the hidden state of size d from which the next token is predicted. The policy is not trained through it: the layer
-learns what the policy's states tell, and the policy's gradients are the same with and without a critic. Since
-Σ|x_i| ≤ 1, a step that moves each weight by a rate moves no value by more, whatever the model's width. Hidden states
-have so much in common that w needs no constant beside it. The layer is whole on every rank; all step it alike.
+h is the hidden state of size d from which the next token is predicted. No gradient flows to the policy, so its
+gradients are the same with and without a critic. Since Σ|x_i| ≤ 1, a step that moves each weight by a rate moves no
+value by more, for any width of the model. Hidden states have a large common component, so w needs no bias. Every rank
+holds the whole layer and makes the same steps.
 """
 
 import math
@@ -21,31 +21,32 @@ from torch.nn.functional import normalize
 from stepstream.config import LearnerSettings
 
 CRITIC = "critic.safetensors"
-"""Its file in a version's folder: weights and optimizer state."""
+"""File in a version's folder with the weights and the optimizer state."""
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 @dataclass(frozen=True, slots=True)
-class Surprise:
-    """By how much the values of one forward pass were off."""
+class CriticGradient:
+    """Loss and gradient of the values of one forward pass."""
 
     gradient: Tensor
-    """Of the sum of losses, by w. Shape [size], on the CPU."""
+    """Gradient of the sum of losses by w. Shape [size], on the CPU."""
     loss: float
-    """Sum over its targets."""
+    """Sum over the targets."""
     targets: int
+    """Number of targets."""
 
 
 class Critic:
     """The value head and its AdamW state."""
 
     def __init__(self, size: int, config: LearnerSettings, folder: Path) -> None:
-        """Continues from a version's folder; says 0 everywhere where that has no critic, or one of another width.
+        """Continue from a version's folder; without a critic of this width there, start with V = 0.
 
         Args:
-            size: of the policy's hidden states.
-            how: settings.
-            folder: of the version to train from.
+            size: size of the policy's hidden states.
+            config: settings.
+            folder: folder of the version to train from.
         """
         self._clip = config.critic_clip
         self._weight = torch.zeros(size)
@@ -59,7 +60,7 @@ class Critic:
 
     @torch.no_grad()
     def values(self, states: Tensor) -> Tensor:
-        """V of each state.
+        """Return V of each state.
 
         Args:
             states: hidden states. Shape [states, size].
@@ -71,49 +72,49 @@ class Critic:
         return (x @ self._weight.to(x.device)).cpu()
 
     @torch.no_grad()
-    def surprise(self, states: Tensor, targets: Tensor, before: Tensor) -> Surprise:
-        """How far the values are from where they should be, and in which direction that is.
+    def gradient_of(self, states: Tensor, targets: Tensor, before: Tensor) -> CriticGradient:
+        """Return the loss of the values and its gradient.
 
         L = ½·(V - R)² for each target R; with a bound ε (`learner.critic_clip`) ½·max((V - R)², (V' - R)²), V' =
-        V_before + clip(V - V_before, -ε, ε), as PPO has it: past the bound there is no gradient towards R.
+        V_before + clip(V - V_before, -ε, ε), as in PPO: past the bound there is no gradient towards R.
 
         Args:
             states: hidden states. Shape [states, size].
-            targets: R of each; NaN: not asked. Shape [states].
-            before: V of each before the update. Shape [states].
+            targets: R of each state; NaN: no target. Shape [states].
+            before: V of each state before the update. Shape [states].
         """
-        asked = ~targets.isnan()
-        x = _scaled(states[asked.to(states.device)])
-        value, target = x @ self._weight.to(x.device), targets[asked].to(x.device)
+        has_target = ~targets.isnan()
+        x = _scaled(states[has_target.to(states.device)])
+        value, target = x @ self._weight.to(x.device), targets[has_target].to(x.device)
         error = value - target
         loss = error.square()
         if self._clip:
-            old = before[asked].to(x.device)
+            old = before[has_target].to(x.device)
             bounded = (old + (value - old).clamp(-self._clip, self._clip) - target).square()
             error = torch.where(bounded > loss, 0.0, error)
             loss = torch.maximum(loss, bounded)
-        return Surprise((x.T @ error).cpu(), 0.5 * float(loss.sum()), int(asked.sum()))
+        return CriticGradient((x.T @ error).cpu(), 0.5 * float(loss.sum()), int(has_target.sum()))
 
     @torch.no_grad()
-    def learn(self, surprises: Sequence[Surprise]) -> float:
-        """One step towards the targets of some forward passes.
+    def learn(self, gradients: Sequence[CriticGradient]) -> float:
+        """Make one step towards the targets of some forward passes; a gradient that is not finite is discarded.
 
         Returns:
-            Their mean loss before it; 0 where nothing was asked. A gradient that is not finite is thrown away.
+            Their mean loss before the step; 0 without targets.
         """
-        targets = sum(each.targets for each in surprises)
+        targets = sum(each.targets for each in gradients)
         if not targets:
             return 0.0
-        gradient = torch.stack([each.gradient for each in surprises]).sum(0) / targets
+        gradient = torch.stack([each.gradient for each in gradients]).sum(0) / targets
         if gradient.isfinite().all():
             self._weight.grad = gradient
             self._optimizer.step()
-        return sum(each.loss for each in surprises) / targets
+        return sum(each.loss for each in gradients) / targets
 
     def state(self) -> dict[str, Tensor]:
-        """What it holds, to be written."""
-        held = {"weight": self._weight, **self._optimizer.state[self._weight]}
-        return {name: value.clone() for name, value in held.items()}
+        """Return its weights and optimizer state, for a checkpoint."""
+        state = {"weight": self._weight, **self._optimizer.state[self._weight]}
+        return {name: value.clone() for name, value in state.items()}
 
 
 def _scaled(states: Tensor) -> Tensor:

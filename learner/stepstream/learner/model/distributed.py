@@ -1,14 +1,8 @@
-"""Several processes that train one model: who they are, and how weights and gradients are shared among them.
+"""Train one model in several processes (ranks): deal out batches, shard weights and sum gradients.
 
-Weights, gradients and optimizer state are sharded (FSDP2). On CPU the ranks of a power of two come to the same bits as
-one process alone: every forward pass is computed whole by one rank, in a split that does not depend on their number,
-and gradients are added up along one fixed tree (tree_sum.py).
-
-A sum whose last bits do not depend on who added which part.
-
-Floating-point addition is not associative. Parts are therefore added as the leaves of one fixed binary tree, in which
-a run of 2^k parts that begins at a multiple of 2^k is a subtree. Whoever holds such a run may add it up alone: one
-process, or 2^k of them with a part each, come to the same bits.
+Weights, gradients and optimizer state are sharded (FSDP2). On CPU a power of two of ranks gives the same bits as one
+process: one rank computes each whole forward pass, in a split that does not depend on the number of ranks, and
+gradients are summed along one fixed tree (`TreeSum`).
 """
 
 import ctypes
@@ -29,15 +23,20 @@ from stepstream.core.process import Fatal
 
 
 class TreeSum:
-    """A running sum of lists of tensors; holds at most log2(parts) + 1 partial sums."""
+    """A running sum of lists of tensors whose bits do not depend on which process added which part.
+
+    Floating-point addition is not associative. So parts are the leaves of one fixed binary tree, in which a run of 2^k
+    parts that begins at a multiple of 2^k is a subtree. Any process may sum such a run: one process, or 2^k of them
+    with a part each, get the same bits. Holds at most log2(parts) + 1 partial sums.
+    """
 
     def __init__(self) -> None:
         self._partial: list[tuple[int, list[Tensor]]] = []
 
     def add(self, tensors: list[Tensor], parts: int = 1) -> None:
-        """Adds the sum of the next `parts` parts: a power of two, except for the last ones.
+        """Add the sum of the next `parts` parts: a power of two, except for the last ones.
 
-        The tensors belong to the sum from then on and are overwritten.
+        The tensors then belong to the sum and are overwritten.
         """
         while self._partial and self._partial[-1][0] == parts:
             tensors = _added(self._partial.pop()[1], tensors)
@@ -45,7 +44,7 @@ class TreeSum:
         self._partial.append((parts, tensors))
 
     def total(self) -> list[Tensor]:
-        """The sum of all parts, which starts anew; empty where there were none."""
+        """Return the sum of all parts and start a new one; empty if there were none."""
         total: list[Tensor] = []
         while self._partial:
             _, earlier = self._partial.pop()
@@ -54,7 +53,7 @@ class TreeSum:
 
 
 def tree_sum(parts: Iterable[Tensor]) -> Tensor:
-    """The sum of tensors of one shape; overwrites them."""
+    """Return the sum of tensors of one shape; overwrites them."""
     running = TreeSum()
     for part in parts:
         running.add([part])
@@ -69,32 +68,33 @@ def _added(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
-_HUNG = timedelta(minutes=30)
-"""After which a rank that does not answer in the midst of an update ends the others."""
-_FOR_EVER = timedelta(days=3650)
-"""How long the others wait for what rank 0 has them do next: until there is something to train on."""
+_UPDATE_TIMEOUT = timedelta(minutes=30)
+"""Time after which a rank that does not answer during an update ends the others."""
+_IDLE_TIMEOUT = timedelta(days=3650)
+"""How long the other ranks wait for the next command of rank 0, which waits for data to train on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How many processes train together, and which of them this one is."""
+    """The number of processes that train together, and this process's rank."""
 
     rank: int = 0
     size: int = 1
 
     def rounds(self, batches: int) -> Iterator[tuple[int, int]]:
-        """Deals batches out, one a rank and round, in order.
+        """Deal batches out in order, one per rank and round.
 
         Yields:
-            Index of this rank's batch, and how many ranks have one in this round. A rank at or beyond that number
-            gets the round's first batch: it must compute along, since weights are gathered together, but to no effect.
+            Index of this rank's batch, and the number of ranks that have one in this round. A rank at or beyond that
+            number gets the round's first batch: it must compute too, since all ranks gather the weights together, but
+            its result is not used.
         """
         for first in range(0, batches, self.size):
             present = min(self.size, batches - first)
             yield first + (self.rank if self.rank < present else 0), present
 
-    def gathered(self, of_rounds: Sequence[T], batches: int) -> list[T]:
-        """What all ranks found in their rounds, one for each batch, in the order of the batches."""
+    def gather(self, of_rounds: Sequence[T], batches: int) -> list[T]:
+        """Collect the results of all ranks, one for each batch, in the order of the batches."""
         if self.size == 1:
             return list(of_rounds)
         all_of: list[list[T]] = [[] for _ in range(self.size)]
@@ -103,15 +103,15 @@ class Ranks:
 
 
 def current_ranks() -> Ranks:
-    """The ranks that this process has joined; itself alone where it has joined none."""
+    """Return the ranks that this process has joined; a single rank if it has joined none."""
     if dist.is_available() and dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
     return Ranks()
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """Joins the ranks that torchrun's environment names; without one this process trains alone.
+def join_ranks() -> Iterator[Ranks]:
+    """Join the ranks that torchrun's environment names; without that, this process trains alone.
 
     Raises:
         Fatal: their number is not a power of two.
@@ -121,42 +121,42 @@ def joined() -> Iterator[Ranks]:
         yield Ranks()
         return
     if size & (size - 1):
-        raise Fatal(f"{size} ranks: start a power of two of them, as 2, 4 or 8; only these give the same bits as one")
-    _end_with_launcher()
+        raise Fatal(f"{size} ranks: start a power of two, such as 2, 4 or 8; only these give the same bits as one")
+    _die_with_launcher()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_HUNG)
-    _Orders.group = dist.new_group(timeout=_FOR_EVER, backend="gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_UPDATE_TIMEOUT)
+    _ControlGroup.group = dist.new_group(timeout=_IDLE_TIMEOUT, backend="gloo")
     yield current_ranks()
-    dist.destroy_process_group()  # not after a fault: it would wait for ranks that wait for this one
+    dist.destroy_process_group()  # not after a fault: the ranks would wait for each other
 
 
-def broadcast(order: Any) -> None:
-    """In rank 0: passes on anything that can be pickled to the other ranks."""
-    dist.broadcast_object_list([order], 0, _Orders.group)
+def broadcast(command: Any) -> None:
+    """Send a picklable object to the other ranks; for rank 0."""
+    dist.broadcast_object_list([command], 0, _ControlGroup.group)
 
 
 def receive() -> Any:
-    """In the other ranks: waits for what rank 0 passes on.
+    """Wait for the next object from rank 0 and return it; for the other ranks.
 
     Raises:
-        Fatal: it is gone.
+        Fatal: rank 0 is gone.
     """
-    heard = [None]
+    received = [None]
     try:
-        dist.broadcast_object_list(heard, 0, _Orders.group)
+        dist.broadcast_object_list(received, 0, _ControlGroup.group)
     except RuntimeError as error:
         raise Fatal(f"rank 0 is gone ({str(error).splitlines()[0]})") from None
-    return heard[0]
+    return received[0]
 
 
 def shard(module: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
-    """Shards a module's weights over all ranks, block by block; gradients are then sums over the ranks.
+    """Shard a module's weights over all ranks, block by block; gradients are then sums over the ranks.
 
     Args:
-        module: through whose forward the weights are used.
-        blocks: parts of it whose weights are gathered and let go of together, in the order of use.
-        device: type of the device that the weights are on, `cpu` or `cuda`.
+        module: module whose forward pass uses the weights.
+        blocks: parts of it whose weights are gathered and freed together, in the order of use.
+        device: type of the weights' device, `cpu` or `cuda`.
     """
     from torch.distributed.device_mesh import init_device_mesh  # these take seconds to import
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -172,27 +172,27 @@ def shard(module: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
             part.set_custom_reduce_scatter(cast(Any, _ORDERED))
 
 
-def present_ranks(count: int) -> None:
-    """Says how many ranks have a batch in the round whose gradients come next."""
+def set_present_ranks(count: int) -> None:
+    """Set the number of ranks that have a batch in the round whose gradients come next."""
     _ORDERED.present = count
 
 
-def local(tensor: Tensor) -> Tensor:
-    """This rank's shard; a tensor that is not sharded itself."""
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a tensor, or the tensor if it is not sharded."""
     from torch.distributed.tensor import DTensor
 
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor. Every rank must ask for it."""
+def gather_full(tensor: Tensor) -> Tensor:
+    """Return the whole tensor. Every rank must call this."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def sharded_like(value: Tensor, pattern: Tensor) -> Tensor:
-    """A whole tensor, which every rank has, in the shards of another."""
+    """Shard a tensor, which every rank has whole, like `pattern`."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(pattern, DTensor):
@@ -201,7 +201,7 @@ def sharded_like(value: Tensor, pattern: Tensor) -> Tensor:
 
 
 def from_shard(value: Tensor, pattern: Tensor) -> Tensor:
-    """This rank's shard as a part of a tensor that is sharded like another."""
+    """Return a tensor sharded like `pattern` from this rank's shard."""
     from torch.distributed.tensor import DTensor
 
     if not isinstance(pattern, DTensor):
@@ -211,20 +211,20 @@ def from_shard(value: Tensor, pattern: Tensor) -> Tensor:
     )
 
 
-def _end_with_launcher() -> None:
-    """Has the kernel end this process when torchrun is killed: nobody would end a rank that waits for another."""
+def _die_with_launcher() -> None:
+    """Let the kernel end this process when torchrun is killed: nothing else would end a waiting rank."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class _Orders:
-    """The group that orders go through, apart from the work itself."""
+class _ControlGroup:
+    """The process group of rank 0's commands, separate from that of the training."""
 
     group: dist.ProcessGroup | None = None
 
 
 class _OrderedReduceScatter:
-    """Adds up the ranks' gradients along the tree, leaving out those that had no batch."""
+    """Sums the ranks' gradients along the tree, without ranks that had no batch."""
 
     def __init__(self) -> None:
         self.present = 1

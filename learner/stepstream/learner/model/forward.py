@@ -1,7 +1,7 @@
-"""From training sequences to log-probabilities of their trained tokens.
+"""Compute log-probabilities of the trained tokens of training sequences.
 
-There are two ways. Packed (packs.py, attention.py): every token once, no padding, for models whose attention is plain.
-Padded: any other model, with sequences of like length side by side. Which one a model takes is found out by trying.
+There are two forward passes. Packed (`packing.py`, `attention.py`): every token once, no padding, for models with plain
+attention. Padded: sequences of similar length side by side, for any other model. A trial selects one.
 """
 
 import logging
@@ -20,40 +20,41 @@ from stepstream.learner.model.pretrained import CannotTrain
 log = logging.getLogger(__name__)
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
-"""By how many nats two ways may differ for the same model, by the precision of the matrix products."""
+"""Largest difference in nats between two forward passes of a model, by the precision of the matrix products."""
 
 
 class Scores(NamedTuple):
-    """What a model makes of trained tokens, sequence after sequence."""
+    """Results of a forward pass for the trained tokens, sequence after sequence."""
 
     logprobs: Tensor
-    """Log-probability of each, with gradient. Shape [trained tokens], on the CPU."""
+    """Log-probability of each token, with gradient. Shape [trained tokens], on the CPU."""
     entropy: Tensor
-    """Entropy in nats of what each was chosen from, without gradient. Shape [trained tokens], on the CPU."""
+    """Entropy in nats of the distribution that predicts each token, without gradient. Shape [trained tokens], on the
+    CPU."""
     states: Tensor | None = None
-    """Hidden state that each was predicted from, without gradient, where asked. Shape [trained tokens, size], on the
-    model's device."""
+    """Hidden state that predicts each token, without gradient; None: not requested. Shape [trained tokens, size], on
+    the model's device."""
 
 
 class ForwardPass(Protocol):
-    """How sequences go through a model."""
+    """Splits sequences into batches and runs a batch through a model."""
 
     def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
-        """Indices of the sequences of each forward pass, which together have at most so many tokens (or one alone)."""
+        """Return the indices of the sequences of each batch, of at most `most_tokens` tokens (or one sequence)."""
 
     def __call__(self, model: Any, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
-        """One forward pass; with `states`, hidden states too."""
+        """Run one forward pass; with `states`, return hidden states too."""
 
 
 class Padded:
-    """Sequences side by side, padded on the right: causal attention keeps the padding out of what is before it."""
+    """Sequences side by side, padded on the right: causal attention hides the padding from the tokens before it."""
 
     def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
-        """Sequences of like length."""
+        """Batch sequences of similar length."""
         return microbatches([row.ids.size - 1 for row in rows], most_tokens)
 
     def __call__(self, model: Any, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
-        """One forward pass."""
+        """Run one forward pass."""
         longest = max(row.ids.size for row in rows) - 1  # the last token is only predicted
         inputs = np.zeros((len(rows), longest), dtype=np.int64)
         for index, row in enumerate(rows):
@@ -67,21 +68,21 @@ class Padded:
 
 
 class Packed:
-    """Sequences end to end, each shared beginning once."""
+    """Sequences end to end, with each common prefix once."""
 
     def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
-        """Sequences that begin alike."""
+        """Batch sequences with common prefixes."""
         return pack_batches(rows, most_tokens)
 
     def __call__(self, model: Any, rows: Sequence[TokenSequence], states: bool = False) -> Scores:
-        """One forward pass.
+        """Run one forward pass.
 
         Raises:
             NotPacked: the model's attention is of another kind.
         """
         packed = pack(rows)
         on_cpu = model.device.type == "cpu"
-        runs = torch.from_numpy(packed.runs) if on_cpu else attention.Paths.of(packed, model.device)
+        runs = torch.from_numpy(packed.runs) if on_cpu else attention.FlashRuns.of(packed, model.device)
         hidden = _hidden(
             model,
             input_ids=torch.from_numpy(packed.ids)[None],
@@ -89,18 +90,18 @@ class Packed:
             runs=runs,
         )[0]
         at, of = torch.from_numpy(packed.at), torch.from_numpy(packed.of)
-        found = _chosen(model, hidden, at, torch.from_numpy(packed.targets))
-        logprobs, entropy = (each.cpu().index_select(0, of) for each in found)
+        predicted = _chosen(model, hidden, at, torch.from_numpy(packed.targets))
+        logprobs, entropy = (each.cpu().index_select(0, of) for each in predicted)
         return Scores(logprobs, entropy, _at(hidden, at.index_select(0, of)) if states else None)
 
 
 def forward_pass_for(model: Any) -> ForwardPass:
-    """Packed, if that gives what the model gives otherwise; else padded.
+    """Return the packed forward pass if its results equal those of the padded one, else the padded one.
 
-    The model's attention is set to suit.
+    Sets the model's attention accordingly.
 
     Raises:
-        CannotTrain: its output layer is not a plain one, or it does something unknown to its logits.
+        CannotTrain: its output layer is not a plain linear layer, or it transforms its logits in an unknown way.
     """
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise CannotTrain("its output layer is not a plain linear layer: leave it out of learner.lora_targets")
@@ -108,7 +109,7 @@ def forward_pass_for(model: Any) -> ForwardPass:
     _check_head(model, padded)
     window = _window(model.config)
     if window < model.config.max_position_embeddings:
-        log.info("training is padded: attention reaches back %d tokens only", window)
+        log.info("training is padded: the attention window has only %d tokens", window)
         return padded
     rows = _probe(model.config.vocab_size)
     given = model.config._attn_implementation
@@ -117,11 +118,11 @@ def forward_pass_for(model: Any) -> ForwardPass:
             expected = padded(model, rows).logprobs
             attention.register()
             model.set_attn_implementation(attention.NAME)
-            found = Packed()(model, rows).logprobs
-        worst = float((found - expected).abs().max())
+            packed = Packed()(model, rows).logprobs
+        worst = float((packed - expected).abs().max())
         if not worst < _tolerance(model):
             raise attention.NotPacked(f"packed log-probabilities are {worst:.3g} nats off")
-    except Exception as error:  # there are hundreds of model classes, and as many ways not to take part
+    except Exception as error:  # any of hundreds of model classes may fail in its own way
         log.info("training is padded: %s cannot be packed: %s", type(model).__name__, error)
         model.set_attn_implementation(given)
         return padded
@@ -129,8 +130,8 @@ def forward_pass_for(model: Any) -> ForwardPass:
 
 
 @torch.no_grad()
-def _check_head(model: Any, way: ForwardPass) -> None:
-    """The fused output layer must give what the model's own does.
+def _check_head(model: Any, forward_pass: ForwardPass) -> None:
+    """Check that the fused output layer gives the log-probabilities of the model's own.
 
     Raises:
         CannotTrain: it does not.
@@ -139,11 +140,11 @@ def _check_head(model: Any, way: ForwardPass) -> None:
     ids = torch.from_numpy(row.ids).to(model.device)
     logits = model(input_ids=ids[None, :-1], use_cache=False).logits[0].float()
     expected = logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0].cpu()
-    worst = float((way(model, [row]).logprobs - expected).abs().max())
+    worst = float((forward_pass(model, [row]).logprobs - expected).abs().max())
     if not worst < _tolerance(model):
         raise CannotTrain(
-            f"{type(model).__name__} does more to its logits than to scale and cap them: log-probabilities of its "
-            f"output layer are {worst:.3g} nats off its own"
+            f"{type(model).__name__} transforms its logits by more than scale and cap: log-probabilities of the fused "
+            f"output layer are {worst:.3g} nats off the model's own"
         )
 
 
@@ -154,14 +155,14 @@ def _tolerance(model: Any) -> float:
 
 def _hidden(model: Any, **inputs: Any) -> Tensor:
     on_device = {key: each.to(model.device) if isinstance(each, Tensor) else each for key, each in inputs.items()}
-    found: Tensor = model.get_decoder()(**on_device, use_cache=False).last_hidden_state
-    return found
+    hidden: Tensor = model.get_decoder()(**on_device, use_cache=False).last_hidden_state
+    return hidden
 
 
 def _chosen(model: Any, hidden: Tensor, at: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     output, device = model.get_output_embeddings(), hidden.device
-    states, twist = hidden.index_select(0, at.to(device)), lm_head.Twist.of(model.config)
-    return lm_head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), twist)
+    states, transform = hidden.index_select(0, at.to(device)), lm_head.LogitTransform.of(model.config)
+    return lm_head.chosen_logprobs(states, output.weight, output.bias, targets.to(device), transform)
 
 
 def _at(hidden: Tensor, at: Tensor) -> Tensor:
@@ -169,13 +170,13 @@ def _at(hidden: Tensor, at: Tensor) -> Tensor:
 
 
 def _window(config: Any) -> float:
-    """How many tokens every layer's attention reaches back at least."""
+    """Return the smallest attention window of the model's layers, in tokens; infinite: no window."""
     limits = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     return min((limit for limit in limits if limit), default=float("inf"))
 
 
 def _probe(vocabulary: int) -> list[TokenSequence]:
-    """Sequences that share beginnings in every way that matters."""
+    """Return sequences that cover the kinds of common prefixes: none, partial, and branches of a branch."""
     ids = np.random.default_rng(0).integers(vocabulary, size=(3, 24))
     ids[1, :12] = ids[0, :12]
     rows = (ids[0], ids[1], ids[2, :17], np.concatenate([ids[1, :18], ids[2, :5]]))

@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens without all others': never a [tokens, vocabulary] tensor in memory.
+"""Compute log-probabilities of chosen tokens without a [tokens, vocabulary] tensor in memory.
 
 The output layer is computed for a few tokens at a time, and again in the backward pass. With logits x = W h + b:
 
@@ -15,14 +15,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-_MOST_LOGITS = {"cpu": 2**23, "cuda": 2**27}
-"""Logits that are in memory at once, in float32, by kind of device: many enough for a matrix product at its best."""
-_LEAST_TOKENS = 64
+_MAX_LOGITS = {"cpu": 2**23, "cuda": 2**27}
+"""Largest number of float32 logits in memory, by kind of device: enough for an efficient matrix product."""
+_MIN_TOKENS = 64
+"""Smallest number of tokens computed at a time, also if `_MAX_LOGITS` is exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Twist:
-    """What a model does to its output layer's logits."""
+class LogitTransform:
+    """A model's transformation of its output layer's logits."""
 
     scale: float = 1.0
     """s: Cohere multiplies by its `logit_scale`, Granite divides by its `logits_scaling`."""
@@ -31,74 +32,74 @@ class Twist:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """What a Hugging Face configuration asks for."""
+        """Return the transformation of a Hugging Face configuration."""
         scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
         return cls((scale or 1.0) / (divisor or 1.0), getattr(config, "final_logit_softcapping", None))
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Scales and caps in place."""
+        """Scale and cap in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
-    def slope(self, logits: Tensor) -> Tensor | float:
-        """Derivative of what `apply` gave by what it was given."""
+    def derivative(self, logits: Tensor) -> Tensor | float:
+        """Return the derivative of `apply` by its input, from its output."""
         return self.scale if self.cap is None else (logits / self.cap).square_().neg_().add_(1.0).mul_(self.scale)
 
 
-PLAIN = Twist()
+PLAIN = LogitTransform()
 
 
 def chosen_logprobs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, twist: Twist = PLAIN
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform = PLAIN
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target, and the entropy in nats of what it was chosen from (without gradient).
+    """Return the log-probability of each target, and the entropy of its distribution in nats (without gradient).
 
     Args:
         hidden: h, shape [tokens, size].
         weight: W, shape [vocabulary, size].
         bias: b, shape [vocabulary].
         targets: t, shape [tokens], int64.
-        twist: s and c.
+        transform: s and c.
 
     Returns:
         Both of shape [tokens], float32.
     """
-    found: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, bias, targets, twist)  # type: ignore[no-untyped-call]
-    return found
+    result: tuple[Tensor, Tensor] = _Chosen.apply(hidden, weight, bias, targets, transform)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Chosen(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, twist: Twist
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform
     ) -> tuple[Tensor, Tensor]:
         lowered = _lowered(hidden), _lowered(weight)
         logprobs, entropy, z = (torch.empty(targets.shape, dtype=torch.float32, device=hidden.device) for _ in range(3))
         for part in _parts(hidden, weight):
-            logits = twist.apply(_logits(lowered[0][part], lowered[1], bias))
+            logits = transform.apply(_logits(lowered[0][part], lowered[1], bias))
             z[part] = logits.logsumexp(-1)
             logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - z[part]
             p = (logits - z[part, None]).exp_()
             entropy[part] = z[part] - torch.linalg.vecdot(p, logits)
         ctx.save_for_backward(*lowered, bias, targets, z)
         ctx.mark_non_differentiable(entropy)
-        ctx.dtypes, ctx.twist = (hidden.dtype, weight.dtype), twist
+        ctx.dtypes, ctx.transform = (hidden.dtype, weight.dtype), transform
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         hidden, weight, bias, targets, z = ctx.saved_tensors
-        twist: Twist = ctx.twist
+        transform: LogitTransform = ctx.transform
         of_hidden = torch.empty_like(hidden)
         of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         of_bias = None if bias is None else torch.zeros_like(of_weight[:, 0])
         for part in _parts(hidden, weight):
-            logits = twist.apply(_logits(hidden[part], weight, bias))
+            logits = transform.apply(_logits(hidden[part], weight, bias))
             grad = (logits - z[part, None]).exp_().mul_(-grads[0][part, None])
             grad.scatter_add_(1, targets[part, None], grads[0][part, None])
-            if twist != PLAIN:
-                grad *= twist.slope(logits)
+            if transform != PLAIN:
+                grad *= transform.derivative(logits)
             if of_bias is not None:
                 of_bias += grad.sum(0)
             lowered = grad.to(hidden.dtype)
@@ -108,13 +109,13 @@ class _Chosen(torch.autograd.Function):
 
 
 def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    tokens = max(_LEAST_TOKENS, _MOST_LOGITS[hidden.device.type] // weight.shape[0])
+    tokens = max(_MIN_TOKENS, _MAX_LOGITS[hidden.device.type] // weight.shape[0])
     for start in range(0, hidden.shape[0], tokens):
         yield slice(start, start + tokens)
 
 
 def _lowered(tensor: Tensor) -> Tensor:
-    """On a GPU under autocast in its precision, for the matrix products; their sums stay in float32 even so."""
+    """Convert to autocast's precision on a GPU, else to float32; matrix products still sum in float32."""
     if tensor.is_cuda and torch.is_autocast_enabled("cuda"):
         return tensor.to(torch.get_autocast_dtype("cuda"))
     return tensor.float()
@@ -126,5 +127,5 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Matrix product in float32, whatever the factors are in."""
+    """Return the matrix product in float32, for factors of any precision."""
     return a @ b if a.dtype == torch.float32 else torch.mm(a, b, out_dtype=torch.float32)

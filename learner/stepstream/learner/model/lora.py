@@ -1,8 +1,8 @@
-"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685, eq. 3): W + (α / r) B A, of which only A and B are trained.
+"""Train low-rank adapters (Hu et al. 2021, arXiv:2106.09685, eq. 3): W + (α / r) B A, with only A and B trained.
 
-A version that was trained so is published merged, as ordinary weights that any worker loads. Beside them its folder
-has `adapter/`, in peft's form, and `base/`, the model that the adapters belong to: together they are what training
-continues from, since W cannot be had back from the sum bit for bit.
+Such a version is published merged, as ordinary weights that any worker loads. Its folder also has `adapter/`, in peft's
+form, and `base/`, the model below the adapters. Training continues from these two, since W cannot be recovered from the
+sum bit for bit.
 """
 
 import json
@@ -25,41 +25,44 @@ _A, _B = f".lora_A.{_NAME}.weight", f".lora_B.{_NAME}.weight"
 
 
 def base_folder(folder: Path, config: LearnerSettings) -> Path:
-    """The model that a learner which continues from `folder` gives its adapters to.
+    """Return the folder of the model to which a learner that continues from `folder` adds adapters.
 
-    Where the folder's adapters are of another shape than the settings ask for, that is the merged model, and adapters
-    begin anew.
+    If the folder's adapters have another shape than the settings, it is the merged model, with new adapters.
     """
     return folder / BASE if continues(folder, config) else folder
 
 
 def continues(folder: Path, config: LearnerSettings) -> bool:
-    """Whether the folder has adapters of the shape that the settings ask for."""
+    """Return True if the folder has adapters of the configured shape."""
     file = folder / ADAPTER / CONFIG
-    return config.lora_rank > 0 and file.is_file() and _shape(json.loads(file.read_bytes())) == _shape(_wanted(config))
+    return (
+        config.lora_rank > 0
+        and file.is_file()
+        and _shape(json.loads(file.read_bytes())) == _shape(_configuration(config))
+    )
 
 
 def add_adapters(model: Any, config: LearnerSettings) -> dict[str, Any]:
-    """Gives the model adapters that change nothing yet, and freezes everything else.
+    """Add adapters to the model that do not change its output yet, and freeze everything else.
 
     Returns:
-        Their configuration, as peft reads it.
+        Their configuration in peft's form.
 
     Raises:
-        CannotTrain: none of the model's layers is called as `learner.lora_targets` says.
+        CannotTrain: no layer of the model has a name of `learner.lora_targets`.
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes seconds to import
     from transformers.pytorch_utils import Conv1D
 
     transposed = any(isinstance(module, Conv1D) for module in model.modules())
-    adapter_config = _wanted(config) | {"fan_in_fan_out": transposed, "base_model_name_or_path": BASE}
+    adapter_config = _configuration(config) | {"fan_in_fan_out": transposed, "base_model_name_or_path": BASE}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         try:
             inject_adapter_in_model(
                 LoraConfig(
                     r=config.lora_rank,
-                    lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # any number will do
+                    lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # peft accepts any number
                     target_modules=adapter_config["target_modules"],
                     fan_in_fan_out=transposed,
                 ),
@@ -72,7 +75,7 @@ def add_adapters(model: Any, config: LearnerSettings) -> dict[str, Any]:
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Gives the model's adapters the values of a version's folder."""
+    """Load the adapters' values from a version's folder into the model."""
     weights = dict(model.named_parameters())
     with torch.no_grad():
         for name, value in load_file(folder / ADAPTER / WEIGHTS).items():
@@ -81,14 +84,14 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 
 def adapters_in(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of a model's weights, those of its adapters, by the names that peft's files have."""
+    """Return the adapters' weights among a model's, by their names in peft's files."""
     return {
         _PREFIX + name.replace(f".{_NAME}.", "."): weight for name, weight in weights.items() if name.endswith((_A, _B))
     }
 
 
 def merged(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """A model's weights with its adapters added in: those of a model without adapters."""
+    """Return a model's weights with the adapters merged, under the names of a model without adapters."""
     result = {
         name.replace(".base_layer.", "."): weight for name, weight in weights.items() if not name.endswith((_A, _B))
     }
@@ -102,11 +105,11 @@ def merged(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str
 
 @contextmanager
 def without_adapters(model: Any) -> Iterator[None]:
-    """Inside, the model is the one that its adapters were given to."""
+    """Disable the model's adapters inside the block."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    # Not by peft's own switch, which would freeze the adapters too, in the midst of a step.
+    # Not peft's own switch: it would also freeze the adapters, in the middle of a step.
     for layer in layers:
         layer._disable_adapters = True
     try:
@@ -116,7 +119,7 @@ def without_adapters(model: Any) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def _wanted(config: LearnerSettings) -> dict[str, Any]:
+def _configuration(config: LearnerSettings) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

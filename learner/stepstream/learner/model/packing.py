@@ -1,4 +1,4 @@
-"""Ragged sequences laid end to end, each shared beginning once. Pure.
+"""Pack sequences of different lengths end to end, with each common prefix once, and batch padded sequences. Pure.
 
 The sequences of a pack form a tree: they branch where their tokens differ. The pack holds the tree's runs of tokens in
 depth-first order, so that a run's descendants follow it without a gap:
@@ -6,8 +6,6 @@ depth-first order, so that a run's descendants follow it without a gap:
     a b c d e       tokens  a b c d e | f g | x y
     a b c f g       runs    (a b c) (d e) (f g) (x y)     d e and f g attend to a b c too
     x y
-
-Which training sequences share a forward pass where they have to be padded.
 """
 
 from collections.abc import Sequence
@@ -21,13 +19,13 @@ from stepstream.learner.data.sequences import TokenSequence
 
 Ints = npt.NDArray[np.int64]
 
-_LEAST_SHARED = 8
-"""Beginnings shorter than this are not shared: an attention call more costs as much as these tokens."""
+_MIN_SHARED = 8
+"""Length of the shortest shared prefix: one more attention call costs as much as this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """What one forward pass computes. A sequence's last token is only predicted and is no input."""
+    """The input of one forward pass. A sequence's last token is only predicted and is not an input."""
 
     ids: Ints
     """Input tokens. Shape [length]."""
@@ -36,29 +34,29 @@ class Pack:
     runs: Ints
     """Start and end of each run, and end of its descendants, in the order of the tokens. Shape [runs, 3]."""
     at: Ints
-    """Inputs at which something trained is predicted; one with two successors is there twice. Shape [predictions]."""
+    """Inputs at which a trained token is predicted; one with two successors occurs twice. Shape [predictions]."""
     targets: Ints
-    """What is to be predicted there. Shape [predictions]."""
+    """Predicted token of each prediction. Shape [predictions]."""
     of: Ints
-    """Which prediction each trained token is, sequence after sequence. Shape [trained tokens]."""
+    """Number of each trained token's prediction, sequence after sequence. Shape [trained tokens]."""
 
     def paths(self) -> tuple[Ints, Ints]:
-        """For each run the inputs that it attends to, its own last, one run after the other; and their numbers."""
-        found: list[Ints] = []
+        """Return the inputs that each run attends to, its own last, run after run; and their number by run."""
+        attended: list[Ints] = []
         open_runs: list[tuple[int, Ints]] = []
         for start, end, last in self.runs.tolist():
             while open_runs and open_runs[-1][0] <= start:
                 open_runs.pop()
             before = open_runs[-1][1] if open_runs else np.empty(0, np.int64)
-            found.append(np.concatenate([before, np.arange(start, end)]))
-            open_runs.append((last, found[-1]))
-        return np.concatenate(found), np.array([path.size for path in found])
+            attended.append(np.concatenate([before, np.arange(start, end)]))
+            open_runs.append((last, attended[-1]))
+        return np.concatenate(attended), np.array([path.size for path in attended])
 
 
 def pack_batches(rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
-    """Indices of the sequences that share a pack: those that begin alike, with at most `most_tokens` (or one alone).
+    """Return the indices of the sequences of each pack: common prefixes, at most `most_tokens` (or one sequence).
 
-    The same sequences give the same packs, so that sums are added in the same order when a version is rebuilt.
+    The same sequences give the same packs, so that a rebuild adds sums in the same order.
     """
     batches: list[list[int]] = []
     room = 0
@@ -74,11 +72,11 @@ def pack_batches(rows: Sequence[TokenSequence], most_tokens: int) -> list[list[i
 
 
 def pack(rows: Sequence[TokenSequence]) -> Pack:
-    """Packs sequences of at least two tokens."""
+    """Pack sequences of at least two tokens."""
     ids: list[Ints] = []
     positions: list[Ints] = []
     runs: list[tuple[int, int, int]] = []
-    # Runs that may still get descendants: depth and place of their first token, depth and place after their last.
+    # Runs that may still get descendants: depth and index of their first token, depth and index after their last.
     open_runs: list[tuple[int, int, int, int]] = []
     at: list[Ints] = [np.empty(0, np.int64)] * len(rows)
     places, length = np.empty(0, np.int64), 0
@@ -88,7 +86,7 @@ def pack(rows: Sequence[TokenSequence]) -> Pack:
             _, start, _, end = open_runs.pop()
             runs.append((start, end, length))
         if open_runs and open_runs[-1][2] > shared:
-            # The run before goes on beyond what is shared: what is left of it is a run of its own.
+            # The previous run is longer than the shared prefix: split it there.
             first, start, _, end = open_runs.pop()
             middle = start + shared - first
             runs.append((middle, end, length))
@@ -115,32 +113,32 @@ def pack(rows: Sequence[TokenSequence]) -> Pack:
 
 
 def _sorted(rows: Sequence[TokenSequence]) -> list[tuple[int, int]]:
-    """Indices of the sequences in order of their inputs, each with how many of these it shares with the one before."""
+    """Return the indices of the sequences, sorted by input, each with the length shared with the previous one."""
     inputs = [row.ids[:-1] for row in rows]
     keys = [each.astype(">u4").tobytes() for each in inputs]
     order = sorted(range(len(rows)), key=lambda index: (keys[index], index))
     shared = [_common(inputs[a], inputs[b]) for a, b in pairwise(order)]
     return [
-        (index, length if length >= _LEAST_SHARED else 0)
+        (index, length if length >= _MIN_SHARED else 0)
         for index, length in zip(order, [0, *shared] if order else [], strict=True)
     ]
 
 
 def _common(a: Ints, b: Ints) -> int:
-    """Length of the beginning that two sequences share."""
+    """Return the length of the common prefix of two sequences."""
     least = min(a.size, b.size)
     differs = a[:least] != b[:least]
     return int(differs.argmax()) if differs.any() else least
 
 
 def microbatches(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
-    """Indices of sequences of like length, together at most `most_tokens` with padding (or one alone).
+    """Return batches of indices of sequences of similar length, at most `most_tokens` with padding (or one sequence).
 
-    The same lengths give the same split, so that sums are added in the same order when a version is rebuilt.
+    The same lengths give the same batches, so that a rebuild adds sums in the same order.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        # Sorted: the newcomer is the longest of its batch.
+        # Sorted by length: the added sequence is the longest of its batch.
         if batches and (len(batches[-1]) + 1) * lengths[index] <= most_tokens:
             batches[-1].append(index)
         else:

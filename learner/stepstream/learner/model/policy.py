@@ -1,7 +1,4 @@
-"""The policy in training, as the trainer sees it: everything that knows where weights live and how they are stepped.
-
-Memory that the C library gets from the kernel and keeps.
-"""
+"""Hold the policy in training: load, score, step and save its weights, on any device and number of ranks."""
 
 import ctypes
 import math
@@ -18,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.learning_signal import needs_group
 from stepstream.learner.data.requirements import requirements_of
-from stepstream.learner.data.reward_shaping import sums_of
+from stepstream.learner.data.reward_shaping import discounting_of
 from stepstream.learner.data.sequences import Limits, TokenSequence
 from stepstream.learner.model import lora
 from stepstream.learner.model.checkpoint import Snapshot, load_optimizer
@@ -26,11 +23,11 @@ from stepstream.learner.model.distributed import (
     TreeSum,
     current_ranks,
     from_shard,
-    local,
-    present_ranks,
+    gather_full,
+    local_shard,
+    set_present_ranks,
     shard,
     sharded_like,
-    whole,
 )
 from stepstream.learner.model.forward import Scores, forward_pass_for
 from stepstream.learner.model.pretrained import load_model, stored_dtype
@@ -40,10 +37,10 @@ _NEVER = 2**30
 
 
 def keep_memory() -> None:
-    """Lets this process keep memory that it has freed, up to the largest it ever used.
+    """Let this process keep the memory that it frees, up to its largest use so far.
 
-    glibc returns large blocks to the kernel at once, which fills them with zeros page by page when they come again: an
-    update of the tiny model takes a seventh longer by it. Elsewhere this does nothing.
+    glibc returns large blocks to the kernel immediately, and the kernel clears them page by page when they are
+    allocated again: an update of the tiny model then takes a seventh longer. Without glibc this does nothing.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -58,24 +55,24 @@ _MASTER = "master"
 
 
 class Policy:
-    """A Hugging Face causal language model in float32 and its AdamW state, shared among the ranks."""
+    """A Hugging Face causal language model in float32 and its AdamW state, sharded over the ranks."""
 
     def __init__(self, folder: Path, config: LearnerSettings) -> None:
-        """Continues from a folder in Hugging Face form: with its optimizer state and adapters, where it has them.
+        """Continue from a folder in Hugging Face form, with its optimizer state and adapters if it has them.
 
         Raises:
-            CannotTrain: the learner does not know how to train such a model.
+            CannotTrain: the learner cannot train a model of this kind.
         """
         self._device = torch.device(config.device)
-        # On a GPU nobody claims the last bits, which would cost more there.
+        # A GPU does not promise the last bits: determinism would cost more there.
         torch.use_deterministic_algorithms(self._device.type == "cpu")
-        # Nothing here reads memory before writing it; filling it with NaN first costs 5 % of an update.
+        # No code here reads memory before writing it; filling it with NaN first costs 5 % of an update.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.set_num_threads(config.threads)
         keep_memory()
         self._most_norm = config.max_grad_norm
-        self._sums = sums_of(config)
-        self._alone, self._needs = not needs_group(config), requirements_of(config)
+        self._discounting = discounting_of(config)
+        self._takes_single, self._requirements = not needs_group(config), requirements_of(config)
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, config)
         self._dtype = stored_dtype(folder)
@@ -97,7 +94,7 @@ class Policy:
             shard(self._scored, blocks, self._device.type)
         self._all = dict(self.model.named_parameters())
         self.weights = {name: weight for name, weight in self._all.items() if weight.requires_grad}
-        """What is trained, by name."""
+        """Trained weights by name."""
         self._optimizer = torch.optim.AdamW(
             self.weights.values(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
@@ -106,14 +103,21 @@ class Policy:
         self._sum = TreeSum() if self._device.type == "cpu" else None
 
     def limits(self, name: str) -> Limits:
-        """What records must keep to, for the model called `name`."""
+        """Return the limits for records of model `name`."""
         config = self.model.config
         longest = config.max_position_embeddings
-        return Limits(name, config.vocab_size, longest, sums=self._sums, alone=self._alone, needs=self._needs)
+        return Limits(
+            name,
+            config.vocab_size,
+            longest,
+            discounting=self._discounting,
+            takes_single=self._takes_single,
+            requirements=self._requirements,
+        )
 
     def batches(self, rows: Sequence[TokenSequence], most_tokens: int) -> list[list[int]]:
-        """Indices of the rows of each forward pass, together at most so many tokens (or one row alone)."""
-        return self._scored.way.batches(rows, most_tokens)
+        """Return the indices of the rows of each forward pass, of at most `most_tokens` tokens (or one row)."""
+        return self._scored.forward_pass.batches(rows, most_tokens)
 
     @property
     def state_size(self) -> int:
@@ -126,15 +130,15 @@ class Policy:
         return found
 
     def logprobs(self, rows: Sequence[TokenSequence]) -> Tensor:
-        """Log-probability of every trained token, row after row, with gradient. Shape [trained tokens]."""
+        """Return the log-probability of every trained token, row after row, with gradient. Shape [trained tokens]."""
         return self.scores(rows).logprobs
 
     @torch.no_grad()
     def reference_logprobs(self, rows: Sequence[TokenSequence]) -> Tensor:
-        """The same under the model that the adapters were given to. Shape [trained tokens].
+        """Return the log-probabilities under the model without its adapters. Shape [trained tokens].
 
         Raises:
-            ValueError: all weights are trained, so that model is gone.
+            ValueError: the policy has no adapters: all weights are trained.
         """
         if self._adapter is None:
             raise ValueError("the policy has no adapters: set learner.lora_rank")
@@ -142,37 +146,39 @@ class Policy:
             return self.logprobs(rows)
 
     def learn(self, loss: Tensor, present: int = 1) -> None:
-        """Adds the loss's gradient to those gathered since the last step.
+        """Add the loss's gradient to the sum of gradients since the last step.
 
         Args:
-            loss: one of those whose sum is stepped on; 0 times itself on a rank that has none in this round.
-            present: ranks that have one.
+            loss: one of the losses of the step; multiplied by 0 on a rank that has no batch in this round.
+            present: number of ranks that have a batch.
         """
-        present_ranks(present)
+        set_present_ranks(present)
         loss.backward()
         if self._sum is not None:
-            self._sum.add([local(_gradient(weight)) for weight in self.weights.values()], present)
+            self._sum.add([local_shard(_gradient(weight)) for weight in self.weights.values()], present)
             self._optimizer.zero_grad()
 
     @torch.no_grad()
     def step(self, rate: float) -> float:
-        """Steps on the gradients gathered since the last step, scaled down to the largest norm allowed.
+        """Step with the sum of gradients since the last step, scaled down to the largest allowed norm.
 
         Returns:
-            Their norm before that; where it is not finite they were thrown away.
+            The norm before scaling; if it is not finite, the gradients were discarded.
         """
         weights = list(self.weights.values())
         if self._sum is not None:
             for weight, total in zip(weights, self._sum.total(), strict=True):
                 weight.grad = from_shard(total, weight)
-            # Of whole gradients: the sum of a sum over shards would depend on their number.
-            norms = [torch.linalg.vector_norm(whole(_gradient(weight))) for weight in weights]
+            # The norm of whole gradients: a sum of sums over shards would depend on their number.
+            norms = [torch.linalg.vector_norm(gather_full(_gradient(weight))) for weight in weights]
             norm = float(torch.linalg.vector_norm(torch.stack(norms)))
         else:
-            norm = float(whole(torch.nn.utils.get_total_norm([_gradient(weight) for weight in weights])))
+            norm = float(gather_full(torch.nn.utils.get_total_norm([_gradient(weight) for weight in weights])))
         if math.isfinite(norm):
             if norm > self._most_norm:
-                torch._foreach_mul_([local(_gradient(weight)) for weight in weights], self._most_norm / (norm + 1e-6))
+                torch._foreach_mul_(
+                    [local_shard(_gradient(weight)) for weight in weights], self._most_norm / (norm + 1e-6)
+                )
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
@@ -181,28 +187,28 @@ class Policy:
 
     @torch.no_grad()
     def snapshot(self) -> Snapshot:
-        """What it holds, whole; with several ranks each must ask, and only the first gets the values."""
+        """Return the complete state; every rank must call this, and only rank 0 gets the values."""
         optimizer: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
             for key, value in self._optimizer.state[weight].items():
-                self._keep(optimizer, f"{name}.{key}", value)
+                self._collect(optimizer, f"{name}.{key}", value)
             if self._dtype != torch.float32 and self._adapter is None:
-                self._keep(optimizer, f"{name}.{_MASTER}", weight)
+                self._collect(optimizer, f"{name}.{_MASTER}", weight)
         weights: dict[str, Tensor] = {}
         stored = self.model.state_dict().keys()
         for name, value in (*self._all.items(), *self.model.named_buffers()):
             if name in stored:
-                self._keep(weights, name, value)
+                self._collect(weights, name, value)
         return Snapshot(self.model, weights, self._dtype, optimizer, self._adapter, self._base)
 
-    def _keep(self, values: dict[str, Tensor], name: str, value: Tensor) -> None:
-        all_of_it = whole(value.detach())
+    def _collect(self, values: dict[str, Tensor], name: str, value: Tensor) -> None:
+        full = gather_full(value.detach())
         if self._ranks.rank == 0:
-            values[name] = all_of_it.cpu().contiguous()
+            values[name] = full.cpu().contiguous()
 
     @torch.no_grad()
     def _load_masters(self, state: dict[str, Tensor]) -> None:
-        """Where files hold fewer bits than are trained, the optimizer's state has them all."""
+        """Load float32 weights from the optimizer's state if the published weights have lower precision."""
         for name, weight in self.model.named_parameters():
             if f"{name}.{_MASTER}" in state:
                 weight.copy_(state[f"{name}.{_MASTER}"])
@@ -217,29 +223,29 @@ class Policy:
 
 
 class _Scored(nn.Module):
-    """A model whose forward pass gives log-probabilities: weights that are sharded come together around it."""
+    """A model whose forward pass returns scores: FSDP gathers its sharded weights around this call."""
 
     def __init__(self, model: Any, config: LearnerSettings) -> None:
         super().__init__()
         self.model = model
-        self._lower = config.precision == "bfloat16"
+        self._use_bfloat16 = config.precision == "bfloat16"
         with self._precision():
-            self.way = forward_pass_for(model)
+            self.forward_pass = forward_pass_for(model)
 
     def forward(self, rows: Sequence[TokenSequence], states: bool) -> Scores:
         with self._precision():
-            return self.way(self.model, rows, states)
+            return self.forward_pass(self.model, rows, states)
 
     def _precision(self) -> torch.autocast:
-        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self._lower)
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self._use_bfloat16)
 
 
 def _blocks(model: Any) -> list[Any]:
-    """The model's layers, in order."""
+    """Return the model's layers, in order."""
     kinds = model._no_split_modules or ()
     return [module for module in model.modules() if type(module).__name__ in kinds]
 
 
 def _gradient(weight: Tensor) -> Tensor:
-    """Of a weight; zeros where no token went through it."""
+    """Return a weight's gradient; zeros if no token used the weight."""
     return torch.zeros_like(weight) if weight.grad is None else weight.grad

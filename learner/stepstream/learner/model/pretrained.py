@@ -1,7 +1,4 @@
-"""Hugging Face causal language models as files: what can be trained, loading it, and writing weights back.
-
-Where a base model comes from: a folder, or a name on the Hugging Face hub.
-"""
+"""Load Hugging Face causal language models from a folder or the hub, reject untrainable ones, and save weights."""
 
 import shutil
 import tempfile
@@ -17,14 +14,14 @@ WEIGHTS = "model.safetensors"
 
 
 class CannotTrain(Exception):
-    """A model that the learner does not know how to train; the message says why."""
+    """The learner cannot train the model; the message gives the reason."""
 
 
 def load_model(folder: Path) -> Any:
-    """The model of a folder in Hugging Face form, in float32 and without dropout.
+    """Load the model of a folder in Hugging Face form, in float32 and without dropout.
 
     Raises:
-        CannotTrain: it is no causal language model, or one whose log-probabilities would not be what its workers
+        CannotTrain: it is not a causal language model, or its log-probabilities would differ from those that workers
             sample from.
     """
     from transformers import AutoModelForCausalLM, logging  # takes seconds to import
@@ -34,7 +31,7 @@ def load_model(folder: Path) -> Any:
     # Without dropout the log-probabilities of one version are a function of the tokens alone.
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder,
-        attn_implementation="eager" if capped else "sdpa",  # SDPA leaves caps out, and says nothing
+        attn_implementation="eager" if capped else "sdpa",  # SDPA silently ignores caps
         dtype=torch.float32,
         local_files_only=True,
     ).eval()
@@ -44,10 +41,10 @@ def load_model(folder: Path) -> Any:
 
 
 def config_of(folder: Path) -> Any:
-    """The configuration of a model that the learner can train.
+    """Return the configuration of a model that the learner can train.
 
     Raises:
-        CannotTrain: it cannot.
+        CannotTrain: it cannot train this one.
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
@@ -65,14 +62,14 @@ def config_of(folder: Path) -> Any:
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
-    """In which precision weights that come from a folder are written again: bfloat16 if they came so, else float32."""
+    """Return the precision for published weights of a folder's model: bfloat16 if it is in bfloat16, else float32."""
     return torch.bfloat16 if config_of(folder).dtype == torch.bfloat16 else torch.float32
 
 
 def save_model(model: Any, weights: Mapping[str, Tensor], dtype: torch.dtype, folder: Path) -> None:
-    """Writes weights as one file, with the configuration, in the form that `model` was read in.
+    """Write weights as one file, with the configuration, in the form from which `model` was read.
 
-    The same values give the same bytes. `model` itself may be sharded or have adapters: only its kind matters.
+    The same values give the same bytes. `model` itself may be sharded or have adapters: only its class matters.
     """
     with torch.device("meta"):
         form = type(model)._from_config(model.config, dtype=dtype)
@@ -84,25 +81,25 @@ def save_model(model: Any, weights: Mapping[str, Tensor], dtype: torch.dtype, fo
         },
         max_shard_size="1000GB",
     )
-    (folder / "generation_config.json").unlink(missing_ok=True)  # no matter of the weights: the given one stays
+    (folder / "generation_config.json").unlink(missing_ok=True)  # the base model's own file is copied instead
 
 
-_NOT_NEEDED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.pth", "*.tflite", "onnx/*", "original/*"]
-"""The same weights in forms that are not read here."""
+_IGNORED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.pth", "*.tflite", "onnx/*", "original/*"]
+"""The same weights in unsupported forms."""
 _WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 
 @contextmanager
 def model_folder(name: str) -> Iterator[Path]:
-    """The folder of a model that can be trained, with its weights in one file; gone with the block if it was made.
+    """Yield the folder of a trainable model with its weights in one file; a temporary copy ends with the block.
 
-    A name that is no folder is fetched from the hub, into the hub's own cache; `HF_HOME`, `HF_TOKEN` and `HF_ENDPOINT`
-    mean what they mean to every Hugging Face tool.
+    A name that is not a folder is fetched from the hub into the hub's own cache. `HF_HOME`, `HF_TOKEN` and
+    `HF_ENDPOINT` apply as for every Hugging Face tool.
 
     Raises:
-        CannotTrain: there is no such model, or not one that can be trained; the message says why.
+        CannotTrain: the model does not exist or cannot be trained; the message gives the reason.
     """
-    folder = Path(name) if Path(name).is_dir() else _fetched(name)
+    folder = Path(name) if Path(name).is_dir() else _fetch(name)
     config_of(folder)
     _check_tokenizer(folder)
     if (folder / WEIGHTS).is_file():
@@ -113,14 +110,14 @@ def model_folder(name: str) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _fetched(name: str) -> Path:
+def _fetch(name: str) -> Path:
     import huggingface_hub
 
     try:
-        return Path(huggingface_hub.snapshot_download(name, ignore_patterns=_NOT_NEEDED))
-    except (OSError, ValueError) as error:  # what the hub's client raises are kinds of these
+        return Path(huggingface_hub.snapshot_download(name, ignore_patterns=_IGNORED))
+    except (OSError, ValueError) as error:  # base classes of the hub client's errors
         raise CannotTrain(
-            f"{name} is no folder here, and the Hugging Face hub does not give it "
+            f"{name} is not a folder, and it could not be fetched from the Hugging Face hub "
             f"({type(error).__name__}: {str(error).splitlines()[0]})"
         ) from None
 
@@ -137,7 +134,7 @@ def _check_tokenizer(folder: Path) -> None:
 
 
 def _join(folder: Path, target: Path) -> None:
-    """Copies a model whose weights are in several files, or in an older form."""
+    """Copy a model whose weights are in several files or in an older form, with the weights in one file."""
     from transformers import AutoModelForCausalLM
 
     dtype = torch.bfloat16 if config_of(folder).dtype == torch.bfloat16 else torch.float32

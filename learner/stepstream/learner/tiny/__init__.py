@@ -1,1 +1,1 @@
-"""A tiny Llama-shaped model of our own: built, tokenised by character, and warm-started in seconds."""
+"""Build a tiny Llama-shaped model with a character tokenizer, and warm-start it in seconds."""

@@ -1,9 +1,8 @@
-"""The tiny model's shape: about 250 thousand parameters, with heads that vLLM's CPU attention accepts.
+"""Build the tiny model and its tokenizer.
 
-The tiny model's tokenizer: one token a printable ASCII character, saved in Hugging Face form.
-
-The chat template is append-only: a longer conversation renders to exactly the shorter one's text and something
-after it, so a next prompt is always the last prompt's tokens, the response's tokens, and the new messages'.
+The model has about 250 thousand parameters and a head size that vLLM's CPU attention accepts. The tokenizer has one
+token per printable ASCII character. Its chat template is append-only: a longer conversation renders to the text of the
+shorter one plus more. So the next prompt consists of the tokens of the last prompt, the response and the new messages.
 """
 
 import string
@@ -13,11 +12,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 MAX_LENGTH = 512
-_HEADS, _HEAD_DIM, _LAYERS = 3, 32, 2  # vLLM on CPU dies at the first request with a head_dim of 24
+_HEADS, _HEAD_DIM, _LAYERS = 3, 32, 2  # vLLM on CPU crashes at the first request with a head_dim of 24
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """A freshly initialised model in float32; the same weights for the same seed."""
+    """Return a new model in float32; the same seed gives the same weights."""
     hidden = _HEADS * _HEAD_DIM
     torch.manual_seed(seed)
     model: LlamaForCausalLM = AutoModelForCausalLM.from_config(
@@ -33,7 +32,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
             tie_word_embeddings=True,
-            initializer_range=hidden**-0.5,  # at the usual 0.02 a model this narrow learns to copy four times later
+            initializer_range=hidden**-0.5,  # with the usual 0.02 it takes four times longer to learn to copy
         ),
         attn_implementation="sdpa",  # eager attention is not bit-exact from process to process
         dtype=torch.float32,
@@ -69,7 +68,7 @@ CHAT_TEMPLATE = """\
 
 
 def build_tokenizer(max_length: int) -> PreTrainedTokenizerFast:
-    """The tokenizer with its chat template; `max_length` in tokens is what the model can hold."""
+    """Return the tokenizer with its chat template; `max_length` is the model's context in tokens."""
     vocabulary = {token: index for index, token in enumerate([*_SPECIAL, *_CHARACTERS])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

@@ -1,8 +1,8 @@
-"""A short supervised phase on demonstrations, so that the model knows the format and mostly still fails.
+"""Warm-start the tiny model: train it briefly on demonstrations, until it knows the format but mostly still fails.
 
-The demonstrations are conversations in OpenAI's form, from any source. They are rendered with the chat template
-that serves, message by message: the template is append-only, so a message's tokens do not depend on what
-follows, and the loss falls on the assistant's. On CPU the same settings and conversations give the same bytes.
+The demonstrations are conversations in OpenAI's form, from any source. They are rendered message by message with the
+chat template that serves. The template is append-only, so a message's tokens do not depend on later messages; the loss
+covers the assistant's tokens. On CPU the same settings and conversations give the same bytes.
 """
 
 import json
@@ -27,11 +27,11 @@ _ANCHOR: Message = {"role": "user", "content": ""}
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """How long and how fast the supervised phase learns."""
+    """Settings of the supervised phase."""
 
     steps: int = 150
     batch: int = 32
-    """Conversations of one step."""
+    """Number of conversations per step."""
     learning_rate: float = 4e-3
     """Peak of AdamW's step size; it rises over a tenth of the steps and then falls linearly to a tenth."""
     seed: int = 0
@@ -39,10 +39,10 @@ class WarmStart:
 
 
 def warm_start(folder: Path, conversations: Iterator[list[Message]], config: WarmStart) -> float:
-    """Train a fresh tiny model on `conversations` and write it to `folder` at once or not at all.
+    """Train a new tiny model on `conversations` and write it to `folder`, completely or not at all.
 
     Returns:
-        The last step's loss, in nats a token of the assistant.
+        The last step's loss, in nats per token of the assistant.
 
     Raises:
         FileExistsError: `folder` exists already.
@@ -58,7 +58,7 @@ def warm_start(folder: Path, conversations: Iterator[list[Message]], config: War
 
 
 class _Rendering:
-    """Token ids and loss mask of a conversation; the tokens of a message are remembered."""
+    """Tokenizes conversations with a loss mask, and caches the tokens of each message."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
@@ -109,7 +109,7 @@ def _train(
 
 
 def _batch(rows: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and next-token targets, both [rows, longest - 1]; what is not learned is ignored."""
+    """Return inputs and next-token targets, both [rows, longest - 1]; other tokens than the assistant's are ignored."""
     longest = max(len(ids) for ids, _ in rows)
     inputs = torch.zeros(len(rows), longest - 1, dtype=torch.long)
     targets = torch.full((len(rows), longest - 1), _IGNORED)
@@ -130,7 +130,7 @@ def _write(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizer
         try:
             os.rename(scratch, folder)
         except OSError as error:
-            raise FileExistsError(f"{folder} was made by another process meanwhile") from error
+            raise FileExistsError(f"{folder} was created by another process in the meantime") from error
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise

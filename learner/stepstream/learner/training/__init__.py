@@ -1,1 +1,1 @@
-"""Compute one update of the weights from the chosen groups."""
+"""Update the weights from the chosen groups."""

@@ -1,8 +1,8 @@
-"""Learning from which answers were better, without advantages: pairs (DPO), single judgements (KTO), imitation (SFT).
+"""Learn from preferences instead of advantages: pairs (DPO), single judgements (KTO), imitation (SFT).
 
-A preference loss is a function of sums: log θ of whole answers, and log ref of the same. Its gradient by an answer's
-sum is one number, which then weighs all of the answer's tokens: so the sums are worked out first, without gradient,
-and the pass with gradient can be cut into as many forward passes as memory asks for. The gradient is the same.
+A preference loss is a function of sums: log θ of whole answers, and log ref of the same. Its derivative by an answer's
+sum is one number, which weighs all of the answer's tokens. So the sums are computed first, without gradient, and the
+pass with gradient is split into as many forward passes as memory requires. The gradient is the same.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
-from stepstream.learner.data.learning_signal import differing_rewards
+from stepstream.learner.data.learning_signal import reward_signal
 from stepstream.learner.data.sequences import TokenSequence
 from stepstream.learner.losses import Batch, Reach, Terms
 from stepstream.learner.losses.preferences import dpo, kto
@@ -29,34 +29,34 @@ Loss = Callable[["Answers"], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is judged as one: the own responses of an attempt, or what somebody demonstrated in their place."""
+    """A unit of comparison: the own responses of an attempt, or the demonstrations that replace them."""
 
     sequences: tuple[TokenSequence, ...]
     reward: float
     good: bool
-    """Whether it reached its goal."""
+    """True if it reached its goal, or was demonstrated."""
 
     @property
     def sampled(self) -> bool:
-        """Whether the policy itself, or an earlier version of it, gave this answer."""
+        """True if the policy itself, or an earlier version of it, sampled this answer."""
         return all(bool(np.isfinite(tokens.logprobs).all()) for tokens in self.sequences)
 
 
 def answers_of(attempt: Attempt) -> list[Answer]:
-    """The answers of an attempt; what was demonstrated is good whatever became of the attempt."""
+    """Return the answers of an attempt: its own, and its demonstrations, which are always good."""
     own = Answer(attempt.sequences, attempt.reward, attempt.credit.succeeded)
-    shown = Answer(attempt.demonstrations, attempt.reward, good=True)
-    return [answer for answer in (own, shown) if answer.sequences]
+    demonstrated = Answer(attempt.demonstrations, attempt.reward, good=True)
+    return [answer for answer in (own, demonstrated) if answer.sequences]
 
 
 def corrections_of(attempt: Attempt) -> list[list[Answer]]:
-    """Of each demonstration a pair: what was demonstrated is better than the response in whose place it stands."""
-    found = []
-    for shown in attempt.demonstrations:
-        own = (tokens.only(tokens.steps == shown.steps[0]) for tokens in attempt.sequences)
+    """Return a pair for each demonstration: the demonstration is better than the response that it replaces."""
+    corrections = []
+    for demonstrated in attempt.demonstrations:
+        own = (tokens.select(tokens.steps == demonstrated.steps[0]) for tokens in attempt.sequences)
         worse = tuple(tokens for tokens in own if tokens.trained.size)
-        found.append([Answer((shown,), math.inf, good=True), Answer(worse, -math.inf, good=False)])
-    return found
+        corrections.append([Answer((demonstrated,), math.inf, good=True), Answer(worse, -math.inf, good=False)])
+    return corrections
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +66,48 @@ class Answers:
     current: Tensor
     """log θ of all trained tokens together."""
     reference: Tensor
-    """log ref of the same; zeros where the loss needs none."""
+    """log ref of the same; zeros if the loss needs none."""
     tokens: Tensor
-    """Trained tokens."""
+    """Number of trained tokens."""
     rewards: Tensor
     good: Tensor
-    """Whether it reached its goal. Bool."""
+    """True if it reached its goal. Bool."""
     groups: Tensor
-    """Number of what it is compared in: its group, or its pair."""
+    """Number of its unit of comparison: its group, or its pair."""
     sampled: Tensor
-    """Whether the policy itself gave it. Bool."""
+    """True if the policy itself sampled it. Bool."""
 
 
 class Likelihood:
-    """The objective J = A · log θ, of tokens whose weight in the loss is known."""
+    """The objective J = A · log θ, for tokens whose weight in the loss is known."""
 
     proximal = "none"
     reach: Reach = "row"
 
     def terms(self, batch: Batch) -> Terms:
-        """J of each token; the weights that are told are θ/μ."""
+        """Return J of each token; the weights, used only in figures, are θ/μ."""
         weight = log_ratio(batch.current.detach(), batch.behaviour)[0].exp()
         nothing = torch.zeros_like(weight, dtype=torch.bool)
         return Terms(batch.advantage * batch.current, weight, nothing, nothing, nothing)
 
 
 def pairs(answers: Answers, margin: float) -> tuple[Tensor, Tensor]:
-    """Places of the better and the worse answer of every pair within a group whose rewards differ by more than this."""
+    """Return the indices of the better and the worse answer of every pair of a group whose rewards differ by `margin`.
+
+    The difference must exceed the margin.
+    """
     rewards, groups = answers.rewards.tolist(), answers.groups.tolist()
-    found = [
+    indices = [
         (better, worse)
         for better, worse in permutations(range(len(rewards)), 2)
         if groups[better] == groups[worse] and rewards[better] - rewards[worse] > margin
     ]
-    chosen = torch.tensor(found, dtype=torch.int64).reshape(-1, 2)
+    chosen = torch.tensor(indices, dtype=torch.int64).reshape(-1, 2)
     return chosen[:, 0], chosen[:, 1]
 
 
 def loss_of(config: LearnerSettings) -> Loss:
-    """The loss that `learner.objective` names, as a mean: over pairs (dpo), answers (kto) or tokens (sft)."""
+    """Return the loss that `learner.objective` names, as a mean over pairs (dpo), answers (kto) or tokens (sft)."""
 
     def pairwise(answers: Answers) -> Tensor:
         better, worse = pairs(answers, config.preference_margin)
@@ -114,8 +117,8 @@ def loss_of(config: LearnerSettings) -> Loss:
         return dpo(now[better], now[worse], ref[better], ref[worse], config.preference_beta).mean()
 
     def single(answers: Answers) -> Tensor:
-        # Of answers that are the policy's own, or nearly so, the mean of log θ/ref estimates KL(θ‖ref). Others tell
-        # nothing of it: without any of its own the reference point is 0.
+        # Only over answers of the policy itself does the mean of log θ/ref estimate KL(θ‖ref). Without any of them the
+        # reference point is 0.
         own = answers.sampled.to(answers.current.dtype)
         kl = ((answers.current - answers.reference) * own).sum() / own.sum().clamp(min=1)
         weights = (config.preference_good, config.preference_bad)
@@ -129,61 +132,60 @@ def loss_of(config: LearnerSettings) -> Loss:
 
 
 class Preference:
-    """Turns groups into rows and weights for one preference loss."""
+    """Converts groups to rows and weights for one preference loss."""
 
     def __init__(self, config: LearnerSettings) -> None:
         self._config, self._loss = config, loss_of(config)
 
-    def compared(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Answer]]:
-        """The answers of some groups, those together that are compared with each other (kto, sft: judged at once)."""
+    def comparisons(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Answer]]:
+        """Return the answers of the groups by unit of comparison (kto and sft: by group)."""
         if self._config.objective != "dpo":
             return [[answer for attempt in group for answer in answers_of(attempt)] for group in groups]
-        found: list[list[Answer]] = []
+        comparisons: list[list[Answer]] = []
         for group in groups:
-            if not differing_rewards(group, self._config.preference_margin):
-                found.append([Answer(each.sequences, each.reward, each.credit.succeeded) for each in group])
-            found += [pair for attempt in group for pair in corrections_of(attempt)]
-        return found
+            if not reward_signal(group, self._config.preference_margin):
+                comparisons.append([Answer(each.sequences, each.reward, each.credit.succeeded) for each in group])
+            comparisons += [pair for attempt in group for pair in corrections_of(attempt)]
+        return comparisons
 
-    def parts(self, groups: Sequence[Sequence[object]], number: int) -> list[list[int]]:
-        """Places in `groups` of what each gradient step of update `number` learns from: what is compared stays
-        together."""
+    def minibatches(self, groups: Sequence[Sequence[object]], number: int) -> list[list[int]]:
+        """Return the indices in `groups` of each gradient step of update `number`; a unit is never split."""
         order = list(range(len(groups)))
         random.Random(self._config.seed * 1_000_003 + number).shuffle(order)
         return [order[index :: self._config.minibatches] for index in range(min(self._config.minibatches, len(groups)))]
 
-    def judge(
+    def weigh(
         self,
         groups: Sequence[Sequence[Answer]],
         rows: Sequence[Sequence[int]],
         current: Mapping[int, Tensor],
         reference: Mapping[int, Tensor],
     ) -> tuple[list[float], dict[str, float]]:
-        """Weighs the answers of some groups.
+        """Compute the weights of the answers of some groups.
 
         Args:
-            groups: answers, those together that are compared.
+            groups: answers by unit of comparison.
             rows: numbers of the rows of each answer, in the order of the answers.
             current: log θ of the tokens of each row, by its number.
-            reference: log ref of the same; empty where the loss needs none.
+            reference: log ref of the same; empty if the loss needs none.
 
         Returns:
-            The weight of each answer's log θ in what is maximised; and figures: `loss`; `preferred_share` of the pairs
-            (dpo), or of the answers (kto), that the policy has in order, relative to the reference, for sft the share
-            that is imitated; for dpo `preferred_margin`, by how much the better answers have become likelier than the
-            worse, in nats, as the mean over pairs of the change of log θ/ref.
+            The weight of each answer's log θ in the maximised objective, and figures. `loss`. `preferred_share`: share
+            of the pairs (dpo) or answers (kto) that the policy orders correctly relative to the reference; for sft, the
+            imitated share. For dpo `preferred_margin`: mean over pairs of the gain in log θ/ref of the better answer
+            over the worse, in nats.
         """
-        judged = [(number, answer) for number, group in enumerate(groups) for answer in group]
+        numbered = [(number, answer) for number, group in enumerate(groups) for answer in group]
         sums = torch.stack([_sum(current, own) for own in rows]).requires_grad_()
-        before = [_sum(reference, own) for own in rows] if reference else []
+        reference_sums = [_sum(reference, own) for own in rows] if reference else []
         answers = Answers(
             current=sums,
-            reference=torch.stack(before) if before else torch.zeros_like(sums),
+            reference=torch.stack(reference_sums) if reference_sums else torch.zeros_like(sums),
             tokens=torch.tensor([sum(current[row].numel() for row in own) for own in rows], dtype=torch.float64),
-            rewards=torch.tensor([answer.reward for _, answer in judged], dtype=torch.float64),
-            good=torch.tensor([answer.good for _, answer in judged]),
-            groups=torch.tensor([number for number, _ in judged]),
-            sampled=torch.tensor([answer.sampled for _, answer in judged]),
+            rewards=torch.tensor([answer.reward for _, answer in numbered], dtype=torch.float64),
+            good=torch.tensor([answer.good for _, answer in numbered]),
+            groups=torch.tensor([number for number, _ in numbered]),
+            sampled=torch.tensor([answer.sampled for _, answer in numbered]),
         )
         loss = self._loss(answers)
         (gradient,) = torch.autograd.grad(loss, sums)
@@ -200,13 +202,13 @@ class Preference:
         return {"preferred_share": _mean(margins > 0), "preferred_margin": _mean(margins)}
 
 
-def unweighed_rows(answer: Answer, number: int) -> list[Row]:
-    """The training sequences of the answer of this number, with a weight of 0 on every token."""
-    return [weighed(Row(tokens, number, np.empty(0, np.float32)), 0.0) for tokens in answer.sequences]
+def rows_without_weight(answer: Answer, number: int) -> list[Row]:
+    """Return the training sequences of answer `number`, with weight 0 on every token."""
+    return [with_weight(Row(tokens, number, np.empty(0, np.float32)), 0.0) for tokens in answer.sequences]
 
 
-def weighed(row: Row, weight: float) -> Row:
-    """The row with the same weight on every token."""
+def with_weight(row: Row, weight: float) -> Row:
+    """Return the row with the same weight on every token."""
     return Row(row.tokens, row.attempt, np.full(row.tokens.trained.size, weight, dtype=np.float32))
 
 

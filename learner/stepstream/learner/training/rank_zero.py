@@ -1,4 +1,4 @@
-"""Rank 0 leads: it alone reads Kafka and publishes; what it has a trainer do, the other ranks do with it."""
+"""Let rank 0 lead: only it reads Kafka and publishes, and the other ranks repeat each call of its trainer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,52 +10,53 @@ from stepstream.learner.model.distributed import broadcast, current_ranks, recei
 from stepstream.learner.training.trainer import Trainer
 
 _END = ("end", ())
+"""Command that ends the other ranks."""
 
 
-class LedTrainer(Trainer):
-    """Rank 0's trainer: passes on what it is asked before it does it."""
+class BroadcastingTrainer(Trainer):
+    """The trainer of rank 0: broadcasts each call to the other ranks before it executes it."""
 
     def __init__(self, folder: Path, config: LearnerSettings, root: Path | None = None) -> None:
         broadcast(("begin", (folder, config, root)))
         super().__init__(folder, config, root)
 
     def update(self, number: int, groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
-        """As `Trainer.update`, with all ranks."""
+        """Run `Trainer.update` on all ranks."""
         broadcast(("update", (number, groups, version)))
         return super().update(number, groups, version)
 
     def snapshot(self) -> Snapshot:
-        """As `Trainer.snapshot`, with all ranks."""
+        """Run `Trainer.snapshot` on all ranks."""
         broadcast(("snapshot", ()))
         return super().snapshot()
 
 
 def trainer_for(folder: Path, config: LearnerSettings, root: Path | None = None) -> Trainer:
-    """In rank 0: a trainer whose work all ranks share; its arguments are `Trainer`'s.
+    """Return rank 0's trainer, whose work all ranks share; the arguments are those of `Trainer`.
 
     Raises:
         CannotTrain: the learner does not know how to train such a model.
     """
-    return LedTrainer(folder, config, root) if current_ranks().size > 1 else Trainer(folder, config, root)
+    return BroadcastingTrainer(folder, config, root) if current_ranks().size > 1 else Trainer(folder, config, root)
 
 
 def follow() -> None:
-    """In the other ranks: does what rank 0 says until it ends.
+    """Repeat the calls of rank 0's trainer until `end_followers`; for the other ranks.
 
     Raises:
         Fatal: rank 0 is gone.
     """
     trainer: Trainer | None = None
-    while (order := receive()) != _END:
-        name, arguments = order
+    while (command := receive()) != _END:
+        name, arguments = command
         if name == "begin":
-            trainer = None  # its memory is needed
+            trainer = None  # free its memory first
             trainer = Trainer(*arguments)
         else:
             getattr(trainer, name)(*arguments)
 
 
-def dismiss() -> None:
-    """In rank 0: ends `follow`."""
+def end_followers() -> None:
+    """End `follow` in the other ranks; for rank 0."""
     if current_ranks().size > 1:
         broadcast(_END)

@@ -1,4 +1,4 @@
-"""Training sequences with their advantages, and what the losses see of some of them."""
+"""Combine training sequences with their advantages and value targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,25 +20,24 @@ class Row:
 
     tokens: TokenSequence
     attempt: int
-    """Number of the attempt that it is of, in the update; an attempt whose context was edited has several rows."""
+    """Number of its attempt in the update; an attempt whose context was edited has several rows."""
     advantages: npt.NDArray[np.float32]
-    """Of each trained token. Shape [trained]."""
+    """Advantage of each trained token. Shape [trained]."""
     targets: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    """What the critic should have said before each of them, NaN where it is not asked. Shape [trained]; empty without
-    a critic."""
+    """Value target before each trained token, NaN: no target. Shape [trained]; empty without a critic."""
     values: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    """What it said there. Shape [trained]; empty without a critic."""
+    """The critic's value before each trained token. Shape [trained]; empty without a critic."""
 
 
-def rows_of(groups: Sequence[Sequence[Attempt]], rule: Rule, evidence: RuleInputs) -> list[Row]:
-    """The training sequences of the groups, in order, with the advantages that the rule gives them."""
-    credits = [credit for group in rule(evidence.groups).groups for credit in group]
+def rows_of(groups: Sequence[Sequence[Attempt]], rule: Rule, inputs: RuleInputs) -> list[Row]:
+    """Return the training sequences of the groups, in order, with the rule's advantages."""
+    credits = [credit for group in rule(inputs.groups).groups for credit in group]
     rows: list[Row] = []
     attempts = (attempt for group in groups for attempt in group)
     for number, (attempt, credit) in enumerate(zip(attempts, credits, strict=True)):
         for tokens in attempt.sequences:
             advantages = expand(credit, tokens.steps).astype(np.float32)
-            if (values := evidence.values.get(len(rows))) is None:
+            if (values := inputs.values.get(len(rows))) is None:
                 rows.append(Row(tokens, number, advantages))
             else:
                 targets = expand_targets(credit, tokens.steps).astype(np.float32)
@@ -47,12 +46,12 @@ def rows_of(groups: Sequence[Sequence[Attempt]], rule: Rule, evidence: RuleInput
 
 
 def tokens_of(rows: Sequence[Row]) -> list[TokenSequence]:
-    """The training sequence of each row."""
+    """Return the training sequence of each row."""
     return [row.tokens for row in rows]
 
 
 def critic_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """What a critic should have said before the rows' trained tokens, one row after the other, and what it said."""
+    """Return value targets and values before the rows' trained tokens, row after row."""
     return (
         torch.from_numpy(np.concatenate([row.targets for row in rows])),
         torch.from_numpy(np.concatenate([row.values for row in rows])),
@@ -60,5 +59,5 @@ def critic_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 
 def trained_sizes(rows: Sequence[Row]) -> list[int]:
-    """Trained tokens of each row."""
+    """Return the number of trained tokens of each row."""
     return [row.tokens.trained.size for row in rows]

@@ -1,12 +1,9 @@
-"""The loss of a gradient step, and how it is learned from where it looks further than one forward pass goes.
+"""Compute the loss of a gradient step, in two passes if it depends on more tokens than one forward pass has.
 
-The ratio of a response that lies in several training sequences, or M2PO's bound over a minibatch, is a function of
-log-probabilities that no single pass has. They are found out first, without gradient; the loss's derivative by each of
-them is a number, which then weighs the token's log θ in as many passes as memory asks for. The gradient is the same.
-
-x
-
-x
+The ratio of a response with several training sequences, or M2PO's bound over a minibatch, is a function of
+log-probabilities that no single forward pass has. The first pass computes them without gradient. The derivative of the
+loss by each of them is a number. The second pass weighs each token's log θ with it, in as many forward passes as memory
+requires. The gradient is the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +25,7 @@ from stepstream.learner.training.rows import Row, trained_sizes
 def row_scales(
     rows: Sequence[Row], part: Sequence[int], rule: Aggregation | Literal["sum"], constant: int
 ) -> dict[int, float]:
-    """What each token of a row counts in the loss of the rows of the part, by row: `token_scales` of their attempts."""
+    """Return the scale of each row's tokens in the loss of the rows of `part`: `token_scales` of their attempts."""
     sizes: dict[int, int] = {}
     for index in part:
         row = rows[index]
@@ -40,15 +37,16 @@ def row_scales(
 def loss_batch(
     rows: Sequence[Row], current: Tensor, proximal: Tensor, version: int, reference: Tensor | None = None
 ) -> Batch:
-    """The rows' trained tokens, one row after the other.
+    """Return the rows' trained tokens as input of the loss, row after row.
 
     Args:
+        rows: rows of one forward pass or of a whole gradient step.
         current: log θ of each, with gradient. Shape [tokens].
         proximal: log p of each. Shape [tokens].
         version: version that the update trains from.
-        reference: log ref of each, where the objective asks for it. Shape [tokens].
+        reference: log ref of each; None if the objective does not need it. Shape [tokens].
     """
-    # A step's tokens lie in one training sequence.
+    # A step's tokens are all in one training sequence.
     steps = np.unique(
         np.concatenate(
             [np.stack((np.full_like(row.tokens.steps, n), row.tokens.steps)) for n, row in enumerate(rows)], 1
@@ -71,7 +69,7 @@ def loss_batch(
 
 @dataclass(slots=True)
 class UpdateStats:
-    """One gradient step, or one forward pass of it."""
+    """Statistics of one gradient step, or of one forward pass of it."""
 
     loss: float = 0.0
     clipped: int = 0
@@ -80,20 +78,20 @@ class UpdateStats:
     grad_norm: float = 0.0
     skipped: int = 0
     value_loss: float = 0.0
-    """Mean over the critic's targets; 0 without a critic."""
+    """Mean loss over the critic's targets; 0 without a critic."""
     entropy: float = 0.0
-    """Sum over the trained tokens, in nats."""
+    """Sum of the entropy over the trained tokens, in nats."""
     reference_kl: float = 0.0
     """Sum over the trained tokens of the estimate of KL(θ‖ref), in nats; 0 without a reference."""
     weights: list[Tensor] = field(default_factory=list)
     """Importance weights of the trained tokens, a tensor for each forward pass."""
     marks: list[Tensor] = field(default_factory=list)
-    """Staleness of each of them, whether it was clipped, rejected, and sampled by a known version. Int64. Shape
+    """By token: staleness, then 1 if it was clipped, if rejected, if sampled by a known version. Int64. Shape
     [4, tokens]."""
 
     @classmethod
     def of(cls, loss: float, terms: Terms, batch: Batch, entropy: Tensor) -> Self:
-        """The tokens of one forward pass and their part of the loss."""
+        """Return the statistics of one forward pass, with its part of the loss."""
         assert batch.versions is not None
         distance = 0.0
         if batch.reference is not None:
@@ -121,7 +119,7 @@ class UpdateStats:
 
     @classmethod
     def of_all(cls, passes: Sequence["UpdateStats"]) -> Self:
-        """The step that some forward passes make together."""
+        """Sum the statistics of the forward passes of one gradient step."""
         return cls(
             loss=sum(each.loss for each in passes),
             clipped=sum(each.clipped for each in passes),
@@ -135,22 +133,22 @@ class UpdateStats:
 
 
 class LossFunction(Protocol):
-    """What an objective is, seen from here."""
+    """The part of an objective that this module uses."""
 
     @property
     def reach(self) -> Reach:
-        """How far it looks from a token."""
+        """Range of tokens on which a token's objective depends."""
 
     def terms(self, batch: Batch) -> Terms:
-        """J of each token."""
+        """Return J of each token."""
 
 
-def looks_beyond(objective: LossFunction, rows: Sequence[Row], batches: Sequence[Sequence[int]]) -> bool:
-    """Whether the objective looks further than one forward pass goes.
+def needs_first_pass(objective: LossFunction, rows: Sequence[Row], batches: Sequence[Sequence[int]]) -> bool:
+    """Return True if a token's objective depends on tokens of several forward passes.
 
     Args:
-        objective: its reach.
-        rows: of the update.
+        objective: the objective, whose reach decides.
+        rows: rows of the update.
         batches: indices of the rows of each forward pass of one gradient step.
     """
     if objective.reach == "minibatch":
@@ -161,48 +159,48 @@ def looks_beyond(objective: LossFunction, rows: Sequence[Row], batches: Sequence
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """A gradient step that was judged as a whole."""
+    """Result of the first pass over a whole gradient step."""
 
     weights: Mapping[int, Tensor]
     """Derivative of the loss by log θ of each trained token, by row."""
-    step: UpdateStats
-    """What to tell of it."""
+    stats: UpdateStats
+    """Statistics of the step."""
 
-    def loss(self, rows: Sequence[int], current: Tensor) -> Tensor:
-        """Something with the gradient of the loss in these rows' log θ, but not its value.
+    def surrogate_loss(self, rows: Sequence[int], current: Tensor) -> Tensor:
+        """Return a scalar with the gradient of the loss in these rows' log θ; its value is not that of the loss.
 
         Args:
             rows: numbers of the rows of one forward pass.
             current: log θ of their trained tokens, row after row, with gradient.
         """
         slopes = torch.cat([self.weights[row] for row in rows])
-        # What is not finite was masked: its slope is 0, and 0 times it would not be.
+        # A log θ that is not finite was masked and has slope 0; the product would be NaN.
         return (slopes * torch.where(slopes != 0, current, 0.0)).sum()
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """What one gradient step learns from."""
+    """The rows of one gradient step and their objective."""
 
     objective: LossFunction
-    """What is maximised."""
+    """The maximised objective."""
     rows: Mapping[int, Row]
-    """By number."""
+    """Rows by number."""
     scales: Mapping[int, float]
-    """What each token of a row counts, by number."""
+    """Scale of each row's tokens in the loss, by number."""
     version: int
     """Version that the update trains from."""
 
-    def judged(
+    def loss_and_stats(
         self, numbers: Sequence[int], scores: Scores, proximal: Tensor | None, reference: Tensor | None
     ) -> tuple[Tensor, UpdateStats]:
-        """The loss of some of the rows, with gradient, and what to tell of them.
+        """Return the loss of some of the rows, with gradient, and their statistics.
 
         Args:
-            numbers: of these rows.
-            scores: of their trained tokens under θ, row after row.
-            proximal: log p of them; None where θ is p.
-            reference: log ref of them, where the objective asks for it.
+            numbers: numbers of these rows.
+            scores: scores of their trained tokens under θ, row after row.
+            proximal: log p of them; None: θ is p.
+            reference: log ref of them; None: the objective does not need it.
         """
         chosen, current = [self.rows[number] for number in numbers], scores.logprobs
         before = current.detach() if proximal is None else proximal
@@ -212,10 +210,10 @@ class Minibatch:
         loss = -(scales.repeat_interleave(torch.tensor(trained_sizes(chosen))) * terms.objective).sum()
         return loss, UpdateStats.of(loss.item(), terms, batch, scores.entropy)
 
-    def foreseen(self, scores: Scores, proximal: Tensor | None, reference: Tensor | None) -> FirstPass:
-        """Judges all rows before the step is made; the arguments are those of `judged`, for all rows in their order."""
+    def first_pass(self, scores: Scores, proximal: Tensor | None, reference: Tensor | None) -> FirstPass:
+        """Compute the derivatives of the loss for all rows; the arguments are as in `loss_and_stats`, in row order."""
         leaf = scores.logprobs.clone().requires_grad_()
-        loss, step = self.judged(list(self.rows), Scores(leaf, scores.entropy), proximal, reference)
+        loss, stats = self.loss_and_stats(list(self.rows), Scores(leaf, scores.entropy), proximal, reference)
         (slopes,) = torch.autograd.grad(loss, leaf)
         sizes = trained_sizes(list(self.rows.values()))
-        return FirstPass(dict(zip(self.rows, slopes.split(sizes), strict=True)), step)
+        return FirstPass(dict(zip(self.rows, slopes.split(sizes), strict=True)), stats)

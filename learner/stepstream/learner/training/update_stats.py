@@ -1,4 +1,4 @@
-"""What an update tells about itself."""
+"""Compute the figures of an update, for its event and the checkpoint."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _LAG_NAMES = [f"staleness_share_{most}" for most in (*LAGS, "more")]
 
 
 def step_figures(steps: Sequence[UpdateStats]) -> dict[str, float]:
-    """How the gradient steps of one update went."""
+    """Return the figures of an update's gradient steps."""
     weights = torch.cat([weight for step in steps for weight in step.weights])
     tokens = max(1, weights.numel())
     return {
@@ -34,21 +34,21 @@ def step_figures(steps: Sequence[UpdateStats]) -> dict[str, float]:
 
 
 def critic_figures(rows: Sequence[Row], steps: Sequence[UpdateStats]) -> dict[str, float]:
-    """How well the critic knew what the rows were worth, before the update; nothing without a critic."""
+    """Return figures about the critic's error before the update; empty without a critic."""
     if not any(row.targets.size for row in rows):
         return {}
     targets = np.concatenate([row.targets for row in rows]).astype(np.float64)
     values = np.concatenate([row.values for row in rows]).astype(np.float64)
-    asked = ~np.isnan(targets)
-    spread = float(targets[asked].var())
+    has_target = ~np.isnan(targets)
+    spread = float(targets[has_target].var())
     return {
         "value_loss": sum(step.value_loss for step in steps) / len(steps),
-        "explained_variance": 1.0 - float((targets - values)[asked].var()) / spread if spread > 0.0 else 0.0,
+        "explained_variance": 1.0 - float((targets - values)[has_target].var()) / spread if spread > 0.0 else 0.0,
     }
 
 
 def lag_figures(steps: Sequence[UpdateStats]) -> list[Bucket]:
-    """The same by staleness, of the tokens that have one: the marks are `clip_share` and `rejected_share`."""
+    """Return figures by staleness, of the tokens with a known version: the marks are clipped and rejected tokens."""
     marks = torch.cat([marks for step in steps for marks in step.marks], 1)
     weights = torch.cat([weight for step in steps for weight in step.weights])
     sampled = marks[3].bool()
@@ -57,13 +57,16 @@ def lag_figures(steps: Sequence[UpdateStats]) -> list[Bucket]:
 
 
 def demonstrated_share(rows: Sequence[Row]) -> float:
-    """Share of the imitated tokens that the policy did not sample: they were demonstrated, or are known as text."""
+    """Return the share of imitated tokens that the policy did not sample: demonstrated, or known as text."""
     imitated = sum(int(np.count_nonzero(row.advantages)) for row in rows)
     return sum(int(np.isnan(row.tokens.logprobs).sum()) for row in rows) / max(1, imitated)
 
 
 def data_figures(rows: Sequence[Row], groups: Sequence[Sequence[Attempt]], version: int) -> dict[str, float]:
-    """What was trained on, by a learner that trains from `version`; staleness is that of the tokens that have one."""
+    """Return figures about the trained data of a learner that trains from `version`.
+
+    Staleness covers the tokens with a known version.
+    """
     versions = np.concatenate([row.tokens.versions for row in rows])
     lags = (version - versions)[versions != UNVERSIONED]
     rewards = [attempt.reward for group in groups for attempt in group]

@@ -1,0 +1,155 @@
+"""Check that packed, padded and single sequences give equal values and gradients, for every kind of model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stepstream.learner.data.sequences import TokenSequence
+from stepstream.learner.model import attention
+from stepstream.learner.model.forward import Packed, Padded, forward_pass_for
+from stepstream.learner.model.pretrained import CannotTrain
+
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+WIDE = SIZES | {"intermediate_size": 48, "num_key_value_heads": 2}
+PACKED: dict[str, dict[str, Any]] = {
+    "llama": WIDE,
+    "qwen2": WIDE,
+    "qwen3": WIDE | {"head_dim": 16},
+    "gpt2": {"vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "gpt_neox": SIZES | {"intermediate_size": 48},
+    "qwen3_moe": WIDE | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+}
+PADDED: dict[str, dict[str, Any]] = {
+    "mistral": WIDE | {"sliding_window": 16},  # sees a window only
+    "falcon": SIZES | {"alibi": True},  # biases by distance
+}
+
+
+def model_of(kind: str, sizes: dict[str, Any]) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **sizes)
+    model: Any = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    return model.eval()
+
+
+def rows(seed: int = 0) -> list[TokenSequence]:
+    """Ragged sequences of several turns; some share a beginning, and one shares another's turns too."""
+    rng = np.random.default_rng(seed)
+    stem = rng.integers(61, size=20)
+    nothing: Any = np.empty(0)
+    found = []
+    for length in (5, 9, 24, 14, 2, 30):
+        ids = np.concatenate([stem if length % 2 == 0 else stem[:0], rng.integers(61, size=length)])
+        found.append(ids)
+    found.append(np.concatenate([found[2][:35], rng.integers(61, size=6)]))
+    return [TokenSequence(ids, np.flatnonzero(rng.random(ids.size - 1) < 0.5) + 1, *[nothing] * 3) for ids in found]
+
+
+def values(scores: Any, model: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities, entropies, and the gradient of a sum of the former by all weights."""
+    weights = torch.linspace(-1, 1, scores.logprobs.numel())
+    (weights * scores.logprobs).sum().backward()
+    gradient = torch.cat(
+        [torch.zeros_like(w).flatten() if w.grad is None else w.grad.flatten() for w in model.parameters()]
+    )
+    model.zero_grad()
+    return scores.logprobs.detach(), scores.entropy, gradient
+
+
+def one_by_one(model: Any, chosen: Sequence[TokenSequence]) -> Any:
+    from stepstream.learner.model.forward import Scores
+
+    found = [model(torch.from_numpy(row.ids)[None], use_cache=False).logits[0].log_softmax(-1) for row in chosen]
+    at = [each[row.trained - 1] for each, row in zip(found, chosen, strict=True)]
+    logprobs = [
+        each.gather(1, torch.from_numpy(r.ids[r.trained])[:, None])[:, 0] for each, r in zip(at, chosen, strict=True)
+    ]
+    return Scores(torch.cat(logprobs), torch.cat([-(each.exp() * each).sum(-1) for each in at]).detach())
+
+
+def assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_and_padded_equal_single_sequences(kind: str) -> None:
+    model, chosen = model_of(kind, PACKED[kind]), rows()
+    expected = values(one_by_one(model, chosen), model)
+    assert_same(values(Padded()(model, chosen), model), expected)
+    way = forward_pass_for(model)
+    assert isinstance(way, Packed)
+    assert_same(values(way(model, chosen), model), expected)
+    apart = [way(model, [chosen[i] for i in batch]).logprobs for batch in way.batches(chosen, 60)]
+    assert len(apart) > 1
+    torch.testing.assert_close(torch.cat(apart).sum(), expected[0].sum())
+
+
+@pytest.mark.parametrize("kind", PADDED)
+def test_models_with_another_attention_are_padded(kind: str) -> None:
+    model, chosen = model_of(kind, PADDED[kind]), rows()
+    expected = values(one_by_one(model, chosen), model)
+    way = forward_pass_for(model)
+    assert isinstance(way, Padded)
+    assert_same(values(way(model, chosen), model), expected)
+
+
+def test_flash_runs_give_the_same_attention() -> None:
+    """What a GPU's kernel gets: queries by run, with all keys that they attend to, the last ones their own."""
+    from stepstream.learner.model.packing import pack
+
+    packed = pack(rows())
+    paths = attention.FlashRuns.of(packed, torch.device("cpu"))
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 4, packed.ids.size, 8) for _ in range(3))
+    expected, _ = attention.tree_attention(query, key, value, torch.from_numpy(packed.runs), None)
+    assert paths.keys is not None
+    ends, key_ends = paths.ends.tolist(), paths.key_ends.tolist()
+    for run in range(len(packed.runs)):
+        own, keys = slice(ends[run], ends[run + 1]), paths.keys[key_ends[run] : key_ends[run + 1]]
+        mask = torch.ones(own.stop - own.start, keys.numel()).tril(keys.numel() - (own.stop - own.start)).bool()
+        found = torch.nn.functional.scaled_dot_product_attention(
+            query[:, :, own], key[:, :, keys], value[:, :, keys], attn_mask=mask
+        )
+        torch.testing.assert_close(found, expected[:, :, own])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: run on a machine with CUDA")
+def test_packed_equals_padded_on_a_gpu() -> None:
+    model, chosen = model_of("llama", WIDE | {"hidden_size": 128}).cuda(), rows()
+    with torch.autocast("cuda", torch.bfloat16):
+        expected = Padded()(model, chosen).logprobs
+        way = forward_pass_for(model)
+        assert isinstance(way, Packed)
+        torch.testing.assert_close(way(model, chosen).logprobs, expected, atol=0.1, rtol=0.05)
+
+
+def test_bfloat16_differs_by_its_precision_only() -> None:
+    model, chosen = model_of("qwen3", PACKED["qwen3"]), rows()
+    way = forward_pass_for(model)
+    exact = values(way(model, chosen), model)
+    with torch.autocast("cpu", torch.bfloat16):
+        lower = way(model, chosen)
+    assert lower.logprobs.dtype == torch.float32
+    found = values(lower, model)
+    assert 1e-5 < (found[0] - exact[0]).abs().max() < 0.05
+    assert torch.nn.functional.cosine_similarity(found[2], exact[2], dim=0) > 0.999
+
+
+def test_an_output_layer_that_is_not_plain_is_rejected() -> None:
+    model = model_of("llama", WIDE)
+    model.set_output_embeddings(torch.nn.Sequential(torch.nn.Linear(32, 61)))
+    with pytest.raises(CannotTrain, match="output layer"):
+        forward_pass_for(model)

@@ -1,0 +1,54 @@
+"""Check that the fused output layer equals the plain one and never holds all logits."""
+
+import pytest
+import torch
+from largest_tensor import Largest
+from torch import Tensor
+
+from stepstream.learner.model import lm_head
+
+
+def sample(tokens: int, vocabulary: int, bias: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    torch.manual_seed(0)
+    return (
+        torch.randn(tokens, 16, requires_grad=True),
+        torch.randn(vocabulary, 16, requires_grad=True),
+        torch.randn(vocabulary, requires_grad=True) if bias else None,
+        torch.randint(vocabulary, (tokens,)),
+    )
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lm_head.PLAIN, lm_head.LogitTransform(0.25), lm_head.LogitTransform(1.0, 3.0), lm_head.LogitTransform(2.0, 5.0)],
+)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("most_logits", [1, 2**20])
+def test_logprobs_equal_log_softmax_with_its_gradient(
+    monkeypatch: pytest.MonkeyPatch, bias: bool, most_logits: int, transform: lm_head.LogitTransform
+) -> None:
+    monkeypatch.setitem(lm_head._MAX_LOGITS, "cpu", most_logits)
+    hidden, weight, offset, targets = sample(200, 50, bias)
+    leaves = [hidden, weight] if offset is None else [hidden, weight, offset]
+    logprobs, entropy = lm_head.chosen_logprobs(hidden, weight, offset, targets, transform)
+    logits = torch.nn.functional.linear(hidden, weight, offset) * transform.scale
+    rows = (logits if transform.cap is None else transform.cap * (logits / transform.cap).tanh()).log_softmax(-1)
+    expected = rows.gather(1, targets[:, None])[:, 0]
+    torch.testing.assert_close(logprobs, expected, atol=5e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, -(rows.exp() * rows).sum(-1), atol=5e-5, rtol=1e-5)
+    assert not entropy.requires_grad
+    upstream = torch.randn(200)
+    for found, wanted in zip(
+        torch.autograd.grad(logprobs, leaves, upstream), torch.autograd.grad(expected, leaves, upstream), strict=True
+    ):
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_no_tensor_is_larger_than_a_few_tokens_logits() -> None:
+    hidden, weight, _, targets = sample(2_000, 50_000, bias=False)
+    with Largest() as plain:
+        torch.nn.functional.linear(hidden[:400], weight)
+    assert plain.elements == 400 * 50_000
+    with Largest() as fused:
+        lm_head.chosen_logprobs(hidden, weight, None, targets)[0].sum().backward()
+    assert fused.elements <= lm_head._MAX_LOGITS["cpu"] < 2_000 * 50_000 / 10

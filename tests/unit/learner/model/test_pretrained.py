@@ -1,0 +1,141 @@
+"""Check models of several families: load, train, publish and load again, with all weights or adapters."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from labelled_records import attempt, group_of
+from peft import PeftModel
+from safetensors.torch import load_file
+from tiny_families import FAMILIES, tiny_of
+from transformers import AutoModelForCausalLM
+
+from stepstream.config import LearnerSettings
+from stepstream.learner.model.checkpoint import describe, write_root, write_version
+from stepstream.learner.model.pretrained import CannotTrain, model_folder
+from stepstream.learner.training.trainer import Trainer
+
+ROWS = attempt(group_of("probe", 1)[0]).sequences
+CASES = [
+    *((family, torch.float32, 0) for family in FAMILIES),
+    *((family, torch.bfloat16, 0) for family in ("llama", "gpt2")),
+    *((family, torch.float32, 3) for family in ("qwen2", "gpt2")),
+    ("llama", torch.bfloat16, 3),
+]
+
+
+def trained(folder: Path, target: Path, config: LearnerSettings, *updates: int) -> Trainer:
+    trainer = Trainer(folder, config)
+    for number in updates:
+        figures = trainer.update(number, [[attempt(each) for each in group_of(f"g{number}", 4)]], version=0)
+        assert 0.0 < figures["grad_norm"] < float("inf")
+    write_version(trainer.snapshot(), folder, target)
+    return trainer
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model.eval()(torch.tensor([[5, 6, 7, 8, 9]])).logits
+    return found
+
+
+def same(left: Path, right: Path) -> bool:
+    return [(f["path"], f["sha256"]) for f in describe(left)] == [(f["path"], f["sha256"]) for f in describe(right)]
+
+
+@pytest.mark.parametrize(("family", "dtype", "rank"), CASES)
+def test_a_model_is_loaded_trained_and_saved(family: str, dtype: torch.dtype, rank: int, tmp_path: Path) -> None:
+    with model_folder(str(tiny_of(family, tmp_path / "given", dtype))) as folder:
+        write_root(folder, tmp_path / "0")
+    config = LearnerSettings(warmup_updates=0, learning_rate=1e-3, lora_rank=rank)
+    trained(tmp_path / "0", tmp_path / "1", config, 1)
+    resumed = trained(tmp_path / "1", tmp_path / "2", config, 2)
+    trained(tmp_path / "0", tmp_path / "straight", config, 1, 2)
+    assert same(tmp_path / "2", tmp_path / "straight")
+
+    published = load_file(tmp_path / "2/model.safetensors")
+    given = load_file(tmp_path / "given/model.safetensors")
+    assert {name: (each.shape, each.dtype) for name, each in published.items()} == {
+        name: (each.shape, dtype) for name, each in given.items()
+    }
+    assert any(not torch.equal(published[name], given[name]) for name in given)
+    served = AutoModelForCausalLM.from_pretrained(tmp_path / "2", dtype=torch.float32)
+    ours: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
+    if rank:
+        ours = PeftModel.from_pretrained(ours, tmp_path / "2/adapter")
+        base = Trainer(tmp_path / "0", LearnerSettings()).policy
+        torch.testing.assert_close(resumed.policy.reference_logprobs(ROWS), base.logprobs(ROWS).detach())
+        assert not torch.allclose(resumed.policy.logprobs(ROWS), base.logprobs(ROWS))
+        assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "0/model.safetensors").read_bytes()
+        torch.testing.assert_close(logits(served), logits(ours), atol=1e-4 if dtype == torch.float32 else 0.05, rtol=0)
+    else:
+        assert not (tmp_path / "2/base").exists()
+
+
+def test_adapters_of_another_shape_start_from_the_published_weights(tmp_path: Path) -> None:
+    tiny_of("llama", tmp_path / "0")
+    trained(tmp_path / "0", tmp_path / "1", LearnerSettings(warmup_updates=0, lora_rank=2), 1)
+    other = LearnerSettings(warmup_updates=0, lora_rank=2, lora_targets=["q_proj"])
+    trainer = trained(tmp_path / "1", tmp_path / "2", other, 2)
+    assert all("q_proj.lora_" in name for name in trainer.policy.weights)
+    assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "1/model.safetensors").read_bytes()
+    whole = trained(tmp_path / "2", tmp_path / "3", LearnerSettings(warmup_updates=0), 3)
+    with pytest.raises(ValueError, match=r"learner\.lora_rank"):
+        whole.policy.reference_logprobs(ROWS)
+    assert {path.name for path in (tmp_path / "3").iterdir()} == {path.name for path in (tmp_path / "0").iterdir()} | {
+        "optimizer.safetensors"
+    }
+    write_root(tmp_path / "2", tmp_path / "new root")
+    assert {path.name for path in (tmp_path / "new root").iterdir()} == {
+        path.name for path in (tmp_path / "0").iterdir()
+    }
+    with pytest.raises(CannotTrain, match=r"learner\.lora_targets"):
+        Trainer(tmp_path / "0", LearnerSettings(lora_rank=2, lora_targets=["no_such_layer"]))
+
+
+def test_weights_in_several_files_become_one(tmp_path: Path) -> None:
+    given = tiny_of("qwen2", tmp_path / "given", torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(given, dtype="auto")
+    for shard in ("several", "one"):
+        model.save_pretrained(tmp_path / shard, max_shard_size="20KB" if shard == "several" else "1GB")
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (tmp_path / shard / name).write_bytes((given / name).read_bytes())
+    assert len(list((tmp_path / "several").glob("*.safetensors"))) > 1
+    with model_folder(str(tmp_path / "several")) as folder:
+        assert same(folder, tmp_path / "one")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "t5"}, "'t5' is not a causal language model"),
+        ({"model_type": "mamba"}, "max_position_embeddings"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
+        ({"model_type": "no-such-kind"}, "config.json cannot be used"),
+        ({"model_type": "llama"}, "has no tokenizer"),
+    ],
+)
+def test_an_untrainable_model_is_rejected_early(config: dict[str, Any], why: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CannotTrain, match=why), model_folder(str(tmp_path)):
+        pass
+
+
+def test_a_name_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = tiny_of("llama", tmp_path / "cache")
+
+    def fetch(name: str, ignore_patterns: list[str]) -> str:
+        if name != "some/model":
+            raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find the requested files")
+        return str(cached)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    with model_folder("some/model") as folder:
+        assert folder == cached
+    refused = pytest.raises(CannotTrain, match=r"some/other is not a folder, .*cannot find the requested files")
+    with refused, model_folder("some/other"):
+        pass
