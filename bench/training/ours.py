@@ -35,7 +35,7 @@ def main(folder: Path, device: str, threads: str, microbatch: str, more: str) ->
     """Trains one gradient step on the whole batch at each turn, credit and figures included."""
     settings = json.loads(more)
     if settings.pop("share_nothing", False):
-        packing._LEAST_SHARED = 2**30
+        packing._MIN_SHARED = 2**30
     config = LearnerSettings.model_validate(
         {
             "device": device,

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from killed_lines import dies_at, lines_of
+from killed_lines import executed_lines, is_killed_at
 from labelled_records import LIMITS, group_of, labelled
 
 from stepstream.config import LearnerSettings, Settings
@@ -24,7 +24,7 @@ from stepstream.topics.events import new_checkpoint
 
 pytest_plugins = ["memory_folder"]
 
-KILLED = ("learner/learner.py", "learner/journal.py", "learner/outbox.py", "learner/publish.py")
+KILLED = ("learner/learner.py", "learner/reporter.py", "learner/publish.py")
 FIGURES = ("loss", "reward", "staleness_max", "clip_share", "effective_share", "tokens")
 UNTRAINED = {"shown/0": "split", "alike/0": "no_variance", "alike/1": "no_variance"}
 UNTRAINED |= {"odd/0": "invalid", "odd/1": "group_too_small"}
@@ -203,8 +203,8 @@ def check_nothing_is_ahead_of_its_version(world: World) -> None:
     dropped = {one["trajectory_id"] for one in world.log.of("training-decisions") if one["outcome"] == "dropped"}
     refused = {letter["offset"] for letter in world.log.of("dead-letters")}
     for arrival in world.read[:passed]:
-        if arrival.refusal is not None:
-            assert arrival.place[1] in refused
+        if arrival.dead_letter is not None:
+            assert arrival.position[1] in refused
         if arrival.attempt is not None and arrival.attempt.trajectory_id in UNTRAINED:
             assert arrival.attempt.trajectory_id in dropped
     for version in published.values():
@@ -234,7 +234,7 @@ def told(world: World) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # no thread runs when it forks
 def test_at_no_line_is_anything_lost_or_trained_on_twice(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(memory_path, monkeypatch)
-    lines = lines_of(KILLED, lambda: world.learn(monkeypatch))
+    lines = executed_lines(KILLED, lambda: world.learn(monkeypatch))
     expected = told(world)
     assert len(lines) > 120
     assert [number for number, _ in expected["versions"]] == [2, 1, 0]
@@ -246,7 +246,7 @@ def test_at_no_line_is_anything_lost_or_trained_on_twice(memory_path: Path, monk
     reached = 0
     for line in lines:
         world.log.keep_first()
-        reached += dies_at(line, KILLED, lambda: world.learn(monkeypatch))
+        reached += is_killed_at(line, KILLED, lambda: world.learn(monkeypatch))
         check_nothing_is_ahead_of_its_version(world)
         world.learn(monkeypatch)
         assert told(world) == expected, line

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, Lab
-from stack_fixtures import changed
-from waiting import until
+from learner_lab import GROUPS, PER_VERSION, SIZE, UPDATES, LearnerLab
+from stack_fixtures import with_settings
+from waiting import wait_until
 
 from stepstream.cli.models import models, rebuild
 from stepstream.config import Settings
@@ -21,8 +21,8 @@ from stepstream.topics.events import new_update_input
 
 
 @pytest.fixture
-def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(registry_settings, tmp_path)
+def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[LearnerLab]:
+    made = LearnerLab(registry_settings, tmp_path)
     yield made
     made.close()
     with suppress(AssertionError):  # never started
@@ -30,7 +30,7 @@ def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
             made.learner.kill()
 
 
-def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(lab: Lab) -> None:
+def test_killed_in_mid_run_it_trains_nothing_twice_and_every_version_rebuilds(lab: LearnerLab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     names = [f"g{number}" for number in range(8 * PER_VERSION)]
     lab.produce(*names[: 4 * PER_VERSION + 1])
@@ -109,20 +109,20 @@ def check_what_was_shown(shown: dict[str, float], updates: dict[int, Any]) -> No
     assert sum(of_lags) == sum(update["figures"]["tokens"] for update in updates.values())
 
 
-def test_a_group_that_was_given_up_is_not_waited_for_again(lab: Lab) -> None:
-    lab.settings = changed(lab.settings, learner={"group_wait_s": 0.5})
+def test_a_group_that_was_given_up_is_not_waited_for_again(lab: LearnerLab) -> None:
+    lab.settings = with_settings(lab.settings, learner={"group_wait_s": 0.5})
     lab.learner.settings = lab.settings
     publish_root(lab.settings, lab.base, lab.model)
     lab.produce("half", size=1)
     lab.learner.start()
-    until(lambda: len(lab.folded("training-decisions")) == 1)
+    wait_until(lambda: len(lab.folded("training-decisions")) == 1)
     lab.learner.kill()
     # However slowly the others come: what was given up stays so by the log alone.
-    lab.settings = lab.learner.settings = changed(lab.settings, learner={"group_wait_s": 600.0})
+    lab.settings = lab.learner.settings = with_settings(lab.settings, learner={"group_wait_s": 600.0})
     lab.produce("half", "g0", "g1", "g2", "g3")
     lab.learner.start()
     lab.wait_for(1)
-    until(lambda: len(lab.folded("training-decisions")) == SIZE * (1 + PER_VERSION))
+    wait_until(lambda: len(lab.folded("training-decisions")) == SIZE * (1 + PER_VERSION))
     decisions = {(one["trajectory_id"], one["reason"]) for one in lab.folded("training-decisions")}
     assert {one for one in decisions if one[1]} == {
         ("half/0", "group_incomplete"),
@@ -131,9 +131,9 @@ def test_a_group_that_was_given_up_is_not_waited_for_again(lab: Lab) -> None:
     }
 
 
-def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: Lab) -> None:
+def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: LearnerLab) -> None:
     lab.learner.start()
-    until(lambda: "waiting for a first version" in lab.learner.said)
+    wait_until(lambda: "waiting for a first version" in lab.learner.log_text)
     publish_root(lab.settings, lab.base, lab.model)
     lab.produce(*(f"old{n}" for n in range(PER_VERSION + 1)))
     lab.wait_for(1)
@@ -156,27 +156,30 @@ def test_a_new_root_begins_a_new_lineage_while_it_runs(lab: Lab) -> None:
     )
 
     lab.publish(version=4, parent_version=3)
-    until(lambda: lab.learner.status is not None)
+    wait_until(lambda: lab.learner.status is not None)
     assert lab.learner.status == 1
-    assert f"{lab.model}@4 was published by another learner" in lab.learner.said.splitlines()[-1]
+    assert f"another learner published {lab.model}@4" in lab.learner.log_text.splitlines()[-1]
 
 
-def test_faults_are_told_by_name(lab: Lab) -> None:
+def test_faults_are_told_by_name(lab: LearnerLab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     unknown = lab.cli(rebuild, f"{lab.model}@7")
-    assert (unknown.exit_code, unknown.output) == (1, f"Error: no version {lab.model}@7; there are 0\n")
-    assert "no model 'unheard' was ever published" in lab.cli(rebuild, "unheard@latest").output
+    assert (unknown.exit_code, unknown.output) == (
+        1,
+        f"Error: version {lab.model}@7 does not exist; known versions: 0\n",
+    )
+    assert "model 'unheard' was never published" in lab.cli(rebuild, "unheard@latest").output
     assert lab.cli(rebuild, "demo").exit_code == 2
     folder = folder_of(lab.versions().get(lab.model, 0)["uri"])
     (folder / "config.json").write_text("{}")
-    assert f"{folder}/config.json is not the file that was published" in lab.cli(rebuild, f"{lab.model}@0").output
+    assert f"{folder}/config.json differs from the published file" in lab.cli(rebuild, f"{lab.model}@0").output
 
 
-def test_a_log_that_lacks_what_the_model_was_trained_on_is_refused(lab: Lab) -> None:
+def test_a_log_that_lacks_what_the_model_was_trained_on_is_refused(lab: LearnerLab) -> None:
     root = publish_root(lab.settings, lab.base, lab.model)
     inputs = [new_update_input(update=1, partitions=[0], offsets=[10**9])]
     lab.publish(version=1, parent_version=0, uri=root["uri"], files=root["files"], inputs=inputs)
     lab.learner.launch()
-    until(lambda: lab.learner.status is not None)
+    wait_until(lambda: lab.learner.status is not None)
     assert lab.learner.status == 1
-    assert "partition 0 offset 1000000000, which this cluster does not have" in lab.learner.said.splitlines()[-1]
+    assert "partition 0 offset 1000000000, which this cluster does not have" in lab.learner.log_text.splitlines()[-1]

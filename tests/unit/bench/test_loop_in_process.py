@@ -8,7 +8,7 @@ from asynchrony.machines import MACHINES
 from asynchrony.simulation import Loop
 from asynchrony.stages import read_stages
 from credit import RULES, settings_of
-from credit_cases import judged
+from credit_cases import with_critic_values
 from in_process import Conversation, Policy, Renderer, play
 from labelled_records import tiny_model
 
@@ -56,7 +56,9 @@ def test_attempts_become_groups_that_every_rule_credits(base: Path) -> None:
     assert [step.observation for step in good.steps] == [step.observation for step in bad.steps]
     assert policy.missing_groups() == 0
     for rule in RULES:
-        credit = rule_of(config.model_copy(update={"advantage": rule}))([[judged(good), judged(bad)]]).groups[0]
+        credit = rule_of(config.model_copy(update={"advantage": rule}))(
+            [[with_critic_values(good), with_critic_values(bad)]]
+        ).groups[0]
         assert credit[0].steps[-1] > credit[1].steps[-1], rule
     assert all(settings_of("trail", rule, 0).learner.advantage == rule for rule in RULES)
     assert policy.update()
@@ -77,6 +79,7 @@ def test_play_ends_and_repeats(base: Path) -> None:
     assert len({tuple(prompt) for prompt in outcomes()}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["shared", "separate"])
 def test_the_loop_on_a_virtual_clock_repeats(base: Path, machine: str) -> None:
     """An untrained model never arrives; what matters is that nothing stands still and nothing is left to chance."""

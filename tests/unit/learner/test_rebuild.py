@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from labelled_records import group_of, shown, tiny_model
+from labelled_records import group_of, tiny_model, with_demonstration
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import LogPosition, attempt_of
@@ -32,7 +32,7 @@ class World:
         for number in range(8):
             for record in group_of(f"g{number}", 3, **fields):
                 if config.objective == "sft":
-                    shown(record, number % 2, f"ans({number})")
+                    with_demonstration(record, number % 2, f"ans({number})")
                 self.log[number % 2, len(self.log)] = record
         self.versions = Versions()
         root = tiny_model(data / "given")

@@ -327,7 +327,7 @@ def test_shadow_separates_states_by_the_effect_of_one_action() -> None:
 
 @pytest.mark.parametrize("by", ["tools", "steps", "tokens"])
 def test_strata_follow_the_configured_property(by: Literal["tools", "steps", "tokens"]) -> None:
-    """One pair differs in the outcome within its stratum, by whichever of the three."""
+    """One pair differs in the outcome within its stratum, for each of the three properties."""
     short, long = (("s", "a"),), (("s", "a"), ("t", "a"))
     few = [attempt_at(outcome, *short, tokens=3) for outcome in (1.0, 0.0)]  # 3 tokens, 1 step
     many = [attempt_at(0.5, *long, tokens=4) for _ in range(2)]  # 8 tokens, 2 steps

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from credit_cases import LOSS_OF, advantages, judged
+from credit_cases import LOSS_OF, advantages, with_critic_values
 from labelled_records import attempt, labelled
 
 from stepstream.config import LearnerSettings
@@ -120,7 +120,7 @@ def test_steps_without_trained_tokens_and_gaps_keep_their_place() -> None:
 def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
     rule = rule_of(LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})}))
     group = [attempt(record(*THREE)), attempt(record(*THREE[:2], ([5], [7], 0.0))), attempt(record(*THREE[:2]))]
-    result = rule([[judged(each.credit) for each in group]]).groups[0]
+    result = rule([[with_critic_values(each.credit) for each in group]]).groups[0]
     best, *others = (expand(c, each.sequences[0].steps) for c, each in zip(result, group, strict=True))
     assert best.size == 6
     assert best[-1] > max(other[-1] for other in others)

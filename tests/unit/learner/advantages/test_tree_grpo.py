@@ -21,7 +21,7 @@ LIMITS = Limits("demo", 1000, 512)
 
 
 def labels(*attempts: tuple[str, int, float, tuple[str, int] | None]) -> list[Any]:
-    """What the label job makes of attempts: name, steps, outcome, and behind which step of which other it goes on."""
+    """Return the labels that the label job builds from attempts: name, steps, outcome, and behind which step of which other it goes on."""
     state = MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     specs = FixedSpec(RewardSpec())

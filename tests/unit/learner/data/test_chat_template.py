@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from labelled_records import tiny_model, written
+from labelled_records import text_record, tiny_model
 
 from stepstream.learner.data.chat_template import ChatTemplate, parse_response
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
@@ -118,7 +118,7 @@ words = st.text(string.ascii_letters + string.digits + " +(){}\"'\n", min_size=1
 
 
 def talk(*said: str) -> Conversation:
-    return written("t", said, 1.0)["conversations"][0]
+    return text_record("t", said, 1.0)["conversations"][0]
 
 
 @given(st.lists(words, min_size=2, max_size=6))

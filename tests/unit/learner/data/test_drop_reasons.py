@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, places
+from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, positions_of
 from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import attempt, group_of, labelled
@@ -99,7 +99,7 @@ def test_a_newer_revision_between_two_uses_replaces_the_older_one() -> None:
     here = fold(buffer(reuse=2), log[:SIZE])
     here.take(1)
     fold(here, log[SIZE:])
-    assert places(here.take(1)) == [(0, 0), (0, 2), (0, 3)]
+    assert positions_of(here.take(1)) == [(0, 0), (0, 2), (0, 3)]
     assert told(here) == []
 
 
@@ -175,7 +175,7 @@ def test_no_group_exceeds_the_reuse_bound_after_any_crash(groups: list[list[floa
         else:
             del trained[published:]
             version, position = published_version, resume[0]
-            before = [place for group in trained for place in places([group]) if place[1] >= resume[0]]
+            before = [place for group in trained for place in positions_of([group]) if place[1] >= resume[0]]
             here = buffer(reuse=reuse, positions=resume, version=version, trained=before)
         reasons |= {reason for _, _, reason in told(here)}
     fold(here, log[position:])

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from buffers import SIZE, attempt_at, buffer, fold, places
+from buffers import SIZE, attempt_at, buffer, fold, positions_of
 from hypothesis import given
 from hypothesis import strategies as st
-from labelled_records import LIMITS, attempt, group_of, labelled, shown, tiny_model
+from labelled_records import LIMITS, attempt, group_of, labelled, tiny_model, with_demonstration
 from transformers import AutoModelForCausalLM
 
 from stepstream.config import LearnerSettings
@@ -39,7 +39,7 @@ def seen(record: Any, offset: int = 0) -> Attempt:
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_demonstration_follows_the_exact_prompt_and_only_it_is_trained(step: int) -> None:
-    record = shown(labelled("g", 0, 0.0, versions=(3, 5)), step, "!!")
+    record = with_demonstration(labelled("g", 0, 0.0, versions=(3, 5)), step, "!!")
     [tokens] = seen(record).demonstrations
     prompt = record["sequences"][0]["spans"][step]["start"]
     assert tokens.ids.tolist() == [*record["sequences"][0]["token_ids"][:prompt], 33, 33, 2]
@@ -52,17 +52,17 @@ def test_a_demonstration_follows_the_exact_prompt_and_only_it_is_trained(step: i
 def test_the_replaced_response_is_not_imitated() -> None:
     record = labelled("g", 0, 1.0)
     [whole] = seen(record).sequences
-    [own] = seen(shown(record, 1, "!")).sequences
+    [own] = seen(with_demonstration(record, 1, "!")).sequences
     first = record["sequences"][0]["spans"][0]
     assert own.trained.tolist() == list(range(first["start"], first["end"])) == whole.trained[whole.steps == 0].tolist()
     assert own.ids.tolist() == whole.ids[: first["end"]].tolist()
     assert own.logprobs.tolist() == whole.logprobs[whole.steps == 0].tolist()
-    assert seen(shown(record, 0, "!")).sequences == ()
+    assert seen(with_demonstration(record, 0, "!")).sequences == ()
 
 
 def test_other_objectives_ignore_demonstrations() -> None:
     record = labelled("g", 0, 0.0)
-    plain, with_it = attempt(record), attempt(shown(record, 0, "!"))
+    plain, with_it = attempt(record), attempt(with_demonstration(record, 0, "!"))
     assert with_it.demonstrations == ()
     assert with_it.sequences[0].trained.tolist() == plain.sequences[0].trained.tolist()
 
@@ -74,16 +74,16 @@ def test_other_objectives_ignore_demonstrations() -> None:
 def test_an_unusable_demonstration_excludes_an_attempt_with_nothing_else_to_imitate(
     text: str, prompt: int, reason: str
 ) -> None:
-    failed, succeeded = (shown(labelled("g", 0, reward), 1, text) for reward in (0.0, 1.0))
+    failed, succeeded = (with_demonstration(labelled("g", 0, reward), 1, text) for reward in (0.0, 1.0))
     for record in (failed, succeeded):
         record["steps"][1]["prompt_tokens"] = prompt
     assert (seen(failed).untrainable, seen(failed).sequences) == (reason, ())
     assert (seen(succeeded).untrainable, len(seen(succeeded).sequences)) == ("", 1)
-    assert seen(shown(failed, 0, "!")).untrainable == ""
+    assert seen(with_demonstration(failed, 0, "!")).untrainable == ""
 
 
 def test_a_demonstration_longer_than_the_context_excludes_the_attempt() -> None:
-    record = shown(labelled("g", 0, 0.0), 0, "!" * 60)
+    record = with_demonstration(labelled("g", 0, 0.0), 0, "!" * 60)
     assert attempt(record, limits=replace(SPEECH, max_length=64)).untrainable == "too_long"
     assert attempt(record, limits=replace(SPEECH, max_length=65)).untrainable == ""
 
@@ -101,7 +101,7 @@ def test_the_policy_learns_the_demonstration(folder: Path, tmp_path: Path) -> No
     for run in range(2):
         trainer = Trainer(folder, HOW)
         limits = trainer.limits("demo")
-        group = [attempt(shown(labelled("g", n, 0.0), 0, "ans(3)"), limits=limits) for n in range(2)]
+        group = [attempt(with_demonstration(labelled("g", n, 0.0), 0, "ans(3)"), limits=limits) for n in range(2)]
         for number in range(1, 31):
             figures = trainer.update(number, [group], version=0)
         assert figures["demonstrated_share"] == 1.0
@@ -118,7 +118,7 @@ def test_the_policy_learns_the_demonstration(folder: Path, tmp_path: Path) -> No
 def test_successes_and_demonstrations_are_imitated_token_by_token(folder: Path) -> None:
     trainer = Trainer(folder, HOW)
     limits = trainer.limits("demo")
-    group = [labelled("g", 0, 1.0), shown(labelled("g", 1, 0.0), 0, "ans(3)"), labelled("g", 2, 0.0)]
+    group = [labelled("g", 0, 1.0), with_demonstration(labelled("g", 1, 0.0), 0, "ans(3)"), labelled("g", 2, 0.0)]
     attempts = [attempt(record, limits=limits) for record in group]
     figures = trainer.update(1, [attempts], version=0)
     imitated = [*attempts[0].sequences, *attempts[1].demonstrations]
@@ -142,7 +142,7 @@ def failures(group: str = "g", **fields: Any) -> list[Any]:
 
 def late(number: int = 0, revision: int = 2, text: str | None = "!", offset: int = 10, **fields: Any) -> Attempt:
     record = labelled("g", number, 0.0, revision=revision, **fields)
-    return seen(record if text is None else shown(record, 0, text), offset)
+    return seen(record if text is None else with_demonstration(record, 0, text), offset)
 
 
 def told(here: ReplayBuffer) -> set[tuple[str, int, str]]:
@@ -156,7 +156,7 @@ def log_of(records: list[Any]) -> list[Attempt]:
 def test_a_group_with_a_demonstration_yields_a_gradient() -> None:
     records = failures()
     assert imitation_signal(log_of(records)) == "no_success"
-    shown(records[1], 0, "!")
+    with_demonstration(records[1], 0, "!")
     assert len(fold(imitating(), log_of(records)).take(1) or []) == 1
 
 
@@ -164,10 +164,10 @@ def test_a_late_demonstration_reopens_its_group_for_its_attempt_only() -> None:
     here = fold(imitating(), log_of(failures()))
     assert {reason for _, _, reason in told(here)} == {"no_success"}
     fold(here, [late(1), late(1, offset=11)])
-    assert places(here.take(1)) == [(0, 10)]
+    assert positions_of(here.take(1)) == [(0, 10)]
     assert here.dropped["duplicate"] == 1
     fold(here, [late(2, offset=12), late(1, offset=13), late(1, 3, offset=14), late(0, text=None, offset=15)])
-    assert places(here.take(1)) == [(0, 12)]
+    assert positions_of(here.take(1)) == [(0, 12)]
     assert told(here) == {("g/1", 3, "trained_on_older_revision"), ("g/0", 2, "reuse_bound")}
     assert here.resume_offsets() == {0: 10}
 
@@ -183,7 +183,7 @@ def test_a_demonstration_many_versions_later_is_still_imitated() -> None:
     here.advance(20)
     fold(here, [late(1)])
     here.advance(40)
-    assert places(here.take(1)) == [(0, 10)]
+    assert positions_of(here.take(1)) == [(0, 10)]
     here.advance(60)
     fold(here, [late(1, offset=11), late(1, 3, offset=12)])
     assert (here.ready(), here.waiting(), here.dropped["duplicate"]) == (0, 0, 1)
@@ -192,9 +192,9 @@ def test_a_demonstration_many_versions_later_is_still_imitated() -> None:
 
 def test_a_demonstration_of_an_incomplete_group_is_used_when_the_wait_ends() -> None:
     records = failures()[:2]
-    here = fold(imitating(), [seen(records[0]), seen(shown(records[1], 0, "!"), 1)])
+    here = fold(imitating(), [seen(records[0]), seen(with_demonstration(records[1], 0, "!"), 1)])
     here.expire_groups(10.0)
-    assert places(here.take(1)) == [(0, 0), (0, 1)]
+    assert positions_of(here.take(1)) == [(0, 0), (0, 1)]
     fold(here, [attempt_at(seen(records[0]), 2)])
     here.expire_groups(20.0)
     assert (told(here), here.dropped["duplicate"]) == (set(), 1)
@@ -203,7 +203,7 @@ def test_a_demonstration_of_an_incomplete_group_is_used_when_the_wait_ends() -> 
 def test_a_demonstration_reopens_a_trained_group_after_a_crash() -> None:
     log = [*log_of(failures()), late(1), late(2, offset=11)]
     here = fold(imitating(trained=[(0, 10)]), log)
-    assert places(here.take(1)) == [(0, 11)]
+    assert positions_of(here.take(1)) == [(0, 11)]
     assert here.take(1) is None
 
 
@@ -214,7 +214,7 @@ def test_late_demonstrations_and_crashes_never_train_an_attempt_twice(
     records = failures()
     for place, (number, is_shown) in enumerate(revised):
         record = labelled("g", number, 0.0, revision=2 + place)
-        records.append(shown(record, 0, "!") if is_shown else record)
+        records.append(with_demonstration(record, 0, "!") if is_shown else record)
     log = log_of(records)
     log += [attempt_at(each, len(log) + i, each.revision) for i, each in enumerate(log)]
     trained: list[LogPosition] = []
@@ -234,12 +234,12 @@ def test_late_demonstrations_and_crashes_never_train_an_attempt_twice(
             position = resume[0]
             again = [place for place in trained if place[1] >= resume[0]]
             here = imitating(positions=resume, version=version, trained=again)
-        trained += places(here.take(1))
+        trained += positions_of(here.take(1))
     for each in log[position:]:
         here.add(each, 0.0)
-        trained += places(here.take(1))
+        trained += positions_of(here.take(1))
     here.expire_groups(100.0)
-    trained += places(here.take(1))
+    trained += positions_of(here.take(1))
     names = [log[offset].trajectory_id for _, offset in trained]
     assert len(names) == len(set(names))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from credit_cases import LOSS_OF, four_attempts, judged
+from credit_cases import LOSS_OF, four_attempts, with_critic_values
 
 from stepstream.config import LearnerSettings
 from stepstream.config.learner import TOKEN_REWARD_RULES, UNGROUPED_RULES
@@ -21,7 +21,7 @@ def how_of(name: str) -> LearnerSettings:
 
 def paid_alike() -> list[Trajectory]:
     """Different steps with different rewards, and one outcome."""
-    return [replace(judged(each), outcome=0.5) for each in four_attempts()]
+    return [replace(with_critic_values(each), outcome=0.5) for each in four_attempts()]
 
 
 @pytest.mark.parametrize("name", NAMES)

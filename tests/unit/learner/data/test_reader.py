@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from labelled_records import LIMITS, labelled
 from prometheus_client import REGISTRY
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import KafkaSettings
 from stepstream.learner.data import reader
@@ -39,7 +39,7 @@ class Scripted:
 
 
 def test_an_invalid_record_reaches_its_group_and_becomes_a_dead_letter() -> None:
-    """Its group need not wait for it, and whoever asks for it is answered."""
+    """Its group does not wait for it, and its decision can be looked up."""
     cases: list[tuple[dict[str, Any], str]] = [({}, "invalid"), ({"model": "another"}, "other_model")]
     for fields, why in cases:
         record = labelled("g", 1, float("nan"), revision=3, tenant="shop", **fields)
@@ -69,11 +69,11 @@ def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.Monkey
     batches = Reader(KafkaSettings(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         # The learner asks for nothing, as while it trains; yet the thread reads on, until it is far enough ahead.
-        until(lambda: Scripted.made.polled == reader._BATCHES_AHEAD + 1)
+        wait_until(lambda: Scripted.made.polled == reader._BATCHES_AHEAD + 1)
         assert Scripted.made.threads == decoded_by == {"reader"}
         offsets = [arrival.position[1] for _ in range(reader._BATCHES_AHEAD) for arrival in batches.next(0.0)]
         assert offsets == list(range(reader._BATCHES_AHEAD))
-        until(lambda: Scripted.made.polled > reader._BATCHES_AHEAD + 1)
+        wait_until(lambda: Scripted.made.polled > reader._BATCHES_AHEAD + 1)
         assert spent() > before
     finally:
         batches.close()
@@ -91,7 +91,7 @@ def test_the_reader_is_behind_until_all_records_were_returned(monkeypatch: pytes
             return handled.get(("labeled-trajectories", 0), 0) < 3
 
     def held(event: Event, limits: Any) -> Any:
-        assert event.offset == 0 or go_on.wait(PATIENCE_S)
+        assert event.offset == 0 or go_on.wait(TIMEOUT_S)
         return arrival_of(event, limits)
 
     monkeypatch.setattr(reader, "EventConsumer", Short)
@@ -102,7 +102,7 @@ def test_the_reader_is_behind_until_all_records_were_returned(monkeypatch: pytes
         assert not batches.next(0.0)
         assert batches.is_behind()  # polled, but not decoded
         go_on.set()
-        until(lambda: not batches.is_behind())
+        wait_until(lambda: not batches.is_behind())
         assert len(batches.next(0.0)) == len(batches.next(0.0)) == 1
     finally:
         go_on.set()
@@ -117,5 +117,5 @@ def test_a_fault_of_the_thread_is_raised_in_next(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(reader, "EventConsumer", Broken)
     batches = Reader(KafkaSettings(), None, LIMITS, {})  # type: ignore[arg-type]
     with pytest.raises(OSError, match="no such topic"):
-        until(lambda: bool(batches.next(0.1)))
+        wait_until(lambda: bool(batches.next(0.1)))
     batches.close()

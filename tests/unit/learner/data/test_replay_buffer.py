@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, places
+from buffers import GROUPS, SIZE, attempt_at, buffer, fold, log_from, log_of, positions_of
 from credit_cases import LOSS_OF
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def test_a_group_is_ready_when_all_attempts_have_come() -> None:
     first, second, third = log_of(*group_of("g", SIZE))
     here = fold(buffer(), [first, third])
     assert here.take(1) is None
-    assert places(fold(here, [second]).take(1)) == [(0, 0), (0, 1), (0, 2)]
+    assert positions_of(fold(here, [second]).take(1)) == [(0, 0), (0, 1), (0, 2)]
     assert here.take(1) is None
 
 
@@ -31,7 +31,7 @@ def test_the_same_group_id_of_two_tenants_is_two_groups() -> None:
     here = fold(buffer(), [first, second, others[0]])
     assert here.take(1) is None
     fold(here, [third, *others[1:]])
-    assert [places([group]) for group in here.take(2) or []] == [
+    assert [positions_of([group]) for group in here.take(2) or []] == [
         [(0, n) for n in range(start, start + SIZE)] for start in (0, SIZE)
     ]
 
@@ -39,7 +39,7 @@ def test_the_same_group_id_of_two_tenants_is_two_groups() -> None:
 def test_the_newest_revision_counts() -> None:
     revised = labelled("g", 1, 1.0, revision=2)
     here = fold(buffer(), log_of(*group_of("g", SIZE), revised))
-    assert places(here.take(1)) == [(0, 0), (0, 2), (0, 3)]
+    assert positions_of(here.take(1)) == [(0, 0), (0, 2), (0, 3)]
     assert here.dropped == {"superseded": 1}
 
 
@@ -59,13 +59,13 @@ def test_an_excluded_attempt_still_completes_its_group() -> None:
     records = group_of("g", SIZE)
     records[2]["consent"] = "none"
     here = fold(buffer(), log_of(*records))
-    assert places(here.take(1)) == [(0, 0), (0, 1)]
+    assert positions_of(here.take(1)) == [(0, 0), (0, 1)]
 
 
 def test_a_group_waits_for_a_late_outcome() -> None:
     early = labelled("g", 2, 0.0, success=None, trainable=False)
     here = fold(buffer(), log_of(*group_of("g", 2), early, labelled("g", 2, 1.0, revision=2)))
-    assert places(here.take(1)) == [(0, 0), (0, 1), (0, 3)]
+    assert positions_of(here.take(1)) == [(0, 0), (0, 1), (0, 3)]
 
 
 def test_a_group_of_one_is_dropped() -> None:
@@ -143,7 +143,7 @@ def test_no_group_is_handed_out_before_the_trained_records_were_read_again() -> 
     assert fold(here, log[:3]).take(1) is None
     assert fold(here, log[3:5]).take(1) is None
     assert fold(here, log[5:]).take(2) is None
-    assert places(here.take(1)) == [(0, 6), (0, 7), (0, 8)]
+    assert positions_of(here.take(1)) == [(0, 6), (0, 7), (0, 8)]
 
 
 # --- attempts without a group
@@ -164,7 +164,7 @@ def alone_buffer(name: str, **changes: Any) -> ReplayBuffer:
 def test_an_attempt_without_a_group_is_a_group_of_one(name: str) -> None:
     here = fold(alone_buffer(name), [lone(0), lone(1), lone(1)])
     assert here.ready() == 2
-    assert [places([group]) for group in here.take(2) or ()] == [[(0, 0)], [(0, 1)]]
+    assert [positions_of([group]) for group in here.take(2) or ()] == [[(0, 0)], [(0, 1)]]
     assert here.dropped == {"duplicate": 1}
     fold(here, [lone(0, revision=2)])
     assert here.take(1) is None
@@ -192,7 +192,7 @@ def test_an_attempt_without_a_group_depends_on_its_own_label_only() -> None:
 
 def test_a_trained_attempt_without_a_group_is_recognised_after_a_crash() -> None:
     here = fold(alone_buffer("reinforce_pp", trained=[(0, 0)]), [lone(0), lone(1), lone(0, revision=2)])
-    assert places(here.take(1)) == [(0, 1)]
+    assert positions_of(here.take(1)) == [(0, 1)]
     assert here.take(1) is None
 
 
@@ -200,9 +200,9 @@ def test_a_trained_attempt_without_a_group_is_recognised_after_a_crash() -> None
 
 
 def outcome(here: ReplayBuffer) -> set[LogPosition]:
-    """What may be trained on."""
+    """Return the groups that may be trained on."""
     ready = here.take(here.ready()) if here.ready() else []
-    return set(places(ready))
+    return set(positions_of(ready))
 
 
 @given(GROUPS, st.randoms(use_true_random=False))
@@ -234,7 +234,7 @@ def test_nothing_is_trained_twice_after_a_crash_at_any_point(groups: list[list[f
             fold(here, log[position:upto])
             position = upto
         elif action == "train":
-            trained += places(here.take(1))
+            trained += positions_of(here.take(1))
         elif action == "publish":
             resume, published, published_version = here.resume_offsets(), len(trained), version + 1
             version += 1
@@ -245,7 +245,7 @@ def test_nothing_is_trained_twice_after_a_crash_at_any_point(groups: list[list[f
             here = buffer(positions=resume, version=version, trained=[p for p in trained if p[1] >= resume[0]])
     fold(here, log[position:])
     while (taken := here.take(1)) is not None:
-        trained += places(taken)
+        trained += positions_of(taken)
     by_place = {each.position: each.trajectory_id for each in log}
     names = [by_place[place] for place in trained]
     assert len(names) == len(set(names))

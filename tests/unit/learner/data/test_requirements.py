@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from buffers import SIZE, buffer, fold, log_of, places
-from labelled_records import LIMITS, attempt, labelled, shown, tiny_model, written
+from buffers import SIZE, buffer, fold, log_of, positions_of
+from labelled_records import LIMITS, attempt, labelled, text_record, tiny_model, with_demonstration
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import Attempt
@@ -59,7 +59,7 @@ def test_every_objective_has_requirements() -> None:
 
 
 def text(**fields: Any) -> Any:
-    return written("t", "qa", 1.0, **({"group": "g", "model": "demo"} | fields))
+    return text_record("t", "qa", 1.0, **({"group": "g", "model": "demo"} | fields))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def text(**fields: Any) -> Any:
         (labelled("g", 0, 1.0), ("", "", "", "")),
         (labelled("g", 0, 1.0, model="other"), ("other_model",) * 4),
         (labelled("", 0, 1.0), ("no_group", "no_group", "", "")),
-        (shown(labelled("", 0, 1.0), 0, "!"), ("no_group", "", "", "")),
+        (with_demonstration(labelled("", 0, 1.0), 0, "!"), ("no_group", "", "", "")),
         (text(), ("fidelity", "", "", "")),
         (text(model="gpt"), ("other_model", "", "", "")),
         (text(model="", group=None), ("other_model", "no_group", "", "")),
@@ -80,7 +80,7 @@ def text(**fields: Any) -> Any:
         (text(trainable=False), ("fidelity", *("not_trainable",) * 3)),
         (text(trainable=False, success=None), ("fidelity", *("no_outcome",) * 3)),
         (text(conversations=[]), ("fidelity", *("conversation_form",) * 3)),
-        (written("t", ("q", "a" * 600), 1.0, group="g"), ("other_model", *("too_long",) * 3)),
+        (text_record("t", ("q", "a" * 600), 1.0, group="g"), ("other_model", *("too_long",) * 3)),
     ],
 )
 def test_each_objective_excludes_records_that_it_cannot_use(record: Any, bars: tuple[str, ...]) -> None:
@@ -89,7 +89,7 @@ def test_each_objective_excludes_records_that_it_cannot_use(record: Any, bars: t
 
 
 def test_text_becomes_tokens_that_no_policy_sampled() -> None:
-    made = attempt(written("t", ("what", "ab", "and", "c"), 1.0), limits=limits("sft"))
+    made = attempt(text_record("t", ("what", "ab", "and", "c"), 1.0), limits=limits("sft"))
     [tokens] = made.sequences
     assert bytes(tokens.ids.tolist()) == b"whatabandc"
     assert (tokens.trained.tolist(), tokens.steps.tolist()) == ([4, 5, 9], [0, 0, 1])
@@ -107,12 +107,12 @@ def test_a_token_id_outside_the_vocabulary_is_not_trained() -> None:
 
 def corrected(said: str, **fields: Any) -> Any:
     """Text whose second answer somebody corrected."""
-    record = written("t", ("what", "ab", "and", "c"), 0.0, **({"group": "g"} | fields))
+    record = text_record("t", ("what", "ab", "and", "c"), 0.0, **({"group": "g"} | fields))
     record["steps"][1]["demonstration"] = said
     return record
 
 
-@pytest.mark.parametrize("record", [shown(labelled("g", 0, 0.0), 1, "!!"), corrected("!!")])
+@pytest.mark.parametrize("record", [with_demonstration(labelled("g", 0, 0.0), 1, "!!"), corrected("!!")])
 def test_a_demonstration_replaces_the_answer_or_is_preferred_to_it(record: Any) -> None:
     imitated, preferred, unused = (attempt(record, limits=limits(name)) for name in ("sft", "dpo", "kto"))
     assert [set(tokens.steps.tolist()) for tokens in imitated.sequences] == [{0}]
@@ -138,7 +138,7 @@ def test_a_demonstration_and_the_replaced_answer_are_a_pair() -> None:
 
 
 def test_attempts_with_different_rewards_are_compared_in_addition_to_demonstrations() -> None:
-    records = [corrected("!!"), written("u", "qa", 1.0, group="g")]
+    records = [corrected("!!"), text_record("u", "qa", 1.0, group="g")]
     whole, pair = Preference(config("dpo")).comparisons([[attempt(record, limits=limits("dpo")) for record in records]])
     assert [answer.reward for answer in whole] == [0.0, 1.0]
     assert len(pair) == 2
@@ -148,7 +148,7 @@ def test_attempts_with_different_rewards_are_compared_in_addition_to_demonstrati
 
 
 def pair_log(name: str, count: int = 2) -> list[Attempt]:
-    return [attempt(written(f"t{n}", "qa", float(n == 0), group="g"), 0, n, limits(name)) for n in range(count)]
+    return [attempt(text_record(f"t{n}", "qa", float(n == 0), group="g"), 0, n, limits(name)) for n in range(count)]
 
 
 @pytest.mark.parametrize("name", BY_TEXT)
@@ -159,7 +159,7 @@ def test_an_incomplete_group_is_trained_after_the_wait(name: str) -> None:
     )
     assert here.take(1) is None
     here.expire_groups(10.0)
-    assert places(here.take(1)) == [(0, 0), (0, 1)]
+    assert positions_of(here.take(1)) == [(0, 0), (0, 1)]
     assert here.take_drops() == []
 
 
@@ -197,7 +197,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_text_of_any_author_is_trained_on(folder: Path, name: str) -> None:
     trainer = Trainer(folder, config(name, learning_rate=3e-3), folder)
     own, said = trainer.limits("demo"), (("so it is", 1.0), ("no", 0.0))
-    records = [[written(f"{g}/{n}", (f"{g}?", said[n][0]), said[n][1], group=f"{g}") for n in (0, 1)] for g in range(3)]
+    records = [
+        [text_record(f"{g}/{n}", (f"{g}?", said[n][0]), said[n][1], group=f"{g}") for n in (0, 1)] for g in range(3)
+    ]
     groups = [[attempt(record, limits=own) for record in group] for group in records]
     assert {each.untrainable for group in groups for each in group} == {""}
     figures = [trainer.update(number, groups, version=7) for number in range(1, 9)]

@@ -91,7 +91,7 @@ def test_kpop() -> None:
     ],
 )
 def test_kpop_by_hand(p: float, mu: float, divergence: float) -> None:
-    """No published implementation was to be had: two points, "this token" and "another", worked out on paper."""
+    """No published implementation exists: two points, "this token" and "another", worked out on paper."""
     proximal, behaviour = doubles(math.log(p)), doubles(math.log(mu))
     assert binary_divergence(proximal, behaviour).item() == pytest.approx(divergence, rel=1e-9)
     advantage, place = doubles(-2.0), torch.zeros(1, dtype=torch.int64)

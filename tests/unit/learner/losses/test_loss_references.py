@@ -1,7 +1,7 @@
 """Loss and gradient as AReaL, TRL and M2PO's authors compute them, on random ragged batches.
 
 Their figures are data (`tests/support/reference_losses.py` wrote them): AReaL 1.0.4, TRL 1.16.0, M2PO at af54a3e8. AReaL
-computes weights in float32, whence its tolerance. Where meanings differ, what is compared is ours set up as theirs:
+computes weights in float32, whence its tolerance. Where meanings differ, the objective is configured like the reference:
 AReaL ignores the behaviour policy without rejection sampling (weight none), clamping is TIS and masking IcePop, its
 M2PO keeps no weight of its own; TRL's two-sided `delta` is the dual clip, its `old` policy our proximal one.
 """
@@ -166,7 +166,7 @@ def test_trl_s_kto(expected: dict[str, Any]) -> None:
     assert gradient.tolist() == pytest.approx(expected["gradient"], abs=1e-7)
 
 
-@pytest.mark.filterwarnings("ignore")  # what the references warn of is not ours
+@pytest.mark.filterwarnings("ignore")  # the references warn about their own code
 @pytest.mark.parametrize(("name", "package"), [("areal", "areal"), ("trl", "trl"), ("m2po", "verl")])
 def test_installed_references_still_say_so(name: str, package: str) -> None:
     """Where one of them is installed, it is called, and what was stored is what it gives."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labelled_records import tiny_model
 from rank_training import KINDS, learn_all
-from ranks import in_ranks
+from ranks import run_in_ranks
 
 from stepstream.core.process import Fatal
 from stepstream.learner.model.checkpoint import describe
@@ -24,9 +24,9 @@ def test_one_two_and_four_ranks_come_to_the_same_bits_and_continue_from_each_oth
     for kind in KINDS:
         tiny_model(tmp_path / kind / "0")
     first = learn_all(1, tmp_path, "0", "1")
-    assert in_ranks(2, learn_all, 1, tmp_path, "0", "1 by two") == [first] * 2
+    assert run_in_ranks(2, learn_all, 1, tmp_path, "0", "1 by two") == [first] * 2
     second = learn_all(2, tmp_path, "1", "2")
-    assert in_ranks(4, learn_all, 2, tmp_path, "1 by two", "2 by four") == [second] * 4
+    assert run_in_ranks(4, learn_all, 2, tmp_path, "1 by two", "2 by four") == [second] * 4
     for kind in KINDS:
         assert files(tmp_path / kind / "1 by two") == files(tmp_path / kind / "1")
         assert files(tmp_path / kind / "2 by four") == files(tmp_path / kind / "2")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from largest_tensor import Largest
+from largest_tensor import LargestTensor
 from torch import Tensor
 
 from stepstream.learner.model import lm_head
@@ -46,9 +46,9 @@ def test_logprobs_equal_log_softmax_with_its_gradient(
 
 def test_no_tensor_is_larger_than_a_few_tokens_logits() -> None:
     hidden, weight, _, targets = sample(2_000, 50_000, bias=False)
-    with Largest() as plain:
+    with LargestTensor() as plain:
         torch.nn.functional.linear(hidden[:400], weight)
     assert plain.elements == 400 * 50_000
-    with Largest() as fused:
+    with LargestTensor() as fused:
         lm_head.chosen_logprobs(hidden, weight, None, targets)[0].sum().backward()
     assert fused.elements <= lm_head._MAX_LOGITS["cpu"] < 2_000 * 50_000 / 10

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from labelled_records import attempt, labelled
-from largest_tensor import Largest
+from largest_tensor import LargestTensor
 from tiny_families import tiny_of
 
 from stepstream.config import LearnerSettings
@@ -38,7 +38,7 @@ def test_no_tensor_of_an_update_is_larger(
     monkeypatch.setitem(lm_head._MAX_LOGITS, "cpu", 1)
     trainer = Trainer(folder, LearnerSettings(microbatch_tokens=100_000, minibatches=1, **choice), root=folder)
     group = [attempt(labelled("g", number, float(number), versions=(0,) * 55)) for number in range(2)]
-    with Largest() as largest:
+    with LargestTensor() as largest:
         figures = trainer.update(1, [group], version=0)
     assert figures["grad_norm"] > 0
     assert largest.elements == MOST_LOGITS < figures["tokens"] * VOCABULARY / 8

@@ -159,7 +159,7 @@ def test_the_penalty_may_be_part_of_token_rewards(folder: Path) -> None:
     fields: dict[str, Any] = {"advantage": "reinforce_pp", "kl_place": "reward", "minibatches": 1}
     plain, paid = trainer(folder, **(fields | {"kl_place": "loss"})), trainer(folder, kl_weight=1.0, **fields)
     first = [made.update(1, groups(), 0) for made in (plain, paid)]
-    assert first[0]["loss"] == pytest.approx(first[1]["loss"])  # at the root itself nothing is to be paid
+    assert first[0]["loss"] == pytest.approx(first[1]["loss"])  # at the root itself the penalty is 0
     assert first[1]["reference_kl"] == pytest.approx(0.0, abs=1e-9)
     rows = [tokens for group in groups() for each in group for tokens in each.sequences]
     with torch.no_grad():

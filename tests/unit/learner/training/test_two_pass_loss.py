@@ -23,12 +23,12 @@ BY_ATTEMPT: dict[str, dict[str, Any]] = {
     "opsm": {"loss_masks": ["opsm"], "opsm_bound": 0.01},
     "veto": {"loss_masks": ["veto"], "veto_floor": 0.1},
 }
-"""What would be something else if a training sequence counted for a response."""
+"""Settings whose result differs if a training sequence counts as a response."""
 BY_MINIBATCH: dict[str, dict[str, Any]] = {
     "m2po of areal": {"loss_weight": "m2po", "m2po_budget": 0.2},
     "m2po of its authors": {"loss_clip": "m2po", "clip_low": 0.01, "clip_high": 0.01, **COUPLED},
 }
-TOLD = ("loss", "grad_norm", "clip_share", "rejected_share", "cap_share", "kl", "entropy", "effective_share")
+FIGURES = ("loss", "grad_norm", "clip_share", "rejected_share", "cap_share", "kl", "entropy", "effective_share")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def update(folder: Path, given: list[list[Attempt]], microbatch_tokens: int, **c
         warmup_updates=0, learning_rate=0.01, minibatches=2, microbatch_tokens=microbatch_tokens, **choice
     )
     found = Trainer(folder, config, root=folder).update(1, given, version=1)
-    return {name: found[name] for name in TOLD}
+    return {name: found[name] for name in FIGURES}
 
 
 @pytest.mark.parametrize("name", BY_ATTEMPT | BY_MINIBATCH)
