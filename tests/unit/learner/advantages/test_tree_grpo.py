@@ -21,7 +21,7 @@ LIMITS = Limits("demo", 1000, 512)
 
 
 def labels(*attempts: tuple[str, int, float, tuple[str, int] | None]) -> list[Any]:
-    """Return the labels that the label job builds from attempts: name, steps, outcome, and behind which step of which other it goes on."""
+    """Return the attempts in the labels that the label job builds: name, steps, outcome and parent step."""
     state = MemoryState()
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     specs = FixedSpec(RewardSpec())

@@ -1,9 +1,10 @@
 """Loss and gradient as AReaL, TRL and M2PO's authors compute them, on random ragged batches.
 
-Their figures are data (`tests/support/reference_losses.py` wrote them): AReaL 1.0.4, TRL 1.16.0, M2PO at af54a3e8. AReaL
-computes weights in float32, whence its tolerance. Where meanings differ, the objective is configured like the reference:
-AReaL ignores the behaviour policy without rejection sampling (weight none), clamping is TIS and masking IcePop, its
-M2PO keeps no weight of its own; TRL's two-sided `delta` is the dual clip, its `old` policy our proximal one.
+The expected figures are data (`tests/support/reference_losses.py` writes them): AReaL 1.0.4, TRL 1.16.0, M2PO at
+af54a3e8. AReaL computes weights in float32, so its tolerance is larger. Where meanings differ, the objective is
+configured like the reference: AReaL ignores the behaviour policy without rejection sampling (weight none), clamping is
+TIS and masking IcePop, its M2PO keeps no weight of its own; TRL's two-sided `delta` is the dual clip, its `old` policy
+the proximal one here.
 """
 
 import json

@@ -107,7 +107,7 @@ def test_models_with_another_attention_are_padded(kind: str) -> None:
 
 
 def test_flash_runs_give_the_same_attention() -> None:
-    """Return the input of a GPU's kernel: queries by run, with all keys that they attend to, the last ones their own."""
+    """Return the GPU kernel's input: queries by run, with all keys that they attend to, the last ones their own."""
     from stepstream.learner.model.packing import pack
 
     packed = pack(rows())
