@@ -19,7 +19,7 @@ from stepstream.jobs.erasure.late_keys import LateKeys
 from stepstream.jobs.governance import NAME, VERSION
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.fold import GovernFold, PolicySource
-from stepstream.jobs.governance.policy_tables import RetryingPolicies, wait_until_read
+from stepstream.jobs.governance.policy_tables import ReadBarrier, RetryingPolicies
 from stepstream.jobs.governance.state import TrajectoryPersons
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job
@@ -72,9 +72,7 @@ def main(settings: Settings, stop: Stop) -> None:
 
         def make(settings: Settings, cancelled: Callable[[], bool]) -> Processor:
             retrying = RetryingPolicies(active, cancelled)
-            job = Govern(
-                settings, retrying, ErasureCheck(settings, erasures), lambda: wait_until_read(tables, cancelled)
-            )
+            job = Govern(settings, retrying, ErasureCheck(settings, erasures), ReadBarrier(tables, cancelled).wait)
             return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Govern.inputs, make)

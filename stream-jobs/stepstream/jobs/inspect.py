@@ -17,7 +17,7 @@ from stepstream.jobs.erasure.late_keys import LateKeys
 from stepstream.jobs.governance.active_policy import ActivePolicies
 from stepstream.jobs.governance.inspect_fold import NAME, VERSION, InspectFold, Inspection
 from stepstream.jobs.governance.name_recogniser import Recogniser, load_recogniser
-from stepstream.jobs.governance.policy_tables import RetryingPolicies, wait_until_read
+from stepstream.jobs.governance.policy_tables import ReadBarrier, RetryingPolicies
 from stepstream.jobs.runtime.processor import FoldProcessor
 from stepstream.jobs.runtime.runner import Processor, run_job
 from stepstream.jobs.runtime.state import PartitionState
@@ -64,7 +64,7 @@ def main(settings: Settings, stop: Stop) -> None:
                 of_tenant = retrying.of(tenant)
                 return of_tenant.version, of_tenant.policy.inspect
 
-            job = Inspect(policy, recogniser, lambda: wait_until_read([policies], cancelled))
+            job = Inspect(policy, recogniser, ReadBarrier([policies], cancelled).wait)
             return FoldProcessor(settings, job, cancelled)
 
         run_job(settings, stop, NAME, Inspect.inputs, make)

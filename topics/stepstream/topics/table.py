@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
@@ -86,10 +86,7 @@ class Table(AbstractContextManager["Table"]):
 
     def wait_current(self, timeout_s: float) -> bool:
         """Block until every present record of the topic has been read; return False after `timeout_s` seconds."""
-        waiter = _Waiter()
-        with self._lock:
-            self._waiters.append(waiter)
-        return waiter.done.wait(timeout_s)
+        return wait_all_current([self], timeout_s)
 
     def wait_until_current(self, cancelled: Callable[[], bool]) -> bool:
         """Block until every present record has been read; return False if `cancelled` becomes true first."""
@@ -105,6 +102,12 @@ class Table(AbstractContextManager["Table"]):
         """Stop the thread."""
         self._closing.set()
         self._thread.join()
+
+    def _add_waiter(self) -> "_Waiter":
+        waiter = _Waiter()
+        with self._lock:
+            self._waiters.append(waiter)
+        return waiter
 
     def _run(self) -> None:
         codec = Codec(self._settings.schema_registry)
@@ -134,7 +137,11 @@ class Table(AbstractContextManager["Table"]):
         )
         try:
             self._seen.clear()
+            with self._lock:
+                new = [waiter for waiter in self._waiters if waiter.end < 0]
             _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_CALL_S)
+            for waiter in new:
+                waiter.end = end
             consumer.assign([TopicPartition(self._topic, 0, 0)])
             position = 0
             while not self._closing.is_set():
@@ -198,7 +205,7 @@ class Table(AbstractContextManager["Table"]):
         with self._lock:
             waiters = list(self._waiters)
         new = [waiter for waiter in waiters if waiter.end < 0]
-        if new:
+        if new:  # takes up to half a second: the broker answers after the fetch that is in flight
             _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_CALL_S)
             for waiter in new:
                 waiter.end = end
@@ -207,6 +214,13 @@ class Table(AbstractContextManager["Table"]):
                 waiter.done.set()
                 with self._lock:
                     self._waiters.remove(waiter)
+
+
+def wait_all_current(tables: Iterable[Table], timeout_s: float) -> bool:
+    """Block until every present record of all the tables has been read; return False after `timeout_s` seconds."""
+    until = time.monotonic() + timeout_s
+    waiters = [table._add_waiter() for table in tables]
+    return all(waiter.done.wait(max(0.0, until - time.monotonic())) for waiter in waiters)
 
 
 class _Waiter:

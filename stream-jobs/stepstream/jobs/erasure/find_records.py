@@ -126,7 +126,7 @@ def find_records(settings: Settings, person: Person, found: Findings, other_key_
 def _events(settings: Settings, codec: Codec, topic: str) -> Iterator[Event]:
     with EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow([topic])
-        while not consumer.caught_up():
+        while not consumer.is_caught_up():
             yield from consumer.poll(_BATCH, 0.2)
 
 

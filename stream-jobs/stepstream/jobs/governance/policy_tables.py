@@ -1,6 +1,8 @@
 """Follow the tables of policies, consents and erasures for the `govern`, `inspect` and `label` jobs."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 
 from stepstream.config import Settings
 from stepstream.crypto.erasures import ErasureCheck
@@ -11,10 +13,11 @@ from stepstream.jobs.governance.trajectory_policy import TrajectoryPolicy
 from stepstream.jobs.runtime.followed_tables import FollowedTables, fingerprint_of
 from stepstream.jobs.runtime.retry import retry_while
 from stepstream.topics.catalogue import CONSENTS, ERASURES, POLICIES
-from stepstream.topics.table import Table
+from stepstream.topics.table import Table, wait_all_current
 
 _BUILT_IN = QualityPolicy(), NearDuplicatePolicy()
 _READ_S = 2.0
+_SHARED_S = 1.0
 
 
 class TablePolicies(FollowedTables):
@@ -84,16 +87,24 @@ class _NotRead(Exception):
     """A table is not read completely."""
 
 
-def wait_until_read(tables: Iterable[Table], cancelled: Callable[[], bool]) -> None:
-    """Block until tables of policies, consents or erasures are read completely.
+class ReadBarrier:
+    """Block until tables are read completely. Partitions that are opened within a second share one wait."""
 
-    Raises:
-        Cancelled: `cancelled` became true while waiting.
-    """
+    def __init__(self, tables: Sequence[Table], cancelled: Callable[[], bool]) -> None:
+        self._tables, self._cancelled = tables, cancelled
+        self._read_at = -math.inf
 
-    def check(table: Table) -> None:
-        if not table.wait_current(_READ_S):
+    def wait(self) -> None:
+        """Block until the tables hold every record that their topics hold now.
+
+        Raises:
+            Cancelled: `cancelled` became true while waiting.
+        """
+        if time.monotonic() - self._read_at > _SHARED_S:
+            retry_while(self._read, _NotRead, self._cancelled)
+
+    def _read(self) -> None:
+        started = time.monotonic()
+        if not wait_all_current(self._tables, _READ_S):
             raise _NotRead("policies and consents are not read yet, so events wait: is Kafka up?")
-
-    for table in tables:
-        retry_while(lambda table=table: check(table), _NotRead, cancelled)  # type: ignore[misc]
+        self._read_at = started

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from stepstream.config import Settings
-from stepstream.topics.table import RejectionOf, Table
+from stepstream.topics.table import RejectionOf, Table, wait_all_current
+
+_WAIT_S = 1.0
 
 
 class FollowedTables:
@@ -18,7 +20,10 @@ class FollowedTables:
 
     def wait(self, cancelled: Callable[[], bool]) -> bool:
         """Block until every table is complete. Return False if `cancelled` becomes true first."""
-        return all(table.wait_until_current(cancelled) for table in self._tables)
+        while not wait_all_current(self._tables, _WAIT_S):
+            if cancelled():
+                return False
+        return True
 
     def __enter__(self) -> Self:
         return self
