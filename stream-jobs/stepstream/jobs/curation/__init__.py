@@ -1,1 +1,1 @@
-"""Which labelled trajectories are fit to train on: their flaws as data, and near-duplicates among them."""
+"""Assess labelled trajectories as training data: flag quality problems, and find near-duplicates."""

@@ -1,9 +1,9 @@
-"""Which language a text is written in, by its script and its most frequent small words. Pure.
+"""Detect the language of a text by its script and its most frequent function words. Pure.
 
-Made for one question: is this clearly another language than the policy lists? It knows the languages below and says
-None for short texts (under 20 words, or 20 letters of a script without spaces), for mixed ones and for code. Languages
-that share a script and are not listed are taken for the nearest listed one or for none: Ukrainian and Bulgarian read
-as Russian, Persian and Urdu as Arabic, Marathi as Hindi.
+It answers one question: is the text clearly in another language than the policy lists? It returns None for short texts
+(under 20 words, or 20 letters of a script without spaces), mixed texts and code. An unlisted language is detected as
+the nearest listed one of its script, or as none: Ukrainian and Bulgarian as Russian, Persian and Urdu as Arabic,
+Marathi as Hindi.
 """
 
 import re
@@ -23,7 +23,7 @@ _SCRIPTS = (
 _LATIN = "A-Za-z\u00c0-\u024f"
 _LETTERS = re.compile("|".join([f"(?P<latin>[{_LATIN}])", *(f"(?P<{name}>[{span}])" for name, span in _SCRIPTS)]))
 _WORDS = re.compile(f"[{_LATIN}]+")
-_SMALL_WORDS = {
+_FUNCTION_WORDS = {
     language: frozenset(words.split())
     for language, words in {
         "en": "the and of to in is that it for with as was are this be on not you have i we from by or an",
@@ -38,43 +38,42 @@ _SMALL_WORDS = {
         "tr": "ve bir bu da de için ile çok ne o ben daha gibi var mi ama olarak en değil",
     }.items()
 }
-LANGUAGES = frozenset({*_SMALL_WORDS, *(name for name, _ in _SCRIPTS)})
-"""ISO 639-1 codes of those that can be told."""
-_LEAST_WORDS = 20
-_LEAST_LETTERS = 20
-_CLEARLY = 0.6
-"""Share of a text's letters that one script must have."""
-_LEAST_SHARE = 0.15
-"""Share of small words among all words under which a text is no prose."""
-_LEAST_DIFFERENT = 4
-"""How many different small words prose has at least; code repeats the few that are names in it."""
-_LEAD = 1.3
-"""How many times as many small words of the first language as of the second there must be."""
+LANGUAGES = frozenset({*_FUNCTION_WORDS, *(name for name, _ in _SCRIPTS)})
+"""ISO 639-1 codes of the languages that can be detected."""
+_MIN_WORDS = 20
+_MIN_LETTERS = 20
+_MIN_SCRIPT_SHARE = 0.6
+"""Lowest share of a text's letters in one script."""
+_MIN_SHARE = 0.15
+"""Lowest share of function words among the words of prose."""
+_MIN_DIFFERENT = 4
+"""Lowest number of different function words in prose; code repeats the few that are names in it."""
+_MIN_LEAD = 1.3
+"""Lowest ratio of function words of the best language to those of the second."""
 
 
 def language_of(text: str) -> str | None:
-    """ISO 639-1 code of the language that a text is clearly in, or None."""
-    letters = Counter(found.lastgroup for found in _LETTERS.finditer(text))
+    """Return the ISO 639-1 code of the language in which a text clearly is, or None."""
+    letters = Counter(match.lastgroup for match in _LETTERS.finditer(text))
     total = sum(letters.values())
     if not total:
         return None
-    # Japanese mixes its own letters with Chinese ones.
+    # Japanese mixes kana with Chinese characters.
     if letters["ja"] * 5 >= letters["zh"] and letters["ja"]:
         letters["ja"] += letters.pop("zh", 0)
     script, count = letters.most_common(1)[0]
-    if count < max(_LEAST_LETTERS, _CLEARLY * total):
+    if count < max(_MIN_LETTERS, _MIN_SCRIPT_SHARE * total):
         return None
     return script if script != "latin" else _latin(text)
 
 
 def _latin(text: str) -> str | None:
     words = _WORDS.findall(text.lower())
-    if len(words) < _LEAST_WORDS:
+    if len(words) < _MIN_WORDS:
         return None
-    scores = sorted(
-        ((sum(word in small for word in words), language) for language, small in _SMALL_WORDS.items()), reverse=True
-    )
+    counts = ((sum(word in known for word in words), language) for language, known in _FUNCTION_WORDS.items())
+    scores = sorted(counts, reverse=True)
     (best, language), (second, _) = scores[:2]
-    if len(_SMALL_WORDS[language].intersection(words)) < _LEAST_DIFFERENT:
+    if len(_FUNCTION_WORDS[language].intersection(words)) < _MIN_DIFFERENT:
         return None
-    return language if best >= _LEAST_SHARE * len(words) and best >= _LEAD * second else None
+    return language if best >= _MIN_SHARE * len(words) and best >= _MIN_LEAD * second else None

@@ -1,8 +1,8 @@
-"""Finds clusters of nearly equal trajectories among a tenant's newest, and says which are too many. Pure.
+"""Cluster nearly equal trajectories among a tenant's newest, and select those above the cap. Pure.
 
-Signatures are looked up in a locality-sensitive index (MinHash-LSH) and compared in full; whoever is near enough to a
-trajectory is of its cluster. Of a cluster, at most `cap` groups are let in: the attempts of one group are meant to be
-alike, so they count as one.
+A locality-sensitive index (MinHash-LSH) finds similar signatures, which are then compared completely. A trajectory
+joins the cluster of the most similar one. At most `cap` groups of a cluster are admitted. The attempts of one group are
+alike by design, so they count as one.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from stepstream.jobs.curation.signature import PERMUTATIONS, minhash_of
 class _Cluster:
     name: str
     admitted: dict[str, int] = field(default_factory=dict)
-    """Trajectories that were let in, by group."""
+    """Number of admitted trajectories by group."""
     members: int = 0
 
 
@@ -31,10 +31,10 @@ class _Member:
 
 
 class NearDuplicates:
-    """One tenant's window. State is small: `window` signatures."""
+    """The newest `window` trajectories of one tenant, as signatures."""
 
     def __init__(self, cap: int, threshold: float, window: int) -> None:
-        """`cap` groups a cluster, alike from the Jaccard similarity `threshold` on, among the newest `window`."""
+        """Admit `cap` groups per cluster; `threshold` is the lowest Jaccard similarity inside a cluster."""
         from datasketch import MinHashLSH
 
         self._cap, self._threshold, self._window = cap, threshold, window
@@ -46,21 +46,21 @@ class NearDuplicates:
     def add(
         self, trajectory_id: str, group_id: str | None, signature: Sequence[int], decided: str | None, released: bool
     ) -> str | None:
-        """Takes in a trajectory; the name of the cluster of which it is one too many, or None. A second time: None.
+        """Add a trajectory; return the name of its cluster if the trajectory must be held, else None.
 
         Args:
-            trajectory_id: the trajectory.
-            group_id: attempts that are compared with each other, where it is one of some.
-            signature: of its text.
-            decided: cluster for which it was held before, if it was: a decision is not taken again.
-            released: whether somebody let it in.
+            trajectory_id: id of the trajectory; None is returned if it was added before.
+            group_id: id of its group; None: it has none.
+            signature: signature of its text.
+            decided: cluster for which it is already held; None: it is not. A decision is not taken again.
+            released: True if a person released it.
         """
         if trajectory_id in self._members or len(signature) != PERMUTATIONS:
             return None
         group = group_id or trajectory_id
         values = tuple(signature)
         near = self._nearest(values)
-        # By likeness first: read again in another order, one that was held may come before those it is like.
+        # Similarity comes first: after a restart, a held trajectory may be read before those that it resembles.
         name = near.name if near is not None else decided or cluster_name(trajectory_id)
         cluster = self._clusters.setdefault(name, _Cluster(name))
         full = group not in cluster.admitted and len(cluster.admitted) >= self._cap
@@ -69,7 +69,7 @@ class NearDuplicates:
         return cluster.name if held and decided is None else None
 
     def forget(self, trajectory_id: str) -> None:
-        """Takes a trajectory out, as one that was erased."""
+        """Remove a trajectory, for example an erased one."""
         member = self._members.pop(trajectory_id, None)
         if member is None:
             return
@@ -94,16 +94,16 @@ class NearDuplicates:
             self.forget(self._order.popleft())
 
     def _nearest(self, signature: tuple[int, ...]) -> _Cluster | None:
-        """The cluster of the most similar trajectory, if that is similar enough; by name among equals."""
-        found = []
+        """Return the cluster of the most similar trajectory above the threshold; among equals, the first by name."""
+        similar = []
         for candidate in self._index.query(minhash_of(signature)):
             member = self._members[candidate]
             same = sum(a == b for a, b in zip(signature, member.signature, strict=True))
             if same >= self._threshold * PERMUTATIONS:
-                found.append((-same, member.cluster.name))
-        return self._clusters[min(found)[1]] if found else None
+                similar.append((-same, member.cluster.name))
+        return self._clusters[min(similar)[1]] if similar else None
 
 
 def cluster_name(trajectory_id: str) -> str:
-    """A short name for the cluster that a trajectory founds."""
+    """Return a short name for the cluster of which a trajectory is the first."""
     return hashlib.blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

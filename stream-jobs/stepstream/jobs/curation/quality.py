@@ -1,7 +1,7 @@
-"""What is wrong with a trajectory as data: reasons that are kept as flags, for statistics and for policy. Pure.
+"""Flag quality problems of a trajectory, for statistics and for the tenant's policy. Pure.
 
-A flag is no verdict: a policy that learns from its own work needs its failures, so what is kept out of training is
-each tenant's policy to say (`quality.keep_out`).
+A flag alone does not exclude a trajectory: a policy that learns from its own work needs its failures. The tenant's
+policy lists the flags that keep a trajectory out of training (`quality.keep_out`).
 """
 
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ from stepstream.topics.events import Step, ToolCall, TrajectoryEnd
 from stepstream.topics.step_contexts import shared_step
 
 _LIMITS = ("length", "max_tokens", "max_output_tokens")
-"""Why a response ended that was cut, as makers of models say it, and whoever writes to Kafka passes it on."""
+"""Finish reasons of a truncated response, by different model providers."""
 LOOP = 4
-"""Steps in a row that do the same thing and learn nothing from it."""
+"""Consecutive equal steps that count as a loop."""
 
 
-def quality(
+def quality_flags(
     steps: Sequence[Step], calls: Sequence[Sequence[ToolCall]], end: TrajectoryEnd, languages: Sequence[str]
 ) -> list[str]:
-    """Reasons, sorted: `empty`, `looping`, `partial_failure`, `truncated`, `wrong_language:xx`.
+    """Return the flags, sorted: `empty`, `looping`, `partial_failure`, `truncated`, `wrong_language:xx`.
 
     Args:
-        steps: the trajectory's steps in order, at least one.
-        calls: tool calls of each step, with the results known.
-        end: how it ended.
-        languages: ISO 639-1 codes that responses should be written in; empty: not looked at.
+        steps: steps of the trajectory in order, at least one.
+        calls: tool calls of each step with their results.
+        end: end of the trajectory.
+        languages: ISO 639-1 codes of the expected languages; empty: any.
     """
     found = set()
-    if not any(_says_something(step) for step in steps):
+    if not any(_has_content(step) for step in steps):
         found.add("empty")
     if _partly_failed(steps, calls):
         found.add("partial_failure")
@@ -38,19 +38,19 @@ def quality(
     if _loops(steps, calls):
         found.add("looping")
     if languages:
-        written = language_of(" ".join(step["response"]["content"] for step in steps))
-        if written is not None and written not in languages:
-            found.add(f"wrong_language:{written}")
+        language = language_of(" ".join(step["response"]["content"] for step in steps))
+        if language is not None and language not in languages:
+            found.add(f"wrong_language:{language}")
     return sorted(found)
 
 
-def kept_out(reasons: Sequence[str], keep_out: Sequence[str]) -> list[str]:
-    """The reasons that a policy keeps out of training; `wrong_language` stands for every language."""
-    return [reason for reason in reasons if reason in keep_out or reason.partition(":")[0] in keep_out]
+def kept_out(flags: Sequence[str], keep_out: Sequence[str]) -> list[str]:
+    """Return the flags that a policy keeps out of training; `wrong_language` includes every language."""
+    return [flag for flag in flags if flag in keep_out or flag.partition(":")[0] in keep_out]
 
 
-def _says_something(step: Step) -> bool:
-    """Whether a response holds anything; a sampled end-of-turn token alone is an action, which may be learned from."""
+def _has_content(step: Step) -> bool:
+    """Return True if a response has content. A sampled end-of-turn token counts: it is an action."""
     response = step["response"]
     return bool(
         response["content"].strip() or response["tool_calls"] or response["reasoning"] or step["response_token_ids"]
@@ -58,28 +58,28 @@ def _says_something(step: Step) -> bool:
 
 
 def _partly_failed(steps: Sequence[Step], calls: Sequence[Sequence[ToolCall]]) -> bool:
-    """Whether a step or a tool failed and a later step did not."""
+    """Return True if a step or a tool failed and the last step did not."""
     failed = [
-        step["error"] is not None or any(call["error"] is not None for call in made)
-        for step, made in zip(steps, calls, strict=True)
+        step["error"] is not None or any(call["error"] is not None for call in step_calls)
+        for step, step_calls in zip(steps, calls, strict=True)
     ]
     return any(failed[:-1]) and not failed[-1]
 
 
 def _loops(steps: Sequence[Step], calls: Sequence[Sequence[ToolCall]]) -> bool:
-    """Whether `LOOP` steps in a row make the same calls, or say the same, and what came back did not differ."""
+    """Return True if `LOOP` consecutive steps make the same calls with the same results, or have the same text."""
     length, before, before_index = 0, None, -1
-    for step, made in zip(steps, calls, strict=True):
-        deed = _deed(step, made)
-        goes_on = shared_step(step) in (None, before_index)
-        length = length + 1 if deed is not None and deed == before and goes_on else 1
+    for step, step_calls in zip(steps, calls, strict=True):
+        action = _action(step, step_calls)
+        continues = shared_step(step) in (None, before_index)
+        length = length + 1 if action is not None and action == before and continues else 1
         if length >= LOOP:
             return True
-        before, before_index = deed, step["step_index"]
+        before, before_index = action, step["step_index"]
     return False
 
 
-def _deed(step: Step, made: Sequence[ToolCall]) -> Any:
-    if made:
-        return [(call["name"], call["arguments"], call["result"], call["error"]) for call in made]
+def _action(step: Step, calls: Sequence[ToolCall]) -> Any:
+    if calls:
+        return [(call["name"], call["arguments"], call["result"], call["error"]) for call in calls]
     return step["response"]["content"].strip() or None

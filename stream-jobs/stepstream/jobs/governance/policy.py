@@ -98,10 +98,10 @@ class PolicyFile(Section):
             PolicyError: an entry is wrong, or needs a package that is not installed.
         """
         # Imported here: loading the rules is slow, and few callers redact.
-        from stepstream.jobs.redaction import RedactionError, options_of
+        from stepstream.jobs.redaction import RedactionError, parse_options
 
         try:
-            return options_of(self.redaction)
+            return parse_options(self.redaction)
         except RedactionError as error:
             raise PolicyError(str(error)) from error
 

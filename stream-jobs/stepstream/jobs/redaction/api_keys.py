@@ -1,9 +1,9 @@
-"""Rules for secrets that have a form of their own: keys and tokens as their makers print them."""
+"""Find secrets with a distinctive form: keys and tokens in the formats of their issuers."""
 
 import re
 from collections.abc import Iterator
 
-from stepstream.jobs.redaction.re2_patterns import relaxed
+from stepstream.jobs.redaction.re2_patterns import relax
 from stepstream.jobs.redaction.rule import Rule, pattern_rule
 
 _B, _A = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
@@ -13,7 +13,7 @@ _PRIVATE_KEY = (
     r"(?:[^\"'`]{0,20000}?-----END (?:[A-Z0-9]{1,12} ){0,4}PRIVATE KEY(?: BLOCK)?-----|[^\"'`<]{0,20000})"
 )
 
-# Name, pattern. Repetitions are bounded, so that a hostile text cannot make one match begin anew at each place.
+# Name, pattern. Repetitions are bounded, so that matching stays linear on hostile texts.
 _TOKENS: tuple[tuple[str, str], ...] = (
     ("aws_key", rf"{_B}(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}{_A}"),
     (
@@ -83,7 +83,7 @@ _SEGMENTS = re.compile(r"[-_]")
 
 
 def _api_key(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Keys as OpenAI, Anthropic and others print them; hyphenated words are none."""
+    """Yield keys in the format of OpenAI, Anthropic and others; exclude hyphenated words."""
     for match in _API_KEY.finditer(text, low, high):
         value = match.group().rstrip("-_")
         segments = _SEGMENTS.split(value)[1:]
@@ -101,5 +101,5 @@ TOKENS = (
     *(pattern_rule(name, 10, pattern) for name, pattern in _TOKENS),
     pattern_rule("azure_key", 10, _AZURE),
     pattern_rule("vendor_token", 10, _DISCORD),
-    Rule("api_key", 12, _api_key, relaxed(_API_KEY.pattern)),
+    Rule("api_key", 12, _api_key, relax(_API_KEY.pattern)),
 )

@@ -1,7 +1,7 @@
-"""Rules for secrets that only their context tells: passwords, keys and tokens in assignments, headers, addresses.
+"""Find secrets by their context: passwords, keys and tokens in assignments, headers and URLs.
 
-A keyword (`password`, `api_key`, `token`) is looked for first; what stands around it is read from there, so that a
-text without a keyword costs nothing and no pattern can run away.
+The rules search for a keyword (`password`, `api_key`, `token`) and then read the text around it. So a text without a
+keyword costs nothing, and matching time stays linear.
 """
 
 import re
@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from stepstream.jobs.redaction.checks import entropy
-from stepstream.jobs.redaction.re2_patterns import relaxed
+from stepstream.jobs.redaction.re2_patterns import relax
 from stepstream.jobs.redaction.rule import Finder, Rule
 
-# What tells a password: any value that is no placeholder and no code.
+# Words before a password: any value but placeholders and code matches.
 _STRONG = ("password", "passwd", "passphrase", "passwort", "pwd", "passcode", "contraseña", "mot de passe", "kennwort")
-# What tells a key: a value with digits and letters.
+# Words before a key: a value with digits and letters matches.
 _MEDIUM = (
     "secret", "api_key", "apikey", "api key", "access_key", "accesskey", "auth_key", "authkey", "private_key",
     "privatekey", "signing_key", "signingkey", "encryption_key", "encryptionkey", "master_key", "masterkey",
     "account_key", "accountkey", "sharedkey", "shared_key", "client_key", "service_key", "license_key", "app_key",
     "appkey", "storage_key",
 )  # fmt: skip
-# What may tell one: only a value that looks drawn at random.
+# Weak words: only a value that looks random matches.
 _WEAK = ("token", "credential", "session", "auth", "jwt", "cookie", "sid=", "_key", "pat=")
 
 _CORES = ("key", "pass", "secret")
@@ -31,7 +31,7 @@ _NOT_SECRET_BEFORE = re.compile(
     r"|input|output|cached|reasoning|public|primary|foreign|sort|partition|cache|idempotency|dedup|group|row|object"
     r"|routing|message|trace|span|event|i18n|translation|hot|host|registry|known|no|is|has|use|show|hide|toggle)[_ -]?$"
 )
-# A long run that goes on with a digit is the value.
+# A long run that contains a digit is the value itself.
 _NOT_SECRET_AFTER = re.compile(
     r"s?[_ -]?(?:id|name|type|count|url|uri|endpoint|limit|expir\w*|len\w*|arn|path|file\w*|hint|policy|ref|version"
     r"|budget|usage|field|label|prompt|input|rotat\w*|strength|min\w*|max\w*|at|ttl|age|algorithm|alg|scopes?|status"
@@ -43,8 +43,8 @@ _SEPARATOR = re.compile(
 _IS = re.compile(r"\s{1,3}(?:is|was|=|ist|est|es)\s{0,3}:?\s{0,3}")
 _BEFORE_QUOTE = re.compile(r"s?\s{1,3}(?=[\"'`])")
 _XML = re.compile(r"[\w.-]{0,24}>\s{0,4}")
-# Where something else says where the value ends, it may have any sign: an element's end; the next field of a connection
-# string; the next parameter of a query, which is one only with a name and `=`.
+# A value with a delimiter may contain any character. Delimiters: the end of an element; the next field of a connection
+# string; the next parameter of a query, with a name and `=`.
 _ELEMENT = re.compile(r"[^\s<>]{4,512}(?=</)")
 _FIELD = re.compile(r"(?![A-Za-z_][\w.]{0,40}[(\[][^;\n]{0,80}[)\]])[^\s\"'`;<>\\]{4,512}(?=;)")
 _PARAMETER = re.compile(r"(?:[^\s\"'`&<>\\]|&(?![\w.-]{1,32}=)){4,512}")
@@ -52,7 +52,7 @@ _FLAG = re.compile(r"(?:^|[^\w-])--[\w-]{0,24}$")
 _SPACE = re.compile(r"[\w-]{0,24}\s{1,4}(?=[^\s-])")
 _QUOTED = re.compile(r"[rbf]?(?P<q>[\"'`])(?P<value>(?:\\.|(?!(?P=q))[^\\\n]){3,512})(?P=q)")
 _BARE = re.compile(r"[^\s\"'`,;&<>(){}\[\]|\\]{4,512}")
-# Drawn from all signs of a keyboard, as no code is: with digits, letters, and signs that end an ordinary value.
+# A value with digits, letters, and characters that end an ordinary value. Code does not look like this.
 _WILD_SIGN = r"[^\s\"'`,;<>\\=]"
 _WILD = re.compile(
     rf"(?![A-Za-z_][\w.]{{2,40}}[(\[])(?![$%]?[({{]{{1,2}}\w*[)}}])(?={_WILD_SIGN}{{0,40}}\d)(?={_WILD_SIGN}{{0,40}}[A-Za-z])"
@@ -81,17 +81,17 @@ _RANDOM = re.compile(_DRAWN)
 _RUN = re.compile(r"[A-Za-z0-9+/=_~-]{12,}")
 
 
-def _cored(words: tuple[str, ...]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """The words by a piece that several share, each with its distance from there: few pieces are quickly looked for."""
-    cored: dict[str, tuple[tuple[str, int], ...]] = {}
+def _by_core(words: tuple[str, ...]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Group the words by a substring that several share, each with its offset: few substrings are faster to find."""
+    by_core: dict[str, tuple[tuple[str, int], ...]] = {}
     for word in words:
         core = next((core for core in _CORES if core in word), word)
-        cored[core] = (*cored.get(core, ()), (word, word.index(core)))
-    return cored
+        by_core[core] = (*by_core.get(core, ()), (word, word.index(core)))
+    return by_core
 
 
-def _positions(lowered: str, cored: dict[str, tuple[tuple[str, int], ...]]) -> Iterator[tuple[int, int]]:
-    for core, words in cored.items():
+def _positions(lowered: str, by_core: dict[str, tuple[tuple[str, int], ...]]) -> Iterator[tuple[int, int]]:
+    for core, words in by_core.items():
         place = lowered.find(core)
         while place >= 0:
             for word, before in words:
@@ -102,7 +102,7 @@ def _positions(lowered: str, cored: dict[str, tuple[tuple[str, int], ...]]) -> I
 
 @lru_cache(4)
 def _lower(text: str) -> str:
-    """Lower case and `_` for `-`, each character in its place (a few letters become two otherwise)."""
+    """Return the text in lower case with `_` for `-`; positions stay (some letters would become two)."""
     lowered = text.lower()
     if len(lowered) != len(text):
         lowered = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
@@ -110,7 +110,7 @@ def _lower(text: str) -> str:
 
 
 def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, bool] | None:
-    """Start and end of what is assigned, whether it is quoted, and whether it must look like no word."""
+    """Return start and end of the assigned value, if it is quoted, and if an ordinary word is doubtful as a value."""
     separator = _SEPARATOR.match(text, place)
     doubtful = True
     if separator is not None:
@@ -120,8 +120,8 @@ def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, boo
         at = xml.end()
     elif flag := (_SPACE.match(text, place) if _FLAG.search(text, max(0, begin - 32), begin) else None):
         at, doubtful = flag.end(), False
-    elif said := _IS.match(text, place) or _BEFORE_QUOTE.match(text, place):
-        at = said.end()
+    elif verb := _IS.match(text, place) or _BEFORE_QUOTE.match(text, place):
+        at = verb.end()
     else:
         return None
     quoted = _QUOTED.match(text, at)
@@ -145,34 +145,33 @@ def _value_after(text: str, place: int, begin: int) -> tuple[int, int, bool, boo
 
 
 def _bounded(text: str, begin: int, at: int, element: bool) -> tuple[int, int] | None:
-    """The value at `at` where what is around it says where it ends: in an element, connection string or query."""
+    """Return the value at `at` if it has a delimiter: in an element, a connection string or a query."""
     before = text[begin - 1 : begin]
     if element:
         pattern = _ELEMENT if text[at - 1 : at] == ">" else None
     else:
         assigned = text[at - 1 : at] == "="
         pattern = _FIELD if assigned and before == ";" else _PARAMETER if assigned and before in ("?", "&") else None
-    found = pattern.match(text, at) if pattern is not None and before else None
-    return found.span() if found is not None else None
+    match = pattern.match(text, at) if pattern is not None and before else None
+    return match.span() if match is not None else None
 
 
 Accept = Callable[[str, bool, bool], bool]
-"""Whether a value counts, given whether it is quoted and whether it must look like no word."""
+"""Returns True if a value is a secret; the flags: it is quoted, an ordinary word is doubtful."""
 
 
 def _assigned(words: tuple[str, ...], accept: Accept) -> Finder:
-    """A rule's `find`: what is assigned to one of the words and accepted."""
-
-    cored = _cored(words)
+    """Build a rule's `find`: the values that are assigned to one of the words and accepted."""
+    by_core = _by_core(words)
 
     def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
         lowered = _lower(text)
-        for begin, place in _positions(lowered, cored):
+        for begin, place in _positions(lowered, by_core):
             if _NOT_SECRET_BEFORE.search(lowered, max(0, begin - 16), begin) or _NOT_SECRET_AFTER.match(lowered, place):
                 continue
-            found = _value_after(text, place, begin)
-            if found is not None:
-                start, end, quoted, doubtful = found
+            assigned = _value_after(text, place, begin)
+            if assigned is not None:
+                start, end, quoted, doubtful = assigned
                 value = text[start:end]
                 if not _PLACEHOLDER.fullmatch(value) and accept(value, quoted, doubtful):
                     yield start, end
@@ -180,14 +179,14 @@ def _assigned(words: tuple[str, ...], accept: Accept) -> Finder:
     return find
 
 
-def _password(value: str, quoted: bool, doubtful: bool) -> bool:
+def _is_password(value: str, quoted: bool, doubtful: bool) -> bool:
     plain = value.isalpha() or _DOTTED.fullmatch(value) or _WORD.fullmatch(value)
     if quoted:
         return len(value) >= 4 and not (" " in value and (_PROSE.search(value) or value.count(" ") > 7))
     return not (plain and doubtful)
 
 
-def _key(value: str, quoted: bool, doubtful: bool) -> bool:
+def _is_key(value: str, quoted: bool, doubtful: bool) -> bool:
     if " " in value or len(value) < 8 or _DOTTED.fullmatch(value) or _WORD.fullmatch(value) or value.isdigit():
         return False
     if value.startswith(("http://", "https://", "arn:", "projects/")) or _PATH.fullmatch(value):
@@ -196,7 +195,7 @@ def _key(value: str, quoted: bool, doubtful: bool) -> bool:
     return mixed or (len(value) >= 16 and entropy(value) > 3.3 and not value.islower())
 
 
-def _drawn(value: str, quoted: bool, doubtful: bool) -> bool:
+def _is_random(value: str, quoted: bool, doubtful: bool) -> bool:
     if (
         not _RANDOM.fullmatch(value)
         or _UUID.fullmatch(value)
@@ -246,8 +245,8 @@ def _authorization(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 def _bearer(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
     for match in _BEARER.finditer(text, low, high):
-        told = _HEADER.search(text, max(0, match.start() - 24), match.start()) is not None
-        if told or any(map(str.isdigit, match["value"])) or not match["value"].islower():
+        in_header = _HEADER.search(text, max(0, match.start() - 24), match.start()) is not None
+        if in_header or any(map(str.isdigit, match["value"])) or not match["value"].islower():
             yield match.span("value")
 
 
@@ -257,21 +256,21 @@ def _shell(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 
 def _words_rule(name: str, rank: int, words: tuple[str, ...], accept: Accept, quoted: str, bare: str) -> Rule:
-    """The rule for what is assigned to one of the words; all values that are accepted begin as `quoted` or `bare`."""
-    told = "|".join(words).replace("_", "[_-]")
-    # As `_value_after` reads: an assignment or an element, what is said, a flag.
+    """Build the rule for values that are assigned to one of the words; they begin as `quoted` or `bare`."""
+    keyword = "|".join(words).replace("_", "[_-]")
+    # As `_value_after` reads: an assignment or an element, a verb, a flag.
     signs = r"\\*[\"'`]\]?\s{0,4}[=:,][=>]?|\]?\)?\s{0,4}[=:](?:\s?str(?:ing)?\s?=|[=>]?)|>"
-    assigned = rf"(?:{told})(?:[\w.-]*(?:{signs})|\s+(?:is|was|ist|est|es)\s*:?)\s*|--[\w-]*(?:{told})[\w-]*\s+"
-    hint = rf"(?:{assigned})(?:[rbf]?[\"'`]{quoted}|{bare})|(?:{told})s?\s+[\"'`]{quoted}"
-    return Rule(name, rank, _assigned(words, accept), relaxed(hint, re.IGNORECASE), told_by="words", quotes=True)
+    assigned = rf"(?:{keyword})(?:[\w.-]*(?:{signs})|\s+(?:is|was|ist|est|es)\s*:?)\s*|--[\w-]*(?:{keyword})[\w-]*\s+"
+    hint = rf"(?:{assigned})(?:[rbf]?[\"'`]{quoted}|{bare})|(?:{keyword})s?\s+[\"'`]{quoted}"
+    return Rule(name, rank, _assigned(words, accept), relax(hint, re.IGNORECASE), kind="words", reads_quotes=True)
 
 
 ASSIGNMENTS = (
-    Rule("connection_string", 5, _url, relaxed(_URL.pattern, re.IGNORECASE)),
-    Rule("authorization", 14, _authorization, relaxed(_AUTHORIZATION.pattern, re.IGNORECASE)),
-    Rule("bearer", 15, _bearer, relaxed(_BEARER.pattern, re.IGNORECASE)),
-    Rule("password", 18, _shell, relaxed(_SHELL.pattern)),
-    _words_rule("password", 20, _STRONG, _password, "", r"[^\s<>]{4}"),
-    _words_rule("secret", 21, _MEDIUM, _key, r"[^ \n]{8}", r"\S{8}"),
-    _words_rule("secret", 22, _WEAK, _drawn, _DRAWN, _DRAWN),
+    Rule("connection_string", 5, _url, relax(_URL.pattern, re.IGNORECASE)),
+    Rule("authorization", 14, _authorization, relax(_AUTHORIZATION.pattern, re.IGNORECASE)),
+    Rule("bearer", 15, _bearer, relax(_BEARER.pattern, re.IGNORECASE)),
+    Rule("password", 18, _shell, relax(_SHELL.pattern)),
+    _words_rule("password", 20, _STRONG, _is_password, "", r"[^\s<>]{4}"),
+    _words_rule("secret", 21, _MEDIUM, _is_key, r"[^ \n]{8}", r"\S{8}"),
+    _words_rule("secret", 22, _WEAK, _is_random, _DRAWN, _DRAWN),
 )

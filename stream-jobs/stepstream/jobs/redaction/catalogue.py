@@ -1,4 +1,4 @@
-"""All rules of the inline tier, and what is known about them."""
+"""List all rules of the inline tier, and select those that a policy enables."""
 
 from stepstream.jobs.redaction.api_keys import TOKENS
 from stepstream.jobs.redaction.assignments import ASSIGNMENTS
@@ -10,24 +10,24 @@ from stepstream.jobs.redaction.rule import Rule
 
 _GENERAL = (*TOKENS, *ASSIGNMENTS, *NUMBERS, *PERSONAL, *NAMES)
 RULES = frozenset({rule.name for rule in _GENERAL} | {kind.name for kind in IDS})
-"""Names that a policy may switch."""
+"""Names of rules that a policy can enable or disable."""
 ID_RULES = frozenset({rule.name for rule in TOKENS} | {"email", "card", "iban"})
-"""Rules that are told by the form of the value alone, so that they may look at ids: none takes a UUID for a secret."""
+"""Rules that recognise a value by its form alone. They are safe for ids: none matches a UUID."""
 REGIONS = frozenset(kind.region for kind in IDS)
-"""Countries whose national ids are known."""
+"""Countries with rules for national ids."""
 
 
 def inline_rules(options: RedactionOptions) -> tuple[Rule, ...]:
-    """The rules that the options ask for."""
-    wanted = RULES - OPTIONAL_RULES | options.on
+    """Return the rules that the options enable."""
+    enabled = RULES - OPTIONAL_RULES | options.on
     if options.names:
-        wanted |= {"name"}
-    wanted -= options.off
-    general = [rule for rule in _GENERAL if rule.name in wanted]
+        enabled |= {"name"}
+    enabled -= options.off
+    general = [rule for rule in _GENERAL if rule.name in enabled]
     national = [
         rule
         for kind in IDS
-        if kind.name in wanted and (options.regions is None or kind.region in options.regions)
+        if kind.name in enabled and (options.regions is None or kind.region in options.regions)
         for rule in kind.rules()
     ]
     return (*general, *national)

@@ -1,4 +1,4 @@
-"""Check digits of cards, accounts and national ids. Each takes digits (or upper-case letters) without separators."""
+"""Verify check digits of cards, accounts and national ids, given as digits and upper-case letters, no separators."""
 
 from math import log2
 
@@ -15,14 +15,14 @@ _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def luhn(number: str) -> bool:
-    """Whether the digits of a number pass the check of ISO/IEC 7812 (payment cards)."""
+    """Return True if the digits of a number pass the check of ISO/IEC 7812 (payment cards)."""
     digits = [int(character) for character in number if character.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0 and any(digits)
 
 
 def mod97(account: str) -> bool:
-    """Whether an IBAN passes ISO 7064's check over its letters and digits."""
+    """Return True if an IBAN passes the check of ISO 7064 over its letters and digits."""
     return int("".join(str(int(character, 36)) for character in account[4:] + account[:4])) % 97 == 1
 
 
@@ -44,12 +44,12 @@ def verhoeff(digits: str) -> bool:
 
 
 def weighted(digits: str, weights: tuple[int, ...], modulus: int) -> int:
-    """The weighted sum of the first digits, modulo."""
+    """Return the weighted sum of the first digits modulo `modulus`."""
     return sum(int(digit) * weight for digit, weight in zip(digits, weights, strict=False)) % modulus
 
 
 def german_tax_id(digits: str) -> bool:
-    """Steuer-ID: of its first ten digits exactly one comes twice or three times."""
+    """Steuer-ID: of its first ten digits, exactly one occurs two or three times."""
     repeats = [digits[:10].count(digit) for digit in set(digits[:10])]
     repeated = [times for times in repeats if times > 1]
     return digits[0] != "0" and len(repeated) == 1 and repeated[0] <= 3 and mod11_10(digits)
@@ -68,7 +68,7 @@ def spanish_id(number: str) -> bool:
 
 
 def italian_code(number: str) -> bool:
-    """Codice fiscale: its last letter checks the fifteen before."""
+    """Codice fiscale: the last letter checks the fifteen characters before it."""
     total = 0
     for place, character in enumerate(number[:15]):
         value = int(character, 36) - 10 if character.isalpha() else int(character)
@@ -91,7 +91,7 @@ def brazilian_cpf(digits: str) -> bool:
 
 
 def belgian_number(digits: str) -> bool:
-    """Rijksregisternummer: 97 less the remainder; people born from 2000 on count with a 2 before."""
+    """Rijksregisternummer: 97 minus the remainder; for births from 2000 on with a 2 in front."""
     return any(97 - int(prefix + digits[:9]) % 97 == int(digits[9:]) for prefix in ("", "2"))
 
 
@@ -141,12 +141,12 @@ def australian_tfn(digits: str) -> bool:
 
 
 def is_day(month_day: str) -> bool:
-    """Whether MMDD is a day of some year."""
+    """Return True if MMDD is a day of some year."""
     month, day = int(month_day[:2]), int(month_day[2:])
     return 1 <= month <= 12 and 1 <= day <= _MONTH_DAYS[month - 1]
 
 
 def entropy(text: str) -> float:
-    """Shannon's entropy of its characters, in bits a character."""
+    """Return the Shannon entropy of a text's characters, in bits per character."""
     size = len(text)
     return -sum(count / size * log2(count / size) for count in map(text.count, set(text)))

@@ -1,14 +1,14 @@
-"""Rules for addresses: e-mail, IP, MAC.
+"""Find addresses (e-mail, IP, MAC), and names of people after words that announce them.
 
-Names of people where the context tells them. Names elsewhere are for the sampled job `inspect`.
+The sampled job `inspect` searches for all other names.
 """
 
 import ipaddress
 import re
 from collections.abc import Iterator
 
-from stepstream.jobs.redaction.re2_patterns import longest, relaxed
-from stepstream.jobs.redaction.rule import Rule, context_before, pattern_rule
+from stepstream.jobs.redaction.re2_patterns import max_length, relax
+from stepstream.jobs.redaction.rule import Rule, has_context_before, pattern_rule
 
 _LOCAL_REVERSED = re.compile(r"[\w.%+'/=-]{1,64}")
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w-])")
@@ -23,7 +23,7 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _IPV6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:]{0,4}:)[0-9A-Fa-f:]{3,39}(?:\.\d{1,3}){0,3}(?![\w:])")
-# It has eight groups, or two colons for those left out, or six and an address of four numbers.
+# Eight groups, or two colons for the omitted ones, or six groups and an IPv4 address.
 _IPV6_SHAPE = r"(?<![\w:.])(?:(?:[0-9A-Fa-f]{1,4}:){6}|[0-9A-Fa-f:]{0,38}::[0-9A-Fa-f]|[0-9A-Fa-f][0-9A-Fa-f:]{0,38}::)"
 _MAC = r"(?<![\w:-])[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])"
 
@@ -43,9 +43,9 @@ def _email(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 def _ipv4(text: str, start: int, end: int) -> bool:
     value = text[start:end]
-    if value.startswith(("0.", "127.", "255.255.")):  # says nothing about anybody
+    if value.startswith(("0.", "127.", "255.255.")):  # identifies nobody
         return False
-    return not context_before(text, start, _VERSION, 24)
+    return not has_context_before(text, start, _VERSION, 24)
 
 
 def _ipv6(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
@@ -68,16 +68,16 @@ def _ipv6(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 
 PERSONAL = (
-    Rule("email", 50, _email, relaxed(rf"{_LOCAL_REVERSED.pattern}@{_DOMAIN.pattern}")),
+    Rule("email", 50, _email, relax(rf"{_LOCAL_REVERSED.pattern}@{_DOMAIN.pattern}")),
     pattern_rule("ip", 55, _IPV4, _ipv4, "digits"),
-    Rule("ip", 55, _ipv6, relaxed(_IPV6_SHAPE), longest(_IPV6.pattern), "digits"),
-    pattern_rule("mac", 56, _MAC, told_by="digits"),
+    Rule("ip", 55, _ipv6, relax(_IPV6_SHAPE), max_length(_IPV6.pattern), "digits"),
+    pattern_rule("mac", 56, _MAC, kind="digits"),
 )
 
 
 _WORD = r"[^\W\d_a-z][^\W\d_]*(?:['’-][^\W\d_]+)?"
 _NAME = rf"{_WORD}(?:\s(?:(?:van|von|de|der|den|da|di|del|la|le|bin|al|y|dos)\s){{0,2}}{_WORD}){{0,3}}"
-_SAID = (
+_ANNOUNCED = (
     rf"(?:(?i:my name is|my name's|name:|i am called|this is|ich hei(?:ß|ss)e|mein name ist|je m'appelle|me llamo"
     rf"|mi nombre es|dear|hi|hello|regards,|cheers,|sincerely,|signed,|caller:|customer:|patient:|contact:)\s{{1,3}}"
     rf"|\b(?:Mr|Mrs|Ms|Miss|Dr|Prof|Herr|Frau|Señora?|Mme)\.?\s)(?P<value>{_NAME})"
@@ -94,18 +94,18 @@ _NOBODY = frozenset({
 })  # fmt: skip
 
 
-def _somebody(text: str, start: int, end: int) -> bool:
+def _is_person(text: str, start: int, end: int) -> bool:
     return text[start:end].split()[0].lower() not in _NOBODY
 
 
 def _keyed(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
     for match in _KEYED.finditer(text, low, high):
-        # A tool or a file has a `name` too: a person's has two words.
+        # Tools and files have a `name` too; a person's has two words.
         if match["sure"] or " " in match["value"]:
             yield match.span("value")
 
 
 NAMES = (
-    pattern_rule("name", 70, _SAID, _somebody, "words"),
-    Rule("name", 70, _keyed, relaxed(_KEYED.pattern), told_by="words"),
+    pattern_rule("name", 70, _ANNOUNCED, _is_person, "words"),
+    Rule("name", 70, _keyed, relax(_KEYED.pattern), kind="words"),
 )

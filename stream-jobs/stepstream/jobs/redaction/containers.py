@@ -1,4 +1,4 @@
-"""Text inside text: base64 and hexadecimal pieces that decode to something readable."""
+"""Find base64 and hexadecimal pieces of a text that decode to readable text."""
 
 import base64
 import binascii
@@ -6,19 +6,19 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from stepstream.jobs.redaction.re2_patterns import spans
+from stepstream.jobs.redaction.re2_patterns import find_spans
 
 _SHORTEST = 16
 _SIGN, _DIGIT = "[A-Za-z0-9+/_-]", "[0-9A-Fa-f]"
-# Four signs of base64 of which the first two bytes are ASCII text: the highest bit of each is 0.
+# Four base64 characters whose first two bytes are ASCII: the highest bit of each is 0.
 _TEXTUAL = rf"[CDI-Za-f][AC-HQS-Xgi-nwyz0-3]{_SIGN}{_SIGN}"
-# A run of which something reads as text, counted from where it begins: words, paths and UUIDs hardly ever are such.
+# A run in which some part decodes to ASCII, aligned from its begin. Words, paths and UUIDs rarely match.
 _RUN = (
     rf"(?:^|[^A-Za-z0-9+/_-])(?:(?:{_SIGN}{{4}})*(?:{_TEXTUAL}){{2}}"
     rf"|(?:{_DIGIT}{{2}})*(?:[2-7]{_DIGIT}|0[9AaDd]){{2}}){_SIGN}*"
 )
 _NO_SIGN = re.compile(r"[^A-Za-z0-9+/_-]")
-# Lines of one length (MIME, PEM without its frame) are one piece, the last line shorter.
+# Lines of equal length (MIME, PEM without its frame) are one piece; the last line may be shorter.
 _LINE = 60
 _NEXT_LINE = re.compile(r"\r?\n([A-Za-z0-9+/_-]{1,76}={0,2})(?![A-Za-z0-9+/_-])")
 _HEX = re.compile(r"(?:[0-9a-f]{2}){8,}|(?:[0-9A-F]{2}){8,}")
@@ -30,7 +30,7 @@ _MIN_LETTERS = 4
 
 
 class Container(NamedTuple):
-    """A piece and what it holds; `wrap` encodes other content the same way."""
+    """An encoded piece and its decoded content; `wrap` encodes other content the same way."""
 
     start: int
     end: int
@@ -38,10 +38,10 @@ class Container(NamedTuple):
     wrap: Callable[[str], str]
 
 
-def containers(text: str) -> Iterator[Container]:
-    """The pieces that hold readable text."""
+def find_containers(text: str) -> Iterator[Container]:
+    """Yield the pieces with readable content."""
     done = 0
-    for start, end in spans(_RUN, text):
+    for start, end in find_spans(_RUN, text):
         if _NO_SIGN.match(text, start):
             start += 1
         end += 2 if text.startswith("==", end) else text.startswith("=", end)
@@ -59,7 +59,7 @@ def containers(text: str) -> Iterator[Container]:
 
 
 def _lines(text: str, end: int, size: int) -> int | None:
-    """The end of the lines that follow a line of this size; null where none does."""
+    """Return the end of the lines that continue a line of this size; None if there are none."""
     begin = end
     while (line := _NEXT_LINE.match(text, end)) and len(line.group(1)) <= size:
         end = line.end()
@@ -73,14 +73,14 @@ def _from_base64(piece: str) -> str | None:
     plain = joined.rstrip("=").encode().translate(_URL_SAFE)
     if len(plain) % 4 == 1:
         return None
-    # Most pieces are words, ids and pictures: their beginning tells.
+    # Most pieces are words, ids and pictures: decode the beginning first.
     if _readable(binascii.a2b_base64(plain[: min(len(plain) // 4 * 4, _PROBE)])) is None:
         return None
     return _readable(binascii.a2b_base64(plain + b"=" * (-len(plain) % 4)))
 
 
 def _readable(data: bytes) -> str | None:
-    """The text of bytes that are UTF-8 and nearly all printable; a character cut off at the end is allowed."""
+    """Decode bytes that are UTF-8 and nearly all printable (None: they are not); the last character may be cut off."""
     if len(data.translate(None, _READABLE)) * 4 > len(data):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The slower tiers: pattern recognisers of Presidio, plugins of detect-secrets. Imported only where asked for."""
+"""Wrap the recognisers of Presidio and the plugins of detect-secrets as rules. Both are imported only if enabled."""
 
 import importlib
 import importlib.util
@@ -12,8 +12,8 @@ from stepstream.jobs.redaction.rule import Finder, Rule
 _PACKAGES = {"presidio": "presidio_analyzer", "detect_secrets": "detect_secrets"}
 _RANK = 80
 _THRESHOLD = 0.4
-# Left out: telephone numbers cost many times all others together, and ours finds them; e-mail addresses and sites
-# fetch a list from the network; dates and licence numbers of plain digits are no personal data by themselves.
+# Omitted: phone numbers (many times slower than all others together; the inline rule finds them), e-mail addresses and
+# sites (they download a list), dates and licence numbers of plain digits (no personal data by themselves).
 _RECOGNISERS = (
     "CreditCardRecognizer", "CryptoRecognizer", "IbanRecognizer", "IpRecognizer",
     "UsSsnRecognizer", "UsItinRecognizer", "UkNinoRecognizer", "NhsRecognizer", "EsNifRecognizer", "EsNieRecognizer",
@@ -28,15 +28,15 @@ _PLUGINS = (
 
 
 def check_installed(tiers: frozenset[str]) -> None:
-    """Raises RedactionError where a tier's package is missing: better no policy than one that is not kept."""
+    """Raise RedactionError if the package of a tier is missing: records then wait instead of passing unredacted."""
     for tier, package in _PACKAGES.items():
         if tier in tiers and importlib.util.find_spec(package) is None:
-            raise RedactionError(f"redaction.tiers asks for {tier}, whose package is not installed: install "
-                                 "stepstream[detectors], or take it out of the policy")  # fmt: skip
+            raise RedactionError(f"redaction.tiers names {tier}, but its package is not installed: install "
+                                 "stepstream[detectors], or remove it from the policy")  # fmt: skip
 
 
 def tier_rules(tiers: frozenset[str]) -> tuple[Rule, ...]:
-    """The rules of the slower tiers. Raises RedactionError as `check_installed` does."""
+    """Return the rules of the slower tiers. Raises RedactionError as `check_installed` does."""
     check_installed(tiers)
     return (*(_presidio() if "presidio" in tiers else ()), *(_detect_secrets() if "detect_secrets" in tiers else ()))
 
@@ -53,7 +53,7 @@ def _presidio() -> Iterator[Rule]:
 def _by_recogniser(recogniser: Any, entity: str) -> Finder:
     def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
         for result in recogniser.analyze(text, [entity]):
-            # Below, it is a form that only words around it would confirm, and that asks for a model of the language.
+            # A lower score needs confirming words around it, and so a language model.
             if result.score >= _THRESHOLD:
                 yield result.start, result.end
 

@@ -1,10 +1,9 @@
-"""Which fields of a record are redacted, and how.
+"""Redact the fields of a record.
 
-Texts, with every rule: what messages say, think and call, what tools are on offer and what they answered, errors, why a
-response ended, comments, demonstrations. Ids, with the rules that know a value by its form (`ID_RULES`), since the
-others would take a long id for a secret and reward specifications, groups and tasks are found by them: a pseudonym is
-the same each time, so that records still meet. `trajectory_id` and its parent are the records' keys, `tenant` and
-`user` are who may ask for erasure: they stay.
+All rules search texts: contents, reasoning, tool calls and results, tool definitions, errors, finish reasons, comments,
+demonstrations. Only `ID_RULES` search ids, because other rules match long ids as secrets; pseudonyms are stable, so
+redacted ids still join groups, tasks and reward specifications. `trajectory_id` and its parent (record keys), `tenant`
+and `user` (needed for erasure) stay.
 """
 
 from bisect import bisect_right
@@ -22,53 +21,57 @@ _ids_of_step, _ids_of_feedback = itemgetter(*_STEP_IDS), itemgetter(*_FEEDBACK_I
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 Ids = tuple[str | None, ...]
-"""Ids of one record; None: it has none of that kind."""
+"""Ids of one record; None: the id is not set."""
 
 
-class Redacts(Protocol):
-    """What `Redactor` does."""
+class TextRedactor(Protocol):
+    """The methods of `Redactor` that redact fields."""
 
     def redact(self, text: str, found: "Counter[str]") -> str:
-        """The text without what must not be kept."""
+        """Return the redacted text; add the redactions to `found`."""
         ...
 
     def suspects(self, texts: Sequence[str]) -> set[int]:
-        """Which of the texts `redact` may change."""
+        """Return the indices of the texts that `redact` may change."""
         ...
 
     def redact_id(self, text: str, found: "Counter[str]") -> str:
-        """The id without what must not be kept and is known by its form."""
+        """Return the redacted id; only `ID_RULES` apply."""
         ...
 
     def redact_ids(self, texts: Ids, found: "Counter[str]") -> Ids:
-        """As `redact_id`, for ids that come together again and again; the same tuple where nothing was found."""
+        """Redact a tuple of ids that recurs; return the same tuple if nothing is found."""
         ...
 
     def redact_word(self, text: str, found: "Counter[str]") -> str:
-        """As `redact`, quicker for a short text that comes again and again."""
+        """As `redact`, with a cache for short texts that recur."""
         ...
 
 
-def redact_messages(messages: Sequence[Message], redactor: Redacts, founds: "Sequence[Counter[str]]") -> list[Message]:
-    """The messages with all their texts redacted, the same objects where nothing was found; each has its own counts."""
+def redact_messages(
+    messages: Sequence[Message], redactor: TextRedactor, counts: "Sequence[Counter[str]]"
+) -> list[Message]:
+    """Return the messages redacted, the same objects where nothing is found; `counts` has a counter for each."""
     texts: list[str] = []
     begins: list[int] = []
     for message in messages:
         begins.append(len(texts))
         texts += texts_of(message)
     suspects = redactor.suspects(texts)
-    strange = {place for place, message in enumerate(messages) if message["role"] not in _ROLES}
-    if not suspects and not strange:
+    unknown_roles = {index for index, message in enumerate(messages) if message["role"] not in _ROLES}
+    if not suspects and not unknown_roles:
         return list(messages)
-    dirty = strange.union(bisect_right(begins, at) - 1 for at in suspects)
+    changed = unknown_roles.union(bisect_right(begins, at) - 1 for at in suspects)
     return [
-        _redact_message(message, texts, begins[place], suspects, redactor, founds[place]) if place in dirty else message
-        for place, message in enumerate(messages)
+        _redact_message(message, texts, begins[index], suspects, redactor, counts[index])
+        if index in changed
+        else message
+        for index, message in enumerate(messages)
     ]
 
 
 def texts_of(message: Message) -> list[str]:
-    """All texts of a message, as `_redact_message` counts on them; empty where there is none."""
+    """Return all texts of a message in the order that `_redact_message` expects; empty for unset fields."""
     texts = [message["content"], message["name"] or "", message["reasoning"] or "", message["tool_call_id"] or ""]
     for call in message["tool_calls"]:
         texts += (call["call_id"], call["name"], call["arguments"], call["result"] or "", call["error"] or "")
@@ -80,10 +83,10 @@ def _redact_message(
     texts: Sequence[str],
     begin: int,
     suspects: set[int],
-    redactor: Redacts,
+    redactor: TextRedactor,
     found: "Counter[str]",
 ) -> Message:
-    """The message whose texts begin at `begin`, the suspects among them redacted."""
+    """Return the message whose texts begin at index `begin`, with the suspects redacted."""
 
     def clean(offset: int, *, is_id: bool = False) -> str:
         text = texts[begin + offset]
@@ -112,15 +115,15 @@ def _redact_message(
     return result
 
 
-def redact_tools(step: Step, redactor: Redacts, found: "Counter[str]") -> None:
-    """Redacts, in place, the definitions of the tools on offer: they are part of the prompt."""
+def redact_tools(step: Step, redactor: TextRedactor, found: "Counter[str]") -> None:
+    """Redact the tool definitions in place; they are part of the prompt."""
     text = step["tool_definitions"]
     if text and redactor.suspects([text]):
         step["tool_definitions"] = redactor.redact(text, found)
 
 
-def redact_step_fields(step: Step, redactor: Redacts, found: "Counter[str]") -> None:
-    """Redacts what a step says beside its messages, in place; of these fields no token tells."""
+def redact_step_fields(step: Step, redactor: TextRedactor, found: "Counter[str]") -> None:
+    """Redact the fields of a step that its tokens do not contain, in place."""
     model = step["model"]
     _redact_ids(step, _STEP_IDS, _ids_of_step(step), redactor, found)
     step["finish_reason"] = redactor.redact_word(step["finish_reason"], found)
@@ -131,22 +134,22 @@ def redact_step_fields(step: Step, redactor: Redacts, found: "Counter[str]") -> 
             step["policy_spans"][place] = {**span, "model": clean}
 
 
-def redact_feedback_ids(feedback: Feedback, redactor: Redacts, found: "Counter[str]") -> None:
-    """Redacts the ids of feedback in place."""
+def redact_feedback_ids(feedback: Feedback, redactor: TextRedactor, found: "Counter[str]") -> None:
+    """Redact the ids of feedback in place."""
     _redact_ids(feedback, _FEEDBACK_IDS, _ids_of_feedback(feedback), redactor, found)
 
 
 def _redact_ids(
-    record: Step | Feedback, names: Sequence[str], told: Ids, redactor: Redacts, found: "Counter[str]"
+    record: Step | Feedback, names: Sequence[str], ids: Ids, redactor: TextRedactor, found: "Counter[str]"
 ) -> None:
-    clean = redactor.redact_ids(told, found)
-    if clean is not told:
+    clean = redactor.redact_ids(ids, found)
+    if clean is not ids:
         fields: Any = record
         fields.update(zip(names, clean, strict=True))
 
 
-def redact_feedback(feedback: Feedback, redactor: Redacts, found: "Counter[str]") -> None:
-    """Redacts the texts of feedback in place."""
+def redact_feedback(feedback: Feedback, redactor: TextRedactor, found: "Counter[str]") -> None:
+    """Redact the texts of feedback in place."""
     fields: Any = feedback
     for field in _FEEDBACK_TEXTS:
         text = fields[field]

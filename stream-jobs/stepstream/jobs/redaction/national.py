@@ -1,4 +1,4 @@
-"""Rules for national ids: format, check digit, and for those that other numbers could be, words that tell them."""
+"""Find national ids by format, check digit and, for ambiguous formats, a word before them."""
 
 import re
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from unicodedata import decimal
 
 from stepstream.jobs.redaction import checks
-from stepstream.jobs.redaction.re2_patterns import relaxed
-from stepstream.jobs.redaction.rule import Rule, by_pattern, context_before, pattern_rule
+from stepstream.jobs.redaction.re2_patterns import relax
+from stepstream.jobs.redaction.rule import Rule, by_pattern, has_context_before, pattern_rule
 
 _RANK = 45
 _PLAIN = re.compile(r"[^A-Za-z0-9]+")
@@ -16,16 +16,17 @@ _BEFORE, _AFTER = r"(?<![A-Za-z0-9])(?<!\d[.-])", r"(?![A-Za-z0-9]|[.-]\d)"
 
 @dataclass(frozen=True)
 class NationalId:
-    """How a country writes an id."""
+    """The formats of a national id."""
 
     name: str
     formatted: str
-    """As its separators tell it apart from other numbers."""
+    """Pattern with separators that distinguish it from other numbers; empty: there is none."""
     check: Callable[[str], bool] | None = None
-    """Of its letters and digits, upper case."""
+    """Verifies its letters (upper case) and digits; None: no check digit."""
     bare: str = ""
-    """Without separators (or with any): counts only after one of `words`."""
+    """Pattern without separators (or with any); matches only after one of `words`."""
     words: str = ""
+    """Pattern of the words that announce the id."""
 
     @property
     def region(self) -> str:
@@ -33,16 +34,16 @@ class NationalId:
         return self.name[:2]
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules of the two ways to write it."""
-        made = []
+        """Return a rule for each of the two formats."""
+        rules = []
         if self.formatted:
-            made.append(pattern_rule(self.name, _RANK, _framed(self.formatted), self._check(None), "digits"))
+            rules.append(pattern_rule(self.name, _RANK, _framed(self.formatted), self._check(None), "digits"))
         if self.bare:
             bare = _framed(self.bare)
             find = by_pattern(bare, self._check(re.compile(self.words, re.IGNORECASE)))
-            hint = relaxed(rf"(?i:{self.words})[\s\S]*{bare}")
-            made.append(Rule(self.name, _RANK, find, hint, told_by="words"))
-        return tuple(made)
+            hint = relax(rf"(?i:{self.words})[\s\S]*{bare}")
+            rules.append(Rule(self.name, _RANK, find, hint, kind="words"))
+        return tuple(rules)
 
     def _check(self, words: "re.Pattern[str] | None") -> Callable[[str, int, int], bool]:
         check = self.check
@@ -50,13 +51,13 @@ class NationalId:
         def passes(text: str, start: int, end: int) -> bool:
             if check is not None and not check(_plain(text[start:end])):
                 return False
-            return words is None or context_before(text, start, words)
+            return words is None or has_context_before(text, start, words)
 
         return passes
 
 
 def _plain(written: str) -> str:
-    """The letters, in capitals, and digits of an id, which may be written in any script's digits."""
+    """Return the letters (upper case) and the digits of an id; digits of any script become ASCII."""
     if not written.isascii():
         written = "".join(str(decimal(character, character)) for character in written)
     return _PLAIN.sub("", written).upper()

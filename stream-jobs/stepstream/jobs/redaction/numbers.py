@@ -1,13 +1,13 @@
-"""Rules for numbers that many countries share: payment cards, bank accounts, telephones."""
+"""Find numbers of international formats: payment cards, bank accounts, telephones."""
 
 import re
 from collections.abc import Iterator
 
 from stepstream.jobs.redaction.checks import luhn, mod97
-from stepstream.jobs.redaction.re2_patterns import longest, relaxed
-from stepstream.jobs.redaction.rule import Finder, Rule, context_before, pattern_rule
+from stepstream.jobs.redaction.re2_patterns import max_length, relax
+from stepstream.jobs.redaction.rule import Finder, Rule, has_context_before, pattern_rule
 
-# Digits of the networks' ranges (ISO/IEC 7812), each with the lengths and groups that they print.
+# The networks' number ranges (ISO/IEC 7812) with their lengths and printed groups.
 _SEP = r"[ .-]?"
 _CARD = (
     r"(?<![A-Za-z0-9])(?<!\d\.)(?:"
@@ -44,8 +44,8 @@ _PHONE = re.compile(
     r"|07\d{3} ?\d{6}|06[ -]\d{8}"
     r")(?:(?: ?(?:x|ext\.?) ?)\d{1,5})?(?![\w%]|[.:/-]\d)"
 )
-# Told to be a telephone number, any grouping will do.
-_PHONE_TOLD = re.compile(
+# After a word that announces a phone number, any grouping matches.
+_PHONE_AFTER_WORD = re.compile(
     r"(?<![A-Za-z])(?:dial|ring|phones?|tele(?:ph|f)\w{0,8}|tel|t[ée]l(?:[ée]phone)?|mobile?|m[óo]vil"
     r"|cell(?:ular)?|celular|handy|call(?: me)?"
     r"|fax|whatsapp|sms|text(?: me)?|msisdn|hotline|rufnummer|portable|gsm|contact[ _-]?n(?=umber|o\b|r\b))"
@@ -63,7 +63,7 @@ _DATE = re.compile(r"(?:19|20)\d\d[-/. ](?:0\d|1[0-2])|\d\d?[./-]\d\d?[./-](?:19
 
 
 def _iban(flags: int) -> Finder:
-    """A rule's `find`, for account numbers in capitals, or also in others."""
+    """Build a rule's `find` for account numbers in capitals; with IGNORECASE also in lower case."""
     written = re.compile(_IBAN, flags)
 
     def find(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
@@ -100,12 +100,12 @@ def _phone(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
                 start += 1
         if not 8 <= count <= 17 or _DATE.match(value):
             continue
-        if value[0] == "+" or not context_before(text, start, _NO_PHONE, 16):
+        if value[0] == "+" or not has_context_before(text, start, _NO_PHONE, 16):
             yield start, end
 
 
-def _phone_told(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
-    for match in _PHONE_TOLD.finditer(text, low, high):
+def _phone_after_word(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    for match in _PHONE_AFTER_WORD.finditer(text, low, high):
         value = _EXTENSION.sub("", match.group(1))
         if 7 <= sum(character.isdigit() for character in value) <= 15 and not _DATE.match(value):
             yield match.span(1)
@@ -113,9 +113,16 @@ def _phone_told(text: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 NUMBERS = (
     pattern_rule("card", 40, _CARD, _card, "digits"),
-    Rule("iban", 35, _iban(0), relaxed(_IBAN), told_by="digits"),
-    # In lower case only where it is told.
-    Rule("iban", 35, _iban(re.IGNORECASE), relaxed("iban", re.IGNORECASE), told_by="words"),
-    Rule("phone", 60, _phone, relaxed(_PHONE.pattern), longest(_PHONE.pattern), "digits"),
-    Rule("phone", 60, _phone_told, relaxed(_PHONE_TOLD.pattern, re.IGNORECASE), longest(_PHONE_TOLD.pattern), "words"),
+    Rule("iban", 35, _iban(0), relax(_IBAN), kind="digits"),
+    # In lower case only if the text contains "iban".
+    Rule("iban", 35, _iban(re.IGNORECASE), relax("iban", re.IGNORECASE), kind="words"),
+    Rule("phone", 60, _phone, relax(_PHONE.pattern), max_length(_PHONE.pattern), "digits"),
+    Rule(
+        "phone",
+        60,
+        _phone_after_word,
+        relax(_PHONE_AFTER_WORD.pattern, re.IGNORECASE),
+        max_length(_PHONE_AFTER_WORD.pattern),
+        "words",
+    ),
 )

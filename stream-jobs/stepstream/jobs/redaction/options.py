@@ -1,4 +1,4 @@
-"""What a tenant's policy says about redaction: the table `[redaction]` of its policy file."""
+"""Hold the options of redaction: the values of the `[redaction]` table of a policy file."""
 
 from dataclasses import dataclass
 
@@ -7,24 +7,24 @@ OPTIONAL_RULES = frozenset({"mac", "name"})
 
 
 class RedactionError(ValueError):
-    """The table cannot be applied; the message says which entry, and what to do."""
+    """The table cannot be applied; the message names the entry and the remedy."""
 
 
 @dataclass(frozen=True)
 class RedactionOptions:
-    """What is looked for, and how thoroughly. Hashable, so that one redactor serves all tenants with the same."""
+    """The rules to apply. Hashable: tenants with equal options share the compiled rules."""
 
     tiers: frozenset[str] = frozenset({"inline"})
-    """`inline`: the rules of this package. `presidio`, `detect_secrets`: their rules besides, many times slower."""
+    """`inline`: the rules of this package. `presidio`, `detect_secrets`: their rules too, many times slower."""
     names: bool = False
-    """Whether names of people are replaced where the context tells them (`My name is …`, `"first_name": …`)."""
+    """True: replace names of people after words that announce them (`My name is …`, `"first_name": …`)."""
     off: frozenset[str] = frozenset()
-    """Rules that are switched off."""
+    """Disabled rules."""
     on: frozenset[str] = frozenset()
-    """Rules that are switched on which by default are not: `mac`."""
+    """Enabled rules that are off by default: `mac`."""
     regions: frozenset[str] | None = None
-    """Countries (ISO 3166, lower case) whose national ids are looked for; null: all that are known."""
+    """Countries (ISO 3166, lower case) of the national ids to replace; None: all known ones."""
     allow: tuple[str, ...] = ()
-    """Regular expressions; a value that one of them matches as a whole stays."""
+    """Regular expressions; a value that one of them fully matches is not replaced."""
     custom: tuple[tuple[str, str], ...] = ()
-    """Rules of the tenant's own: name and regular expression; of a group named `value`, else all, is replaced."""
+    """The tenant's own rules: name and regular expression. Only the group `value` is replaced if there is one."""

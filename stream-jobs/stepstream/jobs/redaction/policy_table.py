@@ -1,23 +1,21 @@
-"""Parse the `redaction` table of a policy."""
+"""Parse and check the `[redaction]` table of a policy."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from stepstream.jobs.redaction.catalogue import REGIONS, RULES
+from stepstream.jobs.redaction.detectors import check_installed
 from stepstream.jobs.redaction.options import TIERS, RedactionError, RedactionOptions
 
 _CUSTOM_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-
-
-# A repeated group that itself repeats without bound: time exponential in the text's length.
+# A repeated group with an unbounded repetition inside: matching time is exponential in the text's length.
 _NESTED_REPEAT = re.compile(r"(?<!\\)[+*]\??\)(?:[+*]|\{\d*,\d*\})")
-
-
 _MAX_PATTERN = 500
 
 
-def options_of(table: Mapping[str, Any]) -> RedactionOptions:
-    """The options that a policy's `[redaction]` table gives.
+def parse_options(table: Mapping[str, Any]) -> RedactionOptions:
+    """Return the options of a policy's `[redaction]` table.
 
     ```toml
     [redaction]
@@ -33,11 +31,8 @@ def options_of(table: Mapping[str, Any]) -> RedactionOptions:
     ```
 
     Raises:
-        RedactionError: for an entry that is unknown or of the wrong type, or whose package is not installed.
+        RedactionError: an entry is unknown or of the wrong type, or its package is not installed.
     """
-    from stepstream.jobs.redaction.catalogue import REGIONS, RULES
-    from stepstream.jobs.redaction.detectors import check_installed
-
     unknown = table.keys() - {"tiers", "names", "regions", "allow", "rules", "custom"}
     if unknown:
         raise RedactionError(f"[redaction] has no entry {', '.join(sorted(unknown))}; it has tiers, names, regions, "
@@ -54,8 +49,8 @@ def options_of(table: Mapping[str, Any]) -> RedactionOptions:
     return RedactionOptions(
         tiers=tiers,
         names=names,
-        off=frozenset(name for name, wanted in switched.items() if not wanted),
-        on=frozenset(name for name, wanted in switched.items() if wanted),
+        off=frozenset(name for name, enabled in switched.items() if not enabled),
+        on=frozenset(name for name, enabled in switched.items() if enabled),
         regions=_words(table, "regions", REGIONS) if "regions" in table else None,
         allow=tuple(_pattern(text, "redaction.allow") for text in _list(table, "allow")),
         custom=custom,
@@ -78,7 +73,7 @@ def _words(table: Mapping[str, Any], name: str, known: frozenset[str]) -> frozen
 
 
 def _switches(table: Any, known: frozenset[str]) -> dict[str, bool]:
-    if not isinstance(table, Mapping) or not all(isinstance(wanted, bool) for wanted in table.values()):
+    if not isinstance(table, Mapping) or not all(isinstance(enabled, bool) for enabled in table.values()):
         raise RedactionError("redaction.rules must be a table of rule = true or false")
     if table.keys() - known:
         wrong, right = ", ".join(sorted(table.keys() - known)), ", ".join(sorted(known))
@@ -96,14 +91,14 @@ def _custom(table: Any, known: frozenset[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, _pattern(table[name], f"redaction.custom.{name}")) for name in sorted(table))
 
 
-def _pattern(text: str, place: str) -> str:
+def _pattern(text: str, entry: str) -> str:
     if len(text) > _MAX_PATTERN or _NESTED_REPEAT.search(text):
-        raise RedactionError(f"{place}: a repetition inside a repetition, or more than {_MAX_PATTERN} characters: it "
-                             "could take for ever on some text; bound the inner repetition")  # fmt: skip
+        raise RedactionError(f"{entry}: a repetition inside a repetition, or more than {_MAX_PATTERN} characters, can "
+                             "take exponential time: bound the inner repetition")  # fmt: skip
     try:
         compiled = re.compile(text)
     except re.error as error:
-        raise RedactionError(f"{place} is not a regular expression: {error}") from error
+        raise RedactionError(f"{entry} is not a regular expression: {error}") from error
     if compiled.match(""):
-        raise RedactionError(f"{place} matches empty text: make it match at least one character")
+        raise RedactionError(f"{entry} matches empty text: make it match at least one character")
     return text

@@ -1,56 +1,56 @@
-"""Which of many rules have to look at a text at all.
+"""Select the rules that must search a text.
 
-Almost every rule finds nothing in almost every text. RE2 runs the hints of many as one automaton, in one pass over the
-text; only the rules whose hints it reports look for themselves.
+Almost every rule finds nothing in almost every text. RE2 runs the hints of many rules as one automaton, in one pass
+over the text. Only the rules whose hints match search it themselves.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stepstream.jobs.redaction.re2_patterns import FOREIGN, all_of, encoded, spans_in
+from stepstream.jobs.redaction.re2_patterns import FOREIGN, compile_set, encode, find_encoded_spans
 from stepstream.jobs.redaction.rule import Rule
 
 _SOUND, _FOREIGN, _FIRST = 0, 1, 2
-"""Places in a set: of a pattern that every text has, since RE2 reports nothing where an automaton outgrew its memory;
-of `FOREIGN`, which no hint knows; of the first hint."""
-_NOTHING = [_SOUND]
+"""Positions in a set: of a pattern that matches every text (RE2 reports nothing if the automaton exceeds its memory);
+of `FOREIGN`, which hints do not cover; of the first hint."""
+_NO_HINT = [_SOUND]
 
 
 class PrefilteredRules:
-    """Rules, each of which looks only at texts that have its hint."""
+    """Rules, each of which searches only the texts that its hint matches."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
-        self.alone = [rule for rule in rules if rule.alone]
+        self.whole_text_only = [rule for rule in rules if rule.whole_text_only]
         self._always = [place for place, rule in enumerate(rules) if not rule.hint]
         self._hinted: list[tuple[Any, list[int]]] = []
-        for telling in sorted({rule.told_by for rule in rules}):
-            places = [place for place, rule in enumerate(rules) if rule.hint and rule.told_by == telling]
-            self._hinted.append((all_of(["^", FOREIGN, *(rules[place].hint for place in places)]), places))
+        for kind in sorted({rule.kind for rule in rules}):
+            places = [place for place, rule in enumerate(rules) if rule.hint and rule.kind == kind]
+            self._hinted.append((compile_set(["^", FOREIGN, *(rules[place].hint for place in places)]), places))
 
     def find(self, text: str, *, joined: bool = False) -> Iterator[tuple[int, int, Rule]]:
-        """What they find, overlaps included; `joined`: the text is made of several, which some rules cannot take."""
-        coded = encoded(text)
+        """Yield start, end and rule of each find, overlaps included. `joined`: the text consists of several texts."""
+        coded = encode(text)
         present, sure = self._present(coded)
         for place in present:
             rule = self._rules[place]
-            if joined and rule.alone:
+            if joined and rule.whole_text_only:
                 continue
             for low, high in _windows(rule, coded) if sure and rule.reach else ((0, len(text)),):
                 for start, end in rule.find(text, low, high):
                     yield start, end, rule
 
-    def alone_find(self, text: str) -> bool:
-        """Whether those find something that look at no texts joined."""
-        return any(True for rule in self.alone for _ in rule.find(text, 0, len(text)))
+    def finds_in_whole_text(self, text: str) -> bool:
+        """Return True if a rule that cannot search joined texts finds a value."""
+        return any(True for rule in self.whole_text_only for _ in rule.find(text, 0, len(text)))
 
     def _present(self, coded: bytes) -> tuple[list[int], bool]:
-        """Places of the rules whose hints a text has, in order, and whether they tell all; else any may find some."""
+        """Return the rules whose hints match, by index in order, and True if the hints are reliable for this text."""
         present = list(self._always)
         sure = True
         for hints, places in self._hinted:
             matched: list[int] = hints.Match(coded) or []
-            if matched == _NOTHING:
+            if matched == _NO_HINT:
                 continue
             if _SOUND not in matched or _FOREIGN in matched:
                 present += places
@@ -61,11 +61,11 @@ class PrefilteredRules:
 
 
 def _windows(rule: Rule, coded: bytes) -> list[tuple[int, int]]:
-    """Where a rule's values may be, if its hint matches at each; without overlaps."""
+    """Return the windows that can contain a rule's values, around the matches of its hint, without overlaps."""
     windows: list[tuple[int, int]] = []
     reach = rule.reach or 0
-    for start, end in spans_in(rule.hint, coded):
-        # From the value's own beginning to beyond its end, with what may not follow it.
+    for start, end in find_encoded_spans(rule.hint, coded):
+        # From the begin of the value to after its end, with the characters that lookaheads read.
         low, high = max(0, start - reach - 1), end + 2 * reach
         if windows and low <= windows[-1][1]:
             low = windows.pop()[0]

@@ -1,7 +1,7 @@
-"""Typed, stable stand-ins for what was redacted: `<EMAIL:3f9a0b1c2d4e>`.
+"""Derive typed, stable pseudonyms for redacted values: `<EMAIL:3f9a0b1c2d4e>`.
 
-Keyed: the same value has the same pseudonym under one key, so that texts stay joinable; without the key nobody can
-check a guess. Values are normalised first, so that a card or phone number in another spacing is the same one.
+Under one key, a value always has the same pseudonym, so that records can be joined. Without the key, nobody can test a
+guess. Values are normalized first: spacing does not change the pseudonym of a card or phone number.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ _NOT_DIGIT = re.compile(r"\D+")
 
 
 def tenant_key(master: bytes, tenant: str) -> bytes:
-    """The pseudonym key of a tenant: HKDF-SHA-256 (RFC 5869) of the master key, 32 bytes.
+    """Derive a tenant's pseudonym key from the master key: HKDF-SHA-256 (RFC 5869), 32 bytes.
 
-    Two tenants' pseudonyms of one value have nothing in common, and one tenant's key tells nothing about another's.
+    Pseudonyms of different tenants cannot be compared, and one tenant's key reveals nothing about another's.
     """
     extracted = hmac.digest(b"stepstream pseudonyms", master, "sha256")
     return hmac.digest(extracted, b"tenant\x1f" + tenant.encode("utf-8", "surrogatepass") + b"\x01", "sha256")
 
 
-def normalised(rule: str, value: str) -> str:
-    """The form of a value that decides its pseudonym."""
+def normalize(rule: str, value: str) -> str:
+    """Return the form of a value from which its pseudonym is derived."""
     if rule == "email":
         return value.lower()
     if rule == "phone":
@@ -45,7 +45,7 @@ def normalised(rule: str, value: str) -> str:
 
 
 def pseudonym(key: bytes, rule: str, value: str) -> str:
-    """The stand-in of a value: its rule and the first digits of a keyed digest."""
-    text = f"{rule}\x1f{normalised(rule, value)}"
+    """Return the pseudonym of a value: its rule and the first digits of a keyed digest."""
+    text = f"{rule}\x1f{normalize(rule, value)}"
     digest = hmac.digest(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
     return f"<{rule.upper()}:{digest.hex()[:DIGITS]}>"

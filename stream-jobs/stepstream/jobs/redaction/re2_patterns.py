@@ -1,14 +1,12 @@
-"""A pattern of Python's `re` as one of RE2 that matches in every text in which it does, and in few others.
+"""Translate patterns of Python's `re` to RE2 patterns that match every text that they match, and few others.
 
-RE2 has no look around and no back references, and long repetitions are what makes its automata large. So all that
-only narrows a match is dropped or loosened: what is looked for ahead, how often something repeats at most, that a
-group says again what it said. What one character before or after must not be stays: without it, each digit of a long
-number could be the first of a short one. Patterns are read by the parser of `re` itself.
+RE2 matches many patterns in one pass, in time linear in the text. But it has no lookaround and no back references, and
+long repetitions make its automata large. So `relax` drops or loosens the parts that only narrow a match: lookahead,
+upper bounds of repetitions, back references. It keeps a negative lookaround of one character: otherwise each digit of
+a long number could start a short one. The parser of `re` reads the patterns.
 
-Only ASCII is told exactly: a class holds all other characters where it may hold any. Digits of other scripts, and
-letters that fold to ASCII ones, are not in the classes of ASCII ones: texts that have them are `FOREIGN`.
-
-RE2's automata: in time linear in a text, whether and where patterns match, many of them in one pass.
+Classes are exact for ASCII only: a class that may contain another character contains all of them. Digits of other
+scripts, and letters that fold to ASCII letters, are missing from ASCII classes: texts with them match `FOREIGN`.
 """
 
 import importlib
@@ -23,11 +21,11 @@ _parser: Any = importlib.import_module("re._parser")
 _op: Any = importlib.import_module("re._constants")
 
 _LONGEST = 8
-"""So often a repetition is demanded at most."""
+"""Largest lower bound of a repetition."""
 _EXACT = 4
-"""Repetitions of up to so many have an upper bound; others go on for ever, which needs no counting."""
+"""Largest upper bound of a repetition; a larger one becomes unbounded, which needs no counting."""
 _FAR = 400
-"""Characters; of what may be longer, nothing is gained by looking only around a hint."""
+"""Longest match, in characters, for which searching only around a hint is faster."""
 _ASCII = frozenset(range(128))
 _OTHERS = r"\x{80}-\x{10ffff}"
 _CATEGORIES = {
@@ -40,14 +38,14 @@ _CATEGORIES = {
 }
 
 FOREIGN = r"[^\P{Nd}0-9]|[\x{130}\x{131}\x{17f}\x{212a}]"
-"""RE2: a digit of another script, which `\\d` means too, or a letter that is an ASCII one where case is ignored."""
+"""RE2: a digit of another script, which `\\d` matches too, or a letter that folds to an ASCII one."""
 
 
-def relaxed(pattern: str, flags: int = 0) -> str:
-    """The pattern for RE2; empty where that would match everywhere.
+def relax(pattern: str, flags: int = 0) -> str:
+    """Translate a pattern to RE2; empty if the result would match every text.
 
     Raises:
-        ValueError: it has a flag that is not IGNORECASE, or something else that is not known here.
+        ValueError: a flag other than IGNORECASE, or an unknown construct.
     """
     parsed = _parser.parse(pattern, flags)
     _check_flags(parsed.state.flags & ~re.UNICODE)
@@ -55,30 +53,30 @@ def relaxed(pattern: str, flags: int = 0) -> str:
     return f"(?i:{loose})" if loose and parsed.state.flags & re.IGNORECASE else loose
 
 
-def longest(pattern: str, flags: int = 0) -> int | None:
-    """Characters of the longest match of a pattern; None where that is far."""
+def max_length(pattern: str, flags: int = 0) -> int | None:
+    """Return the length of the longest match of a pattern, in characters; None: above 400."""
     most: int = _parser.parse(pattern, flags).getwidth()[1]
     return most if most <= _FAR else None
 
 
 class _Relaxing:
-    """Walks one parsed pattern. `first` and `last`: whether nothing else of the pattern is before, or after."""
+    """Walks one parsed pattern. `first` and `last`: nothing else of the pattern is before, or after."""
 
     def __init__(self) -> None:
         self._groups: dict[int, Any] = {}
 
     def sequence(self, items: Iterable[Any], *, first: bool, last: bool) -> str:
-        """Items in a row, with what may not be around them."""
+        """Translate a sequence of items, with the characters that must not surround it."""
         items = list(items)
         before, after = set[int](), set[int]()
         while first and items and items[0][0] in (_op.ASSERT, _op.ASSERT_NOT):
-            before |= _refused(items.pop(0), ahead=False)
+            before |= _excluded(items.pop(0), ahead=False)
         while last and items and items[-1][0] in (_op.ASSERT, _op.ASSERT_NOT):
             kind, (direction, inner) = items[-1]
             if kind is _op.ASSERT and direction > 0 and not after:
-                items[-1:] = inner  # what must follow does follow
+                items[-1:] = inner  # a positive lookahead matches as an ordinary sequence
             else:
-                after |= _refused(items.pop(), ahead=True)
+                after |= _excluded(items.pop(), ahead=True)
         self._groups.update({what[0]: what[3] for kind, what in items if kind is _op.SUBPATTERN})
         made: list[str] = []
         for place in reversed(range(len(items))):
@@ -121,7 +119,7 @@ class _Relaxing:
         raise ValueError(f"no relaxed form of {kind}")
 
     def _repeated(self, least: int, most: Any, inner: Any, *, first: bool, last: bool) -> str:
-        if last and least <= 1:  # that one is there says all that can be said
+        if last and least <= 1:  # one repetition is enough for a match
             loose = self.sequence(inner, first=first, last=True) if least else ""
             return loose and f"(?:{loose})"
         loose = self.sequence(inner, first=False, last=False)
@@ -138,30 +136,30 @@ def _check_flags(flags: int) -> None:
         raise ValueError(f"no relaxed form of {re.RegexFlag(flags)}")
 
 
-def _refused(assertion: Any, *, ahead: bool) -> set[int]:
-    """ASCII characters that an assertion lets not stand beside the match; never a line end, which ends a text too."""
+def _excluded(assertion: Any, *, ahead: bool) -> set[int]:
+    """Return the ASCII characters that an assertion excludes beside the match, except the line end (also an end)."""
     kind, (direction, inner) = assertion
     if kind is not _op.ASSERT_NOT or (direction > 0) is not ahead:
         return set()
-    return set(_alone(inner)) - {ord("\n")}
+    return set(_single_characters(inner)) - {ord("\n")}
 
 
-def _alone(inner: Sequence[Any]) -> frozenset[int]:
-    """ASCII characters each of which is all that a pattern, or one of its branches, asks for."""
+def _single_characters(inner: Sequence[Any]) -> frozenset[int]:
+    """Return the ASCII characters that a pattern, or one of its branches, matches as a single character."""
     if len(inner) != 1:
         return frozenset()
     kind, what = inner[0]
     if kind is _op.BRANCH:
-        return frozenset().union(*map(_alone, what[1]))
+        return frozenset().union(*map(_single_characters, what[1]))
     if kind is _op.SUBPATTERN:
-        return _alone(what[3])
+        return _single_characters(what[3])
     if kind is _op.LITERAL:
         return frozenset({what}) & _ASCII
     return _members(kind, what)[0] if kind is _op.IN else frozenset()
 
 
 def _members(kind: Any, what: Any) -> tuple[frozenset[int], bool, list[tuple[int, int]]]:
-    """A class: its ASCII characters, whether it may have any others, and ranges of those that it names."""
+    """Return the ASCII characters of a class, True if it has others, and the ranges of those that it names."""
     if kind is _op.ANY:
         return _ASCII - {ord("\n")}, True, []
     if kind is _op.NOT_LITERAL:
@@ -185,42 +183,42 @@ def _members(kind: Any, what: Any) -> tuple[frozenset[int], bool, list[tuple[int
 
 
 def _class(ascii_ones: frozenset[int], others: bool = True, ranges: Iterable[tuple[int, int]] = ()) -> str:
-    """A class as RE2 reads it."""
+    """Write a class for RE2."""
     members = "".join(rf"\x{code:02x}" for code in sorted(ascii_ones))
     named = "".join(rf"\x{{{low:x}}}-\x{{{high:x}}}" for low, high in ranges)
     return f"[{members}{_OTHERS if others else named}]"
 
 
 def _beside_ascii_word(items: Sequence[Any], place: int) -> bool:
-    """Whether a word's end is one for ASCII too: where a letter or digit of ASCII is beside it."""
+    """Return True if a word boundary is one for ASCII too: an ASCII letter or digit is beside it."""
     near = [items[at] for at in (place - 1, place + 1) if 0 <= at < len(items)]
     return any(kind is _op.LITERAL and what < 128 and chr(what).isalnum() for kind, what in near)
 
 
 _FOLLOWING = bytes(range(0x80, 0xC0))
-"""Bytes of UTF-8 that begin no character."""
+"""Continuation bytes of UTF-8."""
 
 
-def found(pattern: str, text: str) -> bool:
-    """Whether a pattern of RE2 matches somewhere in a text."""
-    return _compiled(pattern).search(encoded(text)) is not None
+def matches(pattern: str, text: str) -> bool:
+    """Return True if an RE2 pattern matches somewhere in a text."""
+    return _compiled(pattern).search(encode(text)) is not None
 
 
-def spans(pattern: str, text: str) -> list[tuple[int, int]]:
-    """Where a pattern of RE2 that tells no characters but ASCII ones apart matches, in order."""
+def find_spans(pattern: str, text: str) -> list[tuple[int, int]]:
+    """Return the matches of an RE2 pattern that treats all non-ASCII characters alike, in order."""
     return [match.span() for match in _compiled(pattern).finditer(text.encode("ascii", "replace"))]
 
 
-def spans_in(pattern: str, coded: bytes) -> list[tuple[int, int]]:
-    """Where any pattern of RE2 matches in a text that was `encoded`, in characters."""
+def find_encoded_spans(pattern: str, coded: bytes) -> list[tuple[int, int]]:
+    """Return the matches of an RE2 pattern in a text from `encode`, as positions of characters."""
     places = [match.span() for match in _compiled(pattern).finditer(coded)]
     if coded.isascii():
         return places
     return [(_characters(coded[:start]), _characters(coded[:end])) for start, end in places]
 
 
-def all_of(patterns: Iterable[str]) -> Any:
-    """Patterns of RE2 as one automaton: its `Match(encoded text)` gives places of those that match, null for none."""
+def compile_set(patterns: Iterable[str]) -> Any:
+    """Compile RE2 patterns to one automaton: its `Match(encoded text)` returns the indices of those that match."""
     automaton = re2.Set.SearchSet()
     for pattern in patterns:
         automaton.Add(pattern)
@@ -228,8 +226,8 @@ def all_of(patterns: Iterable[str]) -> Any:
     return automaton
 
 
-def encoded(text: str) -> bytes:
-    """UTF-8 of any text, also where an escape that was undone left half of a character."""
+def encode(text: str) -> bytes:
+    """Encode any text as UTF-8; it may contain lone surrogates from a decoded escape."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -1,11 +1,11 @@
-"""What a rule is, and what it finds."""
+"""Declare redaction rules and their finds."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from stepstream.jobs.redaction.re2_patterns import longest, relaxed
+from stepstream.jobs.redaction.re2_patterns import max_length, relax
 
 
 class Find(NamedTuple):
@@ -15,21 +15,21 @@ class Find(NamedTuple):
     end: int
     rule: str
     value: str
-    """As its rule understood it: decoded, without quotes."""
+    """The value decoded, without quotes."""
     rank: int
-    """Of overlapping finds the lower rank counts, then the longer."""
+    """Priority: of overlapping finds, the lower rank wins, then the longer find."""
     level: int
-    """Layer of the view in which it was found."""
-    stand_in: str | None = None
-    """What to put there instead of a pseudonym: a container, encoded again after its content was redacted."""
+    """Index of the view in which it was found; 0: the text itself."""
+    replacement: str | None = None
+    """Text to insert: a container, encoded again after redaction. None: insert a pseudonym."""
     inner: Mapping[str, int] = {}
-    """What was found in the container, by rule."""
+    """Number of values redacted in the container, by rule."""
 
 
 Finder = Callable[[str, int, int], Iterator[tuple[int, int]]]
-"""Start and end of each value in a window of a text; it may find others outside."""
-Telling = Literal["form", "words", "digits"]
-"""What a kind of value is told by."""
+"""Yields start and end of each value in a window of a text; it may also yield values outside the window."""
+HintKind = Literal["form", "words", "digits"]
+"""The feature by which a rule recognises its values."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,23 @@ class Rule:
     rank: int
     find: Finder
     hint: str = ""
-    """Pattern of RE2 (as `relaxed` makes them) that matches in all texts in which `find` finds something; empty: none
-    is known, and the rule looks at every text."""
+    """RE2 pattern (from `relax`) that matches every text with a value; empty: the rule searches every text."""
     reach: int | None = None
-    """Characters of the longest match: so far around its hint it looks. None: at the whole text."""
-    told_by: Telling = "form"
-    """Hints of one of these are looked for together."""
-    quotes: bool = False
-    """Whether it reads quotation marks: it looks at a text with its escapes as well as without them."""
-    alone: bool = False
-    """Whether it may ask where a text begins and ends: it looks at no texts joined."""
+    """Length of the longest match, in characters: the rule searches this far around its hint. None: the whole text."""
+    kind: HintKind = "form"
+    """Hints of one kind are compiled into one automaton."""
+    reads_quotes: bool = False
+    """True if the rule reads quotation marks: it searches a text both with its escapes and without them."""
+    whole_text_only: bool = False
+    """True if the rule may depend on the begin or end of a text: it does not search joined texts."""
 
 
 Check = Callable[[str, int, int], bool]
-"""Whether a match is a value, given text and span."""
+"""Returns True if the match at a span of a text is a value."""
 
 
 def by_pattern(pattern: str, check: Check | None = None, flags: int = 0) -> Finder:
-    """A rule's `find`: each match of a pattern (or its group `value`) that the check passes."""
+    """Build a rule's `find`: each match of a pattern (or its group `value`) that passes the check."""
     compiled = re.compile(pattern, flags)
     group = "value" if "value" in compiled.groupindex else 0
 
@@ -73,11 +72,11 @@ def by_pattern(pattern: str, check: Check | None = None, flags: int = 0) -> Find
     return find
 
 
-def pattern_rule(name: str, rank: int, pattern: str, check: Check | None = None, told_by: Telling = "form") -> Rule:
-    """A rule for all matches of a pattern (or its group `value`) that the check passes."""
-    return Rule(name, rank, by_pattern(pattern, check), relaxed(pattern), longest(pattern), told_by)
+def pattern_rule(name: str, rank: int, pattern: str, check: Check | None = None, kind: HintKind = "form") -> Rule:
+    """Build a rule for all matches of a pattern (or its group `value`) that pass the check."""
+    return Rule(name, rank, by_pattern(pattern, check), relax(pattern), max_length(pattern), kind)
 
 
-def context_before(text: str, start: int, words: "re.Pattern[str]", reach: int = 40) -> bool:
-    """Whether one of the words stands shortly before a place."""
+def has_context_before(text: str, start: int, words: "re.Pattern[str]", reach: int = 40) -> bool:
+    """Return True if one of the words occurs in the `reach` characters before `start`."""
     return words.search(text, max(0, start - reach), start) is not None

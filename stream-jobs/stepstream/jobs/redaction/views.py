@@ -1,8 +1,8 @@
-"""A text as it reads once its escapes are undone, with the way back to the text as it stands.
+"""Decode the escapes of a text layer by layer, and map spans of the decoded text back to the original.
 
-Values hide behind escapes: `ada\\u0040example.org` in JSON (and in JSON inside JSON), `ada%40example.org` in addresses,
-`ada&#64;example.org` in HTML. Each view undoes one layer of them all; what is found in a view is replaced in the text
-itself, so that everything around it stays byte for byte, and JSON stays JSON.
+Values can be escaped: `ada\\u0040example.org` in JSON (and in JSON inside JSON), `ada%40example.org` in URLs,
+`ada&#64;example.org` in HTML. Each view decodes one layer of all kinds. A find in a view is replaced in the original
+text, so that everything around it stays byte for byte, and JSON stays JSON.
 """
 
 import html
@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
 
-from stepstream.jobs.redaction.re2_patterns import found, relaxed
+from stepstream.jobs.redaction.re2_patterns import matches, relax
 
 MAX_LAYERS = 5
 
@@ -21,10 +21,10 @@ _ESCAPE = re.compile(
 _ASCII_ESCAPE = re.compile(_ESCAPE.pattern.rpartition("|")[0])
 _INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 _SIMPLE = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-# As forms and addresses write spaces; a plus sign of their own is %2B.
+# Forms and URLs write spaces as `+`, and a plus sign as %2B.
 _FORM = re.compile(r"[\w\]]=[^\s=&]{0,500}\+[^\s=]|%[0-7][0-9a-fA-F][^\s]{0,200}\+|\+[^\s+]{0,200}%[0-7][0-9a-fA-F]")
-_FORM_HINT = relaxed(_FORM.pattern)
-# Spaces, hyphens and full-width forms that typesetting puts for plain ones: one character for one.
+_FORM_HINT = relax(_FORM.pattern)
+# Typographic spaces, hyphens and full-width forms, each with its plain character.
 _PLAIN: dict[int, int | str] = {
     **{0xFF01 + n: 0x21 + n for n in range(94)},
     **dict.fromkeys((0xA0, 0x2002, 0x2003, 0x2007, 0x2008, 0x2009, 0x200A, 0x202F, 0x3000), " "),
@@ -34,26 +34,26 @@ _TYPESET = re.compile(f"[{''.join(map(chr, _PLAIN))}]")
 
 
 def plain(text: str) -> str:
-    """The text with ordinary spaces and hyphens, and no full-width forms; of the same length."""
-    # Looking for them is much faster than putting every accented letter in its own place.
+    """Return the text with plain spaces and hyphens and no full-width forms; its length stays."""
+    # Searching first is much faster than translating every text with an accented letter.
     return text if text.isascii() or _TYPESET.search(text) is None else text.translate(_PLAIN)
 
 
 class View:
-    """One layer: its text, and where each place of it is in the layer below."""
+    """One layer: its text, and the position of each of its characters in the layer below."""
 
     def __init__(
         self, text: str, below: "View | None", at: list[int], source: list[int], width: list[int], form: bool = False
     ) -> None:
-        """A layer over `below`.
+        """Build a layer that consists of pieces of `below`.
 
         Args:
-            text: how it reads.
-            below: the layer that it was made from.
-            at: where each piece begins here.
-            source: where it begins below.
-            width: of an escape there, 0 for what is the same in both.
-            form: whether plus signs below are spaces here.
+            text: decoded text.
+            below: layer from which it was decoded; None: this is the original text.
+            at: begin of each piece in this layer.
+            source: begin of each piece in `below`.
+            width: length of each piece in `below` if it is an escape; 0: the piece is equal in both layers.
+            form: True if plus signs in `below` are spaces here.
         """
         self.text = text
         self.form = form
@@ -61,7 +61,7 @@ class View:
         self._escapes: tuple[list[int], list[int]] | None = None
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """A span of this layer, as a span of the text as it stands."""
+        """Map a span of this layer to the original text."""
         view = self
         while view._below is not None:
             k = bisect_right(view._at, start) - 1
@@ -72,7 +72,7 @@ class View:
         return start, end
 
     def snapped(self, start: int, end: int) -> tuple[int, int]:
-        """A span of the text as it stands, without halves of this layer's escapes at its ends."""
+        """Return a span of the original text without partial escapes of this layer at its ends."""
         if self._escapes is None:
             spans = [self.span(a, a + 1) for a, width in zip(self._at, self._width, strict=True) if width]
             self._escapes = [first for first, _ in spans], [last for _, last in spans]
@@ -87,22 +87,22 @@ class View:
 
 
 def surface(text: str) -> View:
-    """The text as it stands."""
+    """Return the view of the original text."""
     return View(plain(text), None, [0], [0], [0])
 
 
 def views_of(text: str) -> list[View]:
-    """The text itself, then each layer under it that has something to undo."""
+    """Return the view of the text itself, then one view for each layer of escapes."""
     views = [surface(text)]
-    while len(views) <= MAX_LAYERS and (layer := undone(views[-1])) is not None:
+    while len(views) <= MAX_LAYERS and (layer := decode_layer(views[-1])) is not None:
         views.append(layer)
     return views
 
 
-def undone_text(text: str) -> tuple[str, bool] | None:
-    """How the layer under a text reads, and whether plus signs were spaces; null where nothing is escaped in it.
+def decode_text(text: str) -> tuple[str, bool] | None:
+    """Decode one layer of a text; also return True if plus signs were spaces. None: nothing is escaped.
 
-    As `undone`, at half the price, for those who need no way back.
+    As `decode_layer`, but without the mapping back, in half the time.
     """
     form, escape = _escapes(text)
     if escape is None:
@@ -114,8 +114,8 @@ def undone_text(text: str) -> tuple[str, bool] | None:
     return plain(plainer), form
 
 
-def undone(below: View) -> View | None:
-    """The layer under a view; null where nothing is escaped in it."""
+def decode_layer(below: View) -> View | None:
+    """Decode one layer of a view; None: nothing is escaped."""
     text = below.text
     form, escape = _escapes(text)
     if escape is None:
@@ -158,23 +158,23 @@ def undone(below: View) -> View | None:
 
 
 def _escapes(text: str) -> "tuple[bool, re.Pattern[str] | None]":
-    """Whether a text is a form's, and what its escapes look like; null where there is neither."""
+    """Return True if the text is form-encoded, and the pattern of its escapes; None: there are none."""
     ascii_only = text.isascii()
-    form = "+" in text and found(_FORM_HINT, text) and _FORM.search(text) is not None
+    form = "+" in text and matches(_FORM_HINT, text) and _FORM.search(text) is not None
     if form or "\\" in text or "%" in text or "&" in text or not (ascii_only or _INVISIBLE.search(text) is None):
         return form, _ASCII_ESCAPE if ascii_only else _ESCAPE
     return False, None
 
 
 def _replaced(escape: "re.Match[str]") -> str:
-    found = escape.group()
-    meaning = _meaning(found)
-    return found if meaning is None else meaning
+    matches = escape.group()
+    meaning = _meaning(matches)
+    return matches if meaning is None else meaning
 
 
 @lru_cache(4096)
 def _meaning(escape: str) -> str | None:
-    """The one character that an escape stands for, "" for an invisible one, or null where it stands for itself."""
+    """Return the character that an escape encodes, "" for an invisible one, None for a literal."""
     lead = escape[0]
     if lead == "\\":
         kind = escape[1]

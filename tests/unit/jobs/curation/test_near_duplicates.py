@@ -1,4 +1,4 @@
-"""Near-duplicates: at most the cap of each cluster, one group counting once, whatever is read again."""
+"""At most the cap of each cluster is admitted, a group counts once, and a restart changes no decision."""
 
 import random
 from typing import Any
@@ -32,7 +32,7 @@ def found(window: NearDuplicates, *names: str, **fields: Any) -> list[str | None
     return [window.add(name, **given) for name in names]
 
 
-def test_copies_beyond_the_cap_are_named_by_their_cluster() -> None:
+def test_copies_above_the_cap_return_their_cluster() -> None:
     window = NearDuplicates(2, 0.8, 100)
     first, second, third, fourth = found(window, "a", "b", "c", "d")
     assert (first, second) == (None, None)
@@ -50,7 +50,7 @@ def test_attempts_of_one_group_count_as_one() -> None:
     assert found(window, "f", group_id="g") == [None]
 
 
-def test_copies_are_of_one_cluster_in_whatever_order_they_are_read_again() -> None:
+def test_copies_join_one_cluster_in_any_order() -> None:
     before = NearDuplicates(1, 0.8, 100)
     assert found(before, "a") == [None]
     (cluster,) = found(before, "b")
@@ -61,7 +61,7 @@ def test_copies_are_of_one_cluster_in_whatever_order_they_are_read_again() -> No
         assert None not in found(again, "a", "last"), new
 
 
-def test_the_window_forgets_the_oldest() -> None:
+def test_the_oldest_trajectories_leave_the_window() -> None:
     window = NearDuplicates(1, 0.8, 3)
     assert found(window, "a") == [None]
     for number in range(3):
@@ -70,7 +70,7 @@ def test_the_window_forgets_the_oldest() -> None:
     assert found(window, "c") != [None]
 
 
-def test_who_was_let_in_or_erased_makes_room_or_takes_it() -> None:
+def test_a_released_trajectory_is_admitted_and_an_erased_one_frees_its_place() -> None:
     window = NearDuplicates(1, 0.8, 100)
     assert found(window, "a") == [None]
     assert found(window, "b", released=True) == [None]
@@ -90,9 +90,9 @@ class Policies(dict[str, Any]):
     """As the table."""
 
 
-def test_a_decision_names_cluster_and_job_and_is_the_same_each_time() -> None:
+def test_a_decision_names_its_cluster_and_job_and_is_deterministic() -> None:
     one, two = (Curator(Policies(default=POLICY)) for _ in range(2))
-    decisions = [[curator.take(label(name)) for name in "abcd"] for curator in (one, two)]
+    decisions = [[curator.decide(label(name)) for name in "abcd"] for curator in (one, two)]
     assert decisions[0] == decisions[1]
     held: list[Curation] = [decision for decision in decisions[0] if decision is not None]
     assert [(d["trajectory_id"], d["action"], d["by"]) for d in held] == [("c", "hold", JOB), ("d", "hold", JOB)]
@@ -101,39 +101,39 @@ def test_a_decision_names_cluster_and_job_and_is_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize("out", [{"consent": "analyse"}, {"flags": ["held:quality:empty"]}])
-def test_what_is_not_trained_on_anyway_takes_nobodys_place(out: dict[str, Any]) -> None:
+def test_a_trajectory_that_is_excluded_for_another_reason_is_not_counted(out: dict[str, Any]) -> None:
     curator = Curator(Policies(default=POLICY))
-    assert [curator.take(label(name, **out)) for name in "abc"] == [None] * 3
-    assert [curator.take(label(name)) for name in "de"] == [None] * 2
-    back = curator.take(label("a"))
+    assert [curator.decide(label(name, **out)) for name in "abc"] == [None] * 3
+    assert [curator.decide(label(name)) for name in "de"] == [None] * 2
+    back = curator.decide(label("a"))
     assert back is not None
     assert back["trajectory_id"] == "a"
 
 
-def test_without_a_cap_nothing_is_held() -> None:
+def test_without_a_cap_no_trajectory_is_held() -> None:
     without = POLICY | {"document": "", "event_id": "q"}
     for policies in (Policies(), Policies(default=without)):
         curator = Curator(policies)
-        assert [curator.take(label(name)) for name in "abcd"] == [None] * 4
+        assert [curator.decide(label(name)) for name in "abcd"] == [None] * 4
     curator = Curator(Policies({"*": POLICY}))
-    assert [curator.take(label(name, split="eval")) for name in "abcd"] == [None] * 4
+    assert [curator.decide(label(name, split="eval")) for name in "abcd"] == [None] * 4
 
 
 @settings(max_examples=40)
 @given(st.data())
-def test_after_a_restart_nothing_more_is_held(data: st.DataObject) -> None:
-    """What was decided is known again; the labels may come back in another order."""
+def test_a_restart_holds_no_further_trajectories(data: st.DataObject) -> None:
+    """Earlier decisions are restored; the labels may arrive in another order."""
     labels = [
         label(f"t{number}", data.draw(st.integers(1, 3)), group_id=data.draw(st.sampled_from([None, "g", "h"])))
         for number in range(data.draw(st.integers(1, 20)))
     ]
     before = Curator(Policies(default=POLICY))
-    held = [decision for one in labels if (decision := before.take(one)) is not None]
+    held = [decision for one in labels if (decision := before.decide(one)) is not None]
     again = Curator(Policies(default=POLICY))
     for decision in held:
-        again.decided(decision)
+        again.restore(decision)
     for one in data.draw(st.permutations(labels)):
-        assert again.take(one) is None
+        assert again.decide(one) is None
     # The law: of each kind, at most two groups are let in.
     kept = [one for one in labels if one["trajectory_id"] not in {d["trajectory_id"] for d in held}]
     groups: dict[tuple[int, ...], set[str]] = {}

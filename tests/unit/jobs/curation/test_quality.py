@@ -1,4 +1,4 @@
-"""Quality flags say what is wrong and no more."""
+"""Quality flags, languages and signatures of trajectories."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import pytest
 from stream_records import make_steps
 
 from stepstream.jobs.curation.languages import language_of
-from stepstream.jobs.curation.quality import LOOP, kept_out, quality
-from stepstream.jobs.curation.signature import shingles, signature, words
-from stepstream.jobs.labels.tool_results import attach
+from stepstream.jobs.curation.quality import LOOP, kept_out, quality_flags
+from stepstream.jobs.curation.signature import shingles, signature, words_of
+from stepstream.jobs.labels.tool_results import attach_tool_results
 from stepstream.topics.events import Step, TrajectoryEnd, new_message, new_tool_call
 
 TEXTS = {
@@ -27,7 +27,7 @@ TEXTS = {
 
 
 def flags(steps: list[Step], end: TrajectoryEnd = "terminated", languages: tuple[str, ...] = ()) -> list[str]:
-    return quality(steps, attach(steps), end, languages)
+    return quality_flags(steps, attach_tool_results(steps), end, languages)
 
 
 def varied(count: int, **fields: Any) -> list[Step]:
@@ -39,11 +39,11 @@ def varied(count: int, **fields: Any) -> list[Step]:
     return steps
 
 
-def test_a_sound_trajectory_has_no_flags() -> None:
+def test_a_good_trajectory_has_no_flags() -> None:
     assert flags(varied(6)) == []
 
 
-def test_a_failure_that_was_overcome_is_partial() -> None:
+def test_a_failure_before_a_successful_end_is_partial() -> None:
     steps = varied(3)
     steps[1]["error"] = "Timeout"
     assert flags(steps) == ["partial_failure"]
@@ -55,16 +55,16 @@ def test_a_failure_that_was_overcome_is_partial() -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "MAX_TOKENS", "max_output_tokens"])
-def test_a_limit_truncates_whatever_its_maker_calls_it(reason: str) -> None:
+def test_every_provider_finish_reason_for_a_limit_is_truncated(reason: str) -> None:
     assert flags(varied(2, finish_reason=reason)) == ["truncated"]
 
 
-def test_a_limit_truncates() -> None:
+def test_a_truncated_end_is_flagged() -> None:
     assert flags(varied(2), end="truncated") == ["truncated"]
     assert flags(varied(2, finish_reason="length")) == ["truncated"]
 
 
-def test_the_same_call_over_and_over_is_a_loop_unless_what_comes_back_changes() -> None:
+def test_repeated_calls_are_a_loop_unless_their_results_change() -> None:
     assert flags(make_steps("t", LOOP - 1)) == []
     assert flags(make_steps("t", LOOP)) == ["looping"]
     polling = make_steps("t", LOOP + 1)
@@ -75,21 +75,21 @@ def test_the_same_call_over_and_over_is_a_loop_unless_what_comes_back_changes() 
     assert flags(said) == ["looping"]
 
 
-def test_attempts_from_one_branching_point_are_no_loop() -> None:
+def test_branches_from_one_step_are_no_loop() -> None:
     steps = make_steps("t", LOOP + 1)
     for step in steps[1:]:
         step["prompt_shared_step"] = 0
     assert flags(steps) == []
 
 
-def test_nothing_at_all_is_empty_and_a_sampled_end_of_turn_is_not() -> None:
+def test_a_response_without_content_is_empty_but_a_sampled_end_of_turn_is_not() -> None:
     nothing = new_message(role="assistant", content=" \n")
     assert flags(make_steps("t", 1, response=nothing)) == []
     assert flags(make_steps("t", 2, response=nothing, response_token_ids=[])) == ["empty"]
 
 
 @pytest.mark.parametrize("language", sorted(TEXTS))
-def test_languages_are_told_apart(language: str) -> None:
+def test_each_language_is_detected(language: str) -> None:
     assert language_of(TEXTS[language]) == language
 
 
@@ -97,11 +97,11 @@ def test_languages_are_told_apart(language: str) -> None:
     "text",
     ["", "ok", "42 = 6 * 7", "Die Bestellung ist da.", "def run(x): return [y for y in x if y]\n" * 9, "日本"],
 )
-def test_what_is_too_short_or_no_prose_has_no_language(text: str) -> None:
+def test_short_texts_and_code_have_no_language(text: str) -> None:
     assert language_of(text) is None
 
 
-def test_another_language_is_flagged_only_where_some_are_asked_for() -> None:
+def test_another_language_is_flagged_only_if_the_policy_lists_some() -> None:
     steps = make_steps("t", 1, response=new_message(role="assistant", content=TEXTS["de"]))
     assert flags(steps) == []
     assert flags(steps, languages=("en", "de")) == []
@@ -109,10 +109,10 @@ def test_another_language_is_flagged_only_where_some_are_asked_for() -> None:
     assert kept_out(["truncated", "wrong_language:de"], ("wrong_language",)) == ["wrong_language:de"]
 
 
-def test_what_is_written_without_spaces_is_compared_by_its_letters() -> None:
+def test_scripts_without_spaces_are_compared_by_letters() -> None:
     text = "今天我们查看了三号订单，发现它还没有发货；客户希望改到下周五送达，并且要求开具发票。abc 12"
     found = [
-        words(make_steps("t", 1, messages=[], response=new_message(role="assistant", content=content)))
+        words_of(make_steps("t", 1, messages=[], response=new_message(role="assistant", content=content)))
         for content in (text, text.replace("三", "四"))
     ]
     assert (found[0][:4], found[0][-2:]) == (["今", "天", "我", "们"], ["abc", "12"])
@@ -120,7 +120,7 @@ def test_what_is_written_without_spaces_is_compared_by_its_letters() -> None:
     assert len(one & other) / len(one | other) > 0.7
 
 
-def test_signatures_estimate_how_much_two_texts_share() -> None:
+def test_signatures_estimate_the_jaccard_similarity() -> None:
     text = " ".join(f"word{number}" for number in range(300))
     near = text.replace("word150", "other")
     made = [

@@ -8,7 +8,7 @@ from required_tools import require_package
 from stream_records import make_feedback, make_steps
 
 from stepstream.jobs.governance.govern_step import govern_feedback, govern_step
-from stepstream.jobs.redaction import RedactionError, RedactionOptions, Redactor, options_of, tenant_key
+from stepstream.jobs.redaction import RedactionError, RedactionOptions, Redactor, parse_options, tenant_key
 from stepstream.topics.events import new_message, new_tool_call
 
 
@@ -20,11 +20,11 @@ def detectors() -> None:
 
 def redacted(text: str, **table: Any) -> tuple[str, dict[str, int]]:
     found: Counter[str] = Counter()
-    return Redactor(b"key", options_of(table)).redact(text, found), dict(found)
+    return Redactor(b"key", parse_options(table)).redact(text, found), dict(found)
 
 
 def test_an_empty_table_is_the_built_in_policy() -> None:
-    assert options_of({}) == RedactionOptions()
+    assert parse_options({}) == RedactionOptions()
 
 
 def test_rules_are_switched_off_and_on() -> None:
@@ -78,13 +78,13 @@ def test_rules_of_their_own() -> None:
 )
 def test_a_wrong_table_is_told(table: dict[str, Any], message: str) -> None:
     with pytest.raises(RedactionError, match=message):
-        options_of(table)
+        parse_options(table)
 
 
 def test_a_tier_whose_package_is_missing_is_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RedactionError, match=r"install stepstream\[detectors\]"):
-        options_of({"tiers": ["inline", "presidio"]})
+        parse_options({"tiers": ["inline", "presidio"]})
     with pytest.raises(RedactionError, match="not installed"):
         Redactor(b"key", RedactionOptions(tiers=frozenset({"detect_secrets"})))
 
