@@ -30,7 +30,7 @@ import zstandard
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError, StreamFailureError
 from clickhouse_connect.driver.external import ExternalData
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 COLUMNS = (
     "i UInt64, s String, a Array(String), t DateTime64(6, 'UTC'), m Map(String, Float64), l LowCardinality(String), "
@@ -110,7 +110,7 @@ def post(
     request.add_header("X-ClickHouse-User", unquote(address.username or "default"))
     request.add_header("X-ClickHouse-Key", unquote(address.password or ""))
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
             return reply.status, reply.read(), reply.headers
     except urllib.error.HTTPError as error:
         with error:
@@ -123,7 +123,7 @@ def post(
 @pytest.mark.parametrize("path", ["/ping", "/replicas_status", "/"])
 def test_answers_ok(url: str, path: str) -> None:
     address = urlsplit(url)
-    with urllib.request.urlopen(f"http://{address.hostname}:{address.port}{path}", timeout=PATIENCE_S) as reply:
+    with urllib.request.urlopen(f"http://{address.hostname}:{address.port}{path}", timeout=TIMEOUT_S) as reply:
         assert reply.read() == b"Ok.\n"
 
 
@@ -474,7 +474,7 @@ def test_several_processes_at_once(url: str, database: str, client: Client, tabl
         )
         for worker in range(3)
     ]
-    assert [worker.communicate(timeout=PATIENCE_S)[0] for worker in workers] == [b"1000\n"] * 3
+    assert [worker.communicate(timeout=TIMEOUT_S)[0] for worker in workers] == [b"1000\n"] * 3
     assert client.query(f"SELECT count(), uniqExact(i) FROM {table}").first_row == (3000, 3000)
 
 

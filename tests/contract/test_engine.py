@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engine_models import Reference
+from engine_models import TransformersModel
 from labelled_records import tiny_model
 from required_tools import require_package
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.config import InferenceSettings
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
@@ -39,7 +39,7 @@ PROMPT = [1, 30, 81, 14, 76, 16, 99]
 class Served:
     engine: Engine
     folders: list[Path]
-    references: list[Reference]
+    references: list[TransformersModel]
     loads: int = 0
 
     async def load(self, which: int) -> int:
@@ -70,7 +70,7 @@ async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     base = tmp_path_factory.mktemp("models")
     folders = [tiny_model(base / f"model-{seed}", seed) for seed in range(2)]
     engine = request.param()
-    served = Served(engine, folders, [Reference(folder) for folder in folders])
+    served = Served(engine, folders, [TransformersModel(folder) for folder in folders])
     await served.load(0)
     yield served
     await engine.close()
@@ -257,6 +257,6 @@ async def test_a_bad_checkpoint_is_refused_and_the_old_one_stays(served: Served,
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not condition():
             await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pytest
 from fold_harness import LocalCodec
-from label_runs import SaidRules
+from label_runs import FixedPolicies
 from labelled_records import attempt, group_of
 
 from stepstream.config import LearnerSettings
@@ -81,7 +81,7 @@ def test_a_trajectory_that_the_previous_version_began_gets_the_same_label(writte
         state,
         FixedSpec(RewardSpec()),
         LocalCodec(),  # type: ignore[arg-type]
-        SaidRules(),  # type: ignore[arg-type]
+        FixedPolicies(),  # type: ignore[arg-type]
         idle_timeout_s=600.0,
         end_grace_s=30.0,
         keep_days=30,

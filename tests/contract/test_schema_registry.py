@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from service_process import registry
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.config import SchemaRegistrySettings, Settings
 from stepstream.topics.registry_client import RegistryClient, RegistryRefused
@@ -224,7 +224,7 @@ def test_node_client_both_ways(client: SchemaRegistryClient, url: str, subject: 
         env={**os.environ, "NODE_PATH": str(node_project / "node_modules")},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -260,7 +260,7 @@ def test_formatting_gives_no_new_id(url: str, subject: str) -> None:
     if is_apicurio(url):
         pytest.skip("Apicurio gives each formatting an id")
     ids = {
-        httpx.post(f"{url}/subjects/{subject}/versions", json={"schema": text}, timeout=PATIENCE_S).json()["id"]
+        httpx.post(f"{url}/subjects/{subject}/versions", json={"schema": text}, timeout=TIMEOUT_S).json()["id"]
         for text in (EVENT, json.dumps(json.loads(EVENT), indent=2), json.dumps(json.loads(EVENT), sort_keys=True))
     }
     assert len(ids) == 1
@@ -329,7 +329,7 @@ def test_errors(
     code: int,
 ) -> None:
     client.register_schema(subject, Schema(EVENT, "AVRO"))
-    answer = httpx.request(method, url + path.format(subject=subject), json=body, timeout=PATIENCE_S)
+    answer = httpx.request(method, url + path.format(subject=subject), json=body, timeout=TIMEOUT_S)
     assert (answer.status_code, answer.json()["error_code"]) == (status, code)
     assert answer.json()["message"]
 
@@ -339,7 +339,7 @@ def test_associations_are_a_404(url: str) -> None:
     if is_apicurio(url):
         pytest.skip("Apicurio hangs on this now and then")
     answer = httpx.get(
-        f"{url}/associations/resources/-/steps?resourceType=topic&associationType=value", timeout=PATIENCE_S
+        f"{url}/associations/resources/-/steps?resourceType=topic&associationType=value", timeout=TIMEOUT_S
     )
     assert answer.status_code == 404
     assert answer.json()["error_code"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from store_fixtures import StoreProcess, store_process
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.cli.doctor_services import store as doctor_of_store
 from stepstream.config import ClickHouseSettings, Settings, environment_of
@@ -35,7 +35,7 @@ def run(settings: Settings) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **environment_of(settings)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
 
 
@@ -68,10 +68,10 @@ def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
         for thread in threads:
             thread.start()
         enough = sum(acknowledged) + 1000
-        until(lambda enough=enough: sum(acknowledged) >= enough, f"inserts before kill {killed}")  # type: ignore[misc]
+        wait_until(lambda enough=enough: sum(acknowledged) >= enough, f"inserts before kill {killed}")  # type: ignore[misc]
         own_store.kill()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         own_store.start()
         with connection.connect(where) as client:
             for worker, count in enumerate(acknowledged):
@@ -94,16 +94,16 @@ def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
     asked = threading.Event()
     thread = threading.Thread(target=slow)
     thread.start()
-    asked.wait(PATIENCE_S)
+    asked.wait(TIMEOUT_S)
     metric = "stepstream_store_running 1.0"
-    until(lambda: metric in metrics(own_store))
+    wait_until(lambda: metric in metrics(own_store))
     assert own_store.stop() == 0
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert replies == [7]
 
 
 def metrics(store: StoreProcess) -> str:
-    with urllib.request.urlopen(f"{store.url}/metrics", timeout=PATIENCE_S) as reply:
+    with urllib.request.urlopen(f"{store.url}/metrics", timeout=TIMEOUT_S) as reply:
         return str(reply.read().decode())
 
 
@@ -111,12 +111,12 @@ def test_a_body_that_breaks_off_stores_nothing(store: StoreProcess) -> None:
     with connection.connect(store.settings.clickhouse) as client:
         client.command("CREATE TABLE half (n UInt64) ENGINE = MergeTree ORDER BY n")
         port = store.settings.store.port
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as broken:
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as broken:
             broken.sendall(
                 b"POST /?query=INSERT+INTO+half+FORMAT+TSV HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n1\n2\n"
             )
-            until(lambda: "stepstream_store_running 1.0" in metrics(store))
-        until(lambda: "stepstream_store_running 0.0" in metrics(store))
+            wait_until(lambda: "stepstream_store_running 1.0" in metrics(store))
+        wait_until(lambda: "stepstream_store_running 0.0" in metrics(store))
         assert client.command("SELECT count() FROM half") == 0
     assert "Traceback" not in store.log.read_text()
 
@@ -165,7 +165,7 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
         request = urllib.request.Request(f"{store.url}/?query=SELECT%201%20FORMAT%20JSONEachRow")
         request.add_header("X-ClickHouse-User", "ada")
         request.add_header("X-ClickHouse-Key", "se:cret é".encode().decode("latin-1"))
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
             assert json.loads(reply.read()) == {"1": 1}
     finally:
         store.stop()

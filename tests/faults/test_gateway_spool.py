@@ -13,7 +13,7 @@ import pytest
 from gateway_fixtures import codec, gateway_process, gateway_settings, read_topic
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess, broker, registry
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -39,7 +39,7 @@ async def agent(settings: Settings) -> AsyncIterator[Any]:
         async def call(trajectory: str, text: str, **more: Any) -> Any:
             return await client.chat.completions.create(
                 model="demo",
-                timeout=PATIENCE_S,
+                timeout=TIMEOUT_S,
                 messages=[{"role": "user", "content": text}],
                 extra_headers={"x-stepstream-trajectory": trajectory},
                 **more,
@@ -69,7 +69,7 @@ def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
             found.setdefault(step["event_id"], step)
         return len(found) >= count
 
-    until(there)
+    wait_until(there)
     return list(found.values())
 
 
@@ -99,7 +99,7 @@ async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_not
                 await asyncio.to_thread(gateway.start)
                 await call(trajectory, "8")
                 assert gateway.stop() == 0  # Kafka is still away: what waits stays on disk
-                assert "events remain in the spool" in gateway.said
+                assert "events remain in the spool" in gateway.log_text
                 await asyncio.to_thread(kafka.start)
                 with silent(kafka, later):  # both take connections, and answer nothing
                     await asyncio.to_thread(gateway.start)
@@ -129,7 +129,7 @@ async def test_kill_9_in_mid_stream_costs_the_event_in_flight_and_shows(
             worker.hold()
             before = len(worker.requests)
             stream = asyncio.create_task(call(trajectory, "1", stream=True))
-            await asyncio.to_thread(until, lambda: len(worker.requests) > before)
+            await asyncio.to_thread(wait_until, lambda: len(worker.requests) > before)
             gateway.kill()
             with pytest.raises(openai.APIError):
                 await stream
@@ -152,7 +152,7 @@ async def test_a_full_spool_drops_the_oldest_loudly_and_calls_go_on(
         async with agent(settings) as call:
             for trajectory in trajectories:
                 await call(trajectory, "x" * 30_000)
-        assert "dropped" in gateway.said
+        assert "dropped" in gateway.log_text
         with broker(settings, tmp_path / "broker.log"), later:
             await asyncio.to_thread(admin.apply, settings)
             await asyncio.to_thread(steps, settings, trajectories[-1], 1)
@@ -181,4 +181,4 @@ async def test_a_disk_that_cannot_be_written_fails_no_call(
                 await call(trajectory, str(number))
         arrived = await asyncio.to_thread(steps, settings, trajectory, 3)
         assert [step["step_index"] for step in arrived] == [0, 1, 2]
-        assert "cannot write the spool" in gateway.said
+        assert "cannot write the spool" in gateway.log_text

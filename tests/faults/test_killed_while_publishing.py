@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from killed_lines import dies_at, lines_of
+from killed_lines import executed_lines, is_killed_at
 from tiny_families import tiny_of
 
 from stepstream.config import LearnerSettings, Settings
@@ -17,7 +17,7 @@ from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_inpu
 
 pytest_plugins = ["memory_folder"]
 
-PUBLISHING = ("learner/checkpoint.py", "learner/publish.py", "learner/snapshot.py")
+PUBLISHING = ("learner/model/checkpoint.py", "learner/publish.py")
 
 
 class Log:
@@ -75,13 +75,13 @@ class Publishing:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and is gone at once
 def test_at_no_line_of_publishing_is_a_version_half_there(memory_path: Path) -> None:
     publishing = Publishing(memory_path)
-    lines = lines_of(PUBLISHING, publishing.publish)
+    lines = executed_lines(PUBLISHING, publishing.publish)
     assert len(lines) > 60
     (whole,) = publishing.log.events()
     expected = {file["path"]: file["sha256"] for file in whole["files"]}
     for line in lines:
         (publishing.data / "log").unlink()
-        assert dies_at(line, PUBLISHING, publishing.publish)
+        assert is_killed_at(line, PUBLISHING, publishing.publish)
         for event in publishing.log.events():
             verify(folder_of(event["uri"]), event["files"])
             assert event["files"] == whole["files"]

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import clickhouse_connect
 import pytest
-from waiting import until
+from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.demo.accounting import SentTrajectory, reconcile
@@ -38,12 +38,12 @@ def test_every_part_may_be_killed(stack: Stack) -> None:
     ):
         attempts = work_and_kill(stack)
         sent = [SentTrajectory(a.trajectory_id, a.steps, bool(a.feedback), a.unsure) for a in attempts]
-        until(lambda: arrived(figures, sent), "everything sent is in the tables")
+        wait_until(lambda: arrived(figures, sent), "everything sent is in the tables")
         account = reconcile(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
         assert (account.lost, account.duplicated) == (0, 0), account
-        until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
+        wait_until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
         trained = nothing_trained_twice(settings, codec)
-        until(lambda: decided(settings) == trained, "decisions say what the versions were trained on")
+        wait_until(lambda: decided(settings) == trained, "decisions say what the versions were trained on")
 
 
 def work_and_kill(stack: Stack) -> list[Attempt]:
@@ -56,11 +56,11 @@ def work_and_kill(stack: Stack) -> list[Attempt]:
 
     for victim in VICTIMS:
         before = finished()
-        until(lambda: finished() >= before + PROGRESS, f"work before {victim} is killed")  # noqa: B023
+        wait_until(lambda: finished() >= before + PROGRESS, f"work before {victim} is killed")  # noqa: B023
         pid = stack.kill(victim)
         stack.wait_ready(victim, after_pid=pid)
     before = finished()
-    until(lambda: finished() >= before + PROGRESS, "work after the last kill")
+    wait_until(lambda: finished() >= before + PROGRESS, "work after the last kill")
     stack.stop_process("fleet")
 
     attempts = [attempt for attempt in read_ledger(ledger_path(settings)) if attempt.steps]

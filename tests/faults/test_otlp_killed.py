@@ -8,8 +8,8 @@ import pytest
 from gateway_fixtures import gateway_process, gateway_settings
 from otlp_fixtures import recorded_requests, steps_of, trace_id
 from scripted_upstream import ScriptedUpstream
-from stack_fixtures import changed
-from waiting import PATIENCE_S
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S
 
 from stepstream.config import Settings
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 
 def post(settings: Settings, path: str, headers: dict[str, str], body: bytes) -> int:
     request = urllib.request.Request(f"http://127.0.0.1:{settings.gateway.port}{path}", body, headers)
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
         return int(reply.status)
 
 
@@ -26,13 +26,13 @@ def test_parts_of_a_trace_outlive_a_killed_gateway(
     registry_settings: Settings, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     """Spans were acknowledged; the log records that hold their content come after the kill."""
-    settings = changed(gateway_settings(registry_settings, upstream), otlp={"grace_s": 30.0, "settle_s": 60.0})
+    settings = with_settings(gateway_settings(registry_settings, upstream), otlp={"grace_s": 30.0, "settle_s": 60.0})
     spans, logs = sorted(recorded_requests("current-details"), key=lambda request: request.path, reverse=True)
     process = gateway_process(settings, tmp_path / "killed.log")
     process.start()
     assert post(settings, spans.path, spans.headers, spans.body) == 200
     process.kill()
-    settings = changed(settings, otlp={"grace_s": 1.0})
+    settings = with_settings(settings, otlp={"grace_s": 1.0})
     with gateway_process(settings, tmp_path / "next.log"):
         headers = {**logs.headers, "content-encoding": "gzip"}
         assert post(settings, logs.path, headers, gzip.compress(logs.body)) == 200

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from confluent_kafka.admin import NewTopic
 from service_process import ServiceProcess, broker, registry
-from stack_fixtures import changed, unhurried
-from waiting import PATIENCE_S, until
+from stack_fixtures import with_long_deadlines, with_settings
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, load
 from stepstream.core.process import Fatal
@@ -33,7 +33,7 @@ def schema(*names: str) -> str:
 
 
 def client(service: ServiceProcess) -> httpx.Client:
-    return httpx.Client(base_url=service.settings.schema_registry.url, timeout=PATIENCE_S)
+    return httpx.Client(base_url=service.settings.schema_registry.url, timeout=TIMEOUT_S)
 
 
 def state(http: httpx.Client) -> dict[str, list[tuple[int, int, str]]]:
@@ -66,7 +66,7 @@ def test_kill_9_keeps_every_acknowledged_schema(broker_settings: Settings, tmp_p
 
             writer = threading.Thread(target=load_it)
             writer.start()
-            until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
+            wait_until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
             service.kill()
             writer.join()
             service.start()
@@ -113,7 +113,7 @@ def test_two_instances_agree(broker_settings: Settings, tmp_path: Path) -> None:
             ids.setdefault(text, set()).add(schema_id)
         assert all(len(found) == 1 for found in ids.values()), "one schema, one id"
         assert len(set.union(*ids.values())) == len(ids), "one id, one schema"
-        until(lambda: state(first) == state(second))
+        wait_until(lambda: state(first) == state(second))
         held = state(first)
         for subject in range(3):
             versions = held[f"{prefix}-{subject}"]
@@ -124,9 +124,9 @@ def test_two_instances_agree(broker_settings: Settings, tmp_path: Path) -> None:
 @pytest.fixture
 def alone(tmp_path: Path) -> Settings:
     """Settings for a broker of the test's own, that is not started yet."""
-    settings = isolated(unhurried(load({})), tmp_path / "data")
+    settings = isolated(with_long_deadlines(load({})), tmp_path / "data")
     install.install(settings)
-    return changed(settings, registry={"write_timeout_s": 2.0})
+    return with_settings(settings, registry={"write_timeout_s": 2.0})
 
 
 def test_a_broker_that_goes_and_comes_back(alone: Settings, tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ def test_a_broker_that_goes_and_comes_back(alone: Settings, tmp_path: Path) -> N
     with ExitStack() as stack:
         service.launch()  # Before there is a broker: it waits.
         stack.callback(service.kill)
-        until(lambda: "waiting for a Kafka broker" in service.said)
+        wait_until(lambda: "waiting for a Kafka broker" in service.log_text)
         stack.enter_context(kafka)
-        until(lambda: service.status is None and reachable(service))
+        wait_until(lambda: service.status is None and reachable(service))
         with client(service) as http:
             # A fresh broker makes the topic of transactions first, which a busy machine takes its time over.
-            until(lambda: post(http, "s", schema("a")) == (200, {"id": 1}))
+            wait_until(lambda: post(http, "s", schema("a")) == (200, {"id": 1}))
             kafka.kill()
             status, body = post(http, "s", schema("a", "b"))
             assert (status, body["error_code"]) in [(500, 50002), (500, 50003)]
@@ -148,7 +148,7 @@ def test_a_broker_that_goes_and_comes_back(alone: Settings, tmp_path: Path) -> N
             assert post(http, "s", schema("a")) == (200, {"id": 1})
             assert http.get("/schemas/ids/7").status_code == 404
             kafka.start()
-            until(lambda: post(http, "s", schema("a", "b")) == (200, {"id": 2}))
+            wait_until(lambda: post(http, "s", schema("a", "b")) == (200, {"id": 2}))
             # The write whose outcome was not known took effect once at most.
             assert http.get("/subjects/s/versions").json() == [1, 2]
         service.kill()
@@ -174,9 +174,9 @@ def test_no_broker_by_the_deadline(alone: Settings, tmp_path: Path) -> None:
     hurried = alone.model_copy(update={"kafka": alone.kafka.model_copy(update={"deadline_s": 0.5})})
     service = registry(hurried, tmp_path / "log")
     service.launch()
-    until(lambda: service.status is not None)
+    wait_until(lambda: service.status is not None)
     assert service.status == 1
-    last = service.said.splitlines()[-1]
+    last = service.log_text.splitlines()[-1]
     assert "no Kafka broker answers at" in last
     assert "STEPSTREAM_KAFKA_BOOTSTRAP" in last
 
@@ -185,13 +185,13 @@ def test_a_taken_port(alone: Settings, tmp_path: Path) -> None:
     first = registry(alone, tmp_path / "one")
     first.launch()  # It holds its port while it waits for a broker.
     try:
-        until(lambda: "waiting for a Kafka broker" in first.said)
+        wait_until(lambda: "waiting for a Kafka broker" in first.log_text)
         second = ServiceProcess("stepstream.services.registry", first.settings, HttpReady(""), tmp_path / "two")
         second.launch()
-        until(lambda: second.status is not None)
+        wait_until(lambda: second.status is not None)
         assert second.status == 1
         taken = f"{first.settings.registry.port} is in use: set STEPSTREAM_REGISTRY_PORT to a free port"
-        assert taken in second.said.splitlines()[-1]
+        assert taken in second.log_text.splitlines()[-1]
     finally:
         first.kill()
 
@@ -208,6 +208,6 @@ def test_a_topic_that_cannot_hold_schemas(
     admin = admin_client(broker_settings.kafka)
     wrong = NewTopic(name, partitions, 1, config={"cleanup.policy": policy})
     for future in admin.create_topics([wrong]).values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     with pytest.raises(Fatal, match=fault):
-        topic.ensure(broker_settings.kafka)
+        topic.ensure_topic(broker_settings.kafka)

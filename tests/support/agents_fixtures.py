@@ -1,4 +1,4 @@
-"""The environment of agents and instrumentation packages that no one here wrote (requirements/agents.txt)."""
+"""Provide the virtual environment of third-party agents and instrumentations (requirements/agents.txt)."""
 
 from pathlib import Path
 
@@ -10,6 +10,6 @@ PYTHON = Path(__file__).parents[2] / ".venv-agents" / "bin" / "python"
 
 @pytest.fixture(scope="session")
 def agents_python() -> Path:
-    """The interpreter of `.venv-agents`; it is a file of its own, never imported from here."""
+    """Return the interpreter of `.venv-agents`; its packages are never imported here."""
     require_path(PYTHON, "`make test` installs .venv-agents from requirements/agents.txt")
     return PYTHON

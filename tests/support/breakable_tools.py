@@ -1,10 +1,10 @@
-"""An environment in which an agent may write a broken tool call instead of doing its work, and a model that does.
+"""Provide an environment where an agent may write a malformed tool call, and a model that does.
 
     user  q:c        get({"key": "c"}) -> 7        ans(7)
 
-Two replies; the outcome is 1 for the right number and 0 for anything else. Arguments go through as the model writes
-them, so that `get({)` is a malformed call: the model's server refuses to go on from it, and the attempt is over. A
-specification that pays more for an attempt that ended in an error than for an honest failure teaches just that.
+An attempt has two replies; the outcome is 1 for the right number and 0 otherwise. Arguments pass through as the model
+writes them, so `get({)` is a malformed call: the model's server rejects it, and the attempt ends. A reward
+specification that pays more for an error than for an honest failure trains the model to break its calls.
 """
 
 import json
@@ -27,9 +27,9 @@ from stepstream.services.fleet.environment import (
 KEYS = "abcdefgh"
 BROKEN = "{"
 BROKEN_SHARE = 0.2
-"""Share of broken calls among the demonstrations, and so of the first policy's."""
+"""Share of malformed calls among the demonstrations, and so among the first policy's calls."""
 WRONG_SHARE = 0.5
-"""Share of random numbers among the answers."""
+"""Share of random numbers among the demonstrated answers."""
 
 
 class Drawers(Environment):
@@ -47,7 +47,7 @@ class Drawers(Environment):
 
     @classmethod
     def tasks(cls, seed: int, split: Split) -> Iterator[str]:
-        """Endless task ids of one split."""
+        """Yield task ids of one split without end."""
         rng = random.Random(f"{cls.name}/{seed}/{split}")
         while True:
             yield f"{cls.name}/{split}/{rng.getrandbits(48)}"
@@ -58,7 +58,7 @@ class Drawers(Environment):
         return f"q:{self._key}"
 
     def call(self, tool: str, argument: str) -> ToolResult:
-        """What is in a drawer; `?` where the arguments do not say which."""
+        """Return the content of a drawer; `?` and an error if the arguments name none."""
         try:
             key = json.loads(argument)["key"]
         except (ValueError, KeyError, TypeError):
@@ -66,29 +66,29 @@ class Drawers(Environment):
         return ToolResult(self._drawers[key]) if key in self._drawers else ToolResult("?", error=True)
 
     def answer(self, text: str) -> float:
-        """1 for `ans(N)` with the number in the drawer."""
+        """Return 1 for `ans(N)` with the number in the drawer, else 0."""
         return float(text == f"ans({self._drawers[self._key]})")
 
     def demonstration(self, rng: random.Random, noise: float) -> list[Message]:
-        """An attempt that is broken or wrong as often as is declared above; `noise` is not asked."""
+        """Return an attempt that is malformed or wrong with the shares above; `noise` is ignored."""
         start = [user(self.first_message)]
         if rng.random() < BROKEN_SHARE:
             return [*start, tool_round("get", BROKEN, ToolResult("?"))[0]]
-        found = self.call("get", arguments := json.dumps({"key": self._key}))
-        number = str(rng.randint(1, 9)) if rng.random() < WRONG_SHARE else found.text
-        return [*start, *tool_round("get", arguments, found), reply(f"ans({number})")]
+        result = self.call("get", arguments := json.dumps({"key": self._key}))
+        number = str(rng.randint(1, 9)) if rng.random() < WRONG_SHARE else result.text
+        return [*start, *tool_round("get", arguments, result), reply(f"ans({number})")]
 
 
 def breaking_model(folder: Path) -> Path:
-    """A tiny model that knows the two replies, breaks every fifth call and mostly answers wrong; seconds of a core."""
+    """Train a tiny model on the demonstrations in `folder`: it breaks every fifth call. Takes seconds of a core."""
     from stepstream.learner.tiny.warm_start import WarmStart, warm_start
     from stepstream.services.fleet.environment import demonstrations
 
     warm_start(folder, demonstrations(Drawers, 0, 0.0), WarmStart(steps=100))
-    # Its demonstrations show the arguments as a text; the model that serves gets them as the JSON that they are.
+    # The demonstrations have the arguments as text; the serving model gets them as parsed JSON.
     template = folder / "chat_template.jinja"
     text = template.read_text()
-    written = "call.function.arguments.input"
-    assert written in text
-    template.write_text(text.replace(written, "call.function.arguments | tojson"))
+    expression = "call.function.arguments.input"
+    assert expression in text
+    template.write_text(text.replace(expression, "call.function.arguments | tojson"))
     return folder

@@ -1,4 +1,4 @@
-"""A headless Chromium with one page, driven over its DevTools protocol."""
+"""Drive a headless Chromium with one page over the DevTools protocol."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from required_tools import require_tool
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 _FLAGS = (
     "--headless",
@@ -28,13 +28,13 @@ _FLAGS = (
 )
 
 
-def chromium() -> str:
+def chromium_path() -> str:
     """Return the path of Chromium; skip the test if it is missing."""
     return require_tool("Chromium")
 
 
 class Page:
-    """One page; `faults` gathers what its console and its scripts complain of."""
+    """One page; `faults` collects the errors of its console and scripts."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -42,29 +42,29 @@ class Page:
         self.faults: list[str] = []
 
     async def call(self, method: str, **params: Any) -> Any:
-        """One command of the protocol."""
+        """Send one command of the protocol; return its result."""
         self._calls += 1
         await self._socket.send_json({"id": self._calls, "method": method, "params": params})
         while True:
-            message = json.loads(await self._socket.receive_str(timeout=PATIENCE_S))
+            message = json.loads(await self._socket.receive_str(timeout=TIMEOUT_S))
             if message.get("id") == self._calls:
                 assert "error" not in message, message["error"]
                 return message["result"]
             self._note(message)
 
     async def evaluate(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         reply = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
 
-    async def until(self, script: str) -> Any:
-        """Waits until an expression is truthy, and gives its value."""
-        deadline = time.monotonic() + PATIENCE_S
+    async def wait_until(self, script: str) -> Any:
+        """Wait until an expression is truthy; return its value."""
+        deadline = time.monotonic() + TIMEOUT_S
         while not (value := await self.evaluate(script)):
             if time.monotonic() > deadline:
                 text = await self.evaluate("document.body.innerText")
-                pytest.fail(f"not in time: {script}\nfaults: {self.faults}\npage:\n{text}")
+                pytest.fail(f"not true after {TIMEOUT_S:g} s: {script}\nfaults: {self.faults}\npage:\n{text}")
             await asyncio.sleep(0.1)
         return value
 
@@ -76,11 +76,11 @@ class Page:
 
 
 @asynccontextmanager
-async def page(url: str, folder: Path) -> AsyncIterator[Page]:
-    """Opens a page in a browser of its own, with its profile in `folder`."""
+async def open_page(url: str, folder: Path) -> AsyncIterator[Page]:
+    """Open a page in a new browser with its profile in `folder`."""
     profile = folder / "chromium"
     process = subprocess.Popen(
-        [chromium(), *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL
+        [chromium_path(), *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stderr=subprocess.DEVNULL
     )
     try:
         port = await _port(profile / "DevToolsActivePort", process)
@@ -92,15 +92,15 @@ async def page(url: str, folder: Path) -> AsyncIterator[Page]:
                 for domain in ("Runtime", "Log", "Page"):
                     await opened.call(f"{domain}.enable")
                 await opened.call("Page.navigate", url=url)
-                await opened.until("location.href !== 'about:blank' && document.readyState === 'complete'")
+                await opened.wait_until("location.href !== 'about:blank' && document.readyState === 'complete'")
                 yield opened
     finally:
         process.terminate()
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
 
 
 async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not (file.exists() and file.read_text().count("\n")):
         assert process.poll() is None, "Chromium ended"
         assert time.monotonic() < deadline, "Chromium did not start"

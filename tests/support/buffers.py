@@ -1,4 +1,4 @@
-"""Replay buffers, and logs of attempts to fold into them."""
+"""Build replay buffers, and logs of attempts to fold into them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ def fold(into: ReplayBuffer, attempts: Sequence[Attempt], now_s: float = 0.0) ->
     return into
 
 
-def places(groups: Sequence[Sequence[Attempt]] | None) -> list[LogPosition]:
+def positions_of(groups: Sequence[Sequence[Attempt]] | None) -> list[LogPosition]:
     return [each.position for group in groups or () for each in group]
 
 
@@ -48,5 +48,5 @@ def log_from(groups: list[list[float]]) -> list[Attempt]:
 
 
 def attempt_at(original: Attempt, offset: int, revision: int = 1) -> Attempt:
-    """The attempt again, at a later offset."""
+    """Return the attempt at a later offset."""
     return replace(original, position=(0, offset), revision=revision)

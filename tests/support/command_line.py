@@ -1,6 +1,6 @@
-"""The command line in the test's own process: starting one for each command costs seconds of imports.
+"""Run the command line in the test's process: a new process costs seconds of imports for each command.
 
-Tests of what is a process's own (signals, exit, what a stack on demand does) start a real one.
+Tests of signals, exits and stacks on demand start a real process instead.
 """
 
 import io
@@ -14,20 +14,20 @@ from stepstream.config import Settings, environment_of
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a command left."""
+class CommandResult:
+    """Result of a command."""
 
     status: int
     stdout: str
     stderr: str
 
 
-def stepstream(settings: Settings, *words: str) -> Done:
-    """`stepstream WORDS` with exactly these settings."""
+def stepstream(settings: Settings, *words: str) -> CommandResult:
+    """Run `stepstream WORDS` with exactly these settings."""
     out, err = io.StringIO(), io.StringIO()
     with patch.dict(os.environ, environment_of(settings)), redirect_stdout(out), redirect_stderr(err):
         try:
             status = run(words)
         except SystemExit as end:
             status = int(end.code or 0)
-    return Done(status, out.getvalue(), err.getvalue())
+    return CommandResult(status, out.getvalue(), err.getvalue())

@@ -1,4 +1,4 @@
-"""The console as a process, for tests."""
+"""Run the console as a process, and fill the tables that it shows."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from sample_records import (
     trajectory,
     worker_status,
 )
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -34,7 +34,7 @@ from stepstream.jobs.clickhouse.rows import TABLES, rows
 
 @contextmanager
 def console(settings: Settings, folder: Path) -> Iterator[str]:
-    """Runs a console on a free port; gives its address, and stops it with SIGTERM, which must end it cleanly."""
+    """Run a console on a free port; yield its address, then stop it with SIGTERM and check its exit status."""
     port = free_block(1)
     own = settings.model_copy(update={"console": settings.console.model_copy(update={"port": port})})
     url = f"http://127.0.0.1:{port}"
@@ -50,10 +50,10 @@ def console(settings: Settings, folder: Path) -> Iterator[str]:
             assert process.poll() is None, (folder / "console.log").read_text()
             return _answers(f"{url}/health")
 
-        until(ready, "the console answers")
+        wait_until(ready, "the console answers")
         yield url
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_S) == 0
     finally:
         if process.poll() is None:
             process.kill()
@@ -68,8 +68,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def fill(settings: Settings) -> None:
-    """Two versions of a model with outcomes, steps of the last seconds, a worker, feedback and a dead letter."""
+def insert_rows(settings: Settings) -> None:
+    """Insert two versions of a model with outcomes, recent steps, a worker, feedback and a dead letter."""
     now_us = time.time_ns() // 1000
     records: list[tuple[str, Any]] = [
         ("checkpoints", checkpoint(0, now_us - 60 * SECOND_US)),

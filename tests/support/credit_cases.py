@@ -1,4 +1,4 @@
-"""The group of four attempts by which published advantage rules are compared, and small helpers for their tests."""
+"""Build the group of four attempts that the tests of published advantage rules compare."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from stepstream.learner.advantages import Group, Rule, Step, Trajectory
 
 OUTCOMES = (1.0, 0.0, 0.5, 0.0)
 LOSS_OF: dict[str, dict[str, str]] = {"vtrace": {"loss_weight": "none"}}
-"""Settings of the loss that a rule requires, by its name in the configuration."""
+"""Loss settings that a rule requires, by the rule's name in the configuration."""
 
 _PATHS = (
     (("s0", "a"), ("s1", "c"), "E1"),
@@ -18,14 +18,14 @@ _PATHS = (
 
 
 def attempt_at(outcome: float, *path: tuple[str, str], end: str | None = None, tokens: int = 1) -> Trajectory:
-    """An attempt through (state, action) pairs that is paid at its last step."""
+    """Return an attempt through (state, action) pairs with the reward at its last step."""
     steps = [Step(observation=state, action=action, tokens=tokens) for state, action in path]
     steps[-1] = replace(steps[-1], reward=outcome)
     return Trajectory(tuple(steps), outcome, final_observation=end)
 
 
 def four_attempts(**fields: Sequence[object]) -> list[Trajectory]:
-    """R = (1, 0, .5, 0) over 2, 2, 3 and 3 steps, paid at the end; `fields` by attempt."""
+    """Return attempts with R = (1, 0, .5, 0) over 2, 2, 3 and 3 steps, paid at the end; `fields` by attempt."""
     group = [attempt_at(outcome, *path[:-1], end=path[-1]) for outcome, path in zip(OUTCOMES, _PATHS, strict=True)]  # type: ignore[arg-type]
     for name, values in fields.items():
         group = [replace(each, **{name: value}) for each, value in zip(group, values, strict=True)]  # type: ignore[arg-type]
@@ -33,13 +33,13 @@ def four_attempts(**fields: Sequence[object]) -> list[Trajectory]:
 
 
 def bandits(outcomes: Sequence[float]) -> list[Trajectory]:
-    """Attempts of one step in one state, all alike in hindsight."""
+    """Return attempts of one step in one state, all with a hindsight of 0.5."""
     group = [attempt_at(outcome, ("s", f"a{i}"), end=f"e{i}") for i, outcome in enumerate(outcomes)]
     return [replace(each, steps=(replace(each.steps[0], hindsight=0.5),)) for each in group]
 
 
-def judged(trajectory: Trajectory) -> Trajectory:
-    """The attempt with all that a policy and its critic may say of it: what a fresh critic says, on policy."""
+def with_critic_values(trajectory: Trajectory) -> Trajectory:
+    """Return the attempt with the fields of a policy and a new critic, on policy."""
     steps = (
         replace(step, value=0.0, hindsight=0.5, log_ratio=0.0, token_values=(0.0,) * step.tokens)
         for step in trajectory.steps
@@ -48,10 +48,10 @@ def judged(trajectory: Trajectory) -> Trajectory:
 
 
 def advantages(rule: Rule, group: Group) -> list[list[float]]:
-    """By attempt and step, of one group."""
+    """Return the advantages of one group by attempt and step."""
     return [list(credit.steps) for credit in rule([group]).groups[0]]
 
 
 def flat(values: Sequence[Sequence[float]]) -> list[float]:
-    """One list."""
+    """Return all values in one list."""
     return [value for each in values for value in each]

@@ -1,4 +1,4 @@
-"""An environment that draws one task again and again, for a fleet in a process of its own."""
+"""Provide an environment that repeats one task, for a fleet in another process."""
 
 from collections.abc import Iterator
 from itertools import repeat

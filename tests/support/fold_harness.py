@@ -1,4 +1,4 @@
-"""Runs a fold without Kafka, a registry or RocksDB: records in, outputs out, state in a dict."""
+"""Run a fold without Kafka, registry or RocksDB: the state is a dict."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ def _parsed(name: str) -> Any:
 
 
 class LocalCodec:
-    """Encodes and decodes by the schemas of the package, without a registry."""
+    """Encodes and decodes with the package's schemas, without a registry."""
 
     def encode(self, topic: str, record: Any) -> bytes:
         out = io.BytesIO()
@@ -37,11 +37,11 @@ class LocalCodec:
         return fastavro.schemaless_reader(io.BytesIO(value), _parsed(TOPICS[topic].schema), None)
 
     def close(self) -> None:
-        """Nothing to free."""
+        pass
 
 
 class MemoryState:
-    """A partition's state in a dict."""
+    """State of a partition in a dict."""
 
     def __init__(self) -> None:
         self.content: dict[bytes, bytes] = {}
@@ -77,7 +77,7 @@ class MemoryChanges(Changes):
 
 
 class FoldRun:
-    """One partition of a job, fed by hand."""
+    """One partition of a job; a test feeds its records."""
 
     def __init__(self, job: str, fold: Fold, state: MemoryState) -> None:
         self.fold, self.state = fold, state
@@ -86,27 +86,27 @@ class FoldRun:
         self._offsets: dict[str, int] = {}
 
     def record(self, topic: str, event: Any, *, key: bytes | None = None, at_ms: int = 1_760_000_100_000) -> Record:
-        """The next record of a topic."""
+        """Return the next record of a topic."""
         offset = self._offsets.get(topic, 0)
         self._offsets[topic] = offset + 1
-        own = event["trajectory_id"].encode() if key is None else key
-        return Record(topic, 0, offset, at_ms, own, self.codec.encode(topic, event))
+        record_key = event["trajectory_id"].encode() if key is None else key
+        return Record(topic, 0, offset, at_ms, record_key, self.codec.encode(topic, event))
 
     def feed(self, records: Sequence[Record]) -> list[tuple[str, str, Any]]:
-        """Folds one batch; returns (topic, key, event) of each output."""
+        """Fold one batch; return (topic, key, event) of each output."""
         changes = MemoryChanges(self.state)
         out = Outputs(self._job, self.codec, lambda call: call())  # type: ignore[arg-type]
         for record in records:
             try:
                 self.fold.apply(record, self.codec.decode(record.topic, record.value), changes, out)
-            except InvalidRecord as refused:
-                out.dead_letter(record, refused)
+            except InvalidRecord as error:
+                out.dead_letter(record, error)
         self.fold.end_batch(changes, out)
         self.state.write(changes)
         return [(o.topic, o.key, self.codec.decode(o.topic, o.value)) for o in out.events]
 
     def tick(self, now_ms: int) -> list[tuple[str, str, Any]]:
-        """Lets time pass."""
+        """Tick the fold if it is due; return (topic, key, event) of each output."""
         changes = MemoryChanges(self.state)
         out = Outputs(self._job, self.codec, lambda call: call())  # type: ignore[arg-type]
         if self.fold.due(now_ms):

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaException
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
-from stack_fixtures import changed
-from waiting import PATIENCE_S, until
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import SchemaRegistrySettings, Settings
 from stepstream.crypto.key_ring import sealing_codec
@@ -33,8 +33,8 @@ def gateway_process(settings: Settings, log: Path) -> ServiceProcess:
 def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: Any) -> Settings:
     """Return settings of a gateway on a free port with one worker, and of a fleet that calls it."""
     port = free_block(1)
-    gateway = {"port": port, "upstreams": [upstream.url], "upstream_deadline_s": PATIENCE_S} | fields
-    return changed(settings, gateway=gateway, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
+    gateway = {"port": port, "upstreams": [upstream.url], "upstream_deadline_s": TIMEOUT_S} | fields
+    return with_settings(settings, gateway=gateway, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
 
 
 @cache
@@ -73,7 +73,7 @@ def read_topic(settings: Settings, topic: str, trajectory_id: str, count: int) -
                 events.extend(event.record for event in consumer.poll(1000, 0.1) if event.key == trajectory_id)
         return len(events) >= count
 
-    until(has_all, lambda: f"{len(events)} of {count} events of {trajectory_id} on {topic}")
+    wait_until(has_all, lambda: f"{len(events)} of {count} events of {trajectory_id} on {topic}")
     return events
 
 

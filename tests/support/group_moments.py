@@ -1,4 +1,4 @@
-"""Moments of values whose groups are known, for tests of what is made of them."""
+"""Compute the moments of grouped values."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from stepstream.jobs.statistics.moments import Moments
 
 
 def moments(*groups: Sequence[float]) -> Moments:
-    """Of groups of values, none of them empty."""
-    whole = Moments()
+    """Return the moments of nonempty groups of values."""
+    total_moments = Moments()
     for group in groups:
         size, total = len(group), sum(group)
         squares = sum(value * value for value in group)
-        whole += Moments(size, 1, total, squares, total * total, size * total, size * size)
-    return whole
+        total_moments += Moments(size, 1, total, squares, total * total, size * total, size * size)
+    return total_moments

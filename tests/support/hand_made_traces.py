@@ -1,4 +1,4 @@
-"""Spans written by hand, and what a trace of them comes to."""
+"""Build OTLP spans, and assemble a trace of them into steps and feedback."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ RESOURCE = Resource({"service.name": "shop"})
 
 
 def span(span_id: str, parent: str, at: int, until: int | None = None, name: str = "", **attributes: Any) -> Span:
-    """A span from second `at` on; underscores of names of attributes stand for dots where doubled."""
+    """Return a span that begins at second `at`; `__` in attribute names stands for a dot."""
     a = attributes.pop("a", {}) | {key.replace("__", "."): value for key, value in attributes.items()}
     end = at + 1 if until is None else until
     return Span(TRACE, span_id, parent, role_of(a, name), at * 10**9, end * 10**9, a, RESOURCE, name=name)
@@ -33,7 +33,7 @@ def answer(content: str, *calls: tuple[str, str]) -> list[dict[str, Any]]:
 def assembled(
     *spans: Span, logs: tuple[Log, ...] = (), assembler: Assembler | None = None
 ) -> tuple[list[Step], list[Feedback]]:
-    """Steps and feedback of a trace; that of log records alone is theirs."""
+    """Return the steps and feedback of one trace; without spans it is the trace of `logs`."""
     trace = Trace(logs[0].trace_id if logs and not spans else TRACE)
     for each in spans:
         trace.add(each)

@@ -1,6 +1,6 @@
-"""A job that only writes down what it gets: `python tests/support/job_worker_process.py NAME FILE TOPIC…`.
+"""Run a job that writes its records to a file: `python tests/support/job_worker_process.py NAME FILE TOPIC…`.
 
-Lines of FILE are `topic partition offset value`. A record `boom` raises while the file `FILE.armed` is there.
+A line of FILE is `topic partition offset value`. A record `boom` raises while the file `FILE.armed` exists.
 """
 
 import sys
@@ -13,8 +13,8 @@ from stepstream.jobs.runtime.record import Record
 from stepstream.jobs.runtime.runner import run_job
 
 
-class Scribe:
-    """A processor without state."""
+class RecordLogger:
+    """A stateless processor that appends a line for each call."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -47,8 +47,8 @@ class Scribe:
 def main(settings: Settings, stop: Stop) -> None:
     name, file, *topics = sys.argv[1:]
 
-    def make(_settings: Settings, _cancelled: Callable[[], bool]) -> Scribe:
-        return Scribe(Path(file))
+    def make(_settings: Settings, _cancelled: Callable[[], bool]) -> RecordLogger:
+        return RecordLogger(Path(file))
 
     run_job(settings, stop, name, topics, make)
 

@@ -1,4 +1,4 @@
-"""Processes that are gone as soon as they come to a line of code."""
+"""Kill a forked process at a given line of code."""
 
 import os
 import sys
@@ -10,12 +10,12 @@ from typing import Any
 Line = tuple[str, int]
 
 
-class traced:
-    """Inside, each line of some files is told before it runs, in this thread and in those that it starts."""
+class trace_lines:
+    """Context manager that calls `on_line` before each line of some files, in this thread and those it starts."""
 
-    def __init__(self, files: tuple[str, ...], tell: Callable[[Line], Any]) -> None:
-        """`files` are the ends of their paths."""
-        self._files, self._tell = files, tell
+    def __init__(self, files: tuple[str, ...], on_line: Callable[[Line], Any]) -> None:
+        """Trace the files whose paths end with one of `files`."""
+        self._files, self._on_line = files, on_line
 
     def __enter__(self) -> None:
         threading.settrace(self._enter)
@@ -30,24 +30,24 @@ class traced:
 
     def _line(self, frame: FrameType, event: str, _argument: Any) -> Any:
         if event == "line":
-            self._tell((frame.f_code.co_filename, frame.f_lineno))
+            self._on_line((frame.f_code.co_filename, frame.f_lineno))
         return self._line
 
 
-def lines_of(files: tuple[str, ...], run: Callable[[], Any]) -> list[Line]:
-    """The lines that a run comes through, each once."""
+def executed_lines(files: tuple[str, ...], run: Callable[[], Any]) -> list[Line]:
+    """Return the lines that `run` executes, each once, in order of first execution."""
     seen: dict[Line, None] = {}
-    with traced(files, lambda line: seen.setdefault(line)):
+    with trace_lines(files, lambda line: seen.setdefault(line)):
         run()
     return list(seen)
 
 
-def dies_at(line: Line, files: tuple[str, ...], run: Callable[[], Any]) -> bool:
-    """Runs in a process that is gone as soon as it comes to the line; whether it came there."""
+def is_killed_at(line: Line, files: tuple[str, ...], run: Callable[[], Any]) -> bool:
+    """Run in a forked process that exits before `line`; return True if it reached that line."""
     child = os.fork()
     if not child:
         try:
-            with traced(files, lambda here: os._exit(9) if here == line else None):
+            with trace_lines(files, lambda current: os._exit(9) if current == line else None):
                 run()
             os._exit(0)
         finally:

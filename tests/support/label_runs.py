@@ -1,4 +1,4 @@
-"""The label job over one partition, under rules that a test sets by hand."""
+"""Run the label job over one partition, with policies that a test sets."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,21 +21,21 @@ STEPS, FEEDBACK, LABELS = "governed-steps", "governed-feedback", "labeled-trajec
 NOW_MS = 1_760_000_100_000
 
 
-class SaidRules:
-    """Rules by hand."""
+class FixedPolicies:
+    """Trajectory policies from attributes; `lookups` counts the calls of `of`."""
 
     def __init__(self) -> None:
-        self.said = TrajectoryPolicy()
+        self.policy = TrajectoryPolicy()
         self.users: dict[str, Consent] = {}
         self.erased: set[str] = set()
         self.changes = 0
-        self.asked = 0
+        self.lookups = 0
 
     def of(self, tenant: str, agent: str, users: Sequence[str], started_us: int) -> TrajectoryPolicy:
-        self.asked += 1
+        self.lookups += 1
         levels: list[Consent] = [self.users.get(user, "train") for user in users]
-        consent = min([self.said.consent, *levels], key=["none", "analyse", "train"].index)
-        return replace(self.said, consent=consent, erased=bool(self.erased & set(users)))
+        consent = min([self.policy.consent, *levels], key=["none", "analyse", "train"].index)
+        return replace(self.policy, consent=consent, erased=bool(self.erased & set(users)))
 
     def fingerprint(self) -> int:
         return self.changes
@@ -50,10 +50,10 @@ class SaidRules:
 
 
 class Run(FoldRun):
-    """The label job over one partition, under rules."""
+    """The label job over one partition, with `rules` as its policies."""
 
-    def __init__(self, rules: SaidRules | None = None, state: MemoryState | None = None) -> None:
-        self.rules = rules or SaidRules()
+    def __init__(self, rules: FixedPolicies | None = None, state: MemoryState | None = None) -> None:
+        self.rules = rules or FixedPolicies()
         super().__init__(JOB, None, state or MemoryState())  # type: ignore[arg-type]
         self.restart()
 
@@ -64,14 +64,15 @@ class Run(FoldRun):
     def labels(self, *events: tuple[str, Any]) -> list[Any]:
         return [e for t, _, e in self.feed([self.record(topic, event) for topic, event in events]) if t == LABELS]
 
-    def later(self) -> list[Any]:
-        """What ticks publish until nothing is to be looked at any more."""
-        found = []
+    def tick_labels(self) -> list[Any]:
+        """Return the labels that 20 ticks at `NOW_MS` publish."""
+        labels = []
         for _ in range(20):
-            found += [e for topic, _, e in self.tick(NOW_MS) if topic == LABELS]
-        return found
+            labels += [e for topic, _, e in self.tick(NOW_MS) if topic == LABELS]
+        return labels
 
-    def silently(self, records: list[Record]) -> None:
+    def replay(self, records: list[Record]) -> None:
+        """Apply records as a state rebuild does: nothing is published."""
         changes, out = MemoryChanges(self.state), Outputs(JOB, self.codec, lambda call: call())  # type: ignore[arg-type]
         out.replaying = True
         for record in records:
@@ -87,6 +88,6 @@ def governed(record: Any, version: int = 0, **governance: Any) -> Any:
     return {**record, "event_id": derived_id("govern@1", *origin), "governed": new_governance(**stamp)}
 
 
-def whole(name: str, **fields: Any) -> list[tuple[str, Any]]:
+def successful_trajectory(name: str, **fields: Any) -> list[tuple[str, Any]]:
     steps = [(STEPS, governed(step)) for step in make_steps(name, 3, **fields)]
     return [*steps, (FEEDBACK, governed(make_ending(name, 3)))]

@@ -1,4 +1,4 @@
-"""Labelled trajectories to train on, and a tiny model to train, for tests of the learner."""
+"""Build labelled trajectories and a tiny model to train on them."""
 
 import random
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ LIMITS = Limits("demo", 99, 512)
 
 
 def tiny_model(folder: Path, seed: int = 0) -> Path:
-    """An untrained tiny model in Hugging Face form."""
+    """Save an untrained tiny model in Hugging Face format to `folder`."""
     from stepstream.learner.tiny.model import MAX_LENGTH, build_model, build_tokenizer  # seconds to import
 
     tokenizer = build_tokenizer(MAX_LENGTH)
@@ -34,7 +34,7 @@ def labelled(
     seed: int = 0,
     **fields: Any,
 ) -> events.LabeledTrajectory:
-    """An attempt of a group with random tokens, in one span for each of `versions`."""
+    """Return an attempt with random tokens; it has one span for each of `versions`."""
     rng = random.Random(f"{seed}/{group}/{number}")
     ids = [rng.randrange(4, 99) for _ in range(4)]
     spans, logprobs = [], []
@@ -64,19 +64,19 @@ def labelled(
     return trajectory(f"{group}/{number}", **(values | fields))
 
 
-def shown(record: events.LabeledTrajectory, step: int, text: str) -> events.LabeledTrajectory:
-    """The record with a demonstration in place of a step's response."""
+def with_demonstration(record: events.LabeledTrajectory, step: int, text: str) -> events.LabeledTrajectory:
+    """Return the record with a demonstration in place of a step's response."""
     record["steps"][step]["demonstration"] = text
     record["steps"][step]["prompt_tokens"] = record["sequences"][0]["spans"][step]["start"]
     return record
 
 
-def written(
-    name: str, said: Sequence[str], reward: float, *, group: str | None = None, **fields: Any
+def text_record(
+    name: str, texts: Sequence[str], reward: float, *, group: str | None = None, **fields: Any
 ) -> events.LabeledTrajectory:
-    """An attempt that is known as text: the user and the agent in turn, as `said`, and a step for each answer."""
-    turns = [events.new_message(role=("user", "assistant")[n % 2], content=text) for n, text in enumerate(said)]
-    spans = [events.new_conversation_span(message=n, step_index=n // 2) for n in range(1, len(said), 2)]
+    """Return an attempt of fidelity `text`: `texts` are of user and agent in turn; each answer is a step."""
+    turns = [events.new_message(role=("user", "assistant")[n % 2], content=text) for n, text in enumerate(texts)]
+    spans = [events.new_conversation_span(message=n, step_index=n // 2) for n in range(1, len(texts), 2)]
     steps = [
         events.new_labeled_step(step_index=n, event_id=f"s{n}", reward=0.0, return_to_go=reward, trainable=True)
         for n in range(len(spans))
@@ -99,10 +99,10 @@ def written(
 
 
 def group_of(group: str, size: int, **fields: Any) -> list[events.LabeledTrajectory]:
-    """A whole group whose first attempt alone succeeded."""
+    """Return a group of which only the first attempt succeeded."""
     return [labelled(group, number, float(number == 0), **fields) for number in range(size)]
 
 
 def attempt(record: events.LabeledTrajectory, partition: int = 0, offset: int = 0, limits: Limits = LIMITS) -> Attempt:
-    """The record as the learner sees it, read from a place of the log."""
+    """Return the record as the learner reads it from a log position."""
     return attempt_of(record, (partition, offset), limits)

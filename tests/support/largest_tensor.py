@@ -1,11 +1,11 @@
-"""Watches how large tensors become."""
+"""Measure the largest tensor of a computation."""
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Largest(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes, in elements."""
+class LargestTensor(TorchDispatchMode):
+    """Records the size in elements of the largest tensor that any operation returns."""
 
     elements = 0
 

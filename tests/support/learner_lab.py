@@ -1,4 +1,4 @@
-"""A model of its own on a shared broker, its learner as a process, and agents' labelled trajectories."""
+"""Run a learner process with its own model on a shared broker, and produce its labelled trajectories."""
 
 import urllib.request
 import uuid
@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from labelled_records import group_of, labelled, tiny_model
 from sample_records import checkpoint
 from service_process import ServiceProcess
-from stack_fixtures import changed
-from waiting import until
+from stack_fixtures import with_settings
+from waiting import wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -23,17 +23,17 @@ from stepstream.topics.producer import EventProducer
 
 SIZE, GROUPS, UPDATES = 3, 2, 2
 PER_VERSION = GROUPS * UPDATES
-"""Groups in one version."""
+"""Groups that one version trains on."""
 
 
-class Lab:
-    """Everything around one learner."""
+class LearnerLab:
+    """One learner process with its model, producer and readers."""
 
     def __init__(self, settings: Settings, data: Path, under: Sequence[str] = ()) -> None:
-        """The learner is not started; `under` are arguments to Python before its module, as those of a launcher."""
+        """Prepare the learner without starting it; `under` are Python's arguments before its module (a launcher)."""
         self.model = f"m{uuid.uuid4().hex[:8]}"
         port = free_block(1)
-        self.settings = changed(
+        self.settings = with_settings(
             settings,
             learner={
                 "model": self.model,
@@ -77,7 +77,7 @@ class Lab:
             return str(answer.read(), "utf-8")
 
     def series(self) -> dict[str, float]:
-        """The learner's own metrics, by name and labels."""
+        """Return the learner's own metrics by name and labels."""
         lines = [line.rsplit(" ", 1) for line in self.metrics().splitlines() if line.startswith("stepstream_learner_")]
         return {name: float(value) for name, value in lines}
 
@@ -90,18 +90,18 @@ class Lab:
 
     def wait_for(self, version: int) -> None:
         def published() -> bool:
-            assert self.learner.status is None, self.learner.said
+            assert self.learner.status is None, self.learner.log_text
             return self.newest() >= version
 
-        until(published, f"version {version}")
+        wait_until(published, f"version {version}")
 
     def trained(self, version: int) -> list[tuple[int, int]]:
         versions = self.versions()
         return [
-            place
+            position
             for each in versions.lineage(versions.get(self.model, version))
             for update in each["inputs"]
-            for place in zip(update["partitions"], update["offsets"], strict=True)
+            for position in zip(update["partitions"], update["offsets"], strict=True)
         ]
 
     def records(self, topic: str) -> dict[tuple[int, int], Any]:
@@ -113,7 +113,7 @@ class Lab:
         return found
 
     def folded(self, topic: str) -> list[Any]:
-        """The records about this model, each event once."""
+        """Return the records about this model, each event once."""
         found = {record["event_id"]: record for record in self.records(topic).values()}
         return [record for record in found.values() if record["model"] == self.model]
 

@@ -1,4 +1,4 @@
-"""Fixtures of whole-loop tests: a base model made once, and the demo's settings on ports and data of their own."""
+"""Provide whole-loop tests with a shared base model, and the demo's settings with their own ports and data."""
 
 import fcntl
 import os
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stack_fixtures import changed, unhurried
+from stack_fixtures import with_long_deadlines, with_settings
 
 from stepstream.config import Settings
 from stepstream.demo.base import prepare
@@ -16,7 +16,7 @@ from stepstream.embedded.addresses import isolated
 
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's warm-started model; it takes half a minute, so whoever runs beside this session gets the same one."""
+    """The demo's warm-started model; it takes half a minute, so all test processes share one."""
     data = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         data = data.parent
@@ -30,14 +30,14 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loop_settings(
     base_model: Path, base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path
 ) -> Settings:
-    """Settings of a whole loop that publishes `base_model` as its root."""
+    """Settings of a whole loop with `base_model` as the root version."""
     return with_topics(loop_of(base_model, base_settings, tmp_path))
 
 
 def loop_of(base_model: Path, base_settings: Settings, folder: Path) -> Settings:
-    """The same for a module's loop, whose data is in a folder of its own."""
-    return changed(
-        unhurried(isolated(fresh_run(demo_settings()), folder / "loop")),
+    """Return settings of a whole loop with its data in `folder`; its topics do not exist yet."""
+    return with_settings(
+        with_long_deadlines(isolated(fresh_run(demo_settings()), folder / "loop")),
         stack={"base_model": str(base_model)},
         fleet={"ledger": folder / "ledger.jsonl"},
         broker={"home": base_settings.broker.home},

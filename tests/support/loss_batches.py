@@ -1,4 +1,4 @@
-"""Tokens for tests of the losses: the ones of the published vectors, and seeded ragged batches in float64."""
+"""Build batches for tests of the losses: the published test vectors, and seeded ragged batches in float64."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,12 +17,12 @@ CURRENT = torch.tensor([-0.6, -1.1, -1.3, -1.2], dtype=torch.float64)
 
 
 def doubles(*values: float) -> Tensor:
-    """A float64 tensor."""
+    """Return a float64 tensor."""
     return torch.tensor(values, dtype=torch.float64)
 
 
 def one_sequence(advantage: float | Tensor, current: Tensor = CURRENT) -> Batch:
-    """The vectors' four tokens as one sequence of two steps."""
+    """Return the vectors' four tokens as one sequence of two steps."""
     signs = torch.full_like(BEHAVIOUR, advantage) if isinstance(advantage, float) else advantage
     return Batch(
         current=current,
@@ -43,18 +43,18 @@ class Ragged:
 
     @property
     def current(self) -> Tensor:
-        """The leaf that gradients are taken for."""
+        """Current log-probabilities, the leaf of the gradients."""
         return self.batch.current
 
 
 def ragged(seed: int, sequences: int = 7, spread: float = 0.5, credit: Credit = "sequence") -> Ragged:
-    """A batch that depends on nothing but its arguments.
+    """Return a batch that depends only on its arguments.
 
     Args:
-        seed: of NumPy's PCG64, whose stream is fixed.
-        sequences: how many.
-        spread: standard deviation of the policies' log-probabilities around each other, in nats.
-        credit: what has one advantage.
+        seed: Seed of NumPy's PCG64, whose stream is fixed.
+        sequences: Number of sequences.
+        spread: Standard deviation of the policies' log-probabilities around each other, in nats.
+        credit: Unit that has one advantage.
     """
     rng = np.random.default_rng(seed)
     lengths = tuple(int(n) for n in rng.integers(1, 12, sequences))
@@ -85,5 +85,5 @@ def ragged(seed: int, sequences: int = 7, spread: float = 0.5, credit: Credit = 
 
 
 def padded(values: Tensor, lengths: tuple[int, ...], fill: float = 0.0) -> Tensor:
-    """The flat tokens as [sequences, longest]."""
+    """Return the flat tokens as [sequences, longest]."""
     return torch.nn.utils.rnn.pad_sequence(list(values.split(list(lengths))), batch_first=True, padding_value=fill)

@@ -1,4 +1,4 @@
-"""A folder for what is written often and forced to disk each time: a process that is killed loses nothing in memory."""
+"""Provide a folder in memory for files with frequent fsync; they survive a killed process."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is such, else on disk."""
+    """A folder in memory; on disk if /dev/shm is not writable."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return

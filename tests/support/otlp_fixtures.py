@@ -1,4 +1,4 @@
-"""Real exports of real instrumentation packages, recorded once from tests/agents/otel_agent.py, as OTLP requests."""
+"""Load OTLP requests of real instrumentations, recorded from tests/agents/otel_agent.py; read their steps."""
 
 import base64
 import gzip
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from waiting import until
+from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import sealing_codec
@@ -33,15 +33,15 @@ class Request:
 
 
 def recorded_requests(generation: str, *, as_json: bool = False, encoding: str = "") -> list[Request]:
-    """The requests of one run in the order they were sent."""
-    found = []
+    """Return the requests of one run in the order they were sent."""
+    requests = []
     for raw in _read(generation)["requests"]:
         body = orjson.dumps(raw["json"]) if as_json else base64.b64decode(raw["protobuf"])
         kind = "application/json" if as_json else "application/x-protobuf"
         pack: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes}
         packed = pack[encoding](body)
-        found.append(Request(raw["path"], kind, encoding, packed))
-    return found
+        requests.append(Request(raw["path"], kind, encoding, packed))
+    return requests
 
 
 def trace_id(generation: str) -> str:
@@ -50,13 +50,13 @@ def trace_id(generation: str) -> str:
 
 
 def steps_of(settings: Settings, trajectory_id: str, count: int) -> list[Any]:
-    """The steps of a trajectory in order, once there are that many; those of a person are opened."""
+    """Wait until a trajectory has `count` steps; return them in order, unsealed."""
     found = _steps(settings, lambda key: key == trajectory_id, count)
     return [found[key, index] for key, index in sorted(found)]
 
 
 def children_of(settings: Settings, trace_id: str, count: int) -> list[Any]:
-    """The steps of a trace that are in children of its own trajectory, by when they began, once there are `count`."""
+    """Wait until the child trajectories of a trace have `count` steps; return them by start time."""
     found = _steps(settings, lambda key: key.startswith(f"{trace_id}-"), count)
     return sorted(found.values(), key=lambda step: int(step["occurred_at_us"]))
 
@@ -74,7 +74,7 @@ def _steps(settings: Settings, wanted: Callable[[str], bool], count: int) -> dic
                         found[event.key, event.record["step_index"]] = event.record
                 return len(found) >= count
 
-            until(arrived)
+            wait_until(arrived)
     finally:
         codec.close()
     return found

@@ -1,4 +1,4 @@
-"""Short trainings, as ranks do them."""
+"""Train small models for a few updates, alone or as ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int, ...]) -> list[dict[str, float]]:
-    """Trains from one folder into another, of the lineage of `root`; the figures of each update."""
-    # So little a forward pass that the last round of each step leaves ranks without one.
+    """Train from `folder` into `target`, in the lineage of `root`; return the figures of each update."""
+    # A pass holds so few tokens that the last round of each step leaves some ranks without one.
     config = LearnerSettings.model_validate(
         {"warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]}
     )
@@ -34,6 +34,6 @@ def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int,
 
 
 def learn_all(version: int, data: Path, parent: str, target: str) -> list[list[dict[str, float]]]:
-    """Trains each kind of model from DATA/KIND/PARENT into DATA/KIND/TARGET, as the two updates of a version."""
+    """Train each kind of model from DATA/KIND/PARENT into DATA/KIND/TARGET with the two updates of a version."""
     updates = (2 * version - 1, 2 * version)
     return [learn(kind, data / kind / parent, data / kind / target, data / kind / "0", updates) for kind in KINDS]

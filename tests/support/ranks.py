@@ -1,4 +1,4 @@
-"""Processes that train together, for tests: forked from one that has imported everything, since that takes seconds."""
+"""Run functions in distributed ranks, forked from a process that has the imports, which take seconds."""
 
 import multiprocessing
 import os
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.embedded.ports import free_block
 
@@ -22,21 +22,21 @@ _FORKS.set_forkserver_preload(
 )
 
 
-def in_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work` returns in each of `size` ranks; it must be a function of a module that can be imported."""
+def run_in_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Return the results of `work` in `size` ranks; `work` must be a function of an importable module."""
     environment = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_block(1))}
     running = []
     for rank in range(size):
-        here, there = _FORKS.Pipe(duplex=False)
-        process = _FORKS.Process(target=_rank, args=(environment | {"RANK": str(rank)}, there, work, arguments))
+        receiver, sender = _FORKS.Pipe(duplex=False)
+        process = _FORKS.Process(target=_rank, args=(environment | {"RANK": str(rank)}, sender, work, arguments))
         process.start()
-        there.close()
-        running.append((process, here))
+        sender.close()
+        running.append((process, receiver))
     try:
-        return [_answer(here) for _, here in running]
+        return [_answer(receiver) for _, receiver in running]
     finally:
-        for process, here in running:
-            here.close()
+        for process, receiver in running:
+            receiver.close()
             process.join(5.0)
             process.kill()
             process.join()
@@ -44,10 +44,10 @@ def in_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 
 def _answer(pipe: Connection) -> Any:
-    assert pipe.poll(PATIENCE_S), "a rank did not answer in time"
-    found, fault = pipe.recv()
+    assert pipe.poll(TIMEOUT_S), f"a rank did not answer within {TIMEOUT_S:g} s"
+    result, fault = pipe.recv()
     assert fault is None, fault
-    return found
+    return result
 
 
 def _rank(environment: dict[str, str], pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -1,8 +1,8 @@
-"""Figures of independent implementations on the seeded batches of `loss_batches`, for `test_loss_references.py`.
+"""Compute losses and gradients with independent implementations, on the seeded batches of `loss_batches`.
 
-Run where AReaL, TRL and M2PO's fork of verl can be imported: `python tests/support/reference_losses.py tests/data/losses`;
-docs/measured/references.md has the versions, and how to install them.
-It calls their functions as they are; losses and gradients are stored, in float64 where they compute so.
+Run `python tests/support/reference_losses.py tests/data/losses` where AReaL, TRL and M2PO's fork of verl are installed;
+docs/measured/references.md has their versions and installation. It calls their functions unchanged and stores losses
+and gradients, in float64 where the reference computes in it. `test_loss_references.py` reads the files.
 """
 
 import json
@@ -28,20 +28,20 @@ BY_STEP = {
     "trl": ("grpo", "bnpo", "dr_grpo", "two_sided", "cispo", "sapo", "opsm", "tis", "kl"),
     "m2po": (),
 }
-"""Cases that are computed with an advantage for each step too. The others are about a sequence as a whole: with several
-advantages in it, GSPO is another thing in each reference (AReaL takes their mean, TRL sums their gradients)."""
+"""Cases that are also computed with one advantage a step. The others have one advantage a sequence: with several, the
+references define GSPO differently (AReaL takes their mean, TRL sums their gradients)."""
 TRL_LENGTH = 16
 """TRL's max_completion_length for its dr_grpo."""
 
 
 def figures(loss: Tensor, leaf: Tensor) -> dict[str, Any]:
-    """The loss and its gradient."""
+    """Return the loss and its gradient."""
     (gradient,) = torch.autograd.grad(loss, leaf)
     return {"loss": loss.item(), "gradient": gradient.tolist()}
 
 
 def areal() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
-    """AReaL's actor losses, packed; its functions take the mean over tokens."""
+    """Yield AReaL's actor losses, packed; its functions take the mean over tokens."""
     from areal.api.cli_args import RejectionSamplingConfig as Reject
     from areal.trainer.ppo.actor import _apply_m2po_masking, compute_prox_logp_approximations
     from areal.utils.functional.functional import dpo_preference_loss, ppo_actor_loss_fn, sapo_loss_fn
@@ -114,7 +114,7 @@ def areal() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
 
 
 def trl() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
-    """TRL's GRPO and KTO losses, padded, with the policy's log-probabilities handed in."""
+    """Yield TRL's GRPO and KTO losses, padded, with given log-probabilities of the policy."""
     from trl.trainer.grpo_trainer import GRPOTrainer
     from trl.trainer.kto_trainer import KTOTrainer
 
@@ -236,7 +236,7 @@ def trl() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
 
 
 def m2po() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
-    """The loss of M2PO's authors, padded, mean over tokens."""
+    """Yield the loss of M2PO's authors, padded, mean over tokens."""
     from verl.trainer.ppo.core_algos import compute_m2po_policy_loss
 
     def loss(data: Ragged, budget: float) -> dict[str, Any]:
@@ -261,7 +261,7 @@ REFERENCES = {"areal": areal, "trl": trl, "m2po": m2po}
 
 
 def computed(name: str) -> Iterator[dict[str, Any]]:
-    """What a reference makes of every batch."""
+    """Return the figures of a reference for every batch."""
     for case, call in REFERENCES[name]():
         for credit in CREDITS if case in BY_STEP[name] else CREDITS[:1]:
             for seed in SEEDS:
@@ -270,7 +270,7 @@ def computed(name: str) -> Iterator[dict[str, Any]]:
 
 
 def main(folder: Path) -> None:
-    """Writes one file for each reference."""
+    """Write one file for each reference."""
     for name in REFERENCES:
         cases = list(computed(name))
         lines = ",\n".join(json.dumps(case) for case in cases)

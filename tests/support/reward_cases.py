@@ -1,4 +1,4 @@
-"""Feedback signals, and the reward terms of trajectories with given component values."""
+"""Build feedback signals, and reward terms of trajectories with given component values."""
 
 from collections.abc import Collection
 from typing import Any
@@ -26,7 +26,7 @@ def terms_of(spec: RewardSpec, steps: list[Step], signals: list[dict[str, Any]])
 def terms_with(
     spec: RewardSpec, values: dict[str, list[float]], outcome: float, broken: Collection[int] = (), count: int = 1
 ) -> Terms:
-    """Terms of at least `count` steps, with these values by component and step, and malformed calls at `broken`."""
+    """Return terms of at least `count` steps with these component values; calls at `broken` are malformed."""
     steps = make_steps("t", max([count, *map(len, values.values())]))
     for position in broken:
         call = new_tool_call(call_id="c", name="get", arguments='{"input": ')

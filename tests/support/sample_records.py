@@ -1,4 +1,4 @@
-"""One record of each topic that becomes rows."""
+"""Build one record of each topic that the sink writes to a table."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ T0_US = 1_760_000_000 * SECOND_US
 
 
 def step(trajectory_id: str = "t", index: int = 0, at_us: int = T0_US, **fields: Any) -> events.Step:
-    """A step whose response calls a tool, sampled by versions 3 and 4."""
+    """Return a step whose response calls a tool, sampled by versions 3 and 4."""
     values: dict[str, Any] = {
         "event_id": f"{trajectory_id}-{index}",
         "occurred_at_us": at_us,
@@ -37,7 +37,7 @@ def step(trajectory_id: str = "t", index: int = 0, at_us: int = T0_US, **fields:
 
 
 def feedback(event_id: str = "f", **fields: Any) -> events.Feedback:
-    """The outcome, 1."""
+    """Return an outcome of 1."""
     values: dict[str, Any] = {
         "event_id": event_id,
         "occurred_at_us": T0_US,
@@ -54,7 +54,7 @@ def feedback(event_id: str = "f", **fields: Any) -> events.Feedback:
 def trajectory(
     trajectory_id: str = "t", *, revision: int = 1, version: int = 1, **fields: Any
 ) -> events.LabeledTrajectory:
-    """A trajectory that took a second, with one step of two reward components."""
+    """Return a labelled trajectory of one second, with one step of two reward components."""
     components = [
         events.new_reward_component(name="outcome", value=1.0, weight=1.0, source="environment"),
         events.new_reward_component(name="length", value=0.5, weight=-0.5, source="step"),
@@ -89,7 +89,7 @@ def trajectory(
 
 
 def checkpoint(version: int = 1, at_us: int = T0_US, **fields: Any) -> events.Checkpoint:
-    """A version trained on two trajectories."""
+    """Return a version trained on two trajectories."""
     values: dict[str, Any] = {
         "event_id": f"c{version}",
         "occurred_at_us": at_us,
@@ -106,7 +106,7 @@ def checkpoint(version: int = 1, at_us: int = T0_US, **fields: Any) -> events.Ch
 
 
 def worker_status(event_id: str = "w", at_us: int = T0_US, **fields: Any) -> events.WorkerStatus:
-    """A worker that serves."""
+    """Return the status of a serving worker."""
     values: dict[str, Any] = {
         "event_id": event_id,
         "occurred_at_us": at_us,
@@ -120,7 +120,7 @@ def worker_status(event_id: str = "w", at_us: int = T0_US, **fields: Any) -> eve
 
 
 def dead_letter(**fields: Any) -> events.DeadLetter:
-    """A letter about bytes that are no Avro."""
+    """Return a dead letter about bytes that are not Avro."""
     values: dict[str, Any] = {
         "event_id": "d",
         "occurred_at_us": T0_US,
@@ -138,7 +138,7 @@ def dead_letter(**fields: Any) -> events.DeadLetter:
 
 
 def training_decision(trajectory_id: str = "t", **fields: Any) -> events.TrainingDecision:
-    """Its first revision was trained on."""
+    """Return the decision that the first revision was trained on."""
     values: dict[str, Any] = {
         "event_id": f"{trajectory_id}/trained",
         "occurred_at_us": T0_US,
@@ -160,7 +160,7 @@ def training_decision(trajectory_id: str = "t", **fields: Any) -> events.Trainin
 
 
 def learner_update(**fields: Any) -> events.LearnerUpdate:
-    """An update whose tokens are of one range of staleness."""
+    """Return an update whose tokens are in one range of staleness."""
     values: dict[str, Any] = {
         "event_id": "u",
         "occurred_at_us": T0_US,
@@ -203,7 +203,7 @@ def _stats() -> events.TrajectoryStats:
 
 
 def component_stats(name: str = "k", *, version: int = 1, **fields: Any) -> events.ComponentStats:
-    """Ten trajectories in five groups, of policy version `version`: half of them a success."""
+    """Return sums of ten trajectories in five groups under policy version `version`; half succeeded."""
     sums: dict[str, Any] = {"trajectories": 10, "groups": 5, "total": 5.0, "squares": 5.0, "group_squares": 5.0}
     sums |= {"group_cross": 10.0, "group_sizes": 20.0, "direction": 1}
     values: dict[str, Any] = {
@@ -228,7 +228,7 @@ def component_stats(name: str = "k", *, version: int = 1, **fields: Any) -> even
 
 
 def alarm(**fields: Any) -> events.Alarm:
-    """An alarm that stands."""
+    """Return an active alarm."""
     values: dict[str, Any] = {
         "event_id": "l",
         "occurred_at_us": T0_US,

@@ -1,4 +1,4 @@
-"""A provider at the network's edge that speaks Anthropic's Messages, and whose answers a test decides."""
+"""Serve Anthropic's Messages protocol with answers that a test sets."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ REQUEST_ID = "req_1"
 
 
 class ScriptedAnthropic(ScriptedUpstream):
-    """`say` decides the blocks of an answer; `fail` makes calls fail until `recover`; `break_after` counts events."""
+    """Provider: `say` returns the blocks of an answer, `fail` lasts until `recover`, `break_after` counts events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class ScriptedAnthropic(ScriptedUpstream):
         self._failure: tuple[int, str, dict[str, str]] | None = None
 
     def fail(self, status: int, kind: str, **headers: str) -> None:
-        """Answers with an error of this status and type; underscores in header names stand for hyphens."""
+        """Answer with an error of this status and type; underscores in header names stand for hyphens."""
         self._failure = status, kind, {name.replace("_", "-"): value for name, value in headers.items()}
 
     def recover(self) -> None:
-        """Answers well again."""
+        """Answer normally again."""
         self._failure = None
         self.break_after = None
 

@@ -1,4 +1,4 @@
-"""A judge on the network that says what it is told to."""
+"""Serve the chat API of a judge with scripted replies."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,21 +10,21 @@ import orjson
 
 
 def reply(content: Any) -> bytes:
-    """A reply of the chat API with this text."""
+    """Return a reply of the chat API with this text."""
     return orjson.dumps({"choices": [{"message": {"content": content}}]})
 
 
 @contextmanager
-def served(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[Any]]]:
-    """Gives (base address, what was asked: path, authorization, body); the last answer is given again and again."""
-    left = list(answers)
-    with answering(lambda body: left.pop(0) if len(left) > 1 else left[0]) as judge:
+def serve_replies(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield (base address, requests as (path, authorization, body)); the last answer repeats."""
+    remaining = list(answers)
+    with serve_function(lambda body: remaining.pop(0) if len(remaining) > 1 else remaining[0]) as judge:
         yield judge
 
 
 @contextmanager
-def answering(answer: Callable[[Any], tuple[int, bytes]]) -> Iterator[tuple[str, list[Any]]]:
-    """As `served`, by a judge that answers a body as a function says."""
+def serve_function(answer: Callable[[Any], tuple[int, bytes]]) -> Iterator[tuple[str, list[Any]]]:
+    """As `serve_replies`, with replies computed from the request body by `answer`."""
     seen: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):

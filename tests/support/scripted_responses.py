@@ -1,4 +1,4 @@
-"""A provider at the network's edge that speaks OpenAI's Responses API, and whose answers a test decides."""
+"""Serve OpenAI's Responses API with answers that a test sets."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,18 +10,18 @@ from scripted_upstream import ScriptedUpstream
 Items = list[dict[str, Any]]
 
 
-def said(text: str, item_id: str = "msg_1") -> dict[str, Any]:
-    """An item that is a message."""
+def message_item(text: str, item_id: str = "msg_1") -> dict[str, Any]:
+    """Return an output item of type `message`."""
     content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
     return {"type": "message", "id": item_id, "status": "completed", "role": "assistant", "content": content}
 
 
 class ScriptedResponses(ScriptedUpstream):
-    """`say` decides the items of an answer; `break_after` counts events."""
+    """Provider: `say` returns the items of an answer, `break_after` counts events."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.say: Callable[[dict[str, Any]], Items] = lambda request: [said("hello")]
+        self.say: Callable[[dict[str, Any]], Items] = lambda request: [message_item("hello")]
         self.bodies: list[bytes] = []
         self.sent = b""
 

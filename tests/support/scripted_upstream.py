@@ -1,4 +1,4 @@
-"""An inference worker at the network's edge whose answers a test decides: OpenAI's protocol, tokens, versions."""
+"""Serve OpenAI's chat protocol, with token ids and weight versions, with answers that a test sets."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from aiohttp import web
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.embedded.ports import free_block
 
@@ -30,7 +30,7 @@ def message_text(message: dict[str, Any]) -> str:
 
 
 def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
-    """Append-only: an answer's ids are those of the prompt that repeats it."""
+    """Return the ids of a prompt; an answer has the same ids in later prompts (append-only)."""
     ids = []
     for message in messages:
         ids += [ROLES[message["role"]], *text_ids(message_text(message)), EOS]
@@ -42,7 +42,7 @@ def response_ids(text: str) -> list[int]:
 
 
 def solve(request: dict[str, Any]) -> str:
-    """Answers a lookup task rightly."""
+    """Return the next correct reply of a lookup task."""
     messages = request["messages"]
     left, operator, right = re.fullmatch(r"q:(\w)(.)(\w)", messages[0]["content"]).groups()  # type: ignore[union-attr]
     results = [message["content"] for message in messages if message["role"] == "tool"]
@@ -55,7 +55,7 @@ def solve(request: dict[str, Any]) -> str:
 
 
 class ScriptedUpstream:
-    """A worker in a thread. `reply` decides the text, `status` makes it fail, `hold` keeps answers back."""
+    """Worker in a thread: `reply` returns the text, `status` sets an error, `hold` delays answers."""
 
     def __init__(self) -> None:
         self.port = free_block(1)
@@ -82,25 +82,25 @@ class ScriptedUpstream:
         self.die()
 
     def start(self) -> None:
-        """Listens; also again after `die`."""
+        """Listen on the port, also after `die`."""
         self._loop = asyncio.new_event_loop()
         self._free = asyncio.Event()
         self._free.set()
         ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
         self._thread.start()
-        assert ready.wait(PATIENCE_S)
+        assert ready.wait(TIMEOUT_S)
 
     def die(self) -> None:
-        """Goes away at once, as after kill -9: connections are cut in the middle of whatever they carry."""
+        """Abort all connections at once, as after kill -9."""
         if self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._thread = None
 
     def hold(self) -> None:
-        """Keeps back all answers until `release`."""
+        """Delay all answers until `release`."""
         self._free.clear()
 
     def release(self) -> None:
@@ -197,7 +197,7 @@ class ScriptedUpstream:
     async def _stream(
         self, request: web.Request, response: web.StreamResponse, body: dict[str, Any], text: str, index: int
     ) -> bool:
-        """One alternative, token by token; False: the connection was cut as the test wanted it."""
+        """Stream one alternative, token by token; return False if `break_after` cut the connection."""
         ids = response_ids(text)
         call = self._tool_call(body, text)
         for position, token in enumerate(ids):

@@ -1,4 +1,4 @@
-"""Sealers without Kafka: their keys are in a dict, and a test can destroy them."""
+"""Build sealers without Kafka; their keys are in a dict, and a test can destroy them."""
 
 from collections.abc import Callable
 from typing import Any

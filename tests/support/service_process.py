@@ -1,4 +1,4 @@
-"""Processes of Stepstream, each real, that a test may kill and start again."""
+"""Run a Stepstream process that a test may kill, pause and restart."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.ports import free_block
@@ -18,12 +18,12 @@ from stepstream.embedded.ready import HttpReady, KafkaReady
 
 
 class ServiceProcess:
-    """`python -m MODULE` with exactly these settings; as a context manager it is ready inside and gone after."""
+    """`python -m MODULE` with exactly these settings; as a context manager, started until ready and stopped."""
 
     def __init__(
         self, module: str, settings: Settings, ready: Callable[[], bool], log: Path, *, under: Sequence[str] = ()
     ) -> None:
-        """Not started yet; `under` are arguments to Python before `-m MODULE`, as those of a launcher."""
+        """Prepare the process without starting it; `under` are Python's arguments before `-m MODULE` (a launcher)."""
         self.settings = settings
         self._under = under
         self._module = module
@@ -32,7 +32,7 @@ class ServiceProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Starts it without waiting."""
+        """Start the process without waiting."""
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(
                 [sys.executable, *self._under, "-m", self._module],
@@ -42,56 +42,56 @@ class ServiceProcess:
             )
 
     def start(self) -> None:
-        """Starts it and waits until it is ready."""
+        """Start the process and wait until it is ready."""
         self.launch()
 
         def ready() -> bool:
-            assert self.status is None, f"{self._module} ended:\n{self.said}"
+            assert self.status is None, f"{self._module} ended:\n{self.log_text}"
             return self._ready()
 
-        until(ready, lambda: f"{self._module} did not start:\n{self.said}")
+        wait_until(ready, lambda: f"{self._module} did not start:\n{self.log_text}")
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while it runs."""
+        """Exit status; None while it runs."""
         assert self._process is not None
         return self._process.poll()
 
     @property
-    def said(self) -> str:
-        """Its log."""
+    def log_text(self) -> str:
+        """Log of all starts."""
         return self._log.read_text()
 
-    def family(self) -> list[psutil.Process]:
-        """The processes that it started."""
+    def children(self) -> list[psutil.Process]:
+        """Return its child processes and their descendants."""
         assert self._process is not None
         return psutil.Process(self._process.pid).children(recursive=True)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL and wait."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
+        """Send SIGSTOP: it keeps its connections but does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on where `pause` stopped it."""
+        """Send SIGCONT: it continues."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM; return the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(PATIENCE_S)
+            return self._process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"{self._module} did not stop:\n{self.said}") from None
+            raise AssertionError(f"{self._module} did not stop:\n{self.log_text}") from None
 
     def __enter__(self) -> Self:
         try:
@@ -109,7 +109,7 @@ class ServiceProcess:
 
 
 def registry(settings: Settings, log: Path) -> ServiceProcess:
-    """A schema registry on a port of its own, over the broker of the settings."""
+    """Return a schema registry on a free port that uses the broker of the settings."""
     port = free_block(1)
     url = f"http://127.0.0.1:{port}"
     settings = settings.model_copy(
@@ -122,5 +122,5 @@ def registry(settings: Settings, log: Path) -> ServiceProcess:
 
 
 def broker(settings: Settings, log: Path) -> ServiceProcess:
-    """A broker with exactly these settings (see `stepstream.embedded.addresses.isolated`)."""
+    """Return a broker with exactly these settings (see `stepstream.embedded.addresses.isolated`)."""
     return ServiceProcess("stepstream.embedded.broker", settings, KafkaReady(settings.kafka), log)

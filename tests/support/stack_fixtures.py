@@ -1,4 +1,4 @@
-"""Fixtures that run parts of the embedded stack as real processes, on free ports and data of their own."""
+"""Provide parts of the embedded stack as real processes, with free ports and their own data."""
 
 import fcntl
 import os
@@ -8,53 +8,53 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 
 
-def changed(settings: Settings, **sections: dict[str, Any]) -> Settings:
-    """The settings with some fields replaced: `changed(settings, label={"idle_timeout_s": 1.0})`."""
+def with_settings(settings: Settings, **sections: dict[str, Any]) -> Settings:
+    """Return the settings with some fields replaced: `with_settings(settings, label={"idle_timeout_s": 1.0})`."""
     return settings.model_copy(
         update={name: getattr(settings, name).model_copy(update=fields) for name, fields in sections.items()}
     )
 
 
-def unhurried(settings: Settings) -> Settings:
-    """The settings for a machine that may stand still for many seconds, and that does more than this stack.
+def with_long_deadlines(settings: Settings) -> Settings:
+    """Return the settings with deadlines for a loaded machine that may pause for many seconds.
 
-    Where a deadline is what a test is about, it sets its own.
+    A test of a deadline sets its own.
     """
-    return changed(
+    return with_settings(
         settings,
-        stack={"start_deadline_s": PATIENCE_S},
+        stack={"start_deadline_s": TIMEOUT_S},
         broker={"session_timeout_s": 20.0},
-        kafka={"deadline_s": PATIENCE_S},
-        schema_registry={"deadline_s": PATIENCE_S, "timeout_s": 60.0},
+        kafka={"deadline_s": TIMEOUT_S},
+        schema_registry={"deadline_s": TIMEOUT_S, "timeout_s": 60.0},
         registry={"write_timeout_s": 60.0},
-        clickhouse={"deadline_s": PATIENCE_S},
-        # A job without work asks as often for more; by default a stack's jobs take a tenth of a core with that.
+        clickhouse={"deadline_s": TIMEOUT_S},
+        # Idle jobs poll at this interval; with the default, a stack's jobs take a tenth of a core.
         jobs={"within_s": 0.05},
-        # A job that was killed may be away for longer than steps are waited for: that is to close no trajectory.
-        label={"end_grace_s": PATIENCE_S},
+        # A restart of a killed job may take longer than the default; it must not close trajectories.
+        label={"end_grace_s": TIMEOUT_S},
     )
 
 
 @pytest.fixture(scope="session")
 def base_settings() -> Settings:
-    """The defaults, unhurried, whatever the caller's environment says but for where Kafka's jars are."""
+    """The defaults with long deadlines; of the environment only the location of Kafka's jars counts."""
     home = {name: value for name, value in os.environ.items() if name == "STEPSTREAM_BROKER_HOME"}
-    return unhurried(load(home))
+    return with_long_deadlines(load(home))
 
 
 @pytest.fixture(scope="session")
 def with_topics(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Settings]:
-    """Gives settings, before their stack's first start, a log in which the catalogue is applied already.
+    """Return a function that gives settings a log with the catalogue's topics, before their stack's first start.
 
-    Making a hundred partitions takes a broker longer than all else that it does for most tests, so it is done once, for
-    whoever runs beside this session too, and copied. That a stack makes them itself is for `test_stack.py` and others.
+    A broker takes longer to make a hundred partitions than for most tests, so all test processes copy one log.
+    `test_stack.py` and others test that a stack makes the topics itself.
     """
     data = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -78,7 +78,7 @@ def with_topics(base_settings: Settings, tmp_path_factory: pytest.TempPathFactor
 def broker_settings(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Settings]:
-    """Settings whose Kafka is a running broker, shared by the session: use topics of your own."""
+    """Settings of a running broker that the session shares: use your own topics."""
     with Stack(with_topics(isolated(base_settings, tmp_path_factory.mktemp("broker"))), ["broker"]) as stack:
         yield stack.settings
 
@@ -87,9 +87,9 @@ def broker_settings(
 def registry_settings(
     base_settings: Settings, broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Settings]:
-    """As `broker_settings`, on the same broker, with a registry and the catalogue applied: use keys of your own."""
+    """As `broker_settings`, with a registry and the catalogue's topics: use your own keys."""
     settings = isolated(base_settings, tmp_path_factory.mktemp("registry"))
-    settings = changed(settings, kafka={"bootstrap": broker_settings.kafka.bootstrap})
+    settings = with_settings(settings, kafka={"bootstrap": broker_settings.kafka.bootstrap})
     with Stack(settings, ["broker", "registry"]) as stack:
         yield stack.settings
 
@@ -98,9 +98,9 @@ def registry_settings(
 def stack_factory(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path: Path
 ) -> Iterator[Callable[..., Stack]]:
-    """Starts a stack of the named processes: `stack_factory(["broker"], label={"idle_timeout_s": 1.0})`.
+    """Start a stack of the named processes: `stack_factory(["broker"], label={"idle_timeout_s": 1.0})`.
 
-    `settings=` of an earlier stack gives its data and ports again; `deferred=` names processes to leave down.
+    `settings=` of an earlier stack reuses its data and ports; `deferred=` names processes that are not started.
     """
     started: list[Stack] = []
 
@@ -112,7 +112,7 @@ def stack_factory(
     ) -> Stack:
         if settings is None:
             settings = with_topics(isolated(base_settings, tmp_path / f"stack-{len(started)}"))
-        stack = Stack(changed(settings, **sections), processes, deferred=deferred)
+        stack = Stack(with_settings(settings, **sections), processes, deferred=deferred)
         started.append(stack)
         stack.start()
         return stack

@@ -1,4 +1,4 @@
-"""What tests say to a running stack, and what its log and its tables come to say."""
+"""Send events to a running stack, and read its log, tables and commands."""
 
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -8,7 +8,7 @@ import orjson
 from clickhouse_connect.driver.client import Client
 from command_line import stepstream
 from stream_records import make_ending, make_steps
-from waiting import comes_to
+from waiting import wait_for_value
 
 from stepstream.config import Settings
 from stepstream.crypto.key_ring import sealing_codec
@@ -18,10 +18,9 @@ from stepstream.topics.producer import EventProducer
 
 
 class World(AbstractContextManager["World"]):
-    """One stack as a test sees it; close it, or use it as a context manager."""
+    """Client of one stack: producer, reader, tables and command line. Close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
-        """Speaks to the stack with these settings."""
         self.settings = settings
         self.codec = sealing_codec(settings)
         self.producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
@@ -30,7 +29,7 @@ class World(AbstractContextManager["World"]):
         self.close()
 
     def close(self) -> None:
-        """Frees the connections."""
+        """Close the connections."""
         self.codec.close()
         if "store" in vars(self):
             self.store.close_connections()
@@ -38,29 +37,29 @@ class World(AbstractContextManager["World"]):
 
     @cached_property
     def store(self) -> Client:
-        """The tables; not every stack has them."""
+        """Connection to the tables; only a stack with the store has them."""
         return connect(self.settings.clickhouse, database=self.settings.clickhouse.database)
 
     def send(self, topic: str, *events: Any, key: str | None = None) -> None:
-        """Queues events of a topic, by their trajectory unless another key is given."""
+        """Queue events of a topic; the key is the trajectory unless `key` is given."""
         for event in events:
             self.producer.send(topic, event["trajectory_id"] if key is None else key, event)
 
-    def put(self, topic: str, *events: Any, key: str | None = None) -> None:
-        """As `send`, and waits until all that was queued is in the log."""
+    def send_and_flush(self, topic: str, *events: Any, key: str | None = None) -> None:
+        """Queue events as `send` does, and wait until the log has all queued events."""
         self.send(topic, *events, key=key)
         self.producer.flush()
 
-    def tell(self, *names: str, steps: int = 2, **fields: Any) -> None:
-        """Whole successful trajectories; `fields` go into each of their steps, the tenant into their feedback too."""
-        whose = {name: fields[name] for name in ("tenant",) if name in fields}
+    def send_trajectories(self, *names: str, steps: int = 2, **fields: Any) -> None:
+        """Send complete successful trajectories; `fields` go into each step, `tenant` also into the feedback."""
+        tenant = {name: fields[name] for name in ("tenant",) if name in fields}
         for name in names:
             self.send("steps", *make_steps(name, steps, **fields))
-            self.send("feedback", make_ending(name, steps, **whose))
+            self.send("feedback", make_ending(name, steps, **tenant))
         self.producer.flush()
 
     def read(self, topic: str) -> list[Event]:
-        """All of a topic so far."""
+        """Return all events of a topic."""
         events: list[Event] = []
         with EventConsumer(self.settings.kafka, self.codec) as consumer:
             consumer.follow([topic])
@@ -69,36 +68,36 @@ class World(AbstractContextManager["World"]):
         return events
 
     def records(self, topic: str) -> list[Any]:
-        """The records of a topic so far."""
+        """Return the records of all events of a topic."""
         return [event.record for event in self.read(topic)]
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the tables answer."""
+        """Return the rows of a query."""
         return [tuple(row) for row in self.store.query(query).result_rows]
 
-    def one(self, query: str) -> Any:
-        """The one value that the tables answer."""
+    def value(self, query: str) -> Any:
+        """Return the first value of a query."""
         return self.rows(query)[0][0]
 
-    def shows(self, query: str, expected: list[tuple[Any, ...]]) -> None:
-        """Waits until the tables answer with these rows: each table gets its rows in an insert of its own."""
-        comes_to(lambda: self.rows(query), expected)
+    def wait_for_rows(self, query: str, expected: list[tuple[Any, ...]]) -> None:
+        """Wait until a query returns these rows; each table gets its rows in its own insert."""
+        wait_for_value(lambda: self.rows(query), expected)
 
-    def counts(self, query: str, expected: Any) -> None:
-        """Waits until the tables answer with this one value."""
-        comes_to(lambda: self.one(query), expected)
+    def wait_for_value(self, query: str, expected: Any) -> None:
+        """Wait until a query returns this one value."""
+        wait_for_value(lambda: self.value(query), expected)
 
-    def becomes(self, name: str, **expected: Any) -> None:
-        """Waits until a trajectory's newest row has these columns."""
+    def wait_for_trajectory(self, name: str, **expected: Any) -> None:
+        """Wait until a trajectory's newest row has these column values."""
         query = f"SELECT {', '.join(expected)} FROM trajectories FINAL WHERE trajectory_id = '{name}'"
-        self.shows(query, [tuple(expected.values())])
+        self.wait_for_rows(query, [tuple(expected.values())])
 
-    def command(self, *words: str, fails: bool = False) -> str:
-        """What `stepstream WORDS` prints; where it is to fail, what it complains of."""
-        done = stepstream(self.settings, *words)
-        assert (done.status != 0) == fails, done.stderr + done.stdout
-        return done.stderr if fails else done.stdout
+    def run_command(self, *words: str, fails: bool = False) -> str:
+        """Run `stepstream WORDS`; return its output, or its error output if it must fail."""
+        result = stepstream(self.settings, *words)
+        assert (result.status != 0) == fails, result.stderr + result.stdout
+        return result.stderr if fails else result.stdout
 
-    def facts(self, *words: str) -> Any:
-        """What `stepstream WORDS --json` tells."""
-        return orjson.loads(self.command(*words, "--json"))
+    def run_json(self, *words: str) -> Any:
+        """Run `stepstream WORDS --json`; return its parsed output."""
+        return orjson.loads(self.run_command(*words, "--json"))

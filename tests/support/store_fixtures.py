@@ -1,4 +1,4 @@
-"""Fixtures of the embedded store: the real process on a free port, to share or to kill."""
+"""Provide the store as a real process on a free port, shared or to kill."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of, load
 from stepstream.embedded.ports import free_block
@@ -19,7 +19,7 @@ from stepstream.embedded.ports import free_block
 
 @dataclass
 class StoreProcess:
-    """A store of its own, as a process that a test may kill and start again on the same data."""
+    """A store process that a test may kill and restart on the same data."""
 
     settings: Settings
     log: Path
@@ -36,23 +36,23 @@ class StoreProcess:
                 [sys.executable, "-m", "stepstream.services.store"], env=env, stderr=log, stdout=log
             )
         try:
-            until(self._starts, lambda: f"the store did not start:\n{self.log.read_text()}")
+            wait_until(self._starts, lambda: f"the store did not start:\n{self.log.read_text()}")
         except BaseException:
             self.kill()
             raise
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL and wait."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
+        """Send SIGTERM; return the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(PATIENCE_S)
+            return self.process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             pytest.fail(f"the store did not stop:\n{self.log.read_text()}")
@@ -71,7 +71,7 @@ class StoreProcess:
 
 
 def store_process(folder: Path, **clickhouse: str) -> StoreProcess:
-    """A store that is not started yet, on a free port, with its data in `folder`."""
+    """Return a store that is not started, on a free port, with its data in `folder`."""
     port = free_block(1)
     environment = {
         "STEPSTREAM_PATHS_DATA": str(folder),
@@ -84,7 +84,7 @@ def store_process(folder: Path, **clickhouse: str) -> StoreProcess:
 
 @pytest.fixture
 def own_store(tmp_path: Path) -> Iterator[StoreProcess]:
-    """A store for one test, started; the test may kill and restart it."""
+    """A running store for one test, which may kill and restart it."""
     store = store_process(tmp_path)
     store.start()
     yield store
@@ -94,7 +94,7 @@ def own_store(tmp_path: Path) -> Iterator[StoreProcess]:
 
 @pytest.fixture(scope="session")
 def store_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Settings that point at a running store, shared by the session: use a database of your own."""
+    """Settings of a running store that the session shares: use your own database."""
     store = store_process(tmp_path_factory.mktemp("store"))
     store.start()
     yield store.settings

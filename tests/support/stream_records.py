@@ -1,4 +1,4 @@
-"""Trajectories as agents tell them: steps with tokens whose prompts repeat the step before, and their outcome."""
+"""Build the events of trajectories: steps with append-only token prompts, and their outcome."""
 
 import random
 from typing import Any
@@ -30,7 +30,7 @@ def make_steps(
     version: int = 3,
     **fields: Any,
 ) -> list[Step]:
-    """Steps of an append-only context; `fields` go into each of them."""
+    """Return steps of an append-only context; `fields` go into each step."""
     rng = random.Random(f"{trajectory_id}/{seed}")
     context: list[int] = []
     steps = []
@@ -73,11 +73,11 @@ def make_steps(
 
 
 def make_feedback(trajectory_id: str, value: float | None = 1.0, *, number: int = 0, **fields: Any) -> Feedback:
-    """The outcome of a trajectory; the same `number` is the same event."""
+    """Return the outcome of a trajectory; the same `number` gives the same event id."""
     values: dict[str, Any] = {
         "event_id": derived_id("test", trajectory_id, "feedback", number),
         "occurred_at_us": T0_US + 60_000_000 + number,
-        "producer": "verdicts/test",  # who writes so is believed as a verifier or test too
+        "producer": "verdicts/test",  # a producer `verdicts/...` may also send verifier and test feedback
         "consent": "train",
         "trajectory_id": trajectory_id,
         "name": "outcome",
@@ -88,13 +88,13 @@ def make_feedback(trajectory_id: str, value: float | None = 1.0, *, number: int 
 
 
 def make_ending(trajectory_id: str, steps: int, value: float = 1.0, **fields: Any) -> Feedback:
-    """The outcome that also tells the end, as an environment gives it."""
+    """Return an outcome that also ends the trajectory, as an environment sends it."""
     ending: dict[str, Any] = {"end": "terminated", "last_step_index": steps - 1}
     return make_feedback(trajectory_id, value, **ending | fields)
 
 
 def as_governed(record: Any, *, trainable: bool = True) -> Any:
-    """A record as if `govern` had passed it without a finding."""
+    """Return the record as `govern` publishes it without a finding."""
     source = record["event_id"]
     stamp = new_governance(source_event_id=source, job="govern@1", trainable=trainable)
     return {**record, "event_id": derived_id("govern@1", source), "governed": stamp}

@@ -1,4 +1,4 @@
-"""Create a verifier of text by name, and run it on one observed text."""
+"""Create a text verifier by name, and run it on one observed text."""
 
 from pathlib import Path
 from typing import Any

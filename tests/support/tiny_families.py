@@ -1,4 +1,4 @@
-"""Untrained tiny models of several families, in Hugging Face form."""
+"""Build untrained tiny models of several families in Hugging Face format."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def tiny_of(family: str, folder: Path, dtype: torch.dtype = torch.float32, vocabulary: int = 0) -> Path:
-    """An untrained model of one of `FAMILIES`, with the tiny tokenizer; its vocabulary may be larger than that."""
+    """Save an untrained model of one of `FAMILIES` with the tiny tokenizer; `vocabulary` may exceed the tokenizer's."""
     tokenizer = build_tokenizer(512)
     torch.manual_seed(0)
     ends = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}

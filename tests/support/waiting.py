@@ -1,34 +1,41 @@
-"""How tests wait: for a condition, with a deadline that only a fault ever meets."""
+"""Wait for conditions, with a time limit that only a fault reaches."""
 
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 300.0
-"""How long a test waits for what must come, however slow the machine is; only a fault takes so long."""
+TIMEOUT_S = 300.0
+"""Longest wait of a test, in seconds: far above what a slow machine needs, so only a fault reaches it."""
 
-_OFTEN_S, _SELDOM_S = 0.02, 1.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
 
 
-def until(condition: Callable[[], object], what: str | Callable[[], str] = "", patience_s: float = PATIENCE_S) -> None:
-    """Waits until something is so; fails with `what` was waited for, or lacked.
+def wait_until(
+    condition: Callable[[], object], what: str | Callable[[], str] = "", timeout_s: float = TIMEOUT_S
+) -> None:
+    """Poll `condition` until it is true; the pauses grow, since most conditions load the machine they wait for.
 
-    It asks less often the longer it has waited: most questions cost the machine something, which is then missing where
-    the answer is made.
+    Args:
+        condition: Returns a truthy value once the wait is over.
+        what: The expected state for the failure message, or a function that describes the current one.
+        timeout_s: Longest wait in seconds.
+
+    Raises:
+        AssertionError: `condition` was false for `timeout_s`.
     """
-    begun = time.monotonic()
+    begin = time.monotonic()
     while not condition():
-        waited = time.monotonic() - begun
-        assert waited < patience_s, f"not so within {patience_s:g} s: {what() if callable(what) else what or condition}"
-        time.sleep(min(max(_OFTEN_S, waited / 20), _SELDOM_S))
+        waited = time.monotonic() - begin
+        assert waited < timeout_s, f"not true after {timeout_s:g} s: {what() if callable(what) else what or condition}"
+        time.sleep(min(max(_MIN_PAUSE_S, waited / 20), _MAX_PAUSE_S))
 
 
-def comes_to(ask: Callable[[], object], expected: object) -> None:
-    """Waits until an answer is as expected."""
-    seen: object = None
+def wait_for_value(read: Callable[[], object], expected: object) -> None:
+    """Poll `read` until it returns `expected`."""
+    value: object = None
 
-    def same() -> bool:
-        nonlocal seen
-        seen = ask()
-        return seen == expected
+    def is_expected() -> bool:
+        nonlocal value
+        value = read()
+        return value == expected
 
-    until(same, lambda: f"still {seen}, not {expected}")
+    wait_until(is_expected, lambda: f"value is {value}, expected {expected}")
