@@ -77,7 +77,7 @@ class _Relaxing:
                 items[-1:] = inner  # a positive lookahead matches as an ordinary sequence
             else:
                 after |= _excluded(items.pop(), ahead=True)
-        self._groups.update({what[0]: what[3] for kind, what in items if kind is _op.SUBPATTERN})
+        self._groups.update({operand[0]: operand[3] for kind, operand in items if kind is _op.SUBPATTERN})
         made: list[str] = []
         for place in reversed(range(len(items))):
             outermost = first and not before and place == 0
@@ -92,27 +92,27 @@ class _Relaxing:
         )
 
     def _item(self, items: Sequence[Any], place: int, *, first: bool, last: bool) -> str:
-        kind, what = items[place]
+        kind, operand = items[place]
         if kind is _op.LITERAL:
-            return re.escape(chr(what))
+            return re.escape(chr(operand))
         if kind in (_op.NOT_LITERAL, _op.IN, _op.ANY):
-            return _class(*_members(kind, what))
+            return _class(*_members(kind, operand))
         if kind is _op.BRANCH:
-            ways = [self.sequence(way, first=first, last=last) for way in what[1]]
+            ways = [self.sequence(way, first=first, last=last) for way in operand[1]]
             return "" if last and not all(ways) else f"(?:{'|'.join(dict.fromkeys(ways))})"
         if kind is _op.SUBPATTERN:
-            _, added, _, inner = what
+            _, added, _, inner = operand
             _check_flags(added)
             loose = self.sequence(inner, first=first, last=last)
             return loose and f"(?{'i' if added & re.IGNORECASE else ''}:{loose})"
         if kind is _op.ATOMIC_GROUP:
-            loose = self.sequence(what, first=first, last=last)
+            loose = self.sequence(operand, first=first, last=last)
             return loose and f"(?:{loose})"
         if kind in (_op.MAX_REPEAT, _op.MIN_REPEAT, _op.POSSESSIVE_REPEAT):
-            return self._repeated(*what, first=first, last=last)
+            return self._repeated(*operand, first=first, last=last)
         if kind is _op.GROUPREF:
-            return f"(?:{self.sequence(self._groups[what], first=False, last=False)})"
-        if kind is _op.AT and what is _op.AT_BOUNDARY and _beside_ascii_word(items, place):
+            return f"(?:{self.sequence(self._groups[operand], first=False, last=False)})"
+        if kind is _op.AT and operand is _op.AT_BOUNDARY and _beside_ascii_word(items, place):
             return r"\b"
         if kind in (_op.AT, _op.ASSERT, _op.ASSERT_NOT):
             return ""
@@ -148,26 +148,26 @@ def _single_characters(inner: Sequence[Any]) -> frozenset[int]:
     """Return the ASCII characters that a pattern, or one of its branches, matches as a single character."""
     if len(inner) != 1:
         return frozenset()
-    kind, what = inner[0]
+    kind, operand = inner[0]
     if kind is _op.BRANCH:
-        return frozenset().union(*map(_single_characters, what[1]))
+        return frozenset().union(*map(_single_characters, operand[1]))
     if kind is _op.SUBPATTERN:
-        return _single_characters(what[3])
+        return _single_characters(operand[3])
     if kind is _op.LITERAL:
-        return frozenset({what}) & _ASCII
-    return _members(kind, what)[0] if kind is _op.IN else frozenset()
+        return frozenset({operand}) & _ASCII
+    return _members(kind, operand)[0] if kind is _op.IN else frozenset()
 
 
-def _members(kind: Any, what: Any) -> tuple[frozenset[int], bool, list[tuple[int, int]]]:
+def _members(kind: Any, operand: Any) -> tuple[frozenset[int], bool, list[tuple[int, int]]]:
     """Return the ASCII characters of a class, True if it has others, and the ranges of those that it names."""
     if kind is _op.ANY:
         return _ASCII - {ord("\n")}, True, []
     if kind is _op.NOT_LITERAL:
-        return _ASCII - {what}, True, []
+        return _ASCII - {operand}, True, []
     negated = others = False
     ascii_ones: set[int] = set()
     ranges: list[tuple[int, int]] = []
-    for member, value in what:
+    for member, value in operand:
         if member is _op.NEGATE:
             negated = True
         elif member is _op.CATEGORY:
@@ -192,7 +192,7 @@ def _class(ascii_ones: frozenset[int], others: bool = True, ranges: Iterable[tup
 def _beside_ascii_word(items: Sequence[Any], place: int) -> bool:
     """Return True if a word boundary is one for ASCII too: an ASCII letter or digit is beside it."""
     near = [items[at] for at in (place - 1, place + 1) if 0 <= at < len(items)]
-    return any(kind is _op.LITERAL and what < 128 and chr(what).isalnum() for kind, what in near)
+    return any(kind is _op.LITERAL and operand < 128 and chr(operand).isalnum() for kind, operand in near)
 
 
 _FOLLOWING = bytes(range(0x80, 0xC0))

@@ -63,7 +63,7 @@ class PartitionState:
             changes: changed keys.
             position: next offset to fold, by input topic; other topics keep theirs.
             now_ms: time of the write.
-            outbox: packed outputs; empty: leave the outbox as it is.
+            outbox: packed outputs; empty: the outbox does not change.
         """
         batch = changes.batch
         for key, value in changes.overlay.items():

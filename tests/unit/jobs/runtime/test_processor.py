@@ -1,4 +1,4 @@
-"""A job has the same effect wherever it is killed, with or without its state."""
+"""A job that is killed at any point, with or without its state, has the same effect."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count

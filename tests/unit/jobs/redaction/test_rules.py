@@ -1,4 +1,4 @@
-"""Each rule: what it finds, and what only looks like it."""
+"""Each rule finds its values and ignores similar ones."""
 
 import re
 from collections import Counter
@@ -88,7 +88,7 @@ NEGATIVE = [
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in POSITIVE.items() for text in texts])
-def test_found(rule: str, text: str) -> None:
+def test_a_value_is_found_by_its_rule(rule: str, text: str) -> None:
     found: Counter[str] = Counter()
     redacted = REDACTOR.redact(f"well, {text} ok", found)
     assert found == {rule: 1}
@@ -100,7 +100,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("text", NEGATIVE)
-def test_left_alone(text: str) -> None:
+def test_a_similar_text_is_not_redacted(text: str) -> None:
     found: Counter[str] = Counter()
     assert REDACTOR.redact(f"well, {text} ok", found) == f"well, {text} ok"
     assert not found
@@ -116,7 +116,7 @@ def test_left_alone(text: str) -> None:
         ("2001:db8:0:0:0:0:0:1", "2001:db8::1"),
     ],
 )
-def test_one_value_has_one_pseudonym_however_it_is_written(one: str, other: str) -> None:
+def test_all_notations_of_a_value_have_one_pseudonym(one: str, other: str) -> None:
     first, second = (REDACTOR.redact(text, Counter()) for text in (one, other))
     assert first[first.index("<") :] == second[second.index("<") :]
 
@@ -138,6 +138,6 @@ def test_one_value_has_one_pseudonym_however_it_is_written(one: str, other: str)
         ("contact no. ", "001-311-891-4521x99947", ","),
     ],
 )
-def test_a_value_is_found_to_its_end_and_no_further(before: str, value: str, after: str) -> None:
+def test_a_find_ends_where_the_value_ends(before: str, value: str, after: str) -> None:
     redacted = REDACTOR.redact(f"well, {before}{value}{after}", Counter())
     assert re.fullmatch(re.escape(f"well, {before}") + "<[A-Z_]+:[0-9a-f]+>" + re.escape(after), redacted), redacted

@@ -1,4 +1,4 @@
-"""Rules look only where their hints are: nothing is lost by it."""
+"""Hints match every text in which their rule finds a value, so that the prefilter loses nothing."""
 
 import re
 import sys
@@ -50,7 +50,7 @@ def hit(pattern: str, text: str) -> bool:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_relaxed_patterns_match_wherever_the_pattern_does(data: st.DataObject) -> None:
+def test_a_relaxed_pattern_matches_every_text_that_the_pattern_matches(data: st.DataObject) -> None:
     pattern = data.draw(st.sampled_from(PATTERNS))
     text = data.draw(st.from_regex(pattern))
     assert hit(relax(pattern.pattern, pattern.flags), text) or hit(FOREIGN, text)
@@ -65,7 +65,7 @@ def test_relaxed_patterns_match_wherever_the_pattern_does(data: st.DataObject) -
     ),
     st.sampled_from(["", " ", "\n", "é", "\ud800", "٣"]),
 )
-def test_what_rules_find_is_found_by_their_hints_and_among_other_texts(parts: list[str], between: str) -> None:
+def test_the_prefilter_finds_what_the_rules_find_also_in_joined_texts(parts: list[str], between: str) -> None:
     text = between.join(parts)
     whole = {(*span, rule.name) for rule in RULES for span in rule.find(text, 0, len(text))}
     assert whole <= {(start, end, rule.name) for start, end, rule in HINTED.find(text)}
@@ -73,7 +73,7 @@ def test_what_rules_find_is_found_by_their_hints_and_among_other_texts(parts: li
     assert all(place in suspects or REDACTOR.redact(part, Counter()) == part for place, part in enumerate(parts))
 
 
-def test_what_is_foreign_to_ascii_classes_is_known() -> None:
+def test_characters_that_ascii_classes_miss_are_foreign() -> None:
     digits = [chr(code) for code in range(128, sys.maxunicode + 1) if chr(code).isdecimal()]
     folded = re.findall("(?i)[a-z0-9_]", "".join(chr(code) for code in range(128, 0x3000)))
     assert len(folded) == 4
@@ -91,17 +91,17 @@ def test_what_is_foreign_to_ascii_classes_is_known() -> None:
         (r"q[\d-]{9,}?(?!\d|\.\d)", "q12345678."),
     ],
 )
-def test_relaxed(pattern: str, loose: str) -> None:
+def test_relaxed_forms(pattern: str, loose: str) -> None:
     assert hit(relax(pattern), loose)
 
 
 @pytest.mark.parametrize(("pattern", "flags"), [("a.b", re.DOTALL), ("(?s:a.b)", 0), ("(?m)^a", 0)])
-def test_a_flag_that_is_not_known_is_refused(pattern: str, flags: int) -> None:
+def test_an_unknown_flag_or_construct_is_an_error(pattern: str, flags: int) -> None:
     with pytest.raises(ValueError, match="no relaxed form"):
         relax(pattern, flags)
 
 
-def test_an_automaton_that_reports_nothing_at_all_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_automaton_out_of_memory_hides_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     class OutOfMemory:
         def Match(self, coded: bytes) -> Any:
             return None
@@ -111,7 +111,7 @@ def test_an_automaton_that_reports_nothing_at_all_hides_nothing(monkeypatch: pyt
     assert {rule.name for _, _, rule in PrefilteredRules(RULES).find(text)} == {"card", "email"}
 
 
-def test_a_pattern_that_asks_where_a_text_begins_is_asked_of_each_text() -> None:
+def test_a_pattern_anchored_at_the_begin_searches_each_text_alone() -> None:
     redactor = Redactor(b"key", RedactionOptions(custom=(("employee", r"^EMP-\d{6}$"),)))
     parts = ["see", "EMP-123456", "EMP-123456 or", 'a "quoted\\n" text']
     assert redactor.suspects(parts) == {1}

@@ -1,4 +1,4 @@
-"""What a policy may say about redaction, and what is told where it cannot be applied."""
+"""The redaction table of a policy selects rules, and an error names the wrong entry."""
 
 from collections import Counter
 from typing import Any
@@ -27,30 +27,30 @@ def test_an_empty_table_is_the_built_in_policy() -> None:
     assert parse_options({}) == RedactionOptions()
 
 
-def test_rules_are_switched_off_and_on() -> None:
+def test_rules_can_be_disabled_and_enabled() -> None:
     assert redacted("ada@example.org", rules={"email": False}) == ("ada@example.org", {})
     assert redacted("00:1B:44:11:3A:B7")[1] == {}
     assert redacted("00:1B:44:11:3A:B7", rules={"mac": True})[1] == {"mac": 1}
 
 
-def test_names_only_where_asked() -> None:
+def test_names_are_redacted_only_if_enabled() -> None:
     assert redacted("My name is Ada Lovelace")[1] == {}
     assert redacted("My name is Ada Lovelace", names=True)[1] == {"name": 1}
 
 
-def test_regions_choose_national_ids() -> None:
+def test_regions_select_national_ids() -> None:
     text = "078-05-1120 and 12345678Z"
     assert redacted(text)[1] == {"us_ssn": 1, "es_id": 1}
     assert redacted(text, regions=["es"])[1] == {"es_id": 1}
 
 
-def test_what_is_allowed_stays() -> None:
+def test_allowed_values_are_not_redacted() -> None:
     text, found = redacted("help@example.org and ada@example.org", allow=[r"help@example\.org"])
     assert text.startswith("help@example.org and <EMAIL:")
     assert found == {"email": 1}
 
 
-def test_rules_of_their_own() -> None:
+def test_custom_rules_are_applied() -> None:
     text, found = redacted("ticket of EMP-123456.", custom={"employee": r"EMP-\d{6}"})
     assert text.startswith("ticket of <EMPLOYEE:")
     assert found == {"employee": 1}
@@ -76,12 +76,12 @@ def test_rules_of_their_own() -> None:
         ({"allow": ["x" * 600]}, r"more than 500 characters"),
     ],
 )
-def test_a_wrong_table_is_told(table: dict[str, Any], message: str) -> None:
+def test_a_wrong_entry_is_named(table: dict[str, Any], message: str) -> None:
     with pytest.raises(RedactionError, match=message):
         parse_options(table)
 
 
-def test_a_tier_whose_package_is_missing_is_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tier_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RedactionError, match=r"install stepstream\[detectors\]"):
         parse_options({"tiers": ["inline", "presidio"]})
@@ -90,7 +90,7 @@ def test_a_tier_whose_package_is_missing_is_no_policy(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("detectors")
-def test_presidio_finds_with_the_same_pseudonyms() -> None:
+def test_presidio_gives_the_same_pseudonyms() -> None:
     text, found = redacted("IBAN DE89370400440532013000, again DE89370400440532013000", tiers=["presidio"])
     assert found == {"presidio_iban_code": 2}
     assert len({part.rstrip(",") for part in text.split() if part.startswith("<")}) == 1
@@ -98,13 +98,13 @@ def test_presidio_finds_with_the_same_pseudonyms() -> None:
 
 
 @pytest.mark.usefixtures("detectors")
-def test_detect_secrets_finds_what_inline_has_no_rule_for() -> None:
+def test_detect_secrets_finds_values_without_an_inline_rule() -> None:
     text = "mailchimp 0123456789abcdef0123456789abcdef-us10"
     assert redacted(text)[1] == {}
     assert redacted(text, tiers=["inline", "detect_secrets"])[1] == {"detect_secrets_mailchimp": 1}
 
 
-def test_tenants_have_nothing_in_common() -> None:
+def test_pseudonyms_of_two_tenants_differ() -> None:
     one, other = (Redactor(tenant_key(b"master", tenant)) for tenant in ("one", "other"))
     assert one.pseudonym("email", "a@b.example") != other.pseudonym("email", "a@b.example")
     assert tenant_key(b"master", "one") == tenant_key(b"master", "one") != tenant_key(b"else", "one")
@@ -123,7 +123,7 @@ def test_every_text_of_a_step_is_redacted_and_its_keys_stay() -> None:
     assert governed["task_id"] == governed["environment"] == Redactor(b"key").pseudonym("email", mail)
 
 
-def test_ids_alone_do_not_keep_a_step_out_of_training() -> None:
+def test_a_redacted_id_alone_leaves_a_step_trainable() -> None:
 
     step = make_steps("t", task_id="mail of ada@example.org")[0]
     governed, clean = govern_step("test@1", step, True, Redactor(b"key"))

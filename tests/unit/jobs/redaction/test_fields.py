@@ -1,4 +1,4 @@
-"""Every field that says something is looked at: ids by the form of values, the rest by all rules; joins survive."""
+"""Every field with content is redacted, ids only by the form of values; redacted ids still join."""
 
 import json
 import uuid
@@ -29,7 +29,7 @@ FEEDBACK_IDS = ("producer", "name", "source", "tool_call_id")
 
 
 @pytest.mark.parametrize("rule", VALUES)
-def test_no_field_of_a_step_keeps_what_is_planted_in_it(rule: str) -> None:
+def test_every_field_of_a_step_is_redacted(rule: str) -> None:
     value = VALUES[rule]
     fields: dict[str, Any] = dict.fromkeys(STEP_IDS, f"run {value}")
     call = new_tool_call(call_id=value, name=value, arguments="{}")
@@ -51,14 +51,14 @@ def test_no_field_of_a_step_keeps_what_is_planted_in_it(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", VALUES)
-def test_no_field_of_feedback_keeps_what_is_planted_in_it(rule: str) -> None:
+def test_every_field_of_feedback_is_redacted(rule: str) -> None:
     value = VALUES[rule]
     fields: dict[str, Any] = dict.fromkeys((*FEEDBACK_IDS, "category", "comment", "demonstration"), value)
     governed = govern_feedback(JOB, make_feedback("t", **fields), REDACTOR)
     assert value not in json.dumps(governed)
 
 
-def test_a_redacted_id_takes_no_tokens_with_it() -> None:
+def test_a_redacted_id_removes_no_tokens() -> None:
     [step] = make_steps("t", 1, task_id=f"mail of {VALUES['email']}", finish_reason="stop")
     step["policy_spans"] = [{**span, "model": GITHUB} for span in step["policy_spans"]]
     governed, clean = govern_step(JOB, step, True, REDACTOR)
@@ -68,7 +68,7 @@ def test_a_redacted_id_takes_no_tokens_with_it() -> None:
     assert governed["policy_spans"][0]["model"] == REDACTOR.pseudonym("github_token", GITHUB)
 
 
-def test_what_was_redacted_before_is_counted_again() -> None:
+def test_cached_redactions_are_counted_again() -> None:
     for _ in range(2):
         governed, _ = govern_step(JOB, make_steps("t", 1, agent=GITHUB)[0], True, REDACTOR)
         assert governed["governed"] is not None
@@ -76,7 +76,7 @@ def test_what_was_redacted_before_is_counted_again() -> None:
 
 
 @given(st.uuids(), st.sampled_from(["{}", "task-{}", "call_{}", "chatcmpl-tool-{}", "{}/3", "env:{}@2"]), st.booleans())
-def test_ids_as_programs_make_them_pass(some: uuid.UUID, form: str, plain: bool) -> None:
+def test_generated_ids_are_not_redacted(some: uuid.UUID, form: str, plain: bool) -> None:
     text = form.format(some.hex if plain else some)
     assert REDACTOR.redact_id(text, Counter()) == text
 
@@ -97,5 +97,5 @@ def test_ids_as_programs_make_them_pass(some: uuid.UUID, form: str, plain: bool)
         "9f86d081884c7d65",
     ],
 )
-def test_names_and_ids_of_every_day_pass(text: str) -> None:
+def test_ordinary_names_and_ids_are_not_redacted(text: str) -> None:
     assert REDACTOR.redact_id(text, Counter()) == text

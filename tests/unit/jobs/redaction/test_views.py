@@ -1,4 +1,4 @@
-"""What encodings hide is found, and what was found leaves the encoding sound."""
+"""Encoded values are found, and the encoding stays valid."""
 
 import base64
 import html
@@ -37,7 +37,7 @@ SENTENCE = f"First line, then:\nwrite to {MAIL} about it, please and thank you v
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_found_and_still_sound(way: str) -> None:
+def test_an_encoded_value_is_found_and_the_encoding_stays_valid(way: str) -> None:
     encode, decode = WAYS[way]
     found: Counter[str] = Counter()
     redacted = REDACTOR.redact(encode(SENTENCE), found)
@@ -46,17 +46,17 @@ def test_found_and_still_sound(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_to_find_changes_nothing(way: str) -> None:
+def test_an_encoded_text_without_values_does_not_change(way: str) -> None:
     text = WAYS[way][0]("The order was sent on Monday;\nit should arrive within two days, 100% sure & well packed.")
     assert REDACTOR.redact(text, Counter()) is text
 
 
-def test_a_letter_of_an_escape_is_no_part_of_a_value() -> None:
+def test_a_letter_of_an_escape_is_not_part_of_a_value() -> None:
     text = json.dumps({"t": f"a\n{MAIL}"})
     assert json.loads(REDACTOR.redact(text, Counter()))["t"] == f"a\n{REDACTOR.pseudonym('email', MAIL)}"
 
 
-def test_a_password_with_escaped_quotes_goes_whole() -> None:
+def test_a_password_with_escaped_quotes_is_replaced_completely() -> None:
     text = json.dumps({"password": 'hun"ter2\\x'})
     assert "ter2" not in REDACTOR.redact(text, Counter())
     json.loads(REDACTOR.redact(text, Counter()))
@@ -65,7 +65,7 @@ def test_a_password_with_escaped_quotes_goes_whole() -> None:
 @pytest.mark.parametrize(
     "odd", ["4111\u00a01111\u00a01111\u00a01111", "ada＠example.org", "ad\u200ba@exam\u00adple.org"]
 )
-def test_typography_hides_nothing(odd: str) -> None:
+def test_typographic_characters_hide_no_value(odd: str) -> None:
     found: Counter[str] = Counter()
     REDACTOR.redact(f"see {odd} ok", found)
     assert found.total() == 1
@@ -76,7 +76,7 @@ CORPUS = [text for half in ("development", "held_out") for s in corpus(half, 120
 
 @settings(max_examples=150)
 @given(st.lists(st.sampled_from(CORPUS) | st.text(max_size=40), min_size=1, max_size=5), st.randoms())
-def test_twice_is_once_and_many_are_suspected_as_one_by_one(parts: list[str], rng: object) -> None:
+def test_redaction_is_idempotent_and_joined_texts_have_the_same_suspects(parts: list[str], rng: object) -> None:
     glued = "".join(parts)
     once = REDACTOR.redact(glued, Counter())
     again: Counter[str] = Counter()
@@ -94,7 +94,7 @@ def is_json(text: str) -> bool:
     return True
 
 
-def test_json_stays_json() -> None:
+def test_redacted_json_is_valid_json() -> None:
     documents = [text for text in CORPUS if is_json(text)]
     assert len(documents) > 50
     assert [text for text in documents if not is_json(REDACTOR.redact(text, Counter()))] == []
@@ -107,7 +107,7 @@ def test_json_stays_json() -> None:
      "AKIA", "<EMAIL:", "token ", "\\\\", "x=a+",
      "-----BEGIN RSA PRIVATE KEY-----\n", "authorization: ", "QUJD", "414243", "0" , "tel ", "my name is A "],
 )  # fmt: skip
-def test_hostile_text_takes_no_unreasonable_time(piece: str) -> None:
+def test_hostile_text_is_searched_in_linear_time(piece: str) -> None:
     # 100 kB: where anything took time that grows with the square of the length, this would take minutes.
     REDACTOR.redact(piece * (100_000 // len(piece)), Counter())
     REDACTOR.redact(piece * (50_000 // len(piece)) + "!" + MAIL, Counter())
