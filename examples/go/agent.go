@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// What a model would answer is written down here, so that the example runs without one: put your own call into
-// callModel.
+// The answers are scripted, so that the example runs without a model; replace callModel with a call to yours.
 
 type message struct {
 	Role       string     `avro:"role"`
@@ -24,7 +23,7 @@ type toolCall struct {
 	DurationMs *float32 `avro:"duration_ms"`
 }
 
-// round is one step of the agent: what was new in its prompt, and what it answered.
+// round is one step of the agent: the new messages of its prompt, and its response.
 type round struct {
 	Index          int
 	SharedMessages int
@@ -73,13 +72,13 @@ func callTool(call toolCall) (toolCall, error) {
 	return call, nil
 }
 
-// solve works on one request and hands each round to onStep when it is done. It returns the index of the last step.
+// solve handles one request and calls onStep after each round. It returns the index of the last step.
 func solve(request string, onStep func(round) error) (int, error) {
 	conversation := []message{
 		{Role: "system", Content: "You help customers with their orders."},
 		{Role: "user", Content: request},
 	}
-	shared := 0 // messages that the step before holds already: each step tells only what is new
+	shared := 0 // messages that previous steps already carry; a step carries only new ones
 	for index := 0; ; index++ {
 		started := time.Now()
 		answer := callModel(index)

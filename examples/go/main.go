@@ -1,5 +1,5 @@
-// A support agent in Go: works on one request and publishes its trajectory, each step when it is done, then how it went.
-// Prints each event's topic, trajectory and id as it was acknowledged, one line of JSON each.
+// A support agent in Go: it handles one request and publishes each step when it completes, then the outcome.
+// It prints topic, trajectory and id of each acknowledged event, one line of JSON each.
 package main
 
 import (
@@ -37,8 +37,8 @@ func run(ctx context.Context) error {
 		event := step{
 			envelope: about, StepIndex: r.Index, TaskID: "refund-A17", Agent: "support-agent",
 			Environment: "support-desk", HarnessVersion: "support@1", Model: "scripted",
-			// Text only: the tokens and their log-probabilities are known to the inference server, not to this client.
-			// An agent that calls Stepstream's gateway gets fidelity `token`, which a learner can train on.
+			// Only the inference server knows the tokens and their log-probabilities. Agents that call Stepstream's gateway
+			// get fidelity `token`, which a learner can train on.
 			Fidelity: "text", PromptSharedMessages: r.SharedMessages, Messages: r.Messages, Response: r.Response,
 			Sampling: sampling{Temperature: 1, TopP: 1}, FinishReason: r.FinishReason, DurationMs: &took,
 		}
@@ -47,7 +47,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The outcome ends the trajectory; the index of its last step lets late steps be waited for.
+	// The outcome ends the trajectory. With the index of its last step, `label` waits for late steps.
 	value, about := 1.0, newEnvelope(trajectory)
 	outcome := feedback{
 		envelope: about, Name: "outcome", Value: &value, Source: "environment", End: "terminated", LastStepIndex: &last,
@@ -57,9 +57,9 @@ func run(ctx context.Context) error {
 
 func newEnvelope(trajectory string) envelope {
 	return envelope{
-		EventID:    uuid.Must(uuid.NewV7()).String(), // made once: the same event sent again keeps it
+		EventID:    uuid.Must(uuid.NewV7()).String(), // identity of the event: a retry sends the same one
 		OccurredAt: time.Now().UnixMicro(), Producer: producerName, Tenant: "default",
-		// What the person behind the request allowed: learning from it (train), counting it only (analyse), or neither (none).
+		// Consent of the person behind the request: train (learn from it), analyse (statistics only) or none.
 		Consent: "train", TrajectoryID: trajectory,
 	}
 }

@@ -19,14 +19,14 @@ const producerName = "go-example/0.1.0"
 
 var types = map[string]string{"steps": "stepstream.Step", "feedback": "stepstream.Feedback"}
 
-// publisher writes steps and feedback as the protocol asks: Avro by the registry's schemas, keyed by trajectory, with
-// CloudEvents headers. Use one for the whole process.
+// publisher sends steps and feedback by the protocol: Avro with the registry's schemas, keyed by trajectory, with
+// CloudEvents headers. Use one per process.
 type publisher struct {
 	client *kgo.Client
 	serde  sr.Serde
 }
 
-// variable reads one of the variables that every Stepstream process reads.
+// variable returns the environment variable STEPSTREAM_name, or otherwise if it is unset or empty.
 func variable(name, otherwise string) string {
 	return cmp.Or(os.Getenv("STEPSTREAM_"+name), otherwise)
 }
@@ -34,8 +34,8 @@ func variable(name, otherwise string) string {
 func newPublisher(ctx context.Context) (*publisher, error) {
 	client, err := kgo.NewClient(append(security(),
 		kgo.SeedBrokers(strings.Split(variable("KAFKA_BOOTSTRAP", "127.0.0.1:9092"), ",")...),
-		// Idempotent and acknowledged by all in-sync replicas, which are this client's defaults. Murmur2 by key, as every
-		// Stepstream producer: a trajectory's steps and feedback meet in one partition.
+		// Idempotence and acks=all are this client's defaults. Murmur2 by key, like all Stepstream producers: a
+		// trajectory's steps and feedback share a partition.
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 	)...)
 	if err != nil {
@@ -49,8 +49,8 @@ func newPublisher(ctx context.Context) (*publisher, error) {
 	return p, nil
 }
 
-// lookUpSchemas asks the registry for the schemas; `stepstream topics apply` registered them. A producer only looks them
-// up: a registry that it could change by accident would be a second truth.
+// lookUpSchemas gets the schemas that `stepstream topics apply` registered. A producer only looks them up, so that it
+// cannot change the registry by accident.
 func (p *publisher) lookUpSchemas(ctx context.Context) error {
 	options := []sr.ClientOpt{sr.URLs(variable("SCHEMA_REGISTRY_URL", "http://127.0.0.1:8081"))}
 	if user, password, found := strings.Cut(variable("SCHEMA_REGISTRY_USER_INFO", ""), ":"); found {
@@ -74,8 +74,8 @@ func (p *publisher) lookUpSchemas(ctx context.Context) error {
 	return nil
 }
 
-// publish returns when every in-sync replica has the event. To send it again after an error, pass the same event: an
-// event that arrives twice counts once.
+// publish returns when all in-sync replicas have the event. To send it again after an error, pass the same event:
+// duplicates count once.
 func (p *publisher) publish(ctx context.Context, topic string, about envelope, event any) error {
 	value, err := p.serde.Encode(event)
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
-// Fields that are left out here take the schema's defaults: hamba/avro fills them in from the schema, as long as the
-// structure has no field of that name.
+// These structures omit some fields of the schemas: hamba/avro fills those with the schema's defaults.
 
 type envelope struct {
 	EventID      string `avro:"event_id"`

@@ -1,5 +1,5 @@
-// A support agent with two tools. What a model would answer is written down here, so that the example runs without one:
-// put your own call into `callModel`.
+// A support agent with two tools. Its answers are scripted, so that the example runs without a model; replace
+// `callModel` with a call to yours.
 
 const ORDERS = { A17: { item: "kettle", paid: 49.9, state: "arrived broken" } };
 
@@ -33,13 +33,13 @@ async function callTool(call) {
   };
 }
 
-// Works on one request; calls `onStep` after each round with what was new in it.
+// Handle one request; call `onStep` after each round with the round's new content.
 export async function solve(request, onStep) {
   const messages = [
     { role: "system", content: "You help customers with their orders." },
     { role: "user", content: request },
   ];
-  let shared = 0; // Messages that the step before holds already: each step tells only what is new.
+  let shared = 0; // Messages that previous steps already carry; a step carries only new ones.
   for (let index = 0; ; index += 1) {
     const started = performance.now();
     const prompt = messages.slice(shared);

@@ -1,4 +1,4 @@
-// Where Kafka and the schema registry are: the same variables as every Stepstream process reads.
+// Connect to Kafka and the schema registry, from the variables that every Stepstream process reads.
 import { SchemaRegistry, SchemaType } from "@kafkajs/confluent-schema-registry";
 import avro from "avsc";
 import kafkajs from "kafkajs";
@@ -6,13 +6,13 @@ import lz4 from "lz4js";
 
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = kafkajs;
 
-// Stepstream's own producers compress with LZ4, which kafkajs leaves to a codec of your choice.
+// Stepstream's producers compress with LZ4; kafkajs has no codec for it.
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
   compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
   decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
 });
 
-// 64-bit integers: numbers where JavaScript's are exact, BigInt beyond; by default such a record could not be read at all.
+// 64-bit integers: numbers up to 2^53, BigInt beyond. By default, avsc fails on records with larger ones.
 const long = avro.types.LongType.__with({
   fromBuffer: (buffer) => {
     const value = buffer.readBigInt64LE();

@@ -1,4 +1,4 @@
-// Runs the agent once and publishes the whole trajectory: each step when it is done, then how it went.
+// Run the agent once and publish its trajectory: each step when it completes, then the outcome.
 import { solve } from "./agent.js";
 import { connectKafka, connectRegistry } from "./connection.js";
 import { Publisher } from "./publisher.js";
@@ -9,7 +9,7 @@ const PRODUCER = "node-example/0.1.0";
 const publisher = new Publisher(connectKafka("node-example"), connectRegistry(), {
   producer: PRODUCER,
   tenant: "default",
-  // What the person behind the request allowed: learning from it (train), counting it only (analyse), or neither (none).
+  // Consent of the person behind the request: `train` (learn from it), `analyse` (statistics only) or `none`.
   consent: "train",
 });
 const trajectory_id = uuidv7();
@@ -27,14 +27,14 @@ try {
         environment: "support-desk",
         harness_version: "support@1",
         model: "scripted",
-        // Text only: the tokens and their log-probabilities are known to the inference server, not to this client.
-        // An agent that calls Stepstream's gateway gets fidelity `token`, which a learner can train on.
+        // Only the inference server knows the tokens and their log-probabilities. Agents that call Stepstream's gateway
+        // get fidelity `token`, which a learner can train on.
         fidelity: "text",
         sampling: { temperature: 1.0, top_p: 1.0 },
       }),
     );
   });
-  // The outcome ends the trajectory; the index of its last step lets late steps be waited for.
+  // The outcome ends the trajectory. With the index of its last step, `label` waits for late steps.
   print(
     await publisher.feedback({
       trajectory_id,

@@ -1,5 +1,5 @@
-// Publishes steps and feedback as the protocol asks: Avro by the registry's schemas, keyed by trajectory, with CloudEvents
-// headers. Use one publisher for the whole process.
+// Publish steps and feedback by the protocol: Avro with the registry's schemas, keyed by trajectory, with CloudEvents
+// headers. Use one publisher per process.
 import kafkajs from "kafkajs";
 import { v7 as uuidv7 } from "uuid";
 
@@ -14,24 +14,24 @@ export class Publisher {
   #source;
   #defaults;
 
-  // `defaults` are fields that every event of this agent shares: producer, tenant, consent.
+  // `defaults` are the fields that all events of this agent share: producer, tenant, consent.
   constructor(kafka, registry, defaults) {
     this.#registry = registry;
     this.#defaults = defaults;
     this.#source = defaults.producer;
     this.#producer = kafka.producer({
-      // A retried request is stored once, and in order.
+      // Kafka stores a retried request once, in order.
       idempotent: true,
       maxInFlightRequests: 1,
-      // Murmur2, as every Stepstream producer: a trajectory's steps and feedback meet in one partition.
+      // Murmur2, like all Stepstream producers: a trajectory's steps and feedback share a partition.
       createPartitioner: Partitioners.DefaultPartitioner,
       allowAutoTopicCreation: false,
     });
   }
 
   async connect() {
-    // `stepstream topics apply` registers the schemas. A producer only looks them up: a registry that it could
-    // change by accident would be a second truth.
+    // `stepstream topics apply` registers the schemas. A producer only looks them up, so that it cannot change the
+    // registry by accident.
     for (const topic of Object.keys(TYPES)) {
       this.#schemaIds.set(topic, await this.#registry.getLatestSchemaId(`${topic}-value`));
     }
@@ -50,8 +50,8 @@ export class Publisher {
     return this.#publish("feedback", fields);
   }
 
-  // Resolves to the event when every in-sync replica has it. To send it again after an error, pass the same event_id:
-  // an event that arrives twice counts once.
+  // Resolves to the event when all in-sync replicas have it. To send it again after an error, pass the same event_id:
+  // duplicates count once.
   async #publish(topic, fields) {
     const record = { event_id: uuidv7(), occurred_at_us: nowMicros(), ...this.#defaults, ...fields };
     const headers = {
@@ -62,7 +62,7 @@ export class Publisher {
       ce_time: new Date(record.occurred_at_us / 1000).toISOString(),
       "content-type": "application/avro",
     };
-    // Fields that are left out take the schema's defaults.
+    // Omitted fields take the schema's defaults.
     const value = await this.#registry.encode(this.#schemaIds.get(topic), record);
     await this.#producer.send({
       topic,

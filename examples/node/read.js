@@ -1,4 +1,4 @@
-// Prints every record of the topics named on the command line as a line of JSON, from the beginning, until interrupted.
+// Print all records of the topics on the command line, one line of JSON each, from the beginning until interrupted.
 import { connectKafka, connectRegistry } from "./connection.js";
 import { v7 as uuidv7 } from "uuid";
 
@@ -22,7 +22,7 @@ await consumer.connect();
 await consumer.subscribe({ topics, fromBeginning: true });
 await consumer.run({
   eachMessage: async ({ topic, partition, message }) => {
-    // A compacted topic marks a deleted key with a record that has no value.
+    // In a compacted topic, a record without a value deletes its key.
     const record = message.value && (await registry.decode(message.value));
     const event = { topic, partition, offset: message.offset, key: message.key?.toString(), record };
     console.log(JSON.stringify(event, (_, value) => (typeof value === "bigint" ? `${value}` : value)));

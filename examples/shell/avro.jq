@@ -1,15 +1,15 @@
-# Avro's binary encoding of a JSON value, as hexadecimal digits, by the schema that the registry gave.
+# Encode a JSON value as Avro, in hexadecimal digits, with the registry's schema.
 # Usage: jq -r --argjson schema SCHEMA 'include "avro"; encode($schema)'
 #
-# As far as Stepstream's records need it: fields that are left out take the schema's defaults, a union takes its first
-# branch that fits, and names of types are looked up in the same schema. Integers are exact up to 2^53.
+# It covers the parts of Avro that Stepstream's records use. Omitted fields take the schema's defaults, a union takes
+# its first matching branch, and type names refer to the same schema. Integers are exact up to 2^53.
 
 def hex($digits):
   reduce range($digits) as $place ({rest: ., text: ""};
     {text: ("0123456789abcdef"[.rest % 16 : .rest % 16 + 1] + .text), rest: (.rest / 16 | floor)})
   | .text;
 
-# Bytes of a number, least significant first.
+# Hexadecimal bytes of a number, least significant first.
 def little($bytes):
   reduce range($bytes) as $place ({rest: ., text: ""};
     {text: (.text + (.rest - (.rest / 256 | floor) * 256 | hex(2))), rest: (.rest / 256 | floor)})
@@ -22,7 +22,7 @@ def varint:
       {text: (.text + (.rest - (.rest / 128 | floor) * 128 + 128 | hex(2))), rest: (.rest / 128 | floor)})
   | .text + (.rest | hex(2));
 
-# IEEE 754; of `double` its high and low 32 bits, since jq's numbers end at 2^53.
+# IEEE 754 bits. A `double` is split into its high and low 32 bits: jq's integers are exact only up to 2^53.
 def ieee($exponent_bits; $high_bits):
   if . == 0 then {high: 0, low: 0}
   else
@@ -37,7 +37,7 @@ def ieee($exponent_bits; $high_bits):
       }
   end;
 
-# Length, then UTF-8.
+# Length as varint, then the bytes in UTF-8.
 def text:
   (utf8bytelength | varint)
   + ([@uri | scan("%[0-9A-F]{2}|[^%]") | if length == 3 then .[1:] | ascii_downcase else explode[0] | hex(2) end]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A support agent's trajectory from the shell: two steps on `steps`, then the outcome on `feedback`, which ends it.
-# Needs curl, jq and kcat. Prints each event's topic, trajectory and id, one line of JSON each.
+# Publish a support agent's trajectory: two steps on `steps`, then the outcome on `feedback`, which ends it.
+# Needs curl, jq and kcat. Prints topic, trajectory and id of each event, one line of JSON each.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -16,12 +16,12 @@ uuid7() { # milliseconds since the epoch, then random bits
     printf '%s-%s-7%s-%x%s-%s' "${time:0:8}" "${time:8:4}" "${random:0:3}" $((8 + 0x${random:3:1} % 4)) "${random:4:3}" "${random:7:12}"
 }
 
-schema_of() { # the newest schema of a topic with its id; looked up, never registered: `stepstream topics apply` did that
+schema_of() { # save a topic's newest schema and id; `stepstream topics apply` registered it
     curl --silent --show-error --fail "$registry/subjects/$1-value/versions/latest" >"$work/$1.json" ||
         { echo "no schema for $1 at $registry: has \`stepstream topics apply\` run?" >&2 && exit 1; }
 }
 
-# publish TOPIC TYPE JSON: returns when every in-sync replica has the event.
+# publish TOPIC TYPE JSON: returns when all in-sync replicas have the event.
 publish() {
     local topic=$1 type=$2 event=$3 id body
     id=$(jq .id "$work/$topic.json")
@@ -39,8 +39,8 @@ publish() {
 producer=shell-example/0.1.0
 trajectory=$(uuid7)
 
-# What every event has. `consent` is what the person behind the request allowed: learning from it (train), counting it only
-# (analyse), or neither (none).
+# Print the fields that all events have. `consent` of the person behind the request: train (learn from it), analyse
+# (statistics only) or none.
 envelope() {
     jq -n --arg event "$(uuid7)" --arg trajectory "$trajectory" --arg producer "$producer" \
         --argjson now "$(date +%s%6N)" \
@@ -61,13 +61,13 @@ publish steps stepstream.Step "$(envelope | jq ". + $about + {
                arguments: ({order: \"A17\", amount: 49.9} | tojson), result: ({refunded: 49.9} | tojson), duration_ms: 12.5}]},
     finish_reason: \"tool_calls\"}")"
 
-# A step tells only what is new: the two messages of the first prompt and its response are shared.
+# A step carries only new content: it shares the first prompt's two messages and the first response.
 publish steps stepstream.Step "$(envelope | jq ". + $about + {
     step_index: 1, prompt_shared_messages: 3,
     messages: [{role: \"tool\", tool_call_id: \"call_0\", content: ({refunded: 49.9} | tojson)}],
     response: {role: \"assistant\", content: \"I am sorry. Your 49.90 are on their way back to you.\"},
     finish_reason: \"stop\"}")"
 
-# The outcome ends the trajectory; the index of its last step lets late steps be waited for.
+# The outcome ends the trajectory. With the index of its last step, `label` waits for late steps.
 publish feedback stepstream.Feedback "$(envelope | jq '. + {
     name: "outcome", value: 1, source: "environment", end: "terminated", last_step_index: 1}')"

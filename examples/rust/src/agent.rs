@@ -1,11 +1,11 @@
-//! A support agent with two tools. What a model would answer is written down here, so that the example runs without one:
-//! put your own call into `call_model`.
+//! A support agent with two tools. Its answers are scripted, so that the example runs without a model; replace
+//! `call_model` with a call to yours.
 
 use crate::records::{Message, ToolCall};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// One step: what was new in its prompt, and what the agent answered.
+/// One step: the new messages of its prompt, and the agent's response.
 pub struct Round {
     pub index: i32,
     pub shared_messages: i32,
@@ -16,7 +16,7 @@ pub struct Round {
 
 pub struct Agent {
     conversation: Vec<Message>,
-    /// Messages that the step before holds already: each step tells only what is new.
+    /// Messages that previous steps already carry; a step carries only new ones.
     shared: usize,
     index: i32,
 }
@@ -27,7 +27,7 @@ impl Agent {
         Self { conversation: vec![system, Message::new("user", request)], shared: 0, index: 0 }
     }
 
-    /// The next step; the last one calls no tools.
+    /// Run the next step; the last one calls no tools.
     pub fn step(&mut self) -> Round {
         let started = Instant::now();
         let messages = self.conversation[self.shared..].to_vec();
@@ -85,7 +85,7 @@ fn run(call: &mut ToolCall) {
             };
             call.result = Some(result.to_string());
         }
-        // The class of the error, as rewards and statistics count it; what was said goes into the result.
+        // Rewards and statistics count errors by class; the error's text goes into the result.
         Err(fault) => (call.error, call.result) = (Some("BadArguments".into()), Some(fault.to_string())),
     }
     call.duration_ms = Some(started.elapsed().as_secs_f32() * 1000.0);

@@ -1,5 +1,5 @@
-//! Works on one request and publishes the trajectory: each step when it is done, then how it went. Prints each event's topic,
-//! trajectory and id as it was acknowledged, one line of JSON each.
+//! Handle one request and publish the trajectory: each step when it completes, then the outcome. Print topic,
+//! trajectory and id of each acknowledged event, one line of JSON each.
 
 mod agent;
 mod publisher;
@@ -28,8 +28,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             environment: "support-desk".into(),
             harness_version: "support@1".into(),
             model: "scripted".into(),
-            // Text only: the tokens and their log-probabilities are known to the inference server, not to this client.
-            // An agent that calls Stepstream's gateway gets fidelity `token`, which a learner can train on.
+            // Only the inference server knows the tokens and their log-probabilities. Agents that call Stepstream's
+            // gateway get fidelity `token`, which a learner can train on.
             fidelity: Fidelity::Text,
             prompt_shared_messages: round.shared_messages,
             messages: round.messages,
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             break round.index;
         }
     };
-    // The outcome ends the trajectory; the index of its last step lets late steps be waited for.
+    // The outcome ends the trajectory. With the index of its last step, `label` waits for late steps.
     let envelope = Envelope::new(&trajectory);
     let outcome = Feedback {
         envelope: envelope.clone(),

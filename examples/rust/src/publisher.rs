@@ -1,5 +1,5 @@
-//! Publishes steps and feedback as the protocol asks: Avro by the registry's schemas, keyed by trajectory, with CloudEvents
-//! headers. Use one publisher for the whole process.
+//! Publish steps and feedback by the protocol: Avro with the registry's schemas, keyed by trajectory, with CloudEvents
+//! headers. Use one publisher per process.
 
 use crate::records::Envelope;
 use rdkafka::ClientConfig;
@@ -19,25 +19,25 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Connects lazily, to where the variables say that every Stepstream process reads.
+    /// Read the addresses from the variables that every Stepstream process reads; the first event connects.
     pub fn new() -> Result<Self, Box<dyn Error>> {
         let producer = ClientConfig::new()
             .set("bootstrap.servers", variable("KAFKA_BOOTSTRAP", "127.0.0.1:9092"))
-            // A retried request is stored once, and in order.
+            // Kafka stores a retried request once, in order.
             .set("enable.idempotence", "true")
             .set("acks", "all")
-            // Murmur2, as every Stepstream producer: a trajectory's steps and feedback meet in one partition.
+            // Murmur2, like all Stepstream producers: a trajectory's steps and feedback share a partition.
             .set("partitioner", "murmur2_random")
             .set("compression.type", "lz4")
             .create()?;
-        // The encoder asks the registry for the newest schema of a topic and registers nothing: `stepstream topics apply`
-        // did, and a registry that a producer could change by accident would be a second truth.
+        // The encoder looks up the newest schema of a topic, which `stepstream topics apply` registered. It registers
+        // nothing, so that a producer cannot change the registry by accident.
         let encoder = AvroEncoder::new(SrSettings::new(variable("SCHEMA_REGISTRY_URL", "http://127.0.0.1:8081")));
         Ok(Self { producer, encoder })
     }
 
-    /// Returns when every in-sync replica has the event. To send it again after an error, pass the same event: an event
-    /// that arrives twice counts once.
+    /// Return when all in-sync replicas have the event. To send it again after an error, pass the same event:
+    /// duplicates count once.
     pub async fn publish(&self, topic: &str, about: &Envelope, event: impl Serialize) -> Result<(), Box<dyn Error>> {
         let subject = SubjectNameStrategy::TopicNameStrategy(topic.into(), false);
         let value = self.encoder.encode_struct(event, &subject).await?;

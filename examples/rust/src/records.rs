@@ -1,4 +1,4 @@
-//! The events as far as this agent fills them in; what is left out takes the schema's defaults.
+//! Event types with the fields that this agent sets; omitted fields take the schema's defaults.
 
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,7 +39,7 @@ pub struct ToolCall {
     pub duration_ms: Option<f32>,
 }
 
-/// What every event has.
+/// Fields that all events have.
 #[derive(Clone, Serialize)]
 pub struct Envelope {
     pub event_id: String,
@@ -51,7 +51,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// A new event; the same one sent again keeps its `event_id`.
+    /// Build the fields of a new event. A retry sends the same `event_id`.
     pub fn new(trajectory_id: &str) -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
         Self {
@@ -65,16 +65,16 @@ impl Envelope {
     }
 }
 
-/// What the person behind the request allowed.
+/// Consent of the person behind the request.
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(dead_code)]
 pub enum Consent {
-    /// Learning from it.
+    /// Learn from the event.
     Train,
-    /// Counting it only.
+    /// Statistics only.
     Analyse,
-    /// Neither.
+    /// Neither training nor statistics.
     None,
 }
 

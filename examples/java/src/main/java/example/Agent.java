@@ -10,18 +10,18 @@ import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.ObjectMapper;
 
 /**
- * A support agent with two tools. What a model would answer is written down here, so that the example runs without one:
- * put your own call into {@link #callModel}.
+ * A support agent with two tools. Its answers are scripted, so that the example runs without a model; replace
+ * {@link #callModel} with a call to yours.
  */
 final class Agent {
     record ToolCall(String callId, String name, String arguments, String result, Float durationMs) {}
 
     record Message(String role, String content, List<ToolCall> toolCalls, String toolCallId) {}
 
-    /** One step: what was new in its prompt, and what the agent answered. */
+    /** One step: the new messages of its prompt, and the agent's response. */
     record Round(int index, int sharedMessages, List<Message> messages, Message response, float durationMs) {}
 
-    /** Told of each step when it is done. */
+    /** Receives each step when it completes. */
     interface OnStep {
         void done(Round round) throws Exception;
     }
@@ -39,12 +39,12 @@ final class Agent {
 
     private Agent() {}
 
-    /** Works on one request; returns the index of the last step. */
+    /** Handles one request; returns the index of the last step. */
     static int solve(String request, OnStep onStep) throws Exception {
         List<Message> conversation = new ArrayList<>();
         conversation.add(new Message("system", "You help customers with their orders.", List.of(), null));
         conversation.add(new Message("user", request, List.of(), null));
-        int shared = 0; // Messages that the step before holds already: each step tells only what is new.
+        int shared = 0; // Messages that previous steps already carry; a step carries only new ones.
         for (int index = 0; ; index++) {
             long started = System.nanoTime();
             List<Message> prompt = List.copyOf(conversation.subList(shared, conversation.size()));

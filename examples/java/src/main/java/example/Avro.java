@@ -5,11 +5,11 @@ import org.apache.avro.generic.GenericData;
 import org.apache.avro.generic.GenericRecord;
 import org.apache.avro.generic.GenericRecordBuilder;
 
-/** The agent's messages as records of the schema that the registry gave. */
+/** Converts the agent's messages to records of the registry's schema. */
 final class Avro {
     private Avro() {}
 
-    /** A word of one of the schema's closed sets. */
+    /** Returns a symbol of the enum in a field of the schema. */
     static GenericData.EnumSymbol symbol(Schema schema, String field, String word) {
         return new GenericData.EnumSymbol(schema.getField(field).schema(), word);
     }

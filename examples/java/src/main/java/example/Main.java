@@ -10,8 +10,8 @@ import org.apache.avro.generic.GenericRecord;
 import org.apache.avro.generic.GenericRecordBuilder;
 
 /**
- * Works on one request and publishes the trajectory: each step when it is done, then how it went. Prints each event's topic,
- * trajectory and id as it was acknowledged, one line of JSON each.
+ * Handles one request and publishes the trajectory: each step when it completes, then the outcome. Prints topic,
+ * trajectory and id of each acknowledged event, one line of JSON each.
  */
 public final class Main {
     private static final String PRODUCER = "java-example/0.1.0";
@@ -25,7 +25,7 @@ public final class Main {
             int last = Agent.solve(
                     "My kettle from order A17 arrived broken.",
                     round -> tell(publisher, "steps", step(steps, trajectory, round)));
-            // The outcome ends the trajectory; the index of its last step lets late steps be waited for.
+            // The outcome ends the trajectory. With the index of its last step, `label` waits for late steps.
             Schema feedback = publisher.schema("feedback");
             tell(publisher, "feedback", envelope(feedback, trajectory)
                     .set("name", "outcome")
@@ -37,16 +37,15 @@ public final class Main {
         }
     }
 
-    /** What every event has; fields that are left out take the schema's defaults. */
+    /** Builds the fields that all events have; omitted fields take the schema's defaults. */
     private static GenericRecordBuilder envelope(Schema schema, String trajectory) {
         return new GenericRecordBuilder(schema)
-                // Made once: the same event sent again keeps it.
+                // Identity of the event: a retry sends the same one.
                 .set("event_id", Generators.timeBasedEpochGenerator().generate().toString())
                 .set("occurred_at_us", ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now()))
                 .set("producer", PRODUCER)
                 .set("tenant", "default")
-                // What the person behind the request allowed: learning from it (train), counting it only (analyse), or
-                // neither (none).
+                // Consent of the person behind the request: train (learn from it), analyse (statistics only) or none.
                 .set("consent", Avro.symbol(schema, "consent", "train"))
                 .set("trajectory_id", trajectory);
     }
@@ -61,8 +60,8 @@ public final class Main {
                 .set("environment", "support-desk")
                 .set("harness_version", "support@1")
                 .set("model", "scripted")
-                // Text only: the tokens and their log-probabilities are known to the inference server, not to this client.
-                // An agent that calls Stepstream's gateway gets fidelity `token`, which a learner can train on.
+                // Only the inference server knows the tokens and their log-probabilities. Agents that call Stepstream's
+                // gateway get fidelity `token`, which a learner can train on.
                 .set("fidelity", Avro.symbol(schema, "fidelity", "text"))
                 .set("prompt_shared_messages", round.sharedMessages())
                 .set("messages", prompt)

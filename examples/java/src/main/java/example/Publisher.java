@@ -27,20 +27,20 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Publishes steps and feedback as the protocol asks: Avro by the registry's schemas, keyed by trajectory, with CloudEvents
- * headers. Use one for the whole process.
+ * Publishes steps and feedback by the protocol: Avro with the registry's schemas, keyed by trajectory, with CloudEvents
+ * headers. Use one per process.
  */
 final class Publisher implements AutoCloseable {
-    /** A schema of the registry with its id. */
+    /** A schema with its id in the registry. */
     record Registered(int id, Schema schema) {}
 
     private final KafkaProducer<String, byte[]> producer;
     private final Map<String, Registered> schemas = new HashMap<>();
 
-    /** Connects, and looks up the schemas; {@code stepstream topics apply} registered them. */
+    /** Looks up the schemas that {@code stepstream topics apply} registered, and connects to Kafka. */
     Publisher() throws IOException, InterruptedException {
         for (String topic : new String[] {"steps", "feedback"}) {
-            // Only looked up: a registry that a producer could change by accident would be a second truth.
+            // A producer only looks schemas up, so that it cannot change the registry by accident.
             schemas.put(topic, lookUp(topic + "-value"));
         }
         // Idempotent, acks=all and murmur2 by key are this client's defaults.
@@ -52,8 +52,8 @@ final class Publisher implements AutoCloseable {
     }
 
     /**
-     * Returns when every in-sync replica has the event. To send it again after an error, pass the same record: an event
-     * that arrives twice counts once.
+     * Returns when all in-sync replicas have the event. To send it again after an error, pass the same record:
+     * duplicates count once.
      */
     void publish(String topic, GenericRecord event) throws Exception {
         String trajectory = event.get("trajectory_id").toString();
@@ -75,7 +75,7 @@ final class Publisher implements AutoCloseable {
         producer.close();
     }
 
-    /** The Confluent wire format: a zero byte, the schema's id as four big-endian bytes, the Avro body. */
+    /** Encodes in the Confluent wire format: a zero byte, the schema's id as four big-endian bytes, the Avro body. */
     private byte[] encode(String topic, GenericRecord event) throws IOException {
         Registered registered = schemas.get(topic);
         ByteArrayOutputStream out = new ByteArrayOutputStream();
@@ -104,7 +104,7 @@ final class Publisher implements AutoCloseable {
         return new Registered(found.get("id").asInt(), new Schema.Parser().parse(found.get("schema").asText()));
     }
 
-    /** Where Kafka is: the same variables as every Stepstream process reads. */
+    /** Returns the producer's settings, from the variables that every Stepstream process reads. */
     private static Map<String, Object> connection() {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", variable("KAFKA_BOOTSTRAP", "127.0.0.1:9092"));
