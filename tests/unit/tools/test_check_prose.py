@@ -80,6 +80,14 @@ def test_other_peoples_files_are_excluded(path: str) -> None:
     assert EXCLUDED.search(path)
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["learner/stepstream/learner/data/attempt.py", "tests/unit/learner/data/test_attempt.py", "docs/data.md"],
+)
+def test_packages_named_data_are_checked(path: str) -> None:
+    assert not EXCLUDED.search(path)
+
+
 def test_a_repository(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / ".gitignore").write_text("ignored.md\n")
