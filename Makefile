@@ -3,20 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 AGENTS := .venv-agents
 BIN := $(VENV)/bin
-# One more than two cores: with two files at once, a third of the time passed in waits for processes to start and end.
+# One more than two cores: with two files at once, tests waited a third of the time for processes to start and end.
 TEST_PROCESSES ?= 3
-# Compile packages once: with PYTHONDONTWRITEBYTECODE each process of the stack would compile half of them at every start.
-# The checks skip this: they import a small part of the packages, and Python may write bytecode for them.
+# Compile packages at installation: with PYTHONDONTWRITEBYTECODE, each process of the stack would compile half of them
+# at every start. The tests skip this: they import few of the packages, and Python writes that bytecode itself.
 BYTECODE := --compile-bytecode
 test tests test-quick test-python test-proxy lint prose types: BYTECODE :=
-# The needs that `make test` and `make demo` print before anything is installed.
+# Key of the disk, memory and minutes that `make test` and `make demo` print before they install anything.
 test tests: NEEDS := test
 demo: NEEDS := demo
-# The lock files are complete: nothing outside them is resolved.
+# The lock files are complete, so uv resolves nothing.
 UV = $(BIN)/uv pip install --quiet --no-deps $(BYTECODE)
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
-# The tests build examples with tools that read this variable too.
+# Build tools of the examples read this variable too.
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
@@ -46,7 +46,7 @@ test-quick: $(VENV)/.dev lint ## Run lint, unit and contract tests, while you wo
 test-python: $(VENV)/.dev ## Run the unit tests under Python 3.12 and 3.13 too (2 GB for each)
 	@$(BIN)/python tools/python_versions.py --processes $(TEST_PROCESSES)
 
-# Third-party agents, other languages, outages and old schemas.
+# Tests with third-party agents, other languages, outages and old schemas.
 PROXY_TESTS := \
 	tests/end_to_end/test_real_agents.py \
 	tests/end_to_end/test_first_event.py \
@@ -80,7 +80,7 @@ types: $(VENV)/.dev ## Check types
 	@$(BIN)/mypy
 	@$(BIN)/mypy bench
 	@$(BIN)/mypy tools
-	@# Tests use names that modules re-export, and call untyped libraries.
+	@# Tests use re-exported names and call untyped libraries.
 	@$(BIN)/mypy tests --implicit-reexport --allow-untyped-calls --no-warn-return-any
 
 format: $(VENV)/.dev ## Format the code, regenerate the event types and the protocol and settings pages
@@ -105,7 +105,7 @@ clean: ## Remove all local data: topics, tables, checkpoints, logs, reports
 distclean: clean ## Remove the virtual environment and build products too
 	rm -rf $(VENV) $(AGENTS) .venv-py* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Before every installation, also with --jobs: all others wait for .uv.
+# Runs before every installation, also with --jobs: the other targets depend on .uv, and .uv on this.
 needs:
 	@$(if $(NEEDS),$(PYTHON) tools/check_machine.py $(NEEDS) || ,):
 
