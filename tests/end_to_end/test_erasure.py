@@ -1,4 +1,4 @@
-"""A person is erased from a running stack: what they said and who they are is found nowhere; others keep everything."""
+"""Erase a person from a running stack: no copy of their texts or name remains, and others keep everything."""
 
 import json
 import urllib.request
@@ -11,18 +11,18 @@ import pytest
 from command_line import stepstream
 from confluent_kafka.admin import AdminClient
 from scripted_upstream import ScriptedUpstream
-from stack_fixtures import changed
+from stack_fixtures import with_settings
 from stream_records import make_ending, make_feedback, make_steps
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
 from stepstream.embedded.addresses import isolated
 from stepstream.embedded.stack import Stack
 from stepstream.jobs.clickhouse.connection import connect
 from stepstream.jobs.clickhouse.rows import TABLES
-from stepstream.jobs.erasure.delete_from_log import ends, wait_until_read
+from stepstream.jobs.erasure.delete_from_log import end_offsets, wait_until_read
 from stepstream.jobs.runtime.state import PartitionState
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.client import client_config
@@ -35,8 +35,8 @@ from stepstream.topics.producer import EventProducer
 PROCESSES = ("broker", "registry", "store", "govern", "label", "store-writer", "gateway")
 ADA, BOB = "patient-ada-4711", "patient-bob-0815"
 UNNAMED = "the customer has churned"
-"""Of a business event about her work, which does not say whose that was."""
-SAID = {ADA: "feverish dreams about Babbage", BOB: "a sprained ankle since Tuesday"}
+"""Comment of an event about her trajectory that names no user."""
+TEXTS = {ADA: "feverish dreams about Babbage", BOB: "a sprained ankle since Tuesday"}
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +56,17 @@ def stack(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
     settings = with_topics(isolated(base_settings, tmp_path_factory.mktemp("erasure")))
-    settings = changed(settings, gateway={"upstreams": [upstream.url]})
+    settings = with_settings(settings, gateway={"upstreams": [upstream.url]})
     with Stack(settings, PROCESSES) as running:
         yield running
 
 
 class World:
-    """What the test does to the stack, and what it sees of it."""
+    """Client of the stack under test."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack, self.settings = stack, stack.settings
-        self.opening = codec_of(self.settings)
+        self.opening = sealing_codec(self.settings)
         self.plain = Codec(self.settings.schema_registry)
         self.producer = EventProducer(self.settings.kafka, self.plain, "test", linger_ms=0)
         self.store = connect(self.settings.clickhouse, database=self.settings.clickhouse.database)
@@ -78,25 +78,25 @@ class World:
         self.store.close()
 
     def talk(self, user: str, trajectory: str) -> None:
-        """A call through the gateway, and what the person thinks of it."""
+        """Make a call through the gateway and give feedback on it."""
         headers = {"x-stepstream-trajectory": trajectory, "x-stepstream-user": user}
-        body = {"model": "demo", "messages": [{"role": "user", "content": SAID[user]}]}
+        body = {"model": "demo", "messages": [{"role": "user", "content": TEXTS[user]}]}
         self._post("/v1/chat/completions", body, headers)
-        signal = {"trajectory_id": trajectory, "name": "outcome", "value": 1.0, "comment": SAID[user]}
+        signal = {"trajectory_id": trajectory, "name": "outcome", "value": 1.0, "comment": TEXTS[user]}
         self._post("/v1/feedback", signal | {"ends_trajectory": "terminated", "last_step_index": 0}, headers)
 
-    def one(self, query: str) -> Any:
+    def value(self, query: str) -> Any:
         return self.store.query(query).result_rows[0][0]
 
     def read(self, topic: str, codec: Codec) -> list[Event]:
         events: list[Event] = []
         with EventConsumer(self.settings.kafka, codec) as consumer:
             consumer.follow([topic])
-            while not consumer.caught_up():
+            while not consumer.is_caught_up():
                 events += consumer.poll(1000, 0.2)
         return events
 
-    def command(self, *words: str, status: int = 0) -> Any:
+    def run_command(self, *words: str, status: int = 0) -> Any:
         done = stepstream(self.settings, *words, "--json")
         assert done.status == status, done.stderr + done.stdout
         return json.loads(done.stdout)
@@ -107,7 +107,7 @@ class World:
             json.dumps(body).encode(),
             {"content-type": "application/json", **headers},
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
             assert reply.status < 300
 
 
@@ -119,49 +119,51 @@ def world(stack: Stack) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def erased(world: World) -> dict[str, Any]:
-    """Two persons have worked with the stack, by the gateway and by plain Kafka; one of them was erased."""
+    """Report of the erasure of one of two persons, who used the gateway and plain Kafka."""
     for user, name in ((ADA, "a"), (BOB, "b")):
         world.talk(user, f"{name}-gateway")
-        told = new_message(role="user", content=SAID[user])
-        for step in make_steps(f"{name}-plain", 2, user=user, messages=[told], error=SAID[user], at_us=now_us()):
+        message = new_message(role="user", content=TEXTS[user])
+        for step in make_steps(f"{name}-plain", 2, user=user, messages=[message], error=TEXTS[user], at_us=now_us()):
             world.producer.send("steps", step["trajectory_id"], step)
-        world.producer.send("feedback", f"{name}-plain", make_ending(f"{name}-plain", 2, user=user, comment=SAID[user]))
+        world.producer.send(
+            "feedback", f"{name}-plain", make_ending(f"{name}-plain", 2, user=user, comment=TEXTS[user])
+        )
     for step in shared_steps():
         world.producer.send("steps", "shared", step)
     world.producer.send("feedback", "shared", make_ending("shared", 2, user=BOB))
     world.producer.send_encoded(
         "steps", "x", f"not Avro: {ADA}".encode(), {"event_id": "x", "occurred_at_us": now_us()}
     )
-    world.producer.flush(PATIENCE_S)
-    world.command("consent", "set", "train", "--tenant", "default", "--user", ADA)
-    until(lambda: world.one("SELECT count() FROM trajectories FINAL WHERE success") == 5)
-    until(lambda: world.one("SELECT count() FROM dead_letters FINAL") == 1)
+    world.producer.flush(TIMEOUT_S)
+    world.run_command("consent", "set", "train", "--tenant", "default", "--user", ADA)
+    wait_until(lambda: world.value("SELECT count() FROM trajectories FINAL WHERE success") == 5)
+    wait_until(lambda: world.value("SELECT count() FROM dead_letters FINAL") == 1)
     trained_on(world, "a-gateway", "demo")
     trained_on(world, "b-gateway", "other")
     trained_on(world, "shared", "both")
     assert_sealed(world)
     world.producer.send("feedback", "a-plain", make_feedback("a-plain", number=7, name="business", comment=UNNAMED))
-    world.producer.flush(PATIENCE_S)
+    world.producer.flush(TIMEOUT_S)
     unnamed = f"SELECT count() FROM feedback FINAL WHERE comment = '{UNNAMED}'"
-    until(lambda: world.one(unnamed) == 1)
+    wait_until(lambda: world.value(unnamed) == 1)
     load_spool(world)
-    done = dict(world.command("erase", "--subject", ADA))
+    done = dict(world.run_command("erase", "--subject", ADA))
     world.stack.start_process("gateway")
-    until(lambda: "a-spooled" in trajectories_on(world, "steps"))
+    wait_until(lambda: "a-spooled" in trajectories_on(world, "steps"))
     return done
 
 
 def shared_steps() -> list[Step]:
-    """A trajectory that he began and she went on with."""
+    """Return the steps of a trajectory that Bob starts and Ada continues."""
     steps = make_steps("shared", 2, at_us=now_us())
     for step, user in zip(steps, (BOB, ADA), strict=True):
-        step["user"], step["error"] = user, SAID[user]
-        step["messages"] = [new_message(role="user", content=SAID[user])]
+        step["user"], step["error"] = user, TEXTS[user]
+        step["messages"] = [new_message(role="user", content=TEXTS[user])]
     return steps
 
 
 def load_spool(world: World) -> None:
-    """Leaves a gateway behind that is down, with a call of hers in its spool, sealed under the key of before."""
+    """Stop the gateway with a call of Ada's in its spool, sealed under her key from before the erasure."""
     world.stack.stop_process("broker")
     world.talk(ADA, "a-spooled")
     world.stack.stop_process("gateway")
@@ -176,7 +178,7 @@ def trajectories_on(world: World, topic: str) -> set[str]:
 
 
 def trained_on(world: World, trajectory: str, model: str) -> None:
-    """Publishes a version that trained on a trajectory, and one that descends from it."""
+    """Publish a version that trained on a trajectory, and a descendant."""
     [label] = [e for e in world.read("labeled-trajectories", world.opening) if e.record["trajectory_id"] == trajectory]
     for version, inputs in (
         (1, [new_update_input(update=1, partitions=[label.partition], offsets=[label.offset])]),
@@ -194,11 +196,11 @@ def trained_on(world: World, trajectory: str, model: str) -> None:
             inputs=inputs,
         )
         world.producer.send("checkpoints", f"{model}@{version}", checkpoint)
-    world.producer.flush(PATIENCE_S)
+    world.producer.flush(TIMEOUT_S)
 
 
 def assert_sealed(world: World) -> None:
-    """Before anything is erased: what the stack wrote about persons is sealed, and its readers can open it."""
+    """Check that the stack's records of persons are sealed and that its readers open them."""
     for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"):
         events = world.read(topic, world.opening)
         assert {event.record["user"] for event in events} == {ADA, BOB}
@@ -206,12 +208,12 @@ def assert_sealed(world: World) -> None:
 
 
 def contains(value: bytes, user: str) -> bool:
-    return user.encode() in value or SAID[user].encode() in value
+    return user.encode() in value or TEXTS[user].encode() in value
 
 
-def test_the_command_says_what_it_did(erased: dict[str, Any]) -> None:
+def test_the_command_reports_its_results(erased: dict[str, Any]) -> None:
     assert erased["keys_destroyed"] >= 1
-    # What the gateway wrote (a step, feedback), what govern made of all of hers, her labels.
+    # The step and the feedback of the gateway, all her governed records, and her labels.
     assert erased["records_unreadable"] >= (1 + 1) + (3 + 1 + 2) + (2 + 1)
     assert set(erased["trajectories"]) == {"a-gateway", "a-plain", "shared"}
     assert erased["checkpoints"] == ["both@1", "demo@1"]
@@ -221,53 +223,55 @@ def test_the_command_says_what_it_did(erased: dict[str, Any]) -> None:
     assert erased["left"] == {}
 
 
-def test_what_names_nobody_goes_with_her_trajectory(world: World, erased: dict[str, Any]) -> None:
-    assert world.one("SELECT count() FROM feedback WHERE startsWith(trajectory_id, 'a-')") == 0
+def test_feedback_without_a_user_is_erased_with_the_trajectory(world: World, erased: dict[str, Any]) -> None:
+    assert world.value("SELECT count() FROM feedback WHERE startsWith(trajectory_id, 'a-')") == 0
     where = [topic for topic in TOPICS for event in world.read(topic, world.plain) if UNNAMED.encode() in event.value]
-    assert where == [], "it was sealed under the key of whom her steps name"
+    assert where == [], "the event is sealed under the key of the user of its trajectory"
 
 
-def test_the_label_of_what_she_shared_is_erased_and_his_part_of_it_stays(world: World, erased: dict[str, Any]) -> None:
+def test_a_shared_trajectory_loses_its_label_and_only_the_erased_persons_steps(
+    world: World, erased: dict[str, Any]
+) -> None:
     last: Any = {}
 
-    def told() -> bool:
+    def has_erased_label() -> bool:
         labels = [e.record for e in world.read("labeled-trajectories", world.opening)]
         shared = [record for record in labels if record["trajectory_id"] == "shared"]
         assert not any(record["user"] or record["sequences"] or record["conversations"] for record in shared)
         last.update(shared[-1])
         return "erased" in last["flags"] and last["seal_key"] is None
 
-    until(told)
-    assert last["revision"] > 1, "what it was made of is gone: it says so itself"
+    wait_until(has_erased_label)
+    assert last["revision"] > 1, "the erasure makes a new revision"
     steps = [e.record for e in world.read("governed-steps", world.opening) if e.record["trajectory_id"] == "shared"]
     assert [(step["user"], is_erased(step)) for step in steps] == [(BOB, False), (None, True)]
-    assert world.one("SELECT count() FROM steps FINAL WHERE trajectory_id = 'shared'") == 1
+    assert world.value("SELECT count() FROM steps FINAL WHERE trajectory_id = 'shared'") == 1
 
 
-def test_nothing_of_hers_is_in_any_topic(world: World, erased: dict[str, Any]) -> None:
+def test_no_topic_names_the_erased_person(world: World, erased: dict[str, Any]) -> None:
     for topic in TOPICS:
         for event in world.read(topic, world.opening):
             if topic == "consents":
                 continue  # deleted, and gone with the next compaction
             assert not contains(event.value, ADA), topic
             assert ADA not in str(event.record), topic
-            assert SAID[ADA] not in str(event.record), topic
+            assert TEXTS[ADA] not in str(event.record), topic
             assert ADA not in event.key
 
 
-def test_the_consent_is_compacted_away(world: World, erased: dict[str, Any]) -> None:
-    assert [entry for entry in world.command("consent", "list") if entry["user"] == ADA] == []
+def test_the_erased_persons_consent_is_deleted(world: World, erased: dict[str, Any]) -> None:
+    assert [entry for entry in world.run_command("consent", "list") if entry["user"] == ADA] == []
 
 
-def test_nothing_of_hers_is_in_a_table(world: World, erased: dict[str, Any]) -> None:
+def test_no_table_names_the_erased_person(world: World, erased: dict[str, Any]) -> None:
     for table in TABLES:
         rows = world.store.query(f"SELECT toString(tuple(*)) FROM {table}").result_rows
-        assert not any(ADA in row or SAID[ADA] in row for (row,) in rows), table
-    left = "SELECT count() FROM trajectories WHERE startsWith(trajectory_id, 'a-') AND NOT has(flags, 'erased')"
-    assert world.one(left) == 0
+        assert not any(ADA in row or TEXTS[ADA] in row for (row,) in rows), table
+    unerased = "SELECT count() FROM trajectories WHERE startsWith(trajectory_id, 'a-') AND NOT has(flags, 'erased')"
+    assert world.value(unerased) == 0
 
 
-def test_nothing_of_hers_is_in_a_file(world: World, erased: dict[str, Any]) -> None:
+def test_no_file_names_the_erased_person(world: World, erased: dict[str, Any]) -> None:
     data = world.settings.paths.data
     for folder in ("logs", "spool", "secrets", "erasures"):
         for file in filter(Path.is_file, (data / folder).rglob("*")):
@@ -280,42 +284,42 @@ def test_the_other_person_keeps_everything(world: World, erased: dict[str, Any])
         "SELECT (count(), countIf(user = '{0}')) FROM feedback FINAL WHERE startsWith(trajectory_id, 'b-')",
         "SELECT (count(), countIf(user = '{0}')) FROM trajectories FINAL WHERE startsWith(trajectory_id, 'b-')",
     )
-    assert [world.one(query.format(BOB)) for query in counts] == [(3, 3), (2, 2), (2, 2)]
+    assert [world.value(query.format(BOB)) for query in counts] == [(3, 3), (2, 2), (2, 2)]
     for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"):
         records = [event.record for event in world.read(topic, world.opening)]
         assert all(record["user"] == BOB for record in records if record["trajectory_id"].startswith("b-"))
-        hers = [record for record in records if record["trajectory_id"].startswith("a-")]
-        # A label that says of whom nothing is left has nothing to seal.
-        assert all(is_erased(record) or "erased" in record["flags"] for record in hers)
-        assert not any(record["user"] for record in hers)
-    # The same person may come again: what happens from now on is kept.
+        adas = [record for record in records if record["trajectory_id"].startswith("a-")]
+        # A label with the flag `erased` has no content to seal.
+        assert all(is_erased(record) or "erased" in record["flags"] for record in adas)
+        assert not any(record["user"] for record in adas)
+    # Later records of the same person are kept.
     world.talk(ADA, "a-again")
-    until(lambda: world.one("SELECT count() FROM steps WHERE trajectory_id = 'a-again'") == 1)
-    assert world.one(f"SELECT countIf(user = '{ADA}') FROM steps WHERE trajectory_id = 'a-again'") == 1
+    wait_until(lambda: world.value("SELECT count() FROM steps WHERE trajectory_id = 'a-again'") == 1)
+    assert world.value(f"SELECT countIf(user = '{ADA}') FROM steps WHERE trajectory_id = 'a-again'") == 1
 
 
-def test_erasing_again_finds_nothing_more_to_do_but_what_came_since(world: World, erased: dict[str, Any]) -> None:
-    again = world.command("erase", "--subject", ADA)
+def test_a_second_erasure_covers_only_later_records(world: World, erased: dict[str, Any]) -> None:
+    again = world.run_command("erase", "--subject", ADA)
     assert set(again["trajectories"]) == {"a-gateway", "a-plain", "shared", "a-spooled", "a-again"}
     assert (again["partitions_cut"], again["checkpoints"]) == ({}, ["both@1", "demo@1"])
-    third = world.command("erase", "--subject", ADA)
+    third = world.run_command("erase", "--subject", ADA)
     assert (third["keys_destroyed"], third["rows_deleted"]) == (0, 0)
 
 
-def test_what_comes_late_in_the_clear_is_told_and_goes_with_the_next_erasure(
-    world: World, erased: dict[str, Any]
-) -> None:
-    [late] = make_steps("a-late", 1, user=ADA, messages=[new_message(role="user", content=SAID[ADA])])
+def test_late_unsealed_records_are_audited_and_erased_next_time(world: World, erased: dict[str, Any]) -> None:
+    [late] = make_steps("a-late", 1, user=ADA, messages=[new_message(role="user", content=TEXTS[ADA])])
     world.producer.send("steps", "a-late", late)
-    world.producer.flush(PATIENCE_S)
-    told = "SELECT count() FROM governance_audit WHERE trajectory_id = 'a-late' AND mapContains(found, 'erased:late')"
-    until(lambda: world.one(told) == 1)
+    world.producer.flush(TIMEOUT_S)
+    audited = (
+        "SELECT count() FROM governance_audit WHERE trajectory_id = 'a-late' AND mapContains(found, 'erased:late')"
+    )
+    wait_until(lambda: world.value(audited) == 1)
     assert "a-late" not in trajectories_on(world, "governed-steps")
-    assert set(world.command("erase", "--subject", ADA)["partitions_cut"]) == {"steps"}
+    assert set(world.run_command("erase", "--subject", ADA)["partitions_cut"]) == {"steps"}
     assert "a-late" not in trajectories_on(world, "steps")
 
 
-def test_a_replay_into_the_store_brings_nothing_back(world: World, erased: dict[str, Any]) -> None:
+def test_reading_the_log_again_restores_no_erased_row(world: World, erased: dict[str, Any]) -> None:
     topics = ("governed-steps", "governed-feedback", "labeled-trajectories")
     world.stack.stop_process("store-writer")
     admin = AdminClient(client_config(world.settings.kafka))
@@ -324,35 +328,35 @@ def test_a_replay_into_the_store_brings_nothing_back(world: World, erased: dict[
         [future] = admin.delete_consumer_groups(["stepstream-store"]).values()
         return future.exception() is None
 
-    until(forgotten)  # a group is deleted once its last member has timed out
+    wait_until(forgotten)  # a group is deleted once its last member has timed out
     world.stack.start_process("store-writer")
-    wait_until_read(world.settings, "store", ends(world.settings, topics), PATIENCE_S)
-    test_nothing_of_hers_is_in_a_table(world, erased)
-    test_bob = "SELECT count() FROM steps FINAL WHERE startsWith(trajectory_id, 'b-')"
-    assert world.one(test_bob) == 3
+    wait_until_read(world.settings, "store", end_offsets(world.settings, topics), TIMEOUT_S)
+    test_no_table_names_the_erased_person(world, erased)
+    steps_of_bob = "SELECT count() FROM steps FINAL WHERE startsWith(trajectory_id, 'b-')"
+    assert world.value(steps_of_bob) == 3
 
 
-def test_a_change_of_consent_drops_what_is_stored(world: World, erased: dict[str, Any]) -> None:
-    world.command("consent", "set", "analyse", "--tenant", "default", "--user", BOB)
+def test_a_stricter_consent_makes_stored_labels_untrainable(world: World, erased: dict[str, Any]) -> None:
+    world.run_command("consent", "set", "analyse", "--tenant", "default", "--user", BOB)
     stored = "SELECT count() FROM trajectories FINAL WHERE startsWith(trajectory_id, 'b-') AND consent = 'analyse'"
-    until(lambda: world.one(stored + " AND NOT trainable") == 2)
+    wait_until(lambda: world.value(stored + " AND NOT trainable") == 2)
     newest: dict[str, Any] = {}
     for event in world.read("labeled-trajectories", world.opening):
         newest[event.record["trajectory_id"]] = event.record
     assert not any(newest[name]["trainable"] or newest[name]["sequences"] for name in ("b-gateway", "b-plain"))
 
 
-def test_the_jobs_state_holds_nothing_of_hers(world: World, erased: dict[str, Any]) -> None:
-    """Last, since the jobs must let go of it."""
-    looked_at = 0
+def test_no_job_state_names_the_erased_person(world: World, erased: dict[str, Any]) -> None:
+    """This test is the last one: it stops the jobs, which hold the state open."""
+    entries = 0
     for job in ("govern", "label"):
         world.stack.stop_process(job)
         for folder in sorted((world.settings.paths.data / "state" / job).iterdir()):
             with closing(PartitionState(folder)) as state:
                 for key, value in state.scan(b""):
-                    looked_at += 1
+                    entries += 1
                     assert not contains(key + value, ADA), job
                     if job == "label" and key.startswith(b"s"):
                         record = world.opening.decode("governed-steps", value)
                         assert ADA not in str(record)
-    assert looked_at > 0
+    assert entries > 0

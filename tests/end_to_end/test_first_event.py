@@ -1,6 +1,6 @@
-"""First steps on a stack: events from Node and by curl as the README tells, and an agent that no one here wrote.
+"""Send first events as the README describes, from Node and by curl, and run a third-party agent.
 
-The agent works on our own inference worker: its steps hold the very tokens that were sampled.
+The agent uses the inference worker: its steps hold the sampled tokens.
 """
 
 import json
@@ -16,7 +16,7 @@ import pytest
 from gateway_fixtures import read_topic
 from loop_fixtures import loop_of
 from required_tools import require_tool
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.stack import Stack
@@ -54,24 +54,24 @@ def settings(
 
 
 def row_of(settings: Settings, trajectory_id: str) -> dict[str, Any]:
-    """The labelled trajectory in ClickHouse, once it is there."""
+    """Wait for the row of a labelled trajectory in ClickHouse; return it."""
     client = connect(settings.clickhouse)
     try:
         query = f"SELECT * FROM {settings.clickhouse.database}.trajectories FINAL WHERE trajectory_id = {{id:String}}"
         rows: list[dict[str, Any]] = []
 
-        def there() -> bool:
+        def has_row() -> bool:
             rows.extend(client.query(query, parameters={"id": trajectory_id}).named_results())
             return bool(rows)
 
-        until(there, f"a row of {trajectory_id}")
+        wait_until(has_row, f"a row of {trajectory_id}")
     finally:
         client.close()
     return dict(rows[0])
 
 
 def commands(settings: Settings) -> list[str]:
-    """The README's curl commands, at this gateway's address."""
+    """Return the README's curl commands with this gateway's address."""
     blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
     (block,) = [block for block in blocks if "curl" in block]
     block = block.replace("http://127.0.0.1:8080", settings.fleet.gateway_url)
@@ -101,7 +101,7 @@ def test_first_events_are_labelled(settings: Settings, node_project: Path) -> No
 
 
 def chat(message: dict[str, Any]) -> dict[str, Any]:
-    """A recorded message as the chat template takes it."""
+    """Return a recorded message as the chat template takes it."""
     calls = [
         {
             "id": c["call_id"],
@@ -114,7 +114,7 @@ def chat(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_tokens(steps: list[dict[str, Any]], tokenizer: ChatTokenizer) -> list[int]:
-    """Whether the steps' tokens are those of the conversation that they tell; all of them."""
+    """Check that the steps' tokens encode their conversation; return all tokens."""
     tokens: list[int] = []
     messages: list[dict[str, Any]] = []
     for index, step in enumerate(steps):
@@ -130,14 +130,14 @@ def check_tokens(steps: list[dict[str, Any]], tokenizer: ChatTokenizer) -> list[
     return tokens
 
 
-def test_steps_hold_what_was_sampled(settings: Settings, base_model: Path, agents_python: Path) -> None:
+def test_steps_hold_the_sampled_tokens(settings: Settings, base_model: Path, agents_python: Path) -> None:
     url = settings.fleet.gateway_url
     done = subprocess.run(
         [agents_python, AGENT, str(ATTEMPTS)],
         env={"PATH": os.environ["PATH"], "GATEWAY_URL": f"{url}/v1", "SESSION": "lookups"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -148,12 +148,12 @@ def test_steps_hold_what_was_sampled(settings: Settings, base_model: Path, agent
         assert len(steps) == count
         check_tokens(steps, tokenizer)
         longest = max(longest, steps, key=len)
-    assert len(longest) >= 4  # two values, a sum, and an answer or more
+    assert len(longest) >= 4  # at least two lookups, a sum and an answer
     assert {call["name"] for step in longest for call in step["response"]["tool_calls"]} == {"get", "calc"}
 
-    told = {"trajectory_id": longest[0]["trajectory_id"], "name": "outcome", "value": True, "source": "environment"}
+    outcome = {"trajectory_id": longest[0]["trajectory_id"], "name": "outcome", "value": True, "source": "environment"}
     ends = {"ends_trajectory": "terminated", "last_step_index": len(longest) - 1}
-    httpx.post(f"{url}/v1/feedback", json=told | ends, timeout=PATIENCE_S).raise_for_status()
+    httpx.post(f"{url}/v1/feedback", json=outcome | ends, timeout=TIMEOUT_S).raise_for_status()
     label = read_topic(settings, "labeled-trajectories", longest[0]["trajectory_id"], 1)[-1]
     assert (label["complete"], label["trainable"], label["fidelity"], len(label["steps"])) == (
         True,

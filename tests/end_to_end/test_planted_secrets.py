@@ -1,4 +1,4 @@
-"""A full run with planted personal data and secrets: past `govern` they are nowhere, in no form."""
+"""Run the whole loop with planted personal data and secrets: after `govern`, none is found in any encoding."""
 
 import base64
 import json
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from scripted_upstream import ScriptedUpstream
-from stack_fixtures import changed
-from waiting import PATIENCE_S, until
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import ProviderSettings, Settings
 from stepstream.embedded.stack import Stack
@@ -30,12 +30,12 @@ from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
 
 RAW = {"steps", "feedback", "open-traces"}
-"""Topics before `govern`: what agents told, as they told it."""
+"""Topics before `govern`, whose events are not redacted."""
 LABELS, LETTERS = "labeled-trajectories", "dead-letters"
 
 
 def planted(seed: int = 7) -> dict[str, str]:
-    """One value of each kind, valid as such and found nowhere else."""
+    """Return one valid value of each kind that occurs nowhere else."""
     rng = random.Random(seed)
 
     def some(alphabet: str, count: int) -> str:
@@ -56,19 +56,19 @@ def planted(seed: int = 7) -> dict[str, str]:
 
 
 def with_luhn(digits: str) -> str:
-    """A card number."""
+    """Append the check digit of a card number."""
     doubled = sum(sum(divmod(2 * int(d), 10)) for d in digits[::-2]) + sum(int(d) for d in digits[-2::-2])
     return digits + str(-doubled % 10)
 
 
 def with_mod97(country: str, digits: str) -> str:
-    """An IBAN (ISO 13616)."""
+    """Return an IBAN (ISO 13616) with its check digits."""
     number = int(digits + "".join(str(ord(letter) - 55) for letter in country) + "00")
     return f"{country}{98 - number % 97:02d}{digits}"
 
 
-def spoken(values: dict[str, str]) -> str:
-    """All of them in one text, as people and programs write them."""
+def plain_text(values: dict[str, str]) -> str:
+    """Return all values in one text, as people and programs write them."""
     return (
         f"Write to {values['email']}, card {values['card']}, account {values['iban']}. "
         f"export AWS_ACCESS_KEY_ID={values['aws']}; token {values['github']} or {values['openai']}; "
@@ -76,8 +76,8 @@ def spoken(values: dict[str, str]) -> str:
     )
 
 
-def disguised(values: dict[str, str]) -> str:
-    """Some of them as JSON inside JSON, in base64 and URL-encoded."""
+def encoded_text(values: dict[str, str]) -> str:
+    """Return some values as JSON inside JSON, in base64 and URL-encoded."""
     inner = json.dumps({"note": json.dumps({"contact": values["email"], "password": values["password"]})})
     coded = base64.b64encode(f"token={values['github']} for {values['email']}".encode()).decode()
     return json.dumps(
@@ -86,7 +86,7 @@ def disguised(values: dict[str, str]) -> str:
 
 
 def forms(value: str) -> set[bytes]:
-    """How a value may be written: as it is, URL-encoded, in hexadecimal, and in base64 at any offset."""
+    """Return the encodings of a value: plain, URL-encoded, hexadecimal, JSON, and base64 at any offset."""
     raw = value.encode()
     found = {raw, urllib.parse.quote(value, safe="").encode(), raw.hex().encode(), json.dumps(value)[1:-1].encode()}
     for offset in range(3):
@@ -105,80 +105,82 @@ def upstream() -> Iterator[ScriptedUpstream]:
 def stack(loop_settings: Settings, upstream: ScriptedUpstream) -> Iterator[Stack]:
     provider = ProviderSettings(name="scripted", base_url=upstream.url, models=["scripted-*"], gives_tokens=True)
     small = {"groups_per_update": 2, "updates_per_checkpoint": 1}
-    settings = changed(loop_settings, gateway={"providers": [provider]}, learner=small, fleet={"concurrency": 16})
+    settings = with_settings(loop_settings, gateway={"providers": [provider]}, learner=small, fleet={"concurrency": 16})
     with Stack(settings, deferred=["console", "fleet"]) as running:
         yield running
 
 
-def test_nothing_planted_is_found_past_govern(stack: Stack, upstream: ScriptedUpstream) -> None:
+def test_no_planted_value_is_found_after_govern(stack: Stack, upstream: ScriptedUpstream) -> None:
     values = planted()
     settings = stack.settings
-    stack.start_process("fleet")  # so that there is something to learn, and checkpoints with provenance
+    stack.start_process("fleet")  # provides training data, and so checkpoints with provenance
     trajectories = plant(settings, upstream, values)
-    refused = dead_letter(settings, spoken(values), disguised(values))
-    until(lambda: checkpoints(settings) >= 2, "a version that was trained")
+    rejected = dead_letter(settings, plain_text(values), encoded_text(values))
+    wait_until(lambda: checkpoints(settings) >= 2, "a version that was trained")
     stack.stop_process("fleet")
-    until(lambda: seen_everywhere(settings, LABELS, trajectories), "labels")
-    until(lambda: stored(settings, trajectories), "rows of what was planted")
-    until(lambda: seen_everywhere(settings, LETTERS, refused), "dead letters")
+    wait_until(lambda: contains_all(settings, LABELS, trajectories), "labels")
+    wait_until(lambda: has_rows(settings, trajectories), "rows of what was planted")
+    wait_until(lambda: contains_all(settings, LETTERS, rejected), "dead letters")
 
     needles = {form: kind for kind, value in values.items() for form in forms(value)}
     haystack = {**records(settings), **rows(settings), **files(settings)}
-    assert seen_in(haystack["topic steps"], needles) == set(values), "the scan does not find what is there"
-    found = {place: kinds for place, text in haystack.items() if (kinds := seen_in(text, needles))}
+    assert kinds_in(haystack["topic steps"], needles) == set(values), "the scan misses planted values"
+    found = {place: kinds for place, text in haystack.items() if (kinds := kinds_in(text, needles))}
     assert set(found) <= {f"topic {name}" for name in RAW}, found
 
 
-def seen_in(text: bytes, needles: dict[bytes, str]) -> set[str]:
-    """Kinds of planted values in a text."""
+def kinds_in(text: bytes, needles: dict[bytes, str]) -> set[str]:
+    """Return the kinds of planted values in a text."""
     return {kind for form, kind in needles.items() if form in text}
 
 
 def plant(settings: Settings, upstream: ScriptedUpstream, values: dict[str, str]) -> list[str]:
-    """Sends them in by every way there is; returns the trajectories."""
-    upstream.reply = lambda request: f"Noted: {spoken(values)}"
-    text, hidden = spoken(values), disguised(values)
+    """Send the values through every input; return the trajectories."""
+    upstream.reply = lambda request: f"Noted: {plain_text(values)}"
+    text, hidden = plain_text(values), encoded_text(values)
     chat, responses, anthropic = (uuid.uuid4().hex for _ in range(3))
-    told = {f"x-stepstream-{name}": f"{name} {values['github']}" for name in ("task", "group", "agent", "environment")}
+    headers = {
+        f"x-stepstream-{name}": f"{name} {values['github']}" for name in ("task", "group", "agent", "environment")
+    }
     messages = [{"role": "system", "content": hidden}, {"role": "user", "content": text}]
-    post(settings, "/v1/chat/completions", {"model": "scripted-1", "messages": messages}, chat, told)
+    post(settings, "/v1/chat/completions", {"model": "scripted-1", "messages": messages}, chat, headers)
     post(settings, "/v1/responses", {"model": "scripted-1", "instructions": text, "input": hidden}, responses)
     body = {"model": "scripted-1", "max_tokens": 99, "system": text, "messages": [{"role": "user", "content": hidden}]}
     post(settings, "/v1/messages", body, anthropic)
     plain = publish(settings, text, hidden, values)
-    every = [chat, responses, anthropic, plain, trace(settings, text, hidden)]
-    for trajectory in every:
+    trajectories = [chat, responses, anthropic, plain, trace(settings, text, hidden)]
+    for trajectory in trajectories:
         ending = {"trajectory_id": trajectory, "name": "outcome", "value": 1, "source": "environment"}
         ending |= {"ends_trajectory": "terminated", "last_step_index": 0, "comment": text, "demonstration": hidden}
         post(settings, "/v1/feedback", ending | {"name": values["openai"], "tool_call_id": values["aws"]}, trajectory)
         post(settings, "/v1/feedback", ending, trajectory)
-    return every
+    return trajectories
 
 
 def post(settings: Settings, path: str, body: Any, trajectory: str, more: dict[str, str] | None = None) -> None:
-    """One request to the gateway."""
+    """Send one request to the gateway."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{settings.gateway.port}{path}",
         json.dumps(body).encode(),
         {"content-type": "application/json", "x-stepstream-trajectory": trajectory, **(more or {})},
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
         assert answer.status in (200, 202)
 
 
 def trace(settings: Settings, text: str, hidden: str) -> str:
-    """A model call told by OpenTelemetry, with its content; returns the trajectory, which is its conversation."""
+    """Export a model call with its content by OpenTelemetry; return its trajectory, which is its conversation."""
     trajectory, now = uuid.uuid4().hex, time.time_ns()
 
-    def said(role: str, content: str) -> str:
+    def messages_json(role: str, content: str) -> str:
         return json.dumps([{"role": role, "parts": [{"type": "text", "content": content}]}])
 
     attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "other",
         "gen_ai.conversation.id": trajectory,
-        "gen_ai.input.messages": said("user", hidden),
-        "gen_ai.output.messages": said("assistant", text),
+        "gen_ai.input.messages": messages_json("user", hidden),
+        "gen_ai.output.messages": messages_json("assistant", text),
     }
     span = {
         "traceId": uuid.uuid4().hex,
@@ -193,7 +195,7 @@ def trace(settings: Settings, text: str, hidden: str) -> str:
 
 
 def publish(settings: Settings, text: str, hidden: str, values: dict[str, str]) -> str:
-    """A step by a plain Kafka client, with a tool's arguments, result and error full of them, and its ids too."""
+    """Send a step with values in its ids, texts and tool calls by a plain Kafka client; return its trajectory."""
     trajectory = uuid.uuid4().hex
     call = new_tool_call(call_id=values["github"], name="lookup", arguments=hidden, result=text, error="Denied")
     step = new_step(
@@ -220,25 +222,25 @@ def publish(settings: Settings, text: str, hidden: str, values: dict[str, str]) 
     with closing(Codec(settings.schema_registry)) as codec:
         producer = EventProducer(settings.kafka, codec, "test/1")
         producer.send("steps", trajectory, step)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
     return trajectory
 
 
-def seen_everywhere(settings: Settings, topic: str, trajectories: list[str]) -> bool:
-    """Whether a topic tells of all of them."""
+def contains_all(settings: Settings, topic: str, trajectories: list[str]) -> bool:
+    """Return True if a topic contains all trajectories."""
     text = records(settings, [topic])[f"topic {topic}"]
     return all(trajectory.encode() in text for trajectory in trajectories)
 
 
 def dead_letter(settings: Settings, text: str, hidden: str) -> list[str]:
-    """Two records that `govern` refuses, by a broken promise and by their form; returns their trajectories."""
-    broken, formless = uuid.uuid4().hex, uuid.uuid4().hex
+    """Send two records that `govern` rejects, an invalid and a malformed one; return their trajectories."""
+    invalid, malformed = uuid.uuid4().hex, uuid.uuid4().hex
     step = new_step(
         event_id=new_event_id(),
         occurred_at_us=now_us(),
         producer="test/1",
         consent="train",
-        trajectory_id=broken,
+        trajectory_id=invalid,
         step_index=0,
         agent="planted",
         model="other",
@@ -250,20 +252,20 @@ def dead_letter(settings: Settings, text: str, hidden: str) -> list[str]:
     )
     with closing(Codec(settings.schema_registry)) as codec:
         producer = EventProducer(settings.kafka, codec, "test/1")
-        producer.send("steps", broken, step)
+        producer.send("steps", invalid, step)
         identity = {"event_id": new_event_id(), "occurred_at_us": now_us()}
-        producer.send_encoded("feedback", formless, f"{text} {hidden}".encode(), identity)
-        producer.flush(PATIENCE_S)
-    return [broken, formless]
+        producer.send_encoded("feedback", malformed, f"{text} {hidden}".encode(), identity)
+        producer.flush(TIMEOUT_S)
+    return [invalid, malformed]
 
 
 def checkpoints(settings: Settings) -> int:
-    """Versions published so far."""
+    """Return the number of versions published so far."""
     return records(settings, ["checkpoints"])["topic checkpoints"].count(b"model.safetensors")
 
 
-def stored(settings: Settings, trajectories: list[str]) -> bool:
-    """Whether their rows are in ClickHouse."""
+def has_rows(settings: Settings, trajectories: list[str]) -> bool:
+    """Return True if ClickHouse has rows of all trajectories."""
     with closing(connect(settings.clickhouse, database=settings.clickhouse.database)) as client:
         query = "SELECT uniqExact(trajectory_id) FROM {} WHERE trajectory_id IN {{ids:Array(String)}}"
         tables = ("steps", "feedback", "trajectories")
@@ -274,15 +276,15 @@ def stored(settings: Settings, trajectories: list[str]) -> bool:
 
 
 def records(settings: Settings, topics: list[str] | None = None) -> dict[str, bytes]:
-    """Every record of every topic, as bytes: keys, headers, values."""
-    # A partition's end is told by an answer without records, for which the broker else waits half a second.
+    """Return every record of the topics, by default of all, as bytes: keys, headers, values."""
+    # An empty reply reports a partition's end; with the default setting the broker delays it by half a second.
     reading = {"group.id": "scan", "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 20}
     consumer = Consumer(client_config(settings.kafka) | reading)
     found = {}
     try:
         for topic in topics or TOPICS:
             parts = []
-            left = set(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+            left = set(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
             consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
             while left:
                 for message in consumer.consume(1000, 0.05):
@@ -301,7 +303,7 @@ def records(settings: Settings, topics: list[str] | None = None) -> dict[str, by
 
 
 def rows(settings: Settings) -> dict[str, bytes]:
-    """Every row of every table, as JSON."""
+    """Return every row of every table as JSON."""
     database = settings.clickhouse.database
     with closing(connect(settings.clickhouse, database=database)) as client:
         query = "SELECT name FROM system.tables WHERE database = {db:String} AND engine NOT LIKE '%View'"
@@ -311,7 +313,7 @@ def rows(settings: Settings) -> dict[str, bytes]:
 
 
 def files(settings: Settings) -> dict[str, bytes]:
-    """Every log, and every file of a checkpoint but its weights."""
+    """Return every log, and every file of a checkpoint except its weights."""
     data = settings.paths.data
     folders = [data / "logs", data / "checkpoints"]
     found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]

@@ -1,4 +1,4 @@
-"""Agents that no one here wrote, unmodified, work through a real gateway; what arrives labelled is complete."""
+"""Run unmodified third-party agents through a real gateway; check that their labels are complete."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import httpx
 import pytest
 from gateway_fixtures import gateway_process, gateway_settings, opening_codec, read_topic
 from tool_using_model import ToolUsingModel
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -27,8 +27,8 @@ pytest_plugins = ["node_project"]
 
 
 @dataclass
-class Workplace:
-    """Where the agents work: a gateway over a stack that governs and labels, and the model behind it."""
+class AgentStack:
+    """A gateway over a stack that governs and labels, and the model behind it."""
 
     settings: Settings
     model: ToolUsingModel
@@ -36,9 +36,9 @@ class Workplace:
 
 
 @pytest.fixture(scope="module")
-def workplace(
+def agent_stack(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Workplace]:
+) -> Iterator[AgentStack]:
     model = ToolUsingModel()
     model.start()
     folder = tmp_path_factory.mktemp("agents")
@@ -47,73 +47,73 @@ def workplace(
     ) as stack:
         settings = gateway_settings(stack.settings, model)
         with gateway_process(settings, folder / "gateway.log"):
-            yield Workplace(settings, model, f"http://127.0.0.1:{settings.gateway.port}")
+            yield AgentStack(settings, model, f"http://127.0.0.1:{settings.gateway.port}")
     model.die()
 
 
 @dataclass
-class Way:
-    """How an agent says whose its calls are."""
+class Session:
+    """One run of an agent, and the environment that identifies its calls."""
 
     name: str
     question: str
     environment: dict[str, str]
 
 
-def way(workplace: Workplace, identity: str) -> Way:
+def new_session(agent_stack: AgentStack, identity: str) -> Session:
     name = f"session-{uuid.uuid4().hex[:8]}"
     headers = {"x-stepstream-trajectory": name, "x-stepstream-task": "orders", "x-stepstream-agent": "front"}
     question = f"Please see to ticket {name}."
     environment = {
-        "GATEWAY_URL": f"{workplace.url}/t/{name}/v1" if identity == "path" else f"{workplace.url}/v1",
+        "GATEWAY_URL": f"{agent_stack.url}/t/{name}/v1" if identity == "path" else f"{agent_stack.url}/v1",
         "GATEWAY_KEY": f"any-key:{name}" if identity == "key" else "any-key",
         "GATEWAY_HEADERS": json.dumps(headers if identity == "headers" else {}),
         "QUESTION": question,
     }
-    return Way(name, question, environment)
+    return Session(name, question, environment)
 
 
-def work(command: list[str | Path], made: Way, folder: Path | None = None, **more: str) -> None:
-    """Runs the agent to its end."""
+def run_agent(command: list[str | Path], session: Session, folder: Path | None = None, **more: str) -> None:
+    """Run the agent to its end."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment | made.environment | more,
+        env=environment | session.environment | more,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is closed." in done.stdout, done.stdout + done.stderr
 
 
-def steps_about(workplace: Workplace, question: str, count: int) -> list[dict[str, Any]]:
-    """All steps of the trajectories in whose prompt the question stands, in order of their index."""
+def steps_about(agent_stack: AgentStack, question: str, count: int) -> list[dict[str, Any]]:
+    """Wait for `count` steps of the trajectories with this question; return them by index."""
     found: list[dict[str, Any]] = []
 
-    def there() -> bool:
+    def has_all() -> bool:
         found[:] = []
-        with EventConsumer(workplace.settings.kafka, opening_codec(workplace.settings)) as consumer:
+        with EventConsumer(agent_stack.settings.kafka, opening_codec(agent_stack.settings)) as consumer:
             consumer.follow(["steps"])
-            while not consumer.caught_up():
+            while not consumer.is_caught_up():
                 found.extend(event.record for event in consumer.poll(1000, 0.1))
-        asked = {step["trajectory_id"] for step in found if any(question in m["content"] for m in step["messages"])}
-        found[:] = [step for step in found if step["trajectory_id"] in asked]
+        ids = {step["trajectory_id"] for step in found if any(question in m["content"] for m in step["messages"])}
+        found[:] = [step for step in found if step["trajectory_id"] in ids]
         return len(found) >= count
 
-    until(there)
+    wait_until(has_all)
     return sorted(found, key=lambda step: step["step_index"])
 
 
 def check_tokens(steps: list[dict[str, Any]], model: ToolUsingModel) -> None:
-    """Whether each step holds exactly what the model was asked and gave, and stores only what is new."""
-    whole: dict[int, list[int]] = {}
+    """Check that each step holds exactly the model's prompt and response, and stores only what is new."""
+    tokens_by_step: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
         assert (step["step_index"], step["fidelity"], step["error"]) == (index, "token", None)
-        given = model.given[step["response_logprobs"][0]]
-        before = whole.get(index - 1 if step["prompt_shared_step"] is None else step["prompt_shared_step"], [])
+        given = model.answers[step["response_logprobs"][0]]
+        before = tokens_by_step.get(index - 1 if step["prompt_shared_step"] is None else step["prompt_shared_step"], [])
         shared = before[: step["prompt_shared_tokens"]]
         assert shared + step["prompt_token_ids"] == given.prompt_ids
         assert step["response_token_ids"] == given.response_ids
@@ -122,24 +122,24 @@ def check_tokens(steps: list[dict[str, Any]], model: ToolUsingModel) -> None:
         counts = (len(given.prompt_ids), len(given.response_ids)) if given.counted else (None, None)
         assert (step["usage_prompt_tokens"], step["usage_response_tokens"]) == counts
         calls = [(one["id"], one["function"]["name"], one["function"]["arguments"]) for one in given.calls]
-        told = step["response"]["tool_calls"]
-        assert [(one["call_id"], one["name"], json.loads(one["arguments"])) for one in told] == [
+        recorded_calls = step["response"]["tool_calls"]
+        assert [(one["call_id"], one["name"], json.loads(one["arguments"])) for one in recorded_calls] == [
             (call_id, name, json.loads(arguments)) for call_id, name, arguments in calls
         ]
         assert step["response"]["content"].strip() == given.content
-        whole[index] = given.prompt_ids + given.response_ids
+        tokens_by_step[index] = given.prompt_ids + given.response_ids
 
 
 def check_appended(steps: list[dict[str, Any]]) -> None:
-    """Whether each step goes on from the whole of the one before."""
+    """Check that each step continues the complete step before it."""
     for step in steps[1:]:
         assert step["prompt_shared_step"] is None
         assert step["prompt_shared_tokens"] > 0
         assert {message["role"] for message in step["messages"]} == {"tool"}
 
 
-def labelled(workplace: Workplace, steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """The label of a trajectory that is told to have ended well."""
+def end_and_label(agent_stack: AgentStack, steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """End a trajectory with success; return its label."""
     trajectory_id = steps[0]["trajectory_id"]
     feedback = {
         "trajectory_id": trajectory_id,
@@ -149,8 +149,8 @@ def labelled(workplace: Workplace, steps: list[dict[str, Any]]) -> dict[str, Any
         "ends_trajectory": "terminated",
         "last_step_index": len(steps) - 1,
     }
-    httpx.post(f"{workplace.url}/v1/feedback", json=feedback, timeout=PATIENCE_S).raise_for_status()
-    return dict(read_topic(workplace.settings, "labeled-trajectories", trajectory_id, 1)[-1])
+    httpx.post(f"{agent_stack.url}/v1/feedback", json=feedback, timeout=TIMEOUT_S).raise_for_status()
+    return dict(read_topic(agent_stack.settings, "labeled-trajectories", trajectory_id, 1)[-1])
 
 
 def check_label(
@@ -160,7 +160,7 @@ def check_label(
     model: ToolUsingModel,
     sequences: int = 1,
 ) -> None:
-    """Whether the label is complete: every step, tool and result, and the model's own tokens to train on."""
+    """Check that the label is complete: every step, tool and result, and the model's tokens to train on."""
     assert (label["complete"], label["success"], label["fidelity"], label["flags"]) == (True, True, "token", [])
     assert label["trainable"]
     assert [[call["name"] for call in step["tool_calls"]] for step in label["steps"]] == tools
@@ -176,7 +176,7 @@ def check_label(
     trained = [(sequence, span) for sequence in label["sequences"] for span in sequence["spans"]]
     assert sorted(span["step_index"] for _, span in trained) == list(range(len(steps)))
     for sequence, span in trained:
-        given = model.given[steps[span["step_index"]]["response_logprobs"][0]]
+        given = model.answers[steps[span["step_index"]]["response_logprobs"][0]]
         assert sequence["token_ids"][: span["end"]] == given.prompt_ids + given.response_ids
         assert (sequence["token_ids"][span["start"] : span["end"]], span["version"]) == (
             given.response_ids,
@@ -184,46 +184,46 @@ def check_label(
         )
 
 
-ALONE = [["lookup", "lookup"], ["refund"], []]
+TOOLS_OF_ONE_AGENT = [["lookup", "lookup"], ["refund"], []]
 
 
-def check_alone(workplace: Workplace, made: Way, *, named: bool = True) -> None:
-    """Whether an agent's work without colleagues arrived whole: two tools at once, one more, and the answer."""
-    steps = steps_about(workplace, made.question, 3)
+def check_single_agent(agent_stack: AgentStack, session: Session, *, named: bool = True) -> None:
+    """Check the steps and the label of a single agent: two tool calls at once, another one, and the answer."""
+    steps = steps_about(agent_stack, session.question, 3)
     assert len(steps) == 3
-    assert (steps[0]["trajectory_id"] == made.name) is named
+    assert (steps[0]["trajectory_id"] == session.name) is named
     assert len({step["trajectory_id"] for step in steps}) == 1
-    check_tokens(steps, workplace.model)
+    check_tokens(steps, agent_stack.model)
     check_appended(steps)
-    check_label(labelled(workplace, steps), steps, ALONE, workplace.model)
+    check_label(end_and_label(agent_stack, steps), steps, TOOLS_OF_ONE_AGENT, agent_stack.model)
 
 
 @pytest.mark.parametrize(("mode", "identity"), [("whole", "headers"), ("streamed", "none")])
-def test_langgraph(agents_python: Path, workplace: Workplace, mode: str, identity: str) -> None:
-    made = way(workplace, identity)
-    work([agents_python, AGENTS / "langgraph_agent.py", mode], made)
-    check_alone(workplace, made, named=identity != "none")
+def test_langgraph(agents_python: Path, agent_stack: AgentStack, mode: str, identity: str) -> None:
+    session = new_session(agent_stack, identity)
+    run_agent([agents_python, AGENTS / "langgraph_agent.py", mode], session)
+    check_single_agent(agent_stack, session, named=identity != "none")
 
 
 @pytest.mark.parametrize(("api", "identity"), [("responses", "none"), ("streamed", "path"), ("chat", "headers")])
-def test_openai_agents_sdk(agents_python: Path, workplace: Workplace, api: str, identity: str) -> None:
-    made = way(workplace, identity)
-    work([agents_python, AGENTS / "openai_agents_sdk.py", api, "alone"], made)
-    check_alone(workplace, made, named=identity != "none")
+def test_openai_agents_sdk(agents_python: Path, agent_stack: AgentStack, api: str, identity: str) -> None:
+    session = new_session(agent_stack, identity)
+    run_agent([agents_python, AGENTS / "openai_agents_sdk.py", api, "alone"], session)
+    check_single_agent(agent_stack, session, named=identity != "none")
 
 
 @pytest.mark.parametrize(("mode", "identity"), [("whole", "headers"), ("streamed", "key")])
-def test_anthropics_client(agents_python: Path, workplace: Workplace, mode: str, identity: str) -> None:
-    made = way(workplace, identity)
-    work([agents_python, AGENTS / "anthropic_client.py", mode], made)
-    check_alone(workplace, made)
+def test_anthropics_client(agents_python: Path, agent_stack: AgentStack, mode: str, identity: str) -> None:
+    session = new_session(agent_stack, identity)
+    run_agent([agents_python, AGENTS / "anthropic_client.py", mode], session)
+    check_single_agent(agent_stack, session)
 
 
-def test_crewai(agents_python: Path, workplace: Workplace, tmp_path: Path) -> None:
-    made = way(workplace, "path")
+def test_crewai(agents_python: Path, agent_stack: AgentStack, tmp_path: Path) -> None:
+    session = new_session(agent_stack, "path")
     quiet = {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "CREWAI_TRACING_ENABLED": "false"}
-    work([agents_python, AGENTS / "crewai_crew.py"], made, tmp_path, HOME=str(tmp_path), **quiet)
-    check_alone(workplace, made)
+    run_agent([agents_python, AGENTS / "crewai_crew.py"], session, tmp_path, HOME=str(tmp_path), **quiet)
+    check_single_agent(agent_stack, session)
 
 
 @pytest.mark.parametrize(
@@ -235,65 +235,70 @@ def test_crewai(agents_python: Path, workplace: Workplace, tmp_path: Path) -> No
         ("responses", "streamText", "key"),
     ],
 )
-def test_vercels_ai_sdk(node_agents: Path, workplace: Workplace, api: str, call: str, identity: str) -> None:
-    made = way(workplace, identity)
-    work(["node", "agent.mjs", api, call], made, node_agents)
-    check_alone(workplace, made, named=identity != "none")
+def test_vercels_ai_sdk(node_agents: Path, agent_stack: AgentStack, api: str, call: str, identity: str) -> None:
+    session = new_session(agent_stack, identity)
+    run_agent(["node", "agent.mjs", api, call], session, node_agents)
+    check_single_agent(agent_stack, session, named=identity != "none")
 
 
-def test_agents_without_any_name_at_the_same_time(node_agents: Path, workplace: Workplace) -> None:
-    """They ask the very same; what their model answered tells them apart."""
-    made = way(workplace, "none")
+def test_concurrent_agents_without_an_id_get_separate_trajectories(node_agents: Path, agent_stack: AgentStack) -> None:
+    """Both ask the same; only their model's replies distinguish them."""
+    session = new_session(agent_stack, "none")
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(work, ["node", "agent.mjs", "chat", "generateText"], made, node_agents) for _ in range(2)]
+        done = [
+            pool.submit(run_agent, ["node", "agent.mjs", "chat", "generateText"], session, node_agents)
+            for _ in range(2)
+        ]
     for one in done:
         one.result()
-    steps = steps_about(workplace, made.question, 6)
+    steps = steps_about(agent_stack, session.question, 6)
     names = {step["trajectory_id"] for step in steps}
     assert (len(steps), len(names)) == (6, 2)
     for name in names:
         own = [step for step in steps if step["trajectory_id"] == name]
-        check_tokens(own, workplace.model)
+        check_tokens(own, agent_stack.model)
         check_appended(own)
 
 
-def test_a_colleague_as_a_tool_is_a_child(agents_python: Path, workplace: Workplace) -> None:
-    made = way(workplace, "headers")
-    work([agents_python, AGENTS / "openai_agents_sdk.py", "responses", "delegating"], made)
-    steps = steps_about(workplace, made.question, 3)
-    assert [step["trajectory_id"] for step in steps] == [made.name] * 3
-    check_tokens(steps, workplace.model)
-    check_label(labelled(workplace, steps), steps, [["lookup", "lookup"], ["ask_refunds"], []], workplace.model)
+def test_an_agent_used_as_a_tool_is_a_child(agents_python: Path, agent_stack: AgentStack) -> None:
+    session = new_session(agent_stack, "headers")
+    run_agent([agents_python, AGENTS / "openai_agents_sdk.py", "responses", "delegating"], session)
+    steps = steps_about(agent_stack, session.question, 3)
+    assert [step["trajectory_id"] for step in steps] == [session.name] * 3
+    check_tokens(steps, agent_stack.model)
+    check_label(
+        end_and_label(agent_stack, steps), steps, [["lookup", "lookup"], ["ask_refunds"], []], agent_stack.model
+    )
 
-    children = read_topic(workplace.settings, "steps", f"{made.name}/refunds", 2)
-    assert {(step["parent_trajectory_id"], step["parent_step_index"]) for step in children} == {(made.name, 1)}
-    check_tokens(children, workplace.model)
+    children = read_topic(agent_stack.settings, "steps", f"{session.name}/refunds", 2)
+    assert {(step["parent_trajectory_id"], step["parent_step_index"]) for step in children} == {(session.name, 1)}
+    check_tokens(children, agent_stack.model)
     check_appended(children)
-    label = labelled(workplace, children)
-    assert (label["parent_trajectory_id"], label["parent_step_index"]) == (made.name, 1)
-    check_label(label, children, [["refund", "refund"], []], workplace.model)
+    label = end_and_label(agent_stack, children)
+    assert (label["parent_trajectory_id"], label["parent_step_index"]) == (session.name, 1)
+    check_label(label, children, [["refund", "refund"], []], agent_stack.model)
 
 
-def test_a_colleague_who_tells_nothing_is_a_branch(agents_python: Path, workplace: Workplace) -> None:
-    """Its calls carry the session of the agent that asks it: a conversation of its own in the middle of the other."""
-    made = way(workplace, "path")
-    work([agents_python, AGENTS / "openai_agents_sdk.py", "responses", "nesting"], made)
-    steps = steps_about(workplace, made.question, 5)
-    assert [step["trajectory_id"] for step in steps] == [made.name] * 5
-    check_tokens(steps, workplace.model)
+def test_an_agent_used_as_a_tool_without_headers_is_a_branch(agents_python: Path, agent_stack: AgentStack) -> None:
+    """Its calls carry the session of the calling agent: a separate conversation within that one."""
+    session = new_session(agent_stack, "path")
+    run_agent([agents_python, AGENTS / "openai_agents_sdk.py", "responses", "nesting"], session)
+    steps = steps_about(agent_stack, session.question, 5)
+    assert [step["trajectory_id"] for step in steps] == [session.name] * 5
+    check_tokens(steps, agent_stack.model)
     assert [step["prompt_shared_tokens"] > 0 for step in steps] == [False, True, False, True, True]
     assert [step["prompt_shared_step"] for step in steps] == [None, None, None, None, 1]
     tools = [["lookup", "lookup"], ["ask_refunds"], ["refund", "refund"], [], []]
-    check_label(labelled(workplace, steps), steps, tools, workplace.model, sequences=2)
+    check_label(end_and_label(agent_stack, steps), steps, tools, agent_stack.model, sequences=2)
 
 
-def test_a_hand_off_is_a_branch(agents_python: Path, workplace: Workplace) -> None:
-    """The new agent's instructions come first: nothing is shared with the steps before, and nothing is lost."""
-    made = way(workplace, "headers")
-    work([agents_python, AGENTS / "openai_agents_sdk.py", "chat", "handing-off"], made)
-    steps = steps_about(workplace, made.question, 4)
-    assert [step["trajectory_id"] for step in steps] == [made.name] * 4
-    check_tokens(steps, workplace.model)
+def test_a_hand_off_is_a_branch(agents_python: Path, agent_stack: AgentStack) -> None:
+    """The new agent's instructions come first: its steps share nothing with earlier ones, and none is lost."""
+    session = new_session(agent_stack, "headers")
+    run_agent([agents_python, AGENTS / "openai_agents_sdk.py", "chat", "handing-off"], session)
+    steps = steps_about(agent_stack, session.question, 4)
+    assert [step["trajectory_id"] for step in steps] == [session.name] * 4
+    check_tokens(steps, agent_stack.model)
     assert [step["prompt_shared_tokens"] > 0 for step in steps] == [False, True, False, True]
     tools = [["lookup", "lookup"], ["transfer_to_refunds"], ["refund", "refund"], []]
-    check_label(labelled(workplace, steps), steps, tools, workplace.model, sequences=2)
+    check_label(end_and_label(agent_stack, steps), steps, tools, agent_stack.model, sequences=2)

@@ -1,4 +1,4 @@
-"""A planted reward hack: learned under a specification that excuses errors, seen, told, and cured by the guards.
+"""Train on a planted reward hack: a specification that excuses errors raises an alarm, and a guard prevents the hack.
 
 The model breaks every fifth tool call and answers half of the rest wrong. A broken call ends its attempt with an error.
 Under the first specification an error is worth nearly a success, so the learner learns to break calls; under the second
@@ -17,8 +17,8 @@ import pytest
 from breakable_tools import breaking_model
 from click.testing import CliRunner
 from service_process import ServiceProcess
-from stack_fixtures import changed
-from waiting import until
+from stack_fixtures import with_settings
+from waiting import wait_until
 
 from stepstream.cli.alarms import alarms
 from stepstream.cli.rewards import rewards
@@ -44,7 +44,7 @@ PROCESSES = (
     "gateway",
 )
 LEARNS_S = 900.0
-"""Of a machine that runs other tests beside this one; alone all of it takes half a minute."""
+"""Longest wait, on a machine that runs other tests too; alone, the whole test takes half a minute."""
 GROUPS, SIZE = 8, 8
 EXCUSING = """
 name = "excusing"
@@ -73,7 +73,7 @@ GUARDED = EXCUSING.replace(
 
 
 class Run:
-    """The stack, its agents, and what can be seen of them."""
+    """The stack, its agents, their chart and their alarms."""
 
     def __init__(self, stack: Stack, model: Path, folder: Path) -> None:
         self.stack, self.settings, self.model = stack, stack.settings, model
@@ -85,56 +85,56 @@ class Run:
 
     @contextmanager
     def agents(self, name: str) -> Iterator[None]:
-        """A fleet of this name at work."""
+        """Run a fleet whose agent has this name."""
         port = free_block(1)
-        settings = changed(self.settings, fleet={"agent": name}, metrics={"port": port})
+        settings = with_settings(self.settings, fleet={"agent": name}, metrics={"port": port})
         ready = HttpReady(f"http://127.0.0.1:{port}/metrics")
         fleet = ServiceProcess("stepstream.services.fleet", settings, ready, self._folder / f"{name}.log")
         fleet.start()
         try:
             yield
         finally:
-            assert fleet.stop() == 0, fleet.said
+            assert fleet.stop() == 0, fleet.log_text
 
-    def begin_again(self) -> None:
-        """Publishes the first policy as the root of a new lineage."""
+    def start_new_lineage(self) -> None:
+        """Publish the first policy as the root of a new lineage."""
         publish_root(self.settings, self.model, self.settings.learner.model)
 
     def chart(self, agent: str) -> dict[str, list[float]]:
-        """Lines of the console's component chart: means by policy version, once half of its attempts have ended."""
+        """Return the console's component chart: means by policy version, once half of its attempts have ended."""
         lines: defaultdict[str, list[float]] = defaultdict(list)
-        asked = {"model": self.settings.learner.model}
-        for row in self._store.query(QUERIES["components"].sql, parameters=asked).named_results():
+        parameters = {"model": self.settings.learner.model}
+        for row in self._store.query(QUERIES["components"].sql, parameters=parameters).named_results():
             if row["agent"] == agent and row["trajectories"] >= GROUPS * SIZE / 2:
                 lines[row["name"]].append(row["mean"])
         return lines
 
     def alarms(self, *options: str) -> list[dict[str, Any]]:
-        answer = CliRunner().invoke(alarms, ["--json", *options], env=environment_of(self.settings))
-        assert answer.exit_code == 0, answer.output
-        told: list[dict[str, Any]] = json.loads(answer.stdout)
-        return told
+        result = CliRunner().invoke(alarms, ["--json", *options], env=environment_of(self.settings))
+        assert result.exit_code == 0, result.output
+        rows: list[dict[str, Any]] = json.loads(result.stdout)
+        return rows
 
     def wait(self, condition: Callable[[dict[str, list[float]]], object], agent: str) -> dict[str, list[float]]:
-        """An agent's chart, once it is as wanted."""
-        seen: dict[str, list[float]] = {}
+        """Wait until an agent's chart meets a condition; return it."""
+        chart: dict[str, list[float]] = {}
 
-        def so() -> object:
+        def is_met() -> object:
             self.stack.poll()
-            seen.clear()
-            seen.update(self.chart(agent))
-            return seen and condition(seen)
+            chart.clear()
+            chart.update(self.chart(agent))
+            return chart and condition(chart)
 
         try:
-            until(so, patience_s=LEARNS_S)
+            wait_until(is_met, timeout_s=LEARNS_S)
         except AssertionError as error:
-            raise AssertionError(f"the chart of {agent} is not as wanted: {seen}") from error
-        return seen
+            raise AssertionError(f"the chart of {agent} does not meet the condition: {chart}") from error
+        return chart
 
 
 @pytest.fixture
 def run(stack_factory: Callable[..., Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    # Where the fleet finds the environment.
+    # The fleet imports its environment from this folder.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"), prepend=os.pathsep)
     model = breaking_model(tmp_path / "model")
     stack = stack_factory(
@@ -167,11 +167,11 @@ def run(stack_factory: Callable[..., Stack], tmp_path: Path, monkeypatch: pytest
 
 def put(settings: Settings, file: Path, specification: str) -> None:
     file.write_text(specification)
-    answer = CliRunner().invoke(rewards, ["put", str(file)], env=environment_of(settings))
-    assert answer.exit_code == 0, answer.output
+    result = CliRunner().invoke(rewards, ["put", str(file)], env=environment_of(settings))
+    assert result.exit_code == 0, result.output
 
 
-def test_a_hack_is_seen_told_and_cured(run: Run) -> None:
+def test_a_reward_hack_raises_an_alarm_and_the_guard_prevents_it(run: Run) -> None:
     with run.agents("excused"):
         run.wait(lambda _: {alarm["falling"] for alarm in run.alarms()} == {"success", "broken"}, "excused")
         chart = run.wait(lambda chart: chart["broken"][-1] > 0.8, "excused")
@@ -183,9 +183,9 @@ def test_a_hack_is_seen_told_and_cured(run: Run) -> None:
         assert alarm["p_value"] < alarm["threshold"] < 0.05
         assert "term 'excuse' went from" in alarm["message"]
 
-    run.begin_again()
+    run.start_new_lineage()
     with run.agents("guarded"):
-        # Three windows and more, so that an alarm has its chance.
+        # More than three windows, so that an alarm could be raised.
         chart = run.wait(
             lambda chart: len(chart["broken"]) > 6 and chart["broken"][-1] < 0.1 and chart["success"][-1] > 0.6,
             "guarded",

@@ -1,4 +1,4 @@
-"""The wheel, installed into an empty environment outside the checkout, is the whole package."""
+"""Test the wheel in an empty environment outside the checkout: it contains the whole package."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stepstream(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command, in an environment that holds nothing but the wheel and its core dependencies."""
+    """The command in an environment with only the wheel and its core dependencies."""
     folder = tmp_path_factory.mktemp("empty") / "venv"
     uv = Path(sys.executable).with_name("uv")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
@@ -33,11 +33,11 @@ def stepstream(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "stepstream"
 
 
-def test_it_carries_its_data(wheel: Path) -> None:
+def test_the_wheel_contains_its_data(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for pattern in (
         "stepstream/schemas/Step.avsc",
-        "stepstream/jobs/storage/migrations/0001_events.sql",
+        "stepstream/jobs/clickhouse/migrations/0001_events.sql",
         "stepstream/services/console/static/index.html",
         "stepstream/embedded/jars.lock",
         "stepstream/demo/demo.toml",
@@ -46,7 +46,7 @@ def test_it_carries_its_data(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "docs/", "bench/"))]
 
 
-def test_help_needs_the_core_alone(stepstream: Path, tmp_path: Path) -> None:
+def test_help_needs_only_the_core(stepstream: Path, tmp_path: Path) -> None:
     done = subprocess.run([stepstream, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "demo" in done.stdout
 
@@ -60,7 +60,7 @@ def test_config_shows_every_setting_and_no_secret(stepstream: Path, tmp_path: Pa
     assert "kafka.bootstrap" in json.dumps(json.loads(done.stdout))
 
 
-def test_doctor_says_what_is_missing(stepstream: Path, tmp_path: Path) -> None:
+def test_doctor_names_the_setting_of_an_unreachable_part(stepstream: Path, tmp_path: Path) -> None:
     env = {
         "PATH": "/usr/bin:/bin",
         "STEPSTREAM_KAFKA_BOOTSTRAP": "127.0.0.1:1",

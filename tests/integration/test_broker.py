@@ -1,4 +1,4 @@
-"""The real broker under the real supervisor."""
+"""Test the broker under its supervisor: records survive a kill, and no process outlives its owner."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.embedded.addresses import isolated
@@ -25,16 +25,16 @@ TOPIC = "letters"
 def create_topic(settings: Settings, name: str) -> None:
     admin = AdminClient(client_config(settings.kafka))
     for future in admin.create_topics([NewTopic(name, 1, 1)]).values():
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
 
 
 def produce(settings: Settings, topic: str, values: list[bytes]) -> None:
-    """Returns when each is acknowledged."""
+    """Send the values; return when all are acknowledged."""
     producer = Producer({**client_config(settings.kafka), "enable.idempotence": True})
     failed: list[object] = []
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _message: failed.append(error) if error else None)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert not failed
 
 
@@ -50,7 +50,7 @@ def consume(settings: Settings, topic: str, count: int) -> list[bytes]:
             values.extend(m.value() or b"" for m in consumer.consume(count, 0.2))
             return len(values) >= count
 
-        until(has_all)
+        wait_until(has_all)
     finally:
         consumer.close()
     return values
@@ -65,11 +65,11 @@ def test_produces_and_consumes(broker_settings: Settings) -> None:
 
 def test_topics_are_not_created_by_use(broker_settings: Settings) -> None:
     admin = AdminClient({**client_config(broker_settings.kafka), "allow.auto.create.topics": True})
-    admin.list_topics("never-declared", timeout=PATIENCE_S)
-    assert "never-declared" not in admin.list_topics(timeout=PATIENCE_S).topics
+    admin.list_topics("never-declared", timeout=TIMEOUT_S)
+    assert "never-declared" not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
-def test_killed_broker_comes_back_with_what_it_acknowledged(base_settings: Settings, tmp_path: Path) -> None:
+def test_a_killed_broker_restarts_with_every_acknowledged_record(base_settings: Settings, tmp_path: Path) -> None:
     events: list[Event] = []
     settings = isolated(base_settings, tmp_path)
     with Stack(settings, ["broker"], events.append) as stack:
@@ -79,21 +79,23 @@ def test_killed_broker_comes_back_with_what_it_acknowledged(base_settings: Setti
 
         killed = stack.kill("broker")
         after = [b"after %d" % i for i in range(500)]
-        produce(stack.settings, TOPIC, after)  # waits for the restart by itself
+        produce(stack.settings, TOPIC, after)  # the producer waits for the restart
 
         assert stack.wait_ready("broker", after_pid=killed) != killed
         stack.poll()
         assert Event("broker", "restarted") in events
         assert consume(stack.settings, TOPIC, 1000) == before + after
         members = stack.members()
-        assert len(members) == 2  # the supervisor and the Java process itself, no wrapper between them
+        assert len(members) == 2  # the supervisor and the Java process, without a wrapper
     assert not [process for process in members if process.is_running()]
 
-    with Stack(settings, ["broker"]) as stack:  # and the data outlives the stack
+    with Stack(settings, ["broker"]) as stack:  # the data outlives the stack
         assert consume(stack.settings, TOPIC, 1000) == before + after
 
 
-def test_process_that_cannot_start_is_given_up_with_its_last_words(base_settings: Settings, tmp_path: Path) -> None:
+def test_the_error_of_a_process_that_cannot_start_has_its_last_log_line(
+    base_settings: Settings, tmp_path: Path
+) -> None:
     settings = isolated(base_settings, tmp_path)
     (tmp_path / "kafka").write_text("not a folder")
     stack = Stack(settings, ["broker"])
@@ -103,7 +105,7 @@ def test_process_that_cannot_start_is_given_up_with_its_last_words(base_settings
 
 
 @pytest.mark.faults
-def test_nothing_outlives_an_owner_that_was_killed(base_settings: Settings, tmp_path: Path) -> None:
+def test_killing_the_owner_ends_all_processes(base_settings: Settings, tmp_path: Path) -> None:
     settings = isolated(base_settings, tmp_path)
     program = (
         "import time; from stepstream.config import load; from stepstream.embedded.stack import Stack\n"
@@ -120,18 +122,18 @@ def test_nothing_outlives_an_owner_that_was_killed(base_settings: Settings, tmp_
         owner.send_signal(signal.SIGKILL)
         owner.wait()
         owner.stdout.close()
-    until(lambda: not any(psutil.pid_exists(pid) for pid in members))
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in members))
 
 
 @pytest.mark.faults
-def test_nothing_outlives_a_supervisor_that_was_killed(base_settings: Settings, tmp_path: Path) -> None:
+def test_killing_the_supervisor_ends_all_processes(base_settings: Settings, tmp_path: Path) -> None:
     stack = Stack(isolated(base_settings, tmp_path), ["broker"])
     stack.start()
     broker = psutil.Process(stack.pid("broker"))
     supervisor = broker.parent()
     assert supervisor is not None
     supervisor.kill()
-    until(lambda: not broker.is_running())
+    wait_until(lambda: not broker.is_running())
     with pytest.raises(StackError, match="supervisord does not answer"):
         stack.poll()
     stack.stop()

@@ -1,4 +1,4 @@
-"""From feedback with a demonstration to a policy that says it: govern, label and learner as processes."""
+"""Train a policy on demonstrations in feedback, with govern, label and learner as processes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,11 +10,11 @@ import torch
 from click.testing import CliRunner
 from labelled_records import tiny_model
 from stream_records import make_ending, make_feedback, make_steps
-from waiting import until
+from waiting import wait_until
 
 from stepstream.cli.models import rebuild
 from stepstream.config import Settings, environment_of
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.embedded.stack import Stack
 from stepstream.learner.data.chat_template import ChatTemplate
 from stepstream.learner.lineage import read_versions
@@ -26,15 +26,15 @@ from stepstream.topics.events import Checkpoint, new_policy_span
 from stepstream.topics.producer import EventProducer
 
 SIZE, GROUPS = 2, 24
-ANSWER, USER = "the moon", "ann"  # of a person, so that everything is sealed
+ANSWER, USER = "the moon", "ann"  # with a user, so that everything is sealed
 
 
 class World:
-    """A fleet that always answers wrongly, and somebody who knows better."""
+    """Sends attempts with wrong answers, and feedback that demonstrates the right one."""
 
     def __init__(self, settings: Settings, base: Path) -> None:
         self.settings, self.model = settings, settings.learner.model
-        self.codec: Codec = codec_of(settings)
+        self.codec: Codec = sealing_codec(settings)
         self._producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
         self.prompt = ChatTokenizer(base).prompt_ids([{"role": "user", "content": "what shines?"}], [])
         self.answer = ChatTemplate(base)(ANSWER)
@@ -66,14 +66,14 @@ class World:
         found = []
         with EventConsumer(self.settings.kafka, self.codec) as consumer:
             consumer.follow([topic])
-            while not consumer.caught_up():
+            while not consumer.is_caught_up():
                 found += [event.record for event in consumer.poll(500, 0.2)]
         return found
 
-    def fates(self) -> set[tuple[str, int, str]]:
+    def decisions(self) -> set[tuple[str, int, str]]:
         return {
-            (one["trajectory_id"], one["revision"], one["reason"] or one["outcome"])
-            for one in self.read("training-decisions")
+            (decision["trajectory_id"], decision["revision"], decision["reason"] or decision["outcome"])
+            for decision in self.read("training-decisions")
         }
 
     def newest(self) -> Checkpoint:
@@ -102,17 +102,17 @@ def world(stack_factory: Callable[..., Stack], tmp_path: Path) -> Iterator[World
         yield opened
 
 
-def test_what_was_demonstrated_late_is_labelled_learned_and_rebuilt(world: World) -> None:
+def test_late_demonstrations_are_labelled_learned_and_rebuilt(world: World) -> None:
     for number in range(SIZE):
         world.attempt("late", number)
     world.flush()
-    until(lambda: len(world.fates()) == SIZE)
-    assert world.fates() == {(f"late/{number}", 1, "no_success") for number in range(SIZE)}
+    wait_until(lambda: len(world.decisions()) == SIZE)
+    assert world.decisions() == {(f"late/{number}", 1, "no_success") for number in range(SIZE)}
 
     world.demonstrate("late/1")
     world.flush()
-    until(lambda: ("late/1", 2, "trained") in world.fates())
-    label = next(one for one in world.read("labeled-trajectories") if one["revision"] == 2)
+    wait_until(lambda: ("late/1", 2, "trained") in world.decisions())
+    label = next(record for record in world.read("labeled-trajectories") if record["revision"] == 2)
     assert label["steps"][0]["demonstration"] == ANSWER
     assert world.newest()["metrics"]["demonstrated_share"] == 1.0
 
@@ -121,14 +121,14 @@ def test_what_was_demonstrated_late_is_labelled_learned_and_rebuilt(world: World
             world.attempt(f"g{group}", number)
             world.demonstrate(f"g{group}/{number}")
     world.flush()
-    until(lambda: world.newest()["version"] >= GROUPS + 1)
-    assert said(world) == world.answer
-    answer = CliRunner().invoke(rebuild, [f"{world.model}@latest"], env=environment_of(world.settings))
-    assert answer.exit_code == 0, answer.output
+    wait_until(lambda: world.newest()["version"] >= GROUPS + 1)
+    assert greedy_response(world) == world.answer
+    result = CliRunner().invoke(rebuild, [f"{world.model}@latest"], env=environment_of(world.settings))
+    assert result.exit_code == 0, result.output
 
 
-def said(world: World) -> list[int]:
-    """What the newest version answers, most likely token by most likely token."""
+def greedy_response(world: World) -> list[int]:
+    """Return the newest version's greedy response to the prompt."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder_of(world.newest()["uri"]))

@@ -121,13 +121,13 @@ def placed(command: tuple[str, ...], work: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", [name for name, language in LANGUAGES.items() if language.build])
-def test_it_is_built(built: Callable[[str], Path], name: str) -> None:
-    """Build all before the stack starts, which would idle meanwhile."""
+def test_the_example_builds(built: Callable[[str], Path], name: str) -> None:
+    """Build all examples before the stack starts, so that it does not idle meanwhile."""
     built(name)
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
-def test_its_trajectory_is_labelled(built: Callable[[str], Path], name: str, settings: Settings) -> None:
+def test_the_examples_trajectory_is_labelled(built: Callable[[str], Path], name: str, settings: Settings) -> None:
     language = LANGUAGES[name]
     environment = {**os.environ, **environment_of(settings), **language.environment}
     output = output_of(placed(language.run, built(name)), EXAMPLES / name, env=environment)

@@ -1,4 +1,4 @@
-"""`stepstream explain` on a real store: every place where a trajectory may stand, also nowhere."""
+"""Test `stepstream explain` on a real store: every state of a trajectory."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -36,10 +36,10 @@ def client(settings: Settings) -> Iterator[Client]:
 
 @pytest.fixture
 def ask(settings: Settings) -> Ask:
-    def asked(*arguments: str, **environment: str) -> Result:
+    def run_explain(*arguments: str, **environment: str) -> Result:
         return CliRunner().invoke(explain, arguments, env=environment_of(settings) | environment)
 
-    return asked
+    return run_explain
 
 
 def put(client: Client, topic: str, *records: Any) -> None:
@@ -49,8 +49,8 @@ def put(client: Client, topic: str, *records: Any) -> None:
 
 
 def label(name: str = "t", **fields: Any) -> Any:
-    usual: dict[str, Any] = {"group_id": "g", "success": True, "trainable": True, "reward": 1.0}
-    return trajectory(name, **usual | fields)
+    defaults: dict[str, Any] = {"group_id": "g", "success": True, "trainable": True, "reward": 1.0}
+    return trajectory(name, **defaults | fields)
 
 
 def answer(ask: Ask, name: str = "t") -> dict[str, Any]:
@@ -59,27 +59,27 @@ def answer(ask: Ask, name: str = "t") -> dict[str, Any]:
     return dict(json.loads(result.output))
 
 
-def test_an_id_that_nobody_sent_is_unknown(client: Client, ask: Ask) -> None:
+def test_an_unused_id_is_unknown(client: Client, ask: Ask) -> None:
     result = ask("nobody")
     assert result.exit_code == 1
     assert result.output.startswith("nobody: unknown\n")
     assert json.loads(ask("nobody", "--json").output)["state"] == "unknown"
 
 
-def test_what_governance_withheld_is_told(client: Client, ask: Ask) -> None:
+def test_a_withheld_trajectory_has_the_reason_consent(client: Client, ask: Ask) -> None:
     put(client, "governance-audit", SAMPLES["governance-audit"] | {"action": "withheld", "found": {}})
     assert (answer(ask)["state"], answer(ask)["reason"]) == ("withheld", "consent")
 
 
-def test_an_open_trajectory_says_how_it_would_close(client: Client, ask: Ask) -> None:
+def test_an_open_trajectory_names_what_closes_it(client: Client, ask: Ask) -> None:
     put(client, "governed-steps", step(), step(index=1, event_id="t-1"))
     put(client, "governed-feedback", feedback(), feedback("r", retracts="f"))
     put(client, "governed-feedback", feedback("s", value=None, demonstration="so", step_index=1))
-    found = answer(ask)
-    assert found["state"] == "open"
-    assert "600 s without a step" in found["would_change_it"]
-    assert found["steps"]["count"] == 2
-    assert [(row["retracted"], row["demonstrates"]) for row in found["feedback"]] == [
+    explanation = answer(ask)
+    assert explanation["state"] == "open"
+    assert "600 s without a step" in explanation["would_change_it"]
+    assert explanation["steps"]["count"] == 2
+    assert [(row["retracted"], row["demonstrates"]) for row in explanation["feedback"]] == [
         (True, False),
         (False, False),
         (False, True),
@@ -88,57 +88,57 @@ def test_an_open_trajectory_says_how_it_would_close(client: Client, ask: Ask) ->
     assert "feedback     outcome from environment, demonstrates the response of step 1" in ask("t").output
 
 
-def test_a_label_that_no_learner_may_use_says_why(client: Client, ask: Ask) -> None:
+def test_an_untrainable_label_names_its_reason_and_remedy(client: Client, ask: Ask) -> None:
     put(client, "governed-steps", step())
     put(client, "labeled-trajectories", label(trainable=False, flags=["held:by_hand"]))
-    found = answer(ask)
-    assert (found["state"], found["reason"]) == ("not_trainable", "not_trainable")
-    assert "held:by_hand" in found["why"]
-    assert "quarantine release" in found["would_change_it"]
+    explanation = answer(ask)
+    assert (explanation["state"], explanation["reason"]) == ("not_trainable", "not_trainable")
+    assert "held:by_hand" in explanation["why"]
+    assert "quarantine release" in explanation["would_change_it"]
 
 
-def test_an_attempt_in_an_open_group_says_whom_it_waits_for(client: Client, ask: Ask) -> None:
+def test_an_attempt_in_an_incomplete_group_waits_for_the_others(client: Client, ask: Ask) -> None:
     put(client, "labeled-trajectories", label(), label("u"))
     put(client, "governed-steps", step("t", group_id="g"), step("v", group_id="g"))
     put(client, "labeled-trajectories", label("x", tenant="another"))
     put(client, "governed-steps", step("y", group_id="g", tenant="another"))
-    found = answer(ask)
-    assert found["state"] == "waiting"
-    assert "2 labelled attempts of 8, and 1 open" in found["why"]
+    explanation = answer(ask)
+    assert explanation["state"] == "waiting"
+    assert "2 labelled attempts of 8, and 1 open" in explanation["why"]
     put(client, "labeled-trajectories", *(label(f"w{n}") for n in range(6)))
     assert "waits for an update" in answer(ask)["why"]
 
 
-def test_what_was_trained_on_says_where(client: Client, ask: Ask) -> None:
+def test_a_trained_trajectory_names_its_update(client: Client, ask: Ask) -> None:
     put(client, "labeled-trajectories", label())
     put(client, "checkpoints", checkpoint(9))
     put(client, "training-decisions", *[training_decision()] * 2)
     put(client, "training-decisions", training_decision(event_id="x", model="other", outcome="dropped",
         reason="other_model", update=None, occurred_at_us=T0_US + 5))  # fmt: skip
-    found = answer(ask)
-    assert (found["state"], found["would_change_it"]) == ("trained", "")
-    assert "demo@4 in update 7, 1 versions stale" in found["why"]
-    assert len(found["decisions"]) == 2
+    explanation = answer(ask)
+    assert (explanation["state"], explanation["would_change_it"]) == ("trained", "")
+    assert "demo@4 in update 7, 1 versions stale" in explanation["why"]
+    assert len(explanation["decisions"]) == 2
     assert "staleness    8 versions now" in ask("t").output
 
 
-def test_a_revision_that_came_too_late_is_told_with_both(client: Client, ask: Ask) -> None:
+def test_a_revision_after_training_names_both_revisions(client: Client, ask: Ask) -> None:
     put(client, "training-decisions", training_decision())
     put(client, "labeled-trajectories", label(), label(revision=2))
-    found = answer(ask)
-    assert (found["state"], found["reason"]) == ("trained", "trained_on_older_revision")
-    assert "at revision 1; the newest label is revision 2" in found["why"]
+    explanation = answer(ask)
+    assert (explanation["state"], explanation["reason"]) == ("trained", "trained_on_older_revision")
+    assert "at revision 1; the newest label is revision 2" in explanation["why"]
 
 
-def test_what_was_dropped_says_why_and_what_would_change_it(client: Client, ask: Ask) -> None:
+def test_a_dropped_trajectory_names_its_reason_and_remedy(client: Client, ask: Ask) -> None:
     put(client, "labeled-trajectories", label())
     put(client, "training-decisions", training_decision(outcome="dropped", reason="stale", staleness=5, update=None))
-    said = ask("t").output
-    assert "t: dropped\n" in said
-    assert "dropped it at version 3, 5 versions stale, because its oldest token was sampled more versions" in said
-    assert "would change a larger `learner.staleness_bound`" in said
+    output = ask("t").output
+    assert "t: dropped\n" in output
+    assert "dropped it at version 3, 5 versions stale, because its oldest token was sampled more versions" in output
+    assert "would change a larger `learner.staleness_bound`" in output
 
 
-def test_a_store_that_is_away_is_named(ask: Ask) -> None:
+def test_an_unreachable_store_raises(ask: Ask) -> None:
     result = ask("t", STEPSTREAM_CLICKHOUSE_URL="http://127.0.0.1:9")
     assert isinstance(result.exception, connection.StoreUnavailableError)

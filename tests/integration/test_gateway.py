@@ -1,4 +1,4 @@
-"""The gateway process between the stock client, a scripted worker, and the real broker and registry."""
+"""Test the gateway process with the stock client, a scripted worker, a real broker and a real registry."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from confluent_kafka import Consumer
 from gateway_fixtures import Recorded, gateway_process, gateway_settings, read_topic
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids, solve
 from service_process import ServiceProcess, broker, registry
-from stack_fixtures import changed, unhurried
-from waiting import until
+from stack_fixtures import with_long_deadlines, with_settings
+from waiting import wait_until
 
 from stepstream.config import Settings, load
 from stepstream.embedded.addresses import isolated
@@ -30,7 +30,7 @@ GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "o
 
 @pytest.fixture(autouse=True)
 def fresh(upstream: ScriptedUpstream) -> Iterator[None]:
-    """Each test finds the worker in its first state."""
+    """Reset the worker after each test."""
     yield
     upstream.status, upstream.tokens, upstream.break_after, upstream.reply = 200, True, None, lambda request: "hello"
 
@@ -51,7 +51,7 @@ def url(gateway: ServiceProcess) -> str:
     return f"http://127.0.0.1:{gateway.settings.gateway.port}"
 
 
-def named(**more: str) -> dict[str, str]:
+def new_headers(**more: str) -> dict[str, str]:
     return {"x-stepstream-trajectory": str(uuid.uuid4())} | {f"x-stepstream-{k}": v for k, v in more.items()}
 
 
@@ -82,15 +82,15 @@ async def test_a_call_is_answered_and_recorded(client: Any, upstream: ScriptedUp
     assert step["duration_ms"] > 0
 
 
-async def test_what_the_caller_asks_for_it_gets(client: Any) -> None:
-    reply = await ask(client, QUESTION, named(), logprobs=True, extra_body={"return_token_ids": True})
+async def test_a_caller_gets_logprobs_and_token_ids_on_request(client: Any) -> None:
+    reply = await ask(client, QUESTION, new_headers(), logprobs=True, extra_body={"return_token_ids": True})
     assert [token.logprob for token in reply.choices[0].logprobs.content] == [LOGPROB] * 6
     assert reply.choices[0].model_extra["token_ids"] == response_ids("hello")
     assert reply.model_extra["prompt_token_ids"] == prompt_ids(QUESTION)
 
 
 async def test_a_stream_is_passed_on_and_recorded_as_one_step(client: Any, recorded: Recorded) -> None:
-    headers = named()
+    headers = new_headers()
     text = ""
     async for chunk in await ask(client, QUESTION, headers, stream=True):
         assert chunk.choices[0].logprobs is None
@@ -107,7 +107,7 @@ async def test_a_stream_is_passed_on_and_recorded_as_one_step(client: Any, recor
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_alternative_of_an_answer_is_recorded(client: Any, recorded: Recorded, stream: bool) -> None:
-    headers = named(group="g")
+    headers = new_headers(group="g")
     reply = await ask(client, QUESTION, headers, n=3, stream=stream)
     if stream:
         async for _ in reply:
@@ -130,7 +130,7 @@ async def test_a_trajectory_stores_each_token_and_message_once(
     client: Any, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:
     upstream.reply = solve
-    headers = named(task="task-1", group="g")
+    headers = new_headers(task="task-1", group="g")
     messages: list[Any] = list(QUESTION)
     for _ in range(2):
         reply = (await ask(client, messages, headers, tools=[GET])).choices[0]
@@ -148,39 +148,41 @@ async def test_a_trajectory_stores_each_token_and_message_once(
     assert (json.loads(first["tool_definitions"]), second["tool_definitions"]) == ([GET], None)
 
 
-async def test_traceparent_goes_with_the_event(client: Any, gateway: ServiceProcess, recorded: Recorded) -> None:
-    headers = named() | {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+async def test_the_event_carries_the_callers_traceparent(
+    client: Any, gateway: ServiceProcess, recorded: Recorded
+) -> None:
+    headers = new_headers() | {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     await ask(client, QUESTION, headers)
     recorded("steps", headers["x-stepstream-trajectory"])
     consumer = Consumer(client_config(gateway.settings.kafka) | {"group.id": "t", "auto.offset.reset": "earliest"})
     consumer.subscribe(["steps"])
-    found: list[Any] = []
+    messages: list[Any] = []
 
-    def there() -> bool:
-        found.extend(consumer.consume(100, 0.2))
-        return any(m.key() == headers["x-stepstream-trajectory"].encode() for m in found)
+    def has_event() -> bool:
+        messages.extend(consumer.consume(100, 0.2))
+        return any(m.key() == headers["x-stepstream-trajectory"].encode() for m in messages)
 
-    until(there)
+    wait_until(has_event)
     consumer.close()
-    (message,) = [m for m in found if m.key() == headers["x-stepstream-trajectory"].encode()]
+    (message,) = [m for m in messages if m.key() == headers["x-stepstream-trajectory"].encode()]
     assert dict(message.headers())["traceparent"] == headers["traceparent"].encode()
     assert dict(message.headers())["ce_type"] == b"stepstream.Step"
 
 
-async def test_without_tokens_the_step_is_text(client: Any, upstream: ScriptedUpstream, recorded: Recorded) -> None:
+async def test_without_tokens_the_fidelity_is_text(client: Any, upstream: ScriptedUpstream, recorded: Recorded) -> None:
     upstream.tokens = False
-    headers = named()
+    headers = new_headers()
     await ask(client, QUESTION, headers)
     (step,) = recorded("steps", headers["x-stepstream-trajectory"])
     assert (step["fidelity"], step["response"]["content"], step["prompt_token_ids"]) == ("text", "hello", [])
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
-async def test_a_workers_error_reaches_the_agent_and_the_log(
+async def test_a_workers_error_reaches_the_agent_and_is_recorded(
     client: Any, upstream: ScriptedUpstream, recorded: Recorded, status: int
 ) -> None:
     upstream.status = status
-    headers = named()
+    headers = new_headers()
     with pytest.raises(openai.APIStatusError) as caught:
         await ask(client, QUESTION, headers)
     assert caught.value.status_code == status
@@ -190,23 +192,23 @@ async def test_a_workers_error_reaches_the_agent_and_the_log(
     assert step["messages"][0]["content"] == "q:a+c"
 
 
-async def test_a_worker_killed_in_the_middle_is_waited_for(client: Any, upstream: ScriptedUpstream) -> None:
+async def test_calls_wait_until_a_killed_worker_restarts(client: Any, upstream: ScriptedUpstream) -> None:
     upstream.hold()
     before = len(upstream.requests)
-    calls = [asyncio.create_task(ask(client, QUESTION, named())) for _ in range(3)]
-    await asyncio.to_thread(until, lambda: len(upstream.requests) == before + 3)
+    calls = [asyncio.create_task(ask(client, QUESTION, new_headers())) for _ in range(3)]
+    await asyncio.to_thread(wait_until, lambda: len(upstream.requests) == before + 3)
     await asyncio.to_thread(upstream.die)
-    await asyncio.sleep(0.3)  # the gateway meets refused connections
+    await asyncio.sleep(0.3)  # meanwhile connections are refused
     upstream.start()
     for call in calls:
         assert (await call).choices[0].message.content == "hello"
 
 
-async def test_a_worker_that_is_starting_is_waited_for(client: Any, upstream: ScriptedUpstream) -> None:
+async def test_a_call_waits_for_a_starting_worker(client: Any, upstream: ScriptedUpstream) -> None:
     upstream.status = 503
-    call = asyncio.create_task(ask(client, QUESTION, named()))
+    call = asyncio.create_task(ask(client, QUESTION, new_headers()))
     before = len(upstream.requests)
-    await asyncio.to_thread(until, lambda: len(upstream.requests) > before + 1)
+    await asyncio.to_thread(wait_until, lambda: len(upstream.requests) > before + 1)
     upstream.status = 200
     assert (await call).choices[0].message.content == "hello"
 
@@ -216,7 +218,7 @@ async def test_with_no_worker_the_call_fails_and_is_recorded(
 ) -> None:
     dead = ScriptedUpstream()
     settings = gateway_settings(registry_settings, dead, upstream_deadline_s=0.3)
-    headers = named()
+    headers = new_headers()
     with gateway_process(settings, tmp_path / "log") as gateway:
         async with openai.AsyncOpenAI(base_url=url(gateway) + "/v1", api_key="k", max_retries=0) as other:
             with pytest.raises(openai.APIStatusError) as caught:
@@ -237,7 +239,7 @@ async def test_with_no_worker_the_call_fails_and_is_recorded(
     assert steps[0]["messages"] == steps[1]["messages"]
 
 
-async def test_a_second_worker_takes_over(
+async def test_a_second_worker_serves_while_the_first_is_down(
     registry_settings: Settings, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     dead = ScriptedUpstream()
@@ -245,14 +247,14 @@ async def test_a_second_worker_takes_over(
     with gateway_process(settings, tmp_path / "log") as gateway:
         async with openai.AsyncOpenAI(base_url=url(gateway) + "/v1", api_key="k", max_retries=0) as client:
             for _ in range(4):
-                await ask(client, QUESTION, named())
+                await ask(client, QUESTION, new_headers())
 
 
-async def test_a_stream_that_breaks_is_told_and_recorded(
+async def test_a_broken_stream_raises_and_is_recorded(
     client: Any, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:
     upstream.break_after = 3
-    headers = named()
+    headers = new_headers()
     with pytest.raises(openai.APIError, match="during its answer"):
         async for _ in await ask(client, QUESTION, headers, stream=True):
             pass
@@ -260,18 +262,18 @@ async def test_a_stream_that_breaks_is_told_and_recorded(
     assert (step["error"], step["fidelity"], step["response"]["content"]) == ("upstream_disconnected", "text", "hel")
 
 
-async def test_a_caller_that_leaves_frees_the_worker_and_leaves_no_gap(
+async def test_a_caller_that_disconnects_frees_the_worker_and_leaves_no_gap(
     client: Any, http: aiohttp.ClientSession, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:
     upstream.hold()
     before, cancelled = len(upstream.requests), upstream.cancelled
-    headers = named()
+    headers = new_headers()
     call = asyncio.create_task(ask(client, QUESTION, headers))
-    await asyncio.to_thread(until, lambda: len(upstream.requests) > before)
+    await asyncio.to_thread(wait_until, lambda: len(upstream.requests) > before)
     call.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await call
-    await asyncio.to_thread(until, lambda: upstream.cancelled > cancelled)
+    await asyncio.to_thread(wait_until, lambda: upstream.cancelled > cancelled)
     upstream.release()
     raw = await client.chat.completions.with_raw_response.create(model="demo", messages=QUESTION, extra_headers=headers)
     assert raw.headers["x-stepstream-step"] == "1"
@@ -279,7 +281,9 @@ async def test_a_caller_that_leaves_frees_the_worker_and_leaves_no_gap(
     assert [(s["step_index"], s["error"]) for s in steps] == [(0, "client_disconnected"), (1, None)]
 
 
-async def test_feedback(http: aiohttp.ClientSession, gateway: ServiceProcess, recorded: Recorded) -> None:
+async def test_feedback_is_recorded_or_rejected(
+    http: aiohttp.ClientSession, gateway: ServiceProcess, recorded: Recorded
+) -> None:
     trajectory = str(uuid.uuid4())
     item = {"trajectory_id": trajectory, "name": "outcome", "value": True, "ends_trajectory": "terminated"}
     async with http.post(url(gateway) + "/v1/feedback", json=item, headers={"x-stepstream-tenant": "acme"}) as reply:
@@ -294,7 +298,7 @@ async def test_feedback(http: aiohttp.ClientSession, gateway: ServiceProcess, re
         assert "value: must be" in (await reply.json())["error"]["message"]
 
 
-async def test_the_other_pages(client: Any, http: aiohttp.ClientSession, gateway: ServiceProcess) -> None:
+async def test_other_paths_answer(client: Any, http: aiohttp.ClientSession, gateway: ServiceProcess) -> None:
     assert [model.id async for model in client.models.list()] == ["demo"]
     async with http.get(url(gateway) + "/metrics") as reply:
         assert "stepstream_gateway_calls_total" in await reply.text()
@@ -310,45 +314,45 @@ async def test_the_other_pages(client: Any, http: aiohttp.ClientSession, gateway
             assert (await reply.json())["error"]["type"] == "invalid_request_error"
 
 
-async def test_stopping_finishes_the_calls_under_way_and_delivers(
+async def test_stopping_finishes_open_calls_and_delivers_events(
     registry_settings: Settings, upstream: ScriptedUpstream, recorded: Recorded, tmp_path: Path
 ) -> None:
     process = gateway_process(gateway_settings(registry_settings, upstream), tmp_path / "log")
-    headers = named()
+    headers = new_headers()
     with process:
         upstream.hold()
         before = len(upstream.requests)
         async with openai.AsyncOpenAI(base_url=url(process) + "/v1", api_key="k", max_retries=0) as client:
             call = asyncio.create_task(ask(client, QUESTION, headers))
-            await asyncio.to_thread(until, lambda: len(upstream.requests) > before)
+            await asyncio.to_thread(wait_until, lambda: len(upstream.requests) > before)
             stopped = asyncio.create_task(asyncio.to_thread(process.stop))
-            await asyncio.to_thread(until, lambda: not _listens(process.settings.gateway.port))
+            await asyncio.to_thread(wait_until, lambda: not _listens(process.settings.gateway.port))
             upstream.release()
             assert (await call).choices[0].message.content == "hello"
             assert await stopped == 0
     assert len(recorded("steps", headers["x-stepstream-trajectory"])) == 1
 
 
-def test_a_port_that_is_taken_is_told(gateway: ServiceProcess, tmp_path: Path) -> None:
+def test_a_port_in_use_stops_the_start(gateway: ServiceProcess, tmp_path: Path) -> None:
     other = gateway_process(gateway.settings, tmp_path / "log")
     other.launch()
-    until(lambda: other.status is not None)
+    wait_until(lambda: other.status is not None)
     assert other.status == 1
-    assert "STEPSTREAM_GATEWAY_PORT" in other.said
+    assert "STEPSTREAM_GATEWAY_PORT" in other.log_text
 
 
-async def test_without_kafka_and_registry_calls_succeed_and_events_come_later(
+async def test_without_kafka_and_registry_calls_succeed_and_events_arrive_later(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    settings = isolated(unhurried(load({})), tmp_path)
+    settings = isolated(with_long_deadlines(load({})), tmp_path)
     later = registry(settings, tmp_path / "registry.log")
     settings = gateway_settings(later.settings, upstream)
-    headers = named()
+    headers = new_headers()
     with gateway_process(settings, tmp_path / "gateway.log") as gateway:
         async with openai.AsyncOpenAI(base_url=url(gateway) + "/v1", api_key="k", max_retries=0) as client:
             for index in range(5):
                 await ask(client, [{"role": "user", "content": str(index)}], headers)
-            with broker(changed(settings), tmp_path / "broker.log") as kafka, later:
+            with broker(with_settings(settings), tmp_path / "broker.log") as kafka, later:
                 await asyncio.to_thread(admin.apply, settings)
                 await ask(client, [{"role": "user", "content": "5"}], headers)
                 steps = await asyncio.to_thread(read_topic, settings, "steps", headers["x-stepstream-trajectory"], 6)

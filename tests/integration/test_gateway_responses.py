@@ -1,4 +1,4 @@
-"""The Responses API through the gateway: translated for a worker, and as it is to a provider that speaks it."""
+"""Test the Responses API through the gateway: translated for a worker, unchanged to a provider that speaks it."""
 
 import json
 import uuid
@@ -9,10 +9,10 @@ import httpx
 import openai
 import pytest
 from gateway_fixtures import Recorded
-from scripted_responses import ScriptedResponses, said
+from scripted_responses import ScriptedResponses, message_item
 from scripted_upstream import LOGPROB, ScriptedUpstream, prompt_ids, response_ids
 from service_process import ServiceProcess
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.config import ProviderSettings
 
@@ -33,7 +33,7 @@ NATIVE_CALL = {
 
 
 def look_up(request: dict[str, Any]) -> str:
-    """A worker that gets a, then b, and then says both."""
+    """Reply as a worker that gets a, then b, and then answers with both."""
     results = [message["content"] for message in request["messages"] if message["role"] == "tool"]
     return f"get({'ab'[len(results)]})" if len(results) < 2 else "+".join(results)
 
@@ -47,17 +47,17 @@ def provider() -> Iterator[ScriptedResponses]:
 
 @pytest.fixture(scope="module")
 def gateway_fields(provider: ScriptedResponses) -> dict[str, Any]:
-    """The gateway stands between the worker and the provider."""
+    """Give the gateway the provider beside its worker."""
     entry = ProviderSettings(name="scripted", base_url=provider.url, models=["gpt-*"], protocols=["responses"])
     return {"providers": [entry]}
 
 
 @pytest.fixture(autouse=True)
 def fresh(upstream: ScriptedUpstream, provider: ScriptedResponses) -> Iterator[None]:
-    """Each test finds both in their first state."""
+    """Reset worker and provider after each test."""
     yield
     upstream.status, upstream.break_after, upstream.reply = 200, None, lambda request: "hello"
-    provider.break_after, provider.say = None, lambda request: [said("hello")]
+    provider.break_after, provider.say = None, lambda request: [message_item("hello")]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def client(gateway: ServiceProcess) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def named() -> dict[str, str]:
+def new_headers() -> dict[str, str]:
     return {"x-stepstream-trajectory": str(uuid.uuid4())}
 
 
@@ -76,10 +76,10 @@ def results(response: Any, value: str) -> list[Any]:
     return [{"type": "function_call_output", "call_id": call.call_id, "output": value} for call in calls]
 
 
-def check_tree(steps: list[dict[str, Any]], requests: list[dict[str, Any]], said: list[str], roles: list[str]) -> None:
-    """Steps with the worker's tokens, of which each stores only what the one before has not."""
+def check_tree(steps: list[dict[str, Any]], requests: list[dict[str, Any]], texts: list[str], roles: list[str]) -> None:
+    """Check that the steps have the worker's tokens, and that each stores only what is new."""
     before: list[int] = []
-    for index, (step, request, text) in enumerate(zip(steps, requests, said, strict=True)):
+    for index, (step, request, text) in enumerate(zip(steps, requests, texts, strict=True)):
         assert (step["step_index"], step["fidelity"], step["prompt_shared_step"]) == (index, "token", None)
         prompt = prompt_ids(request["messages"])
         assert step["prompt_shared_tokens"] == len(before)
@@ -92,13 +92,13 @@ def check_tree(steps: list[dict[str, Any]], requests: list[dict[str, Any]], said
         before = prompt + response_ids(text)
 
 
-@pytest.mark.parametrize("way", ["items", "ids of items", "previous_response_id"])
+@pytest.mark.parametrize("history", ["items", "ids of items", "previous_response_id"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_task_with_tools(
-    client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded, way: str, stream: bool
+def test_a_task_with_tools_is_one_trajectory(
+    client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded, history: str, stream: bool
 ) -> None:
     upstream.reply = look_up
-    headers = named()
+    headers = new_headers()
     first_request = len(upstream.requests)
     items: list[Any] = [{"role": "user", "content": "go"}]
     previous: Any = openai.omit
@@ -111,12 +111,12 @@ def test_a_task_with_tools(
         else:
             response = client.responses.create(previous_response_id=previous, **call)
         new = results(response, value)
-        if way == "previous_response_id":
+        if history == "previous_response_id":
             items, previous = new, response.id
         else:
-            whole = [item.to_dict() for item in response.output]
-            named_only = [{"type": "item_reference", "id": item.id} for item in response.output]
-            items = [*items, *(whole if way == "items" else named_only), *new]
+            complete = [item.to_dict() for item in response.output]
+            references = [{"type": "item_reference", "id": item.id} for item in response.output]
+            items = [*items, *(complete if history == "items" else references), *new]
     assert response.output_text == "4+7"
     steps = recorded("steps", headers["x-stepstream-trajectory"], 3)
     check_tree(steps, upstream.requests[first_request:], ["get(a)", "get(b)", "4+7"], ["system", "user"])
@@ -126,15 +126,19 @@ def test_a_task_with_tools(
     assert steps[2]["sampling"]["max_tokens"] == 9
 
 
-def test_a_response_that_is_gone_on_from_names_the_trajectory(
-    client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_previous_response_id_continues_its_trajectory(
+    client: openai.OpenAI, gateway: ServiceProcess, upstream: ScriptedUpstream, recorded: Recorded, killed: bool
 ) -> None:
     raw = client.responses.with_raw_response.create(model="demo", input="go", instructions="Old.", user="someone")
-    first = raw.parse()
+    first, trajectory = raw.parse(), raw.headers["x-stepstream-trajectory"]
+    recorded("steps", trajectory)
+    if killed:
+        gateway.kill()
+        gateway.start()
     again = client.responses.with_raw_response.create(
         model="demo", input="on", instructions="New.", previous_response_id=first.id
     )
-    trajectory = raw.headers["x-stepstream-trajectory"]
     assert again.headers["x-stepstream-trajectory"] == trajectory
     assert [(message["role"], message["content"]) for message in upstream.requests[-1]["messages"]] == [
         ("system", "New."),
@@ -145,67 +149,48 @@ def test_a_response_that_is_gone_on_from_names_the_trajectory(
     steps = recorded("steps", trajectory, 2)
     assert [step["step_index"] for step in steps] == [0, 1]
     assert steps[0]["user"] == "someone"
-    # Other instructions: nothing of the prompt repeats what went before, not even where the words do.
+    # With other instructions the prompt shares no message with the step before.
     assert (steps[1]["prompt_shared_messages"], len(steps[1]["messages"])) == (0, 4)
-
-
-def test_a_response_is_gone_on_from_after_the_gateway_was_killed(
-    client: openai.OpenAI, gateway: ServiceProcess, upstream: ScriptedUpstream, recorded: Recorded
-) -> None:
-    raw = client.responses.with_raw_response.create(model="demo", input="go", instructions="Old.", user="someone")
-    trajectory = raw.headers["x-stepstream-trajectory"]
-    recorded("steps", trajectory)
-    gateway.kill()
-    gateway.start()
-    again = client.responses.with_raw_response.create(
-        model="demo", input="on", instructions="New.", previous_response_id=raw.parse().id, user="someone"
-    )
-    assert [(message["role"], message["content"]) for message in upstream.requests[-1]["messages"]] == [
-        ("system", "New."),
-        ("user", "go"),
-        ("assistant", "hello"),
-        ("user", "on"),
-    ]
-    assert again.headers["x-stepstream-trajectory"] == trajectory
-    assert [step["step_index"] for step in recorded("steps", trajectory, 2)] == [0, 1]
-    answered: Any = [{"type": "item_reference", "id": item.id} for item in raw.parse().output]
-    named = [{"role": "user", "content": "go"}, *answered, {"role": "user", "content": "on"}]
-    client.responses.create(model="demo", input=named, instructions="Old.", user="someone")
+    references: Any = [{"type": "item_reference", "id": item.id} for item in first.output]
+    items = [{"role": "user", "content": "go"}, *references, {"role": "user", "content": "on"}]
+    client.responses.create(model="demo", input=items, instructions="Old.", user="someone")
     assert [message["content"] for message in upstream.requests[-1]["messages"]] == ["Old.", "go", "hello", "on"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "text"),
     [
         ({"tools": [{"type": "web_search"}]}, "built-in tool 'web_search'"),
         ({"previous_response_id": "resp_unknown"}, "Previous response with id 'resp_unknown' not found"),
         ({"input": [{"type": "item_reference", "id": "msg_unknown"}]}, "'msg_unknown' is not known here"),
     ],
 )
-def test_what_cannot_be_done_is_told(client: openai.OpenAI, fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=said) as told:
+def test_an_unsupported_request_is_rejected_with_its_reason(
+    client: openai.OpenAI, fields: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=text) as raised:
         client.responses.create(**{"model": "demo", "input": "go", **fields})
     unknown = "previous_response_id" in fields
-    where = ("previous_response_not_found", "previous_response_id") if unknown else (None, None)
-    assert (told.value.type, told.value.code, told.value.param) == ("invalid_request_error", *where)
+    code_and_param = ("previous_response_not_found", "previous_response_id") if unknown else (None, None)
+    assert (raised.value.type, raised.value.code, raised.value.param) == ("invalid_request_error", *code_and_param)
 
 
-def test_a_workers_error_reaches_the_agent_and_the_log(
+def test_a_workers_error_reaches_the_agent_and_is_recorded(
     client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:
     upstream.status = 429
-    headers = named()
+    headers = new_headers()
     with pytest.raises(openai.RateLimitError, match="scripted"):
         client.responses.create(model="demo", input="go", extra_headers=headers)
     (step,) = recorded("steps", headers["x-stepstream-trajectory"])
     assert (step["error"], step["finish_reason"]) == ("scripted_error", "error")
 
 
-def test_a_workers_stream_that_breaks_is_told_and_recorded(
+def test_a_workers_broken_stream_ends_with_an_error_and_is_recorded(
     client: openai.OpenAI, upstream: ScriptedUpstream, recorded: Recorded
 ) -> None:
     upstream.break_after = 3
-    headers = named()
+    headers = new_headers()
     events = list(client.responses.create(model="demo", input="go", stream=True, extra_headers=headers))
     assert [event.type for event in events[-2:]] == ["error", "response.failed"]
     (step,) = recorded("steps", headers["x-stepstream-trajectory"])
@@ -213,17 +198,17 @@ def test_a_workers_stream_that_breaks_is_told_and_recorded(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_providers_own_bytes_go_through(
+def test_a_providers_request_and_reply_pass_unchanged(
     gateway: ServiceProcess, provider: ScriptedResponses, recorded: Recorded, stream: bool
 ) -> None:
-    provider.say = lambda request: [NATIVE_CALL, said("Wört")]
-    headers = named()
-    # Spaces and order as no library of ours would write them.
+    provider.say = lambda request: [NATIVE_CALL, message_item("Wört")]
+    headers = new_headers()
+    # No library writes these spaces and this order.
     body = b'{ "model":"gpt-x",  "input":"go", "stream":%b, "include": ["reasoning.encrypted_content"] }'
     sent = body % json.dumps(stream).encode()
     url = f"http://127.0.0.1:{gateway.settings.gateway.port}/v1/responses"
-    told = headers | {"content-type": "application/json"}
-    answer = httpx.post(url, content=sent, headers=told, timeout=PATIENCE_S)
+    json_headers = headers | {"content-type": "application/json"}
+    answer = httpx.post(url, content=sent, headers=json_headers, timeout=TIMEOUT_S)
     assert answer.status_code == 200
     assert provider.bodies[-1] == sent
     assert answer.content == provider.sent
@@ -234,22 +219,22 @@ def test_a_providers_own_bytes_go_through(
     assert (step["first_token_ms"] is not None) is stream
 
 
-@pytest.mark.parametrize("way", ["items", "ids of items", "previous_response_id"])
-def test_a_providers_conversation_is_stored_once(
-    client: openai.OpenAI, provider: ScriptedResponses, recorded: Recorded, way: str
+@pytest.mark.parametrize("history", ["items", "ids of items", "previous_response_id"])
+def test_a_conversation_with_a_provider_stores_each_message_once(
+    client: openai.OpenAI, provider: ScriptedResponses, recorded: Recorded, history: str
 ) -> None:
-    headers = named()
+    headers = new_headers()
     provider.say = lambda request: [NATIVE_CALL]
     call: dict[str, Any] = {"model": "gpt-x", "instructions": "Be brief.", "extra_headers": headers}
     first: Any = client.responses.create(input="go", **call)
-    provider.say = lambda request: [said("7")]
+    provider.say = lambda request: [message_item("7")]
     new = results(first, "7")
-    if way == "previous_response_id":
+    if history == "previous_response_id":
         client.responses.create(input=new, previous_response_id=first.id, **call)
     else:
-        whole = [item.model_dump() for item in first.output]
-        named_only = [{"type": "item_reference", "id": item.id} for item in first.output]
-        items: Any = [{"role": "user", "content": "go"}, *(whole if way == "items" else named_only), *new]
+        complete = [item.model_dump() for item in first.output]
+        references = [{"type": "item_reference", "id": item.id} for item in first.output]
+        items: Any = [{"role": "user", "content": "go"}, *(complete if history == "items" else references), *new]
         client.responses.create(input=items, **call)
     _, second = recorded("steps", headers["x-stepstream-trajectory"], 2)
     assert (second["prompt_shared_messages"], second["prompt_shared_step"]) == (3, None)

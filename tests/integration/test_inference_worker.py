@@ -1,4 +1,4 @@
-"""The worker as a process on a real broker: waits, loads, refuses, swaps under load, drains, tells its status."""
+"""Test the worker process on a real broker: it waits, loads, refuses, swaps under load, drains, reports its status."""
 
 import hashlib
 import json
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_models import Reference
+from engine_models import TransformersModel
 from labelled_records import tiny_model
 from service_process import ServiceProcess
-from stack_fixtures import changed
-from waiting import PATIENCE_S, until
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
 from stepstream.jobs.verifiers import process_reward
 from stepstream.jobs.verifiers.base import Case, Turn, Verdict
-from stepstream.jobs.verifiers.options import Surroundings
+from stepstream.jobs.verifiers.options import VerifierContext
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint, WorkerStatus, new_checkpoint, new_checkpoint_file, new_message
@@ -40,7 +40,7 @@ ASK: dict[str, Any] = {
 
 
 class Publisher:
-    """Publishes checkpoints and reads what the worker says of them."""
+    """Publishes checkpoints and reads the worker's statuses."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._folder = settings, folder
@@ -50,7 +50,7 @@ class Publisher:
         self._codec.close()
 
     def make(self, version: int, seed: int) -> Checkpoint:
-        """A checkpoint on disk and its event, not published yet."""
+        """Write a checkpoint and return its event, which is not published yet."""
         folder = tiny_model(self._folder / f"v{version}", seed)
         files = [
             new_checkpoint_file(
@@ -72,20 +72,20 @@ class Publisher:
     def publish(self, checkpoint: Checkpoint) -> None:
         producer = EventProducer(self._settings.kafka, self._codec, "test")
         producer.send("checkpoints", f"{MODEL}@{checkpoint['version']}", checkpoint)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
 
     def statuses(self, worker_id: str) -> list[WorkerStatus]:
-        """Everything that this worker has said so far."""
+        """Return all statuses of a worker so far."""
         with EventConsumer(self._settings.kafka, self._codec) as consumer:
             consumer.follow(["worker-status"])
             events = []
-            while not consumer.caught_up():
+            while not consumer.is_caught_up():
                 events += consumer.poll(1000, 0.2)
         return [event.record for event in events if event.key == worker_id]
 
 
 class Client:
-    """HTTP to the worker."""
+    """HTTP client of the worker."""
 
     def __init__(self, settings: Settings) -> None:
         self._base = f"http://127.0.0.1:{settings.inference.port}"
@@ -99,17 +99,17 @@ class Client:
         return status, json.loads(answer)
 
     def version(self) -> int | None:
-        """What the worker serves; None before it serves or listens."""
+        """Return the served version; None: it serves none or does not listen yet."""
         try:
-            found: int | None = json.loads(self.get("/health")[1])["version"]
+            version: int | None = json.loads(self.get("/health")[1])["version"]
         except OSError:
             return None
-        return found
+        return version
 
     @staticmethod
     def _open(request: urllib.request.Request) -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -120,7 +120,7 @@ class Client:
 def settings(registry_settings: Settings) -> Settings:
     port = free_block(1)
     worker: dict[str, Any] = {"model": MODEL, "port": port, "worker_id": f"worker-{port}", "status_every_s": 0.3}
-    return changed(registry_settings, inference=worker)
+    return with_settings(registry_settings, inference=worker)
 
 
 @pytest.fixture(scope="module")
@@ -140,48 +140,50 @@ def publisher(settings: Settings, tmp_path: Path) -> Iterator[Publisher]:
     publisher.close()
 
 
-def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: Publisher, tmp_path: Path) -> None:
-    """One process throughout, since each start imports torch."""
+def test_a_worker_waits_loads_refuses_swaps_and_drains(
+    worker: ServiceProcess, settings: Settings, publisher: Publisher, tmp_path: Path
+) -> None:
+    """All stages use one process, since each start imports torch."""
     client = Client(settings)
 
     def status_is(state: str, version: int | None, newest: int | None) -> bool:
-        said = publisher.statuses(settings.inference.worker_id)
-        return bool(said) and (said[-1]["state"], said[-1]["version"], said[-1]["newest_version"]) == (
+        statuses = publisher.statuses(settings.inference.worker_id)
+        return bool(statuses) and (statuses[-1]["state"], statuses[-1]["version"], statuses[-1]["newest_version"]) == (
             state,
             version,
             newest,
         )
 
-    # Before there is a checkpoint it listens, and says what it waits for.
-    until(lambda: f"waiting for a checkpoint of '{MODEL}'" in worker.said)
+    # Without a checkpoint it listens, and names the model that it waits for.
+    wait_until(lambda: f"waiting for a checkpoint of '{MODEL}'" in worker.log_text)
     assert client.get("/health")[0] == 503
     assert client.chat()[0] == 503
-    until(lambda: status_is("starting", None, None))
+    wait_until(lambda: status_is("starting", None, None))
 
-    # The first one is loaded; others' models are not its business.
+    # It loads the first checkpoint of its model and ignores other models.
     first = publisher.make(1, seed=1)
     publisher.publish(first | {"model": "another", "version": 9})
     publisher.publish(first)
-    until(lambda: client.version() == 1)
+    wait_until(lambda: client.version() == 1)
     prompt = client.chat()[1]["prompt_token_ids"]
-    assert client.chat()[1]["choices"][0]["token_ids"] == Reference(tmp_path / "v1").greedy(prompt, 12)
+    assert client.chat()[1]["choices"][0]["token_ids"] == TransformersModel(tmp_path / "v1").greedy(prompt, 12)
     assert client.chat(model="another")[0] == 404
-    assert [verdict.category for verdict in values(settings)] == [f"{MODEL}@1"] * 2
-    until(lambda: status_is("serving", 1, 1))
+    assert [verdict.category for verdict in step_verdicts(settings)] == [f"{MODEL}@1"] * 2
+    wait_until(lambda: status_is("serving", 1, 1))
 
-    # A file that is not what its event says: refused, told, and the old version goes on serving.
-    spoilt = publisher.make(2, seed=2)
+    # It refuses a file whose digest differs from the event, reports it, and serves the old version.
+    damaged = publisher.make(2, seed=2)
     weights = tmp_path / "v2" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
-    publisher.publish(spoilt)
-    until(lambda: status_is("refused", 1, 2))
+    publisher.publish(damaged)
+    wait_until(lambda: status_is("refused", 1, 2))
     reason = publisher.statuses(settings.inference.worker_id)[-1]["reason"]
     assert reason is not None
     assert "model.safetensors has sha256" in reason
     assert b"stepstream_inference_refused_checkpoints_total 1.0" in client.get("/metrics")[1]
     assert client.chat()[1]["choices"][0]["weight_versions"] == [{"version": 1, "start": 0, "end": 12}]
 
-    # New ones are swapped in under load: no request fails.
+    # It swaps checkpoints in under load; no request fails.
     replies: list[tuple[int, dict[str, Any]]] = []
     stop = threading.Event()
 
@@ -194,59 +196,59 @@ def test_a_worker_s_life(worker: ServiceProcess, settings: Settings, publisher: 
         thread.start()
     for version in (3, 4, 5):
         publisher.publish(publisher.make(version, seed=version))
-        until(lambda version=version: client.version() == version)  # type: ignore[misc]
+        wait_until(lambda version=version: client.version() == version)  # type: ignore[misc]
         answered = len(replies)
-        until(lambda answered=answered: len(replies) >= answered + 4)  # type: ignore[misc]
+        wait_until(lambda answered=answered: len(replies) >= answered + 4)  # type: ignore[misc]
     stop.set()
     for thread in agents:
         thread.join()
     assert {status for status, _ in replies} == {200}
     served = [reply["choices"][0]["weight_versions"] for _, reply in replies]
     assert {span["version"] for spans in served for span in spans} == {1, 3, 4, 5}
-    assert client.chat()[1]["choices"][0]["token_ids"] == Reference(tmp_path / "v5").greedy(prompt, 12)
-    until(lambda: status_is("serving", 5, 5))
+    assert client.chat()[1]["choices"][0]["token_ids"] == TransformersModel(tmp_path / "v5").greedy(prompt, 12)
+    wait_until(lambda: status_is("serving", 5, 5))
 
-    # SIGTERM: what is under way is finished first.
+    # After SIGTERM it finishes open requests.
     before = len(replies)
-    asked: list[threading.Thread] = []
+    requests: list[threading.Thread] = []
 
-    def is_asked() -> bool:
-        """Whether a request was seen under way; one that ended between two looks is followed by another."""
-        if not any(thread.is_alive() for thread in asked):
-            asked.append(threading.Thread(target=lambda: replies.append(client.chat(max_tokens=450))))
-            asked[-1].start()
+    def has_open_request() -> bool:
+        """Return True if a request is in flight; send another one if the last has ended."""
+        if not any(thread.is_alive() for thread in requests):
+            requests.append(threading.Thread(target=lambda: replies.append(client.chat(max_tokens=450))))
+            requests[-1].start()
         return bool(json.loads(client.get("/health")[1])["in_flight"] == 1)
 
-    until(is_asked)
+    wait_until(has_open_request)
     assert worker.stop() == 0
-    for thread in asked:
+    for thread in requests:
         thread.join()
-    assert [status for status, _ in replies[before:]] == [200] * len(asked)
+    assert [status for status, _ in replies[before:]] == [200] * len(requests)
     assert publisher.statuses(settings.inference.worker_id)[-1]["state"] == "stopping"
 
 
-def values(settings: Settings) -> Sequence[Verdict]:
-    """What the verifier makes of two steps, asking the worker as a process reward model."""
-    said = [new_message(role="user", content="q:a+c"), new_message(role="assistant", content="get(a)")]
+def step_verdicts(settings: Settings) -> Sequence[Verdict]:
+    """Verify two steps with the worker as the process reward model."""
+    messages = [new_message(role="user", content="q:a+c"), new_message(role="assistant", content="get(a)")]
     prm = process_reward.make(
         {"model": MODEL, "url": f"http://127.0.0.1:{settings.inference.port}", "question": "q:a"},
-        Surroundings(settings),
+        VerifierContext(settings),
     )
-    verdicts = prm.verify(Case("t", "", "", turns=[Turn(0, said), Turn(1, said * 2)]))
+    verdicts = prm.verify(Case("t", "", "", turns=[Turn(0, messages), Turn(1, messages * 2)]))
     assert all(0 < verdict.value < 1 for verdict in verdicts)
     return verdicts
 
 
-def test_a_taken_port_is_told(settings: Settings, tmp_path: Path) -> None:
+def test_a_port_in_use_stops_the_start(settings: Settings, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = ServiceProcess(
             "stepstream.services.inference",
-            changed(settings, inference={"port": port}),
+            with_settings(settings, inference={"port": port}),
             lambda: True,
             tmp_path / "log",
         )
         process.launch()
-        until(lambda: process.status is not None)
+        wait_until(lambda: process.status is not None)
     assert process.status == 1
-    assert "set STEPSTREAM_INFERENCE_PORT" in process.said.splitlines()[-1]
+    assert "set STEPSTREAM_INFERENCE_PORT" in process.log_text.splitlines()[-1]

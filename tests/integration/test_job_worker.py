@@ -1,4 +1,4 @@
-"""The Faust shell of the jobs: commits after the effect only, stops loudly on a bug, shares partitions in step."""
+"""Test the Faust worker of the jobs: it commits only processed batches, stops on a bug, assigns partitions alike."""
 
 import os
 import subprocess
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
-from stack_fixtures import changed
-from waiting import PATIENCE_S, until
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.topics.client import admin_client, client_config
 
 SCRIPT = Path(__file__).parents[1] / "support" / "job_worker_process.py"
-PARTITIONS = 3  # odd: dealt out one by one to two workers, partitions of two topics would not match
+PARTITIONS = 3  # odd: assigned one by one to two workers, the partitions of two topics would differ
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -35,8 +35,8 @@ def topics(broker_settings: Settings) -> list[str]:
 def start(broker_settings: Settings, tmp_path: Path) -> Iterator[Start]:
     running = []
 
-    def start_one(job: str, file: Path, topics: list[str], *, place: str = "one") -> "subprocess.Popen[str]":
-        settings = changed(broker_settings, jobs={"state": tmp_path / place}, metrics={"port": 0})
+    def start_one(job: str, file: Path, topics: list[str], *, state: str = "one") -> "subprocess.Popen[str]":
+        settings = with_settings(broker_settings, jobs={"state": tmp_path / state}, metrics={"port": 0})
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), job, str(file), *topics],
             env=os.environ | environment_of(settings),
@@ -60,10 +60,10 @@ def produce(settings: Settings, topic: str, values: list[str], partition: int) -
 
 
 def committed(settings: Settings, job: str, topics: list[str]) -> int:
-    """Records that the group has committed, over all partitions."""
+    """Return the number of records that the group has committed over all partitions."""
     consumer = Consumer(client_config(settings.kafka) | {"group.id": f"stepstream-{job}"})
     wanted = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
-    offsets = [max(0, entry.offset) for entry in consumer.committed(wanted, timeout=PATIENCE_S)]
+    offsets = [max(0, entry.offset) for entry in consumer.committed(wanted, timeout=TIMEOUT_S)]
     consumer.close()
     return sum(offsets)
 
@@ -84,27 +84,27 @@ def test_a_batch_that_raises_is_not_committed_and_stops_the_process(
     armed.touch()
     produce(broker_settings, topics[0], ["a", "b"], 0)
     first = start(job, file, topics)
-    until(lambda: values(file) == ["a", "b"], "the first records are there")
-    until(lambda: committed(broker_settings, job, topics) == 2, "they are committed")
+    wait_until(lambda: values(file) == ["a", "b"], "the first records are there")
+    wait_until(lambda: committed(broker_settings, job, topics) == 2, "they are committed")
     produce(broker_settings, topics[0], ["boom", "c"], 0)
-    _, words = first.communicate(timeout=PATIENCE_S)
+    _, stderr = first.communicate(timeout=TIMEOUT_S)
     assert first.returncode == 1
-    assert "RuntimeError: a bug" in words
+    assert "RuntimeError: a bug" in stderr
     assert committed(broker_settings, job, topics) == 2
     armed.unlink()
     start(job, file, topics)
-    until(lambda: values(file) == ["a", "b", "boom", "c"], "the batch is delivered again")
+    wait_until(lambda: values(file) == ["a", "b", "boom", "c"], "the batch is delivered again")
 
 
-def test_a_worker_that_is_asked_to_stop_commits_and_exits_with_success(
+def test_sigterm_commits_and_exits_with_success(
     broker_settings: Settings, topics: list[str], start: Start, tmp_path: Path
 ) -> None:
     job, file = f"job-{uuid.uuid4().hex[:8]}", tmp_path / "seen"
     produce(broker_settings, topics[0], [str(i) for i in range(50)], 1)
     worker = start(job, file, topics)
-    until(lambda: len(values(file)) == 50, "all records are there")
+    wait_until(lambda: len(values(file)) == 50, "all records are there")
     worker.terminate()
-    worker.communicate(timeout=PATIENCE_S)
+    worker.communicate(timeout=TIMEOUT_S)
     assert worker.returncode == 0
     assert committed(broker_settings, job, topics) == 50
 
@@ -114,30 +114,30 @@ def test_two_workers_hold_the_same_partitions_of_every_topic(
 ) -> None:
     job = f"job-{uuid.uuid4().hex[:8]}"
     files = [tmp_path / "seen-one", tmp_path / "seen-two"]
-    workers = [start(job, file, topics, place=f"state-{file.name}") for file in files]
+    workers = [start(job, file, topics, state=f"state-{file.name}") for file in files]
 
-    def shared() -> bool:
-        held = [opened(file) for file in files]
-        return all(held) and sorted(held[0] + held[1]) == list(range(PARTITIONS))
+    def all_are_assigned() -> bool:
+        assigned = [assigned_partitions(file) for file in files]
+        return all(assigned) and sorted(assigned[0] + assigned[1]) == list(range(PARTITIONS))
 
-    until(shared, "the workers share the partitions")
+    wait_until(all_are_assigned, "the workers share the partitions")
     sent = []
     for topic in topics:
         for partition in range(PARTITIONS):
             names = [f"{topic}/{partition}/{i}" for i in range(5)]
             produce(broker_settings, topic, names, partition)
             sent += names
-    until(lambda: sorted(values(*files)) == sorted(sent), "each record is worked off once")
+    wait_until(lambda: sorted(values(*files)) == sorted(sent), "each record is processed once")
     for file in files:
         partitions = {int(line.split()[1]) for line in lines(file) if line[:4] in ("left", "righ")}
-        assert partitions == set(opened(file)), "records of other partitions than those held"
+        assert partitions == set(assigned_partitions(file)), "records of other partitions than those held"
     workers[0].kill()
-    produce(broker_settings, topics[1], ["late"] * PARTITIONS, opened(files[0])[0])
-    until(lambda: values(*files).count("late") == PARTITIONS, "the other worker has taken over")
-    assert opened(files[1]) == list(range(PARTITIONS))
+    produce(broker_settings, topics[1], ["late"] * PARTITIONS, assigned_partitions(files[0])[0])
+    wait_until(lambda: values(*files).count("late") == PARTITIONS, "the other worker has taken over")
+    assert assigned_partitions(files[1]) == list(range(PARTITIONS))
 
 
-def opened(file: Path) -> list[int]:
-    """The partitions that a worker was last given."""
-    told = [line for line in lines(file) if line.startswith("open")]
-    return [int(part) for part in told[-1][6:-1].split(",") if part.strip()] if told else []
+def assigned_partitions(file: Path) -> list[int]:
+    """Return the partitions that a worker was last assigned."""
+    assignments = [line for line in lines(file) if line.startswith("open")]
+    return [int(part) for part in assignments[-1][6:-1].split(",") if part.strip()] if assignments else []

@@ -1,4 +1,4 @@
-"""The learner as two ranks under torchrun: one killed at some instant, started again, stopped."""
+"""Test the learner as two ranks under torchrun: one is killed at a random instant, then both start again and stop."""
 
 import random
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from learner_lab import PER_VERSION, SIZE, Lab
-from waiting import until
+from learner_lab import PER_VERSION, SIZE, LearnerLab
+from waiting import wait_until
 
 from stepstream.cli.models import rebuild
 from stepstream.config import Settings
@@ -19,9 +19,9 @@ VERSIONS = 6
 
 
 @pytest.fixture
-def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
+def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[LearnerLab]:
     torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_block(1)))
-    made = Lab(registry_settings, tmp_path, under=torchrun)
+    made = LearnerLab(registry_settings, tmp_path, under=torchrun)
     yield made
     made.close()
     with suppress(AssertionError):  # never started
@@ -29,7 +29,7 @@ def lab(registry_settings: Settings, tmp_path: Path) -> Iterator[Lab]:
             made.learner.kill()
 
 
-def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> None:
+def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: LearnerLab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     names = [f"g{number}" for number in range(VERSIONS * PER_VERSION)]
     lab.produce(*names[: 3 * PER_VERSION])
@@ -37,11 +37,11 @@ def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> Non
     lab.wait_for(1)
     lab.produce(*names[3 * PER_VERSION : -PER_VERSION])
     victim = random.choice(
-        [each for each in lab.learner.family() if "stepstream.learner" in " ".join(each.cmdline()[:4])]
+        [each for each in lab.learner.children() if "stepstream.learner" in " ".join(each.cmdline()[:4])]
     )
     with suppress(psutil.NoSuchProcess):
         victim.kill()
-    until(lambda: lab.learner.status is not None)
+    wait_until(lambda: lab.learner.status is not None)
     assert lab.learner.status != 0
     survived = lab.newest()
 
@@ -50,13 +50,13 @@ def test_a_rank_killed_at_any_instant_loses_and_repeats_nothing(lab: Lab) -> Non
     lab.learner.start()
     lab.wait_for(VERSIONS)
     lab.learner.stop()
-    assert lab.learner.said.count("INFO learner stepstream.core.process: stopped") == 2
+    assert lab.learner.log_text.count("INFO learner stepstream.core.process: stopped") == 2
 
     trained = lab.trained(VERSIONS)
     records = lab.records("labeled-trajectories")
     identities = [records[place]["trajectory_id"] for place in trained]
     assert len(set(identities)) == len(identities)
     assert set(identities) == {f"{name}/{n}" for name in names for n in range(SIZE)}
-    for version in (1, survived, VERSIONS):  # here by one process
+    for version in (1, survived, VERSIONS):  # rebuilt by one process
         answer = lab.cli(rebuild, f"{lab.model}@{version}")
         assert answer.exit_code == 0, answer.output

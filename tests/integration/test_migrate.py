@@ -1,4 +1,4 @@
-"""The migrations against the embedded store: what they make, and that the views are right under duplicates."""
+"""Test the migrations on the embedded store: the tables that they create, and the views under duplicates."""
 
 import math
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def tables(client: Client) -> Client:
 
 
 def write(client: Client, *records: tuple[str, Any], times: int = 1) -> None:
-    """Writes records, `times` over, as a redelivery would: in other batches each time, unmerged."""
+    """Insert records `times` times, as redeliveries would: in other batches each time, unmerged."""
     client.command("SYSTEM STOP MERGES")
     for turn in range(times):
         batches: dict[str, list[tuple[object, ...]]] = {}
@@ -62,12 +62,12 @@ def test_a_second_run_applies_nothing(client: Client, settings: Settings) -> Non
     assert migrate(settings) == []
 
 
-def test_a_run_cut_off_before_it_was_recorded_is_repeated(client: Client, settings: Settings) -> None:
+def test_an_unrecorded_run_is_repeated(client: Client, settings: Settings) -> None:
     client.command("TRUNCATE TABLE schema_migrations")
     assert migrate(settings) == [migration.name for migration in migrations()]
 
 
-def test_a_changed_migration_is_refused_by_name(client: Client, settings: Settings) -> None:
+def test_a_changed_migration_raises_with_its_name(client: Client, settings: Settings) -> None:
     name = migrations()[0].name
     client.command("ALTER TABLE schema_migrations DELETE WHERE 1 SETTINGS mutations_sync = 1")
     client.insert("schema_migrations", [(name, "other")], column_names=["name", "sha256"])
@@ -103,7 +103,9 @@ def test_every_kind_of_record_is_stored(tables: Client) -> None:
     assert (stored["version_min"], stored["version_max"], stored["logprob_sum"]) == (3, 4, -0.75)
     assert stored["tools"] == ["get"]
     assert "é\U0001f600" in stored["messages"]
-    assert not {"key", "value"}.intersection(TABLES["dead_letters"].columns), "a refused record is not governed"
+    assert not {"key", "value"}.intersection(TABLES["dead_letters"].columns), (
+        "a dead letter is not governed: its content must not be stored"
+    )
     assert first_row(tables, "SELECT components FROM trajectory_steps")["components"] == {
         "outcome": 1.0,
         "length": -0.25,
@@ -146,7 +148,7 @@ def test_the_interval_stays_within_0_and_1(tables: Client, successes: int) -> No
     assert 0.0 <= row["wilson_low"] <= row["success_rate"] <= row["wilson_high"] <= 1.0
 
 
-def test_the_component_chart_shows_the_newest_label_alone(tables: Client) -> None:
+def test_the_component_chart_shows_only_the_newest_label(tables: Client) -> None:
     first = [("labeled-trajectories", trajectory(f"t{n}")) for n in range(4)]
     retracted = trajectory("t0", revision=2)
     retracted["steps"][0]["components"] = retracted["steps"][0]["components"][1:]
@@ -163,7 +165,7 @@ def test_steps_per_second_counts_redelivered_steps_once(tables: Client) -> None:
     assert [n for _, n in tables.query("SELECT * FROM steps_per_second ORDER BY second").result_rows] == [2, 2]
 
 
-def test_staleness_is_told_against_the_version_published_when_it_ended(tables: Client) -> None:
+def test_staleness_is_relative_to_the_newest_version_at_the_end(tables: Client) -> None:
     write(
         tables,
         ("checkpoints", checkpoint(1, T0_US)),
@@ -176,7 +178,7 @@ def test_staleness_is_told_against_the_version_published_when_it_ended(tables: C
     assert found == [("early", 0), ("late", 1)]
 
 
-def test_workers_are_told_by_their_last_word(tables: Client) -> None:
+def test_a_workers_row_is_its_newest_status(tables: Client) -> None:
     starting = worker_status("3", T0_US + 3, newest_version=2, state="starting")
     serving = worker_status("1", T0_US + 1, version=1, newest_version=1)
     write(tables, ("worker-status", starting), ("worker-status", serving), times=2)
@@ -184,7 +186,7 @@ def test_workers_are_told_by_their_last_word(tables: Client) -> None:
     assert (row["worker_id"], row["version"], row["newest_version"], row["state"]) == ("worker-0", None, 2, "starting")
 
 
-def test_feedback_that_was_taken_back_does_not_count(tables: Client) -> None:
+def test_retracted_feedback_does_not_count(tables: Client) -> None:
     thumbs = [
         feedback("a", name="thumbs", source="user", value=1.0),
         feedback("b", name="thumbs", source="user", value=0.0),
@@ -202,18 +204,18 @@ def test_other_views_answer(tables: Client) -> None:
     assert tables.query("SELECT * FROM dead_letter_counts").result_rows == []
 
 
-def test_what_was_trained_on_counts_as_trained_whatever_came_later(tables: Client) -> None:
+def test_a_trained_trajectory_stays_trained_after_a_later_drop(tables: Client) -> None:
     late = {"outcome": "dropped", "reason": "trained_on_older_revision", "revision": 2, "update": None}
     decisions = [training_decision("a"), training_decision("a", event_id="late", **late)]
     for n, reason in enumerate(("superseded", "stale")):
-        told = {"outcome": "dropped", "reason": reason, "revision": n + 1, "update": None}
-        decisions.append(training_decision("b", event_id=reason, **told))
+        fields = {"outcome": "dropped", "reason": reason, "revision": n + 1, "update": None}
+        decisions.append(training_decision("b", event_id=reason, **fields))
     write(tables, *(("training-decisions", decision) for decision in decisions), times=2)
     found = tables.query("SELECT outcome, reason, trajectories FROM training_outcomes ORDER BY outcome").result_rows
     assert found == [("dropped", "stale", 1), ("trained", "", 1)]
 
 
-def test_an_update_says_what_its_time_went_into(tables: Client) -> None:
+def test_learner_time_splits_an_update_into_shares(tables: Client) -> None:
     seconds = {"train": 6.0, "wait": 1.0, "read": 1.0}
     undone = learner_update(event_id="undone", occurred_at_us=T0_US - 1, seconds={"train": 1.0})
     write(tables, ("learner-updates", undone), ("learner-updates", learner_update(seconds=seconds)))
@@ -222,17 +224,18 @@ def test_an_update_says_what_its_time_went_into(tables: Client) -> None:
     assert row == [(7, 8.0, 0.75, 0.125, 0.125, 0.0)]
 
 
-def test_a_store_that_does_not_come_is_told_with_what_to_set(settings: Settings) -> None:
-    gone = settings.clickhouse.model_copy(update={"url": "http://127.0.0.1:9", "deadline_s": 0.3})
-    with pytest.raises(connection.StoreUnavailableError, match=r"127\.0\.0\.1:9 .*STEPSTREAM_CLICKHOUSE_URL"):
-        migrate(settings.model_copy(update={"clickhouse": gone}))
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:9", r"127\.0\.0\.1:9 .*STEPSTREAM_CLICKHOUSE_URL"),
+        ("localhost", "STEPSTREAM_CLICKHOUSE_URL"),
+    ],
+)
+def test_an_unusable_address_raises_with_the_setting(settings: Settings, url: str, message: str) -> None:
+    clickhouse = settings.clickhouse.model_copy(update={"url": url, "deadline_s": 0.3})
+    with pytest.raises(connection.StoreUnavailableError, match=message):
+        migrate(settings.model_copy(update={"clickhouse": clickhouse}))
 
 
-def test_an_address_that_is_none_is_told(settings: Settings) -> None:
-    wrong = settings.clickhouse.model_copy(update={"url": "localhost"})
-    with pytest.raises(connection.StoreUnavailableError, match="STEPSTREAM_CLICKHOUSE_URL"):
-        connection.connect(wrong)
-
-
-def test_the_package_works_with_the_ordinary_client(client: Client) -> None:
+def test_connect_returns_the_ordinary_client(client: Client) -> None:
     assert type(client) is HttpClient

@@ -1,4 +1,4 @@
-"""The Node example against a real broker and registry: what it writes Python reads, and the other way round."""
+"""Test the Node example with a real broker and registry: Python reads its records, and it reads Python's."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings, environment_of
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
@@ -48,14 +48,14 @@ def codec(settings: Settings) -> Iterator[Codec]:
 
 @pytest.fixture(scope="module")
 def published(node_project: Path, settings: Settings) -> list[dict[str, Any]]:
-    """What the example says that it has sent, in order: topic, headers and record."""
+    """Run the example; return its events in order, each with topic, headers and record."""
     done = subprocess.run(
         ["node", "publish.js"],
         cwd=node_project,
         env={**os.environ, **environment_of(settings)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -63,20 +63,20 @@ def published(node_project: Path, settings: Settings) -> list[dict[str, Any]]:
 
 
 def read(settings: Settings, topic: str, key: str, count: int) -> list[Message]:
-    """The first records of a topic that have this key."""
+    """Return the first `count` records of a topic with a key."""
     found: list[Message] = []
     consumer = Consumer(
         {**client_config(settings.kafka), "group.id": f"test-{new_event_id()}", "auto.offset.reset": "earliest"}
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
 
         def has_all() -> bool:
             found.extend(m for m in consumer.consume(500, 0.2) if not m.error() and m.key() == key.encode())
             return len(found) >= count
 
-        until(has_all)
+        wait_until(has_all)
     finally:
         consumer.close()
     return found
@@ -93,13 +93,13 @@ def test_python_reads_what_node_wrote(published: list[dict[str, Any]], settings:
         record = codec.decode(event["topic"], message.value())
         assert record == codec.decode(event["topic"], codec.encode(event["topic"], complete))
         assert dict(message.headers() or []) == {name: value.encode() for name, value in event["headers"].items()}
-        # What govern asks of an event.
+        # The checks of `govern`.
         check_envelope(record, message.key(), now_us(), 60_000_000)
         (check_step if event["topic"] == "steps" else check_feedback)(record)
 
 
 def with_messages(sent: dict[str, Any]) -> dict[str, Any]:
-    """A step as the example gives it, with the defaults of what is nested in it."""
+    """Return a step of the example with the defaults of its nested records."""
 
     def message(fields: dict[str, Any]) -> Any:
         return new_message(**fields | {"tool_calls": [new_tool_call(**call) for call in fields.get("tool_calls", [])]})
@@ -108,14 +108,14 @@ def with_messages(sent: dict[str, Any]) -> dict[str, Any]:
     return sent | nested | {"sampling": new_sampling(**sent["sampling"])}
 
 
-def test_the_trajectory_is_whole(published: list[dict[str, Any]]) -> None:
+def test_the_trajectory_is_complete(published: list[dict[str, Any]]) -> None:
     *steps, feedback = [event["record"] for event in published]
     assert [step["step_index"] for step in steps] == [0, 1, 2]
-    # Every message is told once: the prompts and responses, laid end to end, are the conversation.
-    told = 0
+    # Each message is stored once: the prompts and responses in order are the conversation.
+    messages = 0
     for step in steps:
-        assert step["prompt_shared_messages"] == told
-        told += len(step["messages"]) + 1
+        assert step["prompt_shared_messages"] == messages
+        messages += len(step["messages"]) + 1
     assert [len(step["response"]["tool_calls"]) for step in steps] == [1, 1, 0]
     assert (feedback["end"], feedback["last_step_index"], feedback["value"]) == ("terminated", 2, 1)
     assert len({event["record"]["event_id"] for event in published}) == 4
@@ -126,10 +126,10 @@ def test_both_languages_choose_the_same_partition(
 ) -> None:
     key = published[0]["record"]["trajectory_id"]
     (outcome,) = read(settings, "feedback", key, 1)
-    ours = feedback(key)
+    own = feedback(key)
     producer = EventProducer(settings.kafka, codec, "test")
-    producer.send("feedback", key, ours)
-    producer.flush(PATIENCE_S)
+    producer.send("feedback", key, own)
+    producer.flush(TIMEOUT_S)
     assert {message.partition() for message in read(settings, "feedback", key, 2)} == {outcome.partition()}
 
 
@@ -148,7 +148,7 @@ def feedback(trajectory_id: str) -> Feedback:
 
 
 def step(trajectory_id: str) -> Step:
-    """A step with something in every kind of field."""
+    """Return a step with a value in every kind of field."""
     call = new_tool_call(call_id="c", name="get", arguments='{"a":1}', result="7", duration_ms=0.1)
     return new_step(
         event_id=new_event_id(),
@@ -177,10 +177,10 @@ def step(trajectory_id: str) -> Step:
 def test_node_reads_what_python_wrote(node_project: Path, settings: Settings, codec: Codec) -> None:
     key = f"python-{new_event_id()}"
     sent: dict[str, Any] = {"steps": step(key), "feedback": feedback(key)}
-    producer = EventProducer(settings.kafka, codec, "test")  # Compresses with LZ4, as all our processes do.
+    producer = EventProducer(settings.kafka, codec, "test")  # compresses with LZ4, as all processes do
     for topic, record in sent.items():
         producer.send(topic, key, record)
-    producer.flush(PATIENCE_S)
+    producer.flush(TIMEOUT_S)
     found: dict[str, Any] = {}
     reader = subprocess.Popen(
         ["node", "read.js", *sent],
@@ -200,13 +200,13 @@ def test_node_reads_what_python_wrote(node_project: Path, settings: Settings, co
     listener = threading.Thread(target=listen)
     listener.start()
     try:
-        until(lambda: found.keys() == sent.keys() or reader.poll() is not None)
+        wait_until(lambda: found.keys() == sent.keys() or reader.poll() is not None)
     finally:
         reader.terminate()
-        status = reader.wait(PATIENCE_S)
+        status = reader.wait(TIMEOUT_S)
         listener.join()
         reader.stdout.close()
     assert status == 0
-    found["steps"]["sampling"]["seed"] = int(found["steps"]["sampling"]["seed"])  # JSON has no such integers.
-    # Floats of 32 bits are widened alike by both.
+    found["steps"]["sampling"]["seed"] = int(found["steps"]["sampling"]["seed"])  # JavaScript prints it as a string
+    # Both widen 32-bit floats alike.
     assert found == {topic: codec.decode(topic, codec.encode(topic, record)) for topic, record in sent.items()}

@@ -1,4 +1,4 @@
-"""After the stack was stopped, versions are listed and verified from the log, which is started for the while."""
+"""List and rebuild versions of a stopped stack: each command starts the embedded broker while it runs."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Agents under real, unmodified instrumentation packages export to a real gateway; their steps arrive on Kafka."""
+"""Test agents with unmodified instrumentation packages: the gateway turns their spans into steps on Kafka."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from gateway_fixtures import gateway_process, gateway_settings
 from otlp_fixtures import children_of, steps_of
 from scripted_upstream import ScriptedUpstream
 from service_process import ServiceProcess
-from stack_fixtures import changed
-from waiting import PATIENCE_S
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S
 
 from stepstream.config import Settings
 
@@ -24,20 +24,23 @@ CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 class OrderModel(BaseHTTPRequestHandler):
-    """A chat model that looks two orders up, refunds one, and answers; without tools it answers at once."""
+    """Chat model that looks up two orders, refunds one and answers; without tools it answers at once."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         results = sum(message["role"] == "tool" for message in request["messages"])
-        asked = {0: [("call_a", "lookup", 4711), ("call_b", "lookup", 4712)], 2: [("call_c", "refund", 4712)]}
+        calls_by_results = {
+            0: [("call_a", "lookup", 4711), ("call_b", "lookup", 4712)],
+            2: [("call_c", "refund", 4712)],
+        }
         calls = [
             {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps({"order": order})}}
-            for call_id, name, order in (asked.get(results, []) if "tools" in request else [])
+            for call_id, name, order in (calls_by_results.get(results, []) if "tools" in request else [])
         ]
-        said = "Let me refund." if results == 2 else "4711 was sent; 4712 is refunded."
-        message = {"role": "assistant", "content": None if calls and not results else said} | (
+        text = "Let me refund." if results == 2 else "4711 was sent; 4712 is refunded."
+        message = {"role": "assistant", "content": None if calls and not results else text} | (
             {"tool_calls": calls} if calls else {}
         )
         reply = {
@@ -74,9 +77,9 @@ def model_url() -> Iterator[str]:
 def otlp_gateway(
     registry_settings: Settings, upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcess]:
-    """A gateway that waits only briefly for the rest of a trace."""
+    """Start a gateway that waits only briefly for the rest of a trace."""
     settings = gateway_settings(registry_settings, upstream)
-    settings = changed(settings, otlp={"grace_s": 0.5, "settle_s": 1.0})
+    settings = with_settings(settings, otlp={"grace_s": 0.5, "settle_s": 1.0})
     with gateway_process(settings, tmp_path_factory.mktemp("otlp") / "gateway.log") as process:
         yield process
 
@@ -84,8 +87,8 @@ def otlp_gateway(
 def run(
     python: Path, command: list[str], gateway: ServiceProcess, model_url: str, environment: dict[str, str] | None = None
 ) -> str:
-    """Runs an agent to its end; the id of its trace."""
-    ended = subprocess.run(
+    """Run an agent to its end; return the id of its trace."""
+    done = subprocess.run(
         [python, AGENTS / command[0], *command[1:]],
         env={
             "PATH": os.environ["PATH"],
@@ -97,10 +100,10 @@ def run(
         },
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.strip()
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def run(
         pytest.param("openinference", {"OTEL_COMPRESSED": "1"}, id="OpenInference"),
     ],
 )
-def test_an_instrumented_agent_arrives_whole(
+def test_the_steps_of_an_instrumented_agent_are_complete(
     instrumentation: str,
     environment: dict[str, str],
     agents_python: Path,
@@ -139,7 +142,7 @@ def test_an_instrumented_agent_arrives_whole(
 
 
 def test_tools_behind_mcp_are_tool_calls(agents_python: Path, otlp_gateway: ServiceProcess, model_url: str) -> None:
-    """The package names the tool and what it gave back, but no id; its server is a process that exports as well."""
+    """The package exports a tool's name and result but no call id; the server's process exports spans too."""
     trace_id = run(agents_python, ["otel_protocols.py", "mcp"], otlp_gateway, model_url)
     steps = steps_of(otlp_gateway.settings, trace_id, 3)
     calls = [call for step in steps for call in step["response"]["tool_calls"]]
@@ -148,13 +151,13 @@ def test_tools_behind_mcp_are_tool_calls(agents_python: Path, otlp_gateway: Serv
         ("call_b", "lookup", None),
         ("call_c", "refund", None),
     ]
-    said = ["lookup of 4711: sent", "lookup of 4712: sent", "refund of 4712: done"]
-    assert [json.loads(call["result"])["result"] for call in calls] == said
+    results = ["lookup of 4711: sent", "lookup of 4712: sent", "refund of 4712: done"]
+    assert [json.loads(call["result"])["result"] for call in calls] == results
     assert all(call["duration_ms"] > 0 for call in calls)
 
 
 def test_agents_behind_a2a_are_children(agents_python: Path, otlp_gateway: ServiceProcess, model_url: str) -> None:
-    """The SDK makes a span of each of its methods, on both sides: of each request comes one child."""
+    """The SDK exports a span for each method on both sides; each request still gives one child."""
     trace_id = run(agents_python, ["otel_protocols.py", "a2a"], otlp_gateway, model_url)
     children = children_of(otlp_gateway.settings, trace_id, 3)
     assert [(step["parent_trajectory_id"], step["parent_step_index"], step["step_index"]) for step in children] == [

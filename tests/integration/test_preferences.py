@@ -1,4 +1,4 @@
-"""From files that others wrote to a policy that prefers as they do: import, govern, label and learner as processes."""
+"""Train a policy on imported preferences and conversations, with govern, label and learner as processes."""
 
 import json
 from collections import Counter
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from labelled_records import tiny_model
-from waiting import until
+from waiting import wait_until
 
 from stepstream.cli.main import run
 from stepstream.cli.models import rebuild
 from stepstream.config import LearnerSettings, Settings, environment_of
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.embedded.stack import Stack
 from stepstream.learner.data.attempt import attempt_of
 from stepstream.learner.lineage import Versions, read_versions
@@ -42,25 +42,25 @@ def preferences(file: Path) -> Path:
 
 def chats(file: Path) -> Path:
     lines = [
-        {"messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(said)]}
-        for said in (("sing", "la la"), ("sing", "la", "more", "la la"))
+        {"messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]}
+        for texts in (("sing", "la la"), ("sing", "la", "more", "la la"))
     ]
     file.write_text("\n".join(map(json.dumps, lines)))
     return file
 
 
 def records(settings: Settings, topic: str) -> list[Any]:
-    codec, found = codec_of(settings), []
+    codec, found = sealing_codec(settings), []
     with EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow([topic])
-        while not consumer.caught_up():
+        while not consumer.is_caught_up():
             found += [event.record for event in consumer.poll(500, 0.2)]
     codec.close()
     return found
 
 
 def versions(settings: Settings) -> Versions:
-    codec = codec_of(settings)
+    codec = sealing_codec(settings)
     found = read_versions(settings.kafka, codec)
     codec.close()
     return found
@@ -78,30 +78,30 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
     for name, value in environment_of(settings).items():
         monkeypatch.setenv(name, value)
 
-    told = ["--format", "chat", "--consent", "train"]
-    assert run(["import", str(chats(tmp_path / "chats.jsonl")), *told, "--outcome", "1"]) == 0
-    assert run(["import", str(preferences(tmp_path / "preferences.jsonl")), *told]) == 0
+    options = ["--format", "chat", "--consent", "train"]
+    assert run(["import", str(chats(tmp_path / "chats.jsonl")), *options, "--outcome", "1"]) == 0
+    assert run(["import", str(preferences(tmp_path / "preferences.jsonl")), *options]) == 0
 
     def newest() -> int:
         found = versions(settings).newest(model)
         return -1 if found is None else found["version"]
 
-    until(lambda: newest() >= UPDATES)
+    wait_until(lambda: newest() >= UPDATES)
     figures = [versions(settings).get(model, version)["metrics"] for version in (1, UPDATES)]
     assert figures[1]["loss"] < figures[0]["loss"] - 0.1
     assert figures[1]["preferred_margin"] > figures[0]["preferred_margin"] + 1.0
     assert figures[1]["preferred_share"] == 1.0
     decided = records(settings, "training-decisions")
-    # A step that ends its trajectory may be labelled before its outcome came: that revision is superseded.
-    told_of = {(one["trajectory_id"], one["reason"] or one["outcome"]) for one in decided}
-    assert Counter(why for _, why in told_of if why != "superseded") == {"trained": 2 * PAIRS, "no_group": 2}
-    assert {one["staleness"] for one in decided} == {None}
-    answer = CliRunner().invoke(rebuild, [f"{model}@latest"], env=environment_of(settings))
-    assert answer.exit_code == 0, answer.output
+    # A trajectory may be labelled before its outcome arrives: that revision is superseded.
+    reasons = {(record["trajectory_id"], record["reason"] or record["outcome"]) for record in decided}
+    assert Counter(reason for _, reason in reasons if reason != "superseded") == {"trained": 2 * PAIRS, "no_group": 2}
+    assert {record["staleness"] for record in decided} == {None}
+    result = CliRunner().invoke(rebuild, [f"{model}@latest"], env=environment_of(settings))
+    assert result.exit_code == 0, result.output
 
-    # A lineage that begins later learns from what the log had before it.
+    # A lineage with --from-start also learns from the records before its root.
     assert run(["models", "publish", str(base), "--from-start"]) == 0
-    until(lambda: newest() >= 2 * UPDATES + 1)
+    wait_until(lambda: newest() >= 2 * UPDATES + 1)
     assert versions(settings).get(model, 2 * UPDATES + 1)["metrics"]["preferred_margin"] > 1.0
 
     found = sorted(records(settings, "labeled-trajectories"), key=lambda label: label["revision"])
@@ -113,6 +113,6 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
         limits = trainer.limits(model)
         attempts = [[attempt_of(label, (0, place), limits)] for place, label in enumerate(labels)]
         assert not any(attempt.untrainable for [attempt] in attempts)
-        seen = [trainer.update(number, attempts, 0) for number in (1, 2, 3)]
-        assert seen[2]["loss"] < seen[0]["loss"]
-        assert share is None or seen[0]["preferred_share"] == pytest.approx(share)
+        stats = [trainer.update(number, attempts, 0) for number in (1, 2, 3)]
+        assert stats[2]["loss"] < stats[0]["loss"]
+        assert share is None or stats[0]["preferred_share"] == pytest.approx(share)

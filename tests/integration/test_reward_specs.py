@@ -1,4 +1,4 @@
-"""A reward specification from its file to the rows, by real processes: put up, late feedback, taken back, a new one."""
+"""Test a reward specification from its file to the tables: put, late and retracted feedback, a new version."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from click.testing import CliRunner
-from stack_fixtures import changed
+from stack_fixtures import with_settings
 from stack_world import World
 from stream_records import make_ending, make_feedback, make_steps
 
@@ -44,15 +44,15 @@ wait_s = 1
 
 
 class Rewarded(World):
-    """A stack whose reward specifications are put up while it runs."""
+    """A stack whose reward specifications are published while it runs."""
 
     def has_components(self, name: str, columns: str, expected: list[tuple[Any, ...]]) -> None:
-        """Waits until the newest label of a trajectory has these components."""
+        """Wait until the newest label of a trajectory has these components."""
         of = f"current_reward_components WHERE trajectory_id = '{name}'"
-        self.shows(f"SELECT {columns} FROM {of} ORDER BY name", expected)
+        self.wait_for_rows(f"SELECT {columns} FROM {of} ORDER BY name", expected)
 
     def rewards(self, *words: str, fails: bool = False) -> str:
-        """What `stepstream rewards WORDS` prints."""
+        """Run `stepstream rewards WORDS`; return its output."""
         done = CliRunner().invoke(cli, ["rewards", *words], env=environment_of(self.settings))
         assert (done.exit_code != 0) == fails, done.output
         return done.output
@@ -62,12 +62,12 @@ class Rewarded(World):
 def world(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rewarded]:
-    settings = changed(with_topics(isolated(base_settings, tmp_path_factory.mktemp("rewards"))))
+    settings = with_settings(with_topics(isolated(base_settings, tmp_path_factory.mktemp("rewards"))))
     with Stack(settings, PROCESSES) as running, Rewarded(running.settings) as opened:
         yield opened
 
 
-def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Rewarded, tmp_path: Path) -> None:
+def test_late_feedback_and_new_specifications_revise_the_label(world: Rewarded, tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(SPEC)
     put = orjson.loads(world.rewards("put", str(file), "--json"))
@@ -75,80 +75,88 @@ def test_a_specification_rules_and_late_truth_and_new_versions_revise(world: Rew
     assert orjson.loads(world.rewards("put", str(file), "--json"))["changed"] is False
     spec = f"shop@{put['digest']}"
 
-    # The specification reaches label by another way than the steps: until it has, the built-in one rules.
+    # The specification and the steps arrive on different topics: until it arrives, the built-in one applies.
     world.send("steps", *make_steps("t", 2, environment="shop-1"))
-    world.put("feedback", make_ending("t", 2))
-    # Partial at once, or already given up: one second is waited for `tests`.
-    given_up = {"reward_spec": spec, "reward_spec_version": 1, "reward": 1.0, "pending": [], "flags": ["missing:tests"]}
-    world.becomes("t", **given_up, trainable=True)
-    world.shows("SELECT reason, components FROM closures FINAL", [("waited", ["tests"])])
+    world.send_and_flush("feedback", make_ending("t", 2))
+    # `label` waits one second for `tests`; labels before that are partial.
+    timed_out = {
+        "reward_spec": spec,
+        "reward_spec_version": 1,
+        "reward": 1.0,
+        "pending": [],
+        "flags": ["missing:tests"],
+    }
+    world.wait_for_trajectory("t", **timed_out, trainable=True)
+    world.wait_for_rows("SELECT reason, components FROM closures FINAL", [("waited", ["tests"])])
     [(first,)] = world.rows("SELECT revision FROM trajectories FINAL WHERE trajectory_id = 't'")
 
-    world.put("feedback", make_feedback("t", 1.0, name="tests", source="test", number=1))
-    world.becomes("t", revision=first + 1, reward=2.0, flags=[], trainable=True)
-    world.put("feedback", make_feedback("t", 0.0, source="user", number=2))  # not theirs to say
-    world.becomes("t", revision=first + 2, reward=2.0, success=True, flags=["wrong_source:outcome"])
-    world.put("feedback", make_feedback("t", -3.0, name="thumbs", source="user", number=3))
-    world.becomes("t", revision=first + 3, reward=1.5)
-    given = [
+    world.send_and_flush("feedback", make_feedback("t", 1.0, name="tests", source="test", number=1))
+    world.wait_for_trajectory("t", revision=first + 1, reward=2.0, flags=[], trainable=True)
+    world.send_and_flush("feedback", make_feedback("t", 0.0, source="user", number=2))  # from the wrong source
+    world.wait_for_trajectory("t", revision=first + 2, reward=2.0, success=True, flags=["wrong_source:outcome"])
+    world.send_and_flush("feedback", make_feedback("t", -3.0, name="thumbs", source="user", number=3))
+    world.wait_for_trajectory("t", revision=first + 3, reward=1.5)
+    components = [
         ("outcome", "term", "environment", 1.0, 1.0),
         ("tests", "term", "test", 1.0, 1.0),
         ("thumbs", "term", "user", -1.0, 0.5),
     ]
-    world.has_components("t", "name, kind, source, value, weight", given)
+    world.has_components("t", "name, kind, source, value, weight", components)
     thumbs = make_feedback("t", number=3)["event_id"]
-    world.put("feedback", make_feedback("t", None, name="thumbs", number=4, retracts=thumbs))
-    world.becomes("t", revision=first + 4, reward=2.0)
+    world.send_and_flush("feedback", make_feedback("t", None, name="thumbs", number=4, retracts=thumbs))
+    world.wait_for_trajectory("t", revision=first + 4, reward=2.0)
     world.has_components("t", "name", [("outcome",), ("tests",)])
-    kept = "SELECT countIf(name = 'thumbs'), uniqExact(revision) FROM reward_components FINAL WHERE trajectory_id = 't'"
-    world.shows(kept, [(1, first + 4)])
+    stored_components = (
+        "SELECT countIf(name = 'thumbs'), uniqExact(revision) FROM reward_components FINAL WHERE trajectory_id = 't'"
+    )
+    world.wait_for_rows(stored_components, [(1, first + 4)])
 
     file.write_text(SPEC.replace("weight = 0.5", "weight = 0.25").replace('feedback = "tests"', 'feedback = "units"'))
     assert "version 2 of shop applies to all agents in shop-* now" in world.rewards("put", str(file))
-    # Nothing gave `units`: as `tests` was waited for long enough, so is it.
-    world.becomes("t", reward_spec_version=2, reward=1.0, pending=[], trainable=True)
+    # No feedback `units` exists; its wait has passed too.
+    world.wait_for_trajectory("t", reward_spec_version=2, reward=1.0, pending=[], trainable=True)
     listed = orjson.loads(world.rewards("list", "--json"))
     assert [(row["name"], row["version"]) for row in listed] == [("shop", 2)]
     assert 'feedback = "units"' in world.rewards("show", "shop")
     assert "published: shop" in world.rewards("show", "nothing", fails=True)
     stored = [(1, ["shop-*"]), (2, ["shop-*"])]
-    world.shows("SELECT version, environments FROM reward_specs FINAL ORDER BY version", stored)
+    world.wait_for_rows("SELECT version, environments FROM reward_specs FINAL ORDER BY version", stored)
     rates = "SELECT component, sum(n) FROM component_rates WHERE environment = 'shop-1' GROUP BY component"
-    world.shows(rates, [("outcome", 1)])
+    world.wait_for_rows(rates, [("outcome", 1)])
 
 
-def test_a_version_that_cannot_be_read_is_refused_and_stops_nobody(world: Rewarded) -> None:
-    document = "name = 'shop'\n[[component]]\nname = 'hints'\nfeedback = 'shadow.hints'\n"  # it would be paid
-    bad = new_reward_specification(
+def test_an_invalid_version_becomes_a_dead_letter_and_the_last_valid_one_applies(world: Rewarded) -> None:
+    document = "name = 'shop'\n[[component]]\nname = 'hints'\nfeedback = 'shadow.hints'\n"  # it would count
+    invalid = new_reward_specification(
         event_id=new_event_id(), occurred_at_us=now_us(), name="shop", version=3, digest="", document=document
     )
-    world.put("reward-specs", bad, key="shop")
-    world.shows("SELECT topic, error FROM dead_letters FINAL", [("reward-specs", "invalid")])
+    world.send_and_flush("reward-specs", invalid, key="shop")
+    world.wait_for_rows("SELECT topic, error FROM dead_letters FINAL", [("reward-specs", "invalid")])
     [(reason,)] = world.rows("SELECT reason FROM dead_letters FINAL")
     assert "feedback named `shadow.…` must not count" in reason
     world.send("steps", *make_steps("after", 1, environment="shop-3"))
-    world.put("feedback", make_ending("after", 1))
-    world.becomes("after", reward_spec_version=2, reward=1.0)
+    world.send_and_flush("feedback", make_ending("after", 1))
+    world.wait_for_trajectory("after", reward_spec_version=2, reward=1.0)
     assert [row["version"] for row in orjson.loads(world.rewards("list", "--json"))] == [2]
 
 
-def test_what_no_specification_names_has_the_one_of_the_settings(world: Rewarded) -> None:
+def test_other_environments_get_the_specification_of_the_settings(world: Rewarded) -> None:
     world.send("steps", *make_steps("elsewhere", 1, environment="bank"))
-    world.put("feedback", make_ending("elsewhere", 1))
-    world.becomes("elsewhere", revision=1, reward_spec_version=0, reward=1.0, flags=[], trainable=True)
+    world.send_and_flush("feedback", make_ending("elsewhere", 1))
+    world.wait_for_trajectory("elsewhere", revision=1, reward_spec_version=0, reward=1.0, flags=[], trainable=True)
 
 
-def test_a_broken_call_scores_below_an_honest_failure(world: Rewarded, tmp_path: Path) -> None:
+def test_a_malformed_call_scores_below_an_honest_failure(world: Rewarded, tmp_path: Path) -> None:
     for name, arguments in (("honest", '{"input": "a"}'), ("broken", '{"input": ')):
         for step in make_steps(name, 1, environment="shop-2"):
             step["response"]["tool_calls"][0]["arguments"] = arguments
             world.send("steps", step)
-        # The environment is fooled: it takes the error for a success.
-        fooled = float(name == "broken")
-        world.put(
-            "feedback", make_ending(name, 1, fooled), make_feedback(name, 0.0, name="units", source="test", number=1)
+        # The environment takes the error for a success.
+        outcome = float(name == "broken")
+        world.send_and_flush(
+            "feedback", make_ending(name, 1, outcome), make_feedback(name, 0.0, name="units", source="test", number=1)
         )
-    world.becomes("honest", reward=0.0, success=False)
-    world.becomes("broken", reward=-1.0, success=True)
-    told = [("cap:malformed", "guard"), ("outcome", "term"), ("tests", "term")]
-    world.has_components("broken", "name, kind", told)
+    world.wait_for_trajectory("honest", reward=0.0, success=False)
+    world.wait_for_trajectory("broken", reward=-1.0, success=True)
+    components = [("cap:malformed", "guard"), ("outcome", "term"), ("tests", "term")]
+    world.has_components("broken", "name, kind", components)

@@ -1,4 +1,4 @@
-"""What the first release writes is read and labelled today, and its readers read what is written today."""
+"""Test that this version reads and labels records of the first release, and that its readers read current ones."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from gateway_fixtures import read_topic
 from service_process import registry
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -49,7 +49,7 @@ AFTER = f"after-{uuid.uuid4()}"
 
 
 def old(topic: str) -> Any:
-    """The first release's schema of a topic."""
+    """Return the first release's schema of a topic."""
     return json.loads((V1 / f"{TOPICS_OF_V1[topic]}.avsc").read_text())
 
 
@@ -66,26 +66,26 @@ class OldProducer:
             }
 
     def send(self, topic: str, record: dict[str, Any]) -> None:
-        value = written(self._schemas[topic], self._ids[topic], record)
+        value = encode(self._schemas[topic], self._ids[topic], record)
         self._producer.produce(topic, key=record["trajectory_id"].encode(), value=value)
 
     def work(self, trajectory_id: str) -> None:
-        """A whole trajectory: a tool is called, its result answers."""
-        asked = {"role": "user", "content": f"look up {trajectory_id}"}
+        """Send a complete trajectory: a tool call, and an answer from its result."""
+        question = {"role": "user", "content": f"look up {trajectory_id}"}
         calls = [{"call_id": "call_1", "name": "get", "arguments": '{"input": "a"}'}]
         result = {"role": "tool", "content": "4", "tool_call_id": "call_1"}
-        self.send("steps", step(trajectory_id, 0, [asked], {"role": "assistant", "tool_calls": calls}))
+        self.send("steps", step(trajectory_id, 0, [question], {"role": "assistant", "tool_calls": calls}))
         self.send("steps", step(trajectory_id, 1, [result], {"role": "assistant", "content": "It is 4."}))
-        told = {"name": "outcome", "value": 1.0, "source": "environment"}
+        outcome = {"name": "outcome", "value": 1.0, "source": "environment"}
         ends = {"end": "terminated", "last_step_index": 1}
-        about = {
+        envelope = {
             "event_id": str(uuid.uuid4()),
             "occurred_at_us": STARTED_US,
             "producer": "old/0.1.0",
             "consent": "train",
         }
-        self.send("feedback", about | {"trajectory_id": trajectory_id} | told | ends)
-        assert self._producer.flush(PATIENCE_S) == 0
+        self.send("feedback", envelope | {"trajectory_id": trajectory_id} | outcome | ends)
+        assert self._producer.flush(TIMEOUT_S) == 0
 
 
 def step(trajectory_id: str, index: int, messages: list[Any], response: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def step(trajectory_id: str, index: int, messages: list[Any], response: dict[str
     }
 
 
-def written(writer: Any, schema_id: int, record: dict[str, Any]) -> bytes:
+def encode(writer: Any, schema_id: int, record: dict[str, Any]) -> bytes:
     out = io.BytesIO(struct.pack(">bI", 0, schema_id))
     out.seek(0, io.SEEK_END)
     fastavro.schemaless_writer(out, writer, record, strict_allow_default=True)
@@ -116,7 +116,7 @@ def written(writer: Any, schema_id: int, record: dict[str, Any]) -> bytes:
 
 @pytest.fixture(scope="module")
 def settings(base_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A cluster of the first release, where an agent has worked already, that was then brought to today's."""
+    """Settings of a cluster with the first release's topics, schemas and records, upgraded to this version."""
     folder = tmp_path_factory.mktemp("evolution")
     wired = isolated(base_settings, folder / "stack")
     with Stack(wired, ["broker"]) as first, registry(first.settings, folder / "registry.log") as service:
@@ -150,7 +150,7 @@ def codec(settings: Settings) -> Iterator[Codec]:
 
 
 @pytest.mark.parametrize("topic", TOPICS_OF_V1)
-def test_todays_schema_is_the_old_ones_successor(client: SchemaRegistryClient, topic: str) -> None:
+def test_the_current_schema_follows_the_first_one(client: SchemaRegistryClient, topic: str) -> None:
     changed = old(topic) != schema(TOPICS[topic].schema)
     assert client.get_versions(f"{topic}-value") == ([1, 2] if changed else [1])
     assert client.get_config(f"{topic}-value").compatibility_level == ConfigCompatibilityLevel.FULL_TRANSITIVE
@@ -159,16 +159,16 @@ def test_todays_schema_is_the_old_ones_successor(client: SchemaRegistryClient, t
 def incompatible(schema_: Any) -> dict[str, Any]:
     fields = schema_["fields"]
     added = {"name": "of_tomorrow", "type": "string"}
-    numbered = [field | {"type": "long"} if field["name"] == "agent" else field for field in fields]
+    retyped = [field | {"type": "long"} if field["name"] == "agent" else field for field in fields]
     return {
         "a new field without a default": schema_ | {"fields": [*fields, added]},
         "a field gone that old readers need": schema_ | {"fields": [f for f in fields if f["name"] != "agent"]},
-        "a field of another type": schema_ | {"fields": numbered},
+        "a field of another type": schema_ | {"fields": retyped},
     }
 
 
 @pytest.mark.parametrize("change", incompatible({"fields": []}))
-def test_an_incompatible_change_is_refused(client: SchemaRegistryClient, change: str) -> None:
+def test_an_incompatible_change_is_rejected(client: SchemaRegistryClient, change: str) -> None:
     wrong = Schema(json.dumps(incompatible(schema("Step"))[change]), "AVRO")
     assert not client.test_compatibility("steps-value", wrong)
     with pytest.raises(SchemaRegistryError) as refusal:
@@ -176,8 +176,8 @@ def test_an_incompatible_change_is_refused(client: SchemaRegistryClient, change:
     assert refusal.value.http_status_code == 409
 
 
-def made_up(schema_: Any) -> Any:
-    """A record with a value in every field, as Avro holds them."""
+def random_record(schema_: Any) -> Any:
+    """Return a record with a random value in every field, as Avro decodes it."""
     random.seed(schema_["name"])
     parsed = fastavro.parse_schema(schema_)
     out = io.BytesIO()
@@ -187,7 +187,7 @@ def made_up(schema_: Any) -> Any:
 
 
 def narrowed(value: Any, schema_: Any, types: dict[str, Any]) -> Any:
-    """What a schema knows of a value that a later one describes."""
+    """Return the part of a value that an older schema describes."""
     kind = types.get(schema_, schema_) if isinstance(schema_, str) else schema_
     if isinstance(kind, list):
         return None if value is None else narrowed(value, kind[1], types)
@@ -203,11 +203,11 @@ def narrowed(value: Any, schema_: Any, types: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("topic", TOPICS_OF_V1)
-def test_an_old_record_is_read_today(client: SchemaRegistryClient, codec: Codec, topic: str) -> None:
+def test_the_current_reader_reads_an_old_record(client: SchemaRegistryClient, codec: Codec, topic: str) -> None:
     schema_id = client.lookup_schema(f"{topic}-value", Schema(json.dumps(old(topic)), "AVRO")).schema_id
     assert schema_id is not None
-    record = made_up(old(topic))
-    read = codec.decode(topic, written(fastavro.parse_schema(old(topic)), schema_id, record))
+    record = random_record(old(topic))
+    read = codec.decode(topic, encode(fastavro.parse_schema(old(topic)), schema_id, record))
     assert narrowed(read, old(topic), {}) == record
     known = {field["name"] for field in old(topic)["fields"]}
     new = {
@@ -219,8 +219,8 @@ def test_an_old_record_is_read_today(client: SchemaRegistryClient, codec: Codec,
 
 
 @pytest.mark.parametrize("topic", TOPICS_OF_V1)
-def test_an_old_consumer_reads_todays_record(client: SchemaRegistryClient, codec: Codec, topic: str) -> None:
-    record = made_up(schema(TOPICS[topic].schema))
+def test_an_old_reader_reads_a_current_record(client: SchemaRegistryClient, codec: Codec, topic: str) -> None:
+    record = random_record(schema(TOPICS[topic].schema))
     value = codec.encode(topic, record)
     reader = AvroDeserializer(client, schema_str=json.dumps(old(topic)))
     assert reader(value, SerializationContext(topic, MessageField.VALUE)) == narrowed(record, old(topic), {})

@@ -1,4 +1,4 @@
-"""The SDK over the real broker and registry: what an agent's program says arrives as valid events, also late."""
+"""Test the SDK with a real broker and registry: its events arrive valid and complete, even after a crash."""
 
 import asyncio
 import subprocess
@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from gateway_fixtures import codec, read_topic
 from sample_records import checkpoint
-from stack_fixtures import changed
-from waiting import PATIENCE_S, until
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream import sdk
 from stepstream.config import Settings, environment_of
-from stepstream.crypto.key_ring import codec_of
-from stepstream.crypto.master_key import master_of
+from stepstream.crypto.key_ring import sealing_codec
+from stepstream.crypto.master_key import load_master_key
 from stepstream.delivery.confirmed_producer import ConfirmedProducer, NotDelivered
 from stepstream.delivery.types import Event
 from stepstream.jobs.governance.validation import check_envelope, check_feedback, check_step
 from stepstream.jobs.labels.sequences import join_sequences
 from stepstream.sdk.recorder import Recorder
-from stepstream.sdk.trajectory import About
+from stepstream.sdk.trajectory import TrajectoryInfo
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.ids import now_us
@@ -87,7 +87,7 @@ def test_trajectories_from_sync_and_async_code_arrive_as_valid_events(recorded_s
         one_step(t, [1, 2, 3, 4], [5, 6], "q", ANSWER, "and?")
         helper = asyncio.run(work(t))
         t.reward("outcome", 1.0)
-    assert sdk.flush(PATIENCE_S) == 0
+    assert sdk.flush(TIMEOUT_S) == 0
     steps = read_topic(recorded_settings, "steps", t.id, 3)
     feedback = read_topic(recorded_settings, "feedback", t.id, 4)
     (inner,) = read_topic(recorded_settings, "steps", helper, 1)
@@ -107,36 +107,38 @@ def test_trajectories_from_sync_and_async_code_arrive_as_valid_events(recorded_s
     assert (feedback[-1]["end"], feedback[-1]["last_step_index"]) == ("terminated", 2)
     active = sdk.recorder()
     assert active is not None
-    until(lambda: active.counts["delivered"] == 10)
+    wait_until(lambda: active.counts["delivered"] == 10)
 
 
 def read(settings: Settings, codec: Codec, trajectory: str) -> list[Any]:
     with EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow(["steps"])
         found: list[Any] = []
-        while not consumer.caught_up():
+        while not consumer.is_caught_up():
             found += [event.record for event in consumer.poll(100, 0.1) if event.key == trajectory]
     return found
 
 
-def test_what_a_person_said_is_sealed_under_a_key_that_is_there_first(registry_settings: Settings) -> None:
+def test_a_persons_messages_are_sealed_and_can_be_opened(registry_settings: Settings) -> None:
     settings = registry_settings
-    master_of(settings)  # this installation has a master key
+    load_master_key(settings)  # creates the master key
     sdk.configure(settings)
     with sdk.trajectory(user=f"ann-{uuid.uuid4()}") as t:
         for number in range(3):
             with t.step([f"secret {number}"]) as s:
                 s.response("sealed")
-    assert sdk.flush(PATIENCE_S) == 0
+    assert sdk.flush(TIMEOUT_S) == 0
     sdk.close()
-    with closing(Codec(settings.schema_registry)) as plain, closing(codec_of(settings)) as opening:
+    with closing(Codec(settings.schema_registry)) as plain, closing(sealing_codec(settings)) as opening:
         sealed, opened = read(settings, plain, t.id), read(settings, opening, t.id)
     assert [(bool(step["seal_key"]), step["messages"]) for step in sealed] == [(True, [])] * 3
     assert [step["messages"][0]["content"] for step in opened] == ["secret 0", "secret 1", "secret 2"]
 
 
-def test_a_killed_program_loses_nothing_that_it_said_before(registry_settings: Settings, tmp_path: Path) -> None:
-    away = changed(registry_settings, kafka={"bootstrap": "127.0.0.1:1"}, sdk={"spool": tmp_path / "spool"})
+def test_a_killed_program_loses_no_recorded_step(registry_settings: Settings, tmp_path: Path) -> None:
+    unreachable = with_settings(
+        registry_settings, kafka={"bootstrap": "127.0.0.1:1"}, sdk={"spool": tmp_path / "spool"}
+    )
     code = (
         "import os, signal\nfrom stepstream import sdk\n"
         "with sdk.trajectory(trajectory_id='{id}') as t:\n"
@@ -146,9 +148,9 @@ def test_a_killed_program_loses_nothing_that_it_said_before(registry_settings: S
     )
     trajectory = str(uuid.uuid4())
     code = code.replace("{id}", trajectory)
-    killed = subprocess.run([sys.executable, "-c", code], env=environment_of(away), timeout=PATIENCE_S)
+    killed = subprocess.run([sys.executable, "-c", code], env=environment_of(unreachable), timeout=TIMEOUT_S)
     assert killed.returncode == -9
-    sdk.configure(changed(registry_settings, sdk={"spool": tmp_path / "spool"}))
+    sdk.configure(with_settings(registry_settings, sdk={"spool": tmp_path / "spool"}))
     with sdk.trajectory():
         pass
     steps = read_topic(registry_settings, "steps", trajectory, 50)
@@ -156,12 +158,14 @@ def test_a_killed_program_loses_nothing_that_it_said_before(registry_settings: S
     assert [step["step_index"] for step in steps] == list(range(50))
 
 
-async def test_delivery_that_is_waited_for(recorded_settings: Settings) -> None:
+async def test_deliver_returns_after_acknowledgement_or_raises(recorded_settings: Settings) -> None:
     active = sdk.recorder()
     assert active is not None
     confirmed = ConfirmedProducer(recorded_settings.kafka, active._sink, "test/1")  # type: ignore[arg-type]
     sink = sdk.MemorySink()
-    trajectory = sdk.Trajectory(Recorder(recorded_settings, sink), str(uuid.uuid4()), About(agent="a", consent="train"))
+    trajectory = sdk.Trajectory(
+        Recorder(recorded_settings, sink), str(uuid.uuid4()), TrajectoryInfo(agent="a", consent="train")
+    )
     for number in range(200):
         trajectory.feedback("n", number)
     events = [Event(topic, key, record) for topic, key, record in sink.events]
@@ -175,13 +179,13 @@ async def test_delivery_that_is_waited_for(recorded_settings: Settings) -> None:
     confirmed.close()
 
 
-async def test_delivery_without_kafka_is_told_in_time(recorded_settings: Settings) -> None:
+async def test_deliver_without_kafka_raises_at_its_timeout(recorded_settings: Settings) -> None:
     active = sdk.recorder()
     assert active is not None
-    away = changed(recorded_settings, kafka={"bootstrap": "127.0.0.1:1"})
-    confirmed = ConfirmedProducer(away.kafka, active._sink, "test/1")  # type: ignore[arg-type]
+    unreachable = with_settings(recorded_settings, kafka={"bootstrap": "127.0.0.1:1"})
+    confirmed = ConfirmedProducer(unreachable.kafka, active._sink, "test/1")  # type: ignore[arg-type]
     sink = sdk.MemorySink()
-    sdk.Trajectory(Recorder(away, sink), "t", About(agent="a", consent="train")).feedback("n", 1)
+    sdk.Trajectory(Recorder(unreachable, sink), "t", TrajectoryInfo(agent="a", consent="train")).feedback("n", 1)
     topic, key, record = sink.events[0]
     with pytest.raises(NotDelivered, match=r"0\.3 s") as caught:
         await confirmed.deliver([Event(topic, key, record)], 0.3)
@@ -189,14 +193,14 @@ async def test_delivery_without_kafka_is_told_in_time(recorded_settings: Setting
     confirmed.close()
 
 
-async def test_new_versions_of_a_model_are_told(registry_settings: Settings) -> None:
+async def test_a_subscription_yields_new_checkpoints(registry_settings: Settings) -> None:
     model = f"m-{uuid.uuid4()}"
     producer = EventProducer(registry_settings.kafka, codec(registry_settings.schema_registry.url), "test/1")
 
     def publish(version: int) -> None:
         event = checkpoint(version, model=model)
         producer.send("checkpoints", f"{model}@{version}", event)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
 
     publish(1)
     publish(2)

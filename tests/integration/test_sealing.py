@@ -1,4 +1,4 @@
-"""Sealed records over a real broker and registry: what one process seals, another opens, until the key is gone."""
+"""Test sealed records with a real broker and registry: every process opens them until the key is destroyed."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sample_records import trajectory
 from stream_records import make_feedback, make_steps
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
-from stepstream.crypto.key_ring import codec_of
+from stepstream.crypto.key_ring import sealing_codec
 from stepstream.crypto.sealing import is_erased
 from stepstream.topics.catalogue import TOPICS
 from stepstream.topics.codec import Codec
@@ -23,11 +23,11 @@ SECRET = "the patient's name is Ada"
 
 @pytest.fixture
 def codecs(registry_settings: Settings) -> Iterator[Callable[..., Codec]]:
-    """Makes codecs as several processes have them."""
+    """Return a function that makes codecs, one for each simulated process."""
     made: list[Codec] = []
 
     def make(**config: Any) -> Codec:
-        made.append(codec_of(registry_settings, **config))
+        made.append(sealing_codec(registry_settings, **config))
         return made[-1]
 
     yield make
@@ -51,15 +51,15 @@ def test_one_process_seals_and_another_opens_until_the_key_is_destroyed(
         producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
         key_id = plain.decode("steps", sealed)["seal_key"]
         producer.delete("subject-keys", key_id)
-        producer.flush(PATIENCE_S)
-    gone = late.decode("steps", sealed)  # a process that never knew the key
-    assert is_erased(gone)
-    assert (gone["user"], gone["messages"], gone["response_token_ids"]) == (None, [], [])
-    until(lambda: is_erased(reader.decode("steps", sealed)))
-    assert late.decode("steps", late.encode("steps", gone)) == gone
+        producer.flush(TIMEOUT_S)
+    erased = late.decode("steps", sealed)  # of a process that never read the key
+    assert is_erased(erased)
+    assert (erased["user"], erased["messages"], erased["response_token_ids"]) == (None, [], [])
+    wait_until(lambda: is_erased(reader.decode("steps", sealed)))
+    assert late.decode("steps", late.encode("steps", erased)) == erased
 
 
-def test_what_several_share_is_gone_with_the_key_of_any_of_them(
+def test_a_shared_record_is_erased_with_the_key_of_one_person(
     registry_settings: Settings, codecs: Callable[..., Codec]
 ) -> None:
     topic, users = "labeled-trajectories", [uuid.uuid4().hex for _ in range(3)]
@@ -73,31 +73,29 @@ def test_what_several_share_is_gone_with_the_key_of_any_of_them(
         assert reader.decode(topic, sealed) == label
         producer = EventProducer(registry_settings.kafka, plain, "test", linger_ms=0)
         producer.delete("subject-keys", key_id)
-        producer.flush(PATIENCE_S)
-    gone = late.decode(topic, sealed)
-    assert is_erased(gone)
-    assert (gone["user"], gone["other_users"], gone["signature"], gone["trainable"]) == (None, [], [], False)
-    until(lambda: is_erased(reader.decode(topic, sealed)))
+        producer.flush(TIMEOUT_S)
+    erased = late.decode(topic, sealed)
+    assert is_erased(erased)
+    assert (erased["user"], erased["other_users"], erased["signature"], erased["trainable"]) == (None, [], [], False)
+    wait_until(lambda: is_erased(reader.decode(topic, sealed)))
 
 
-def test_a_program_that_must_not_block_hands_its_keys_on(codecs: Callable[..., Codec]) -> None:
+def test_a_codec_with_keep_key_hands_over_each_key_once(codecs: Callable[..., Codec]) -> None:
     user = uuid.uuid4().hex
-    kept: list[SubjectKey] = []
+    keys: list[SubjectKey] = []
 
     def keep(key: SubjectKey) -> bool:
-        kept.append(key)
+        keys.append(key)
         return True
 
     gateway = codecs(keep_key=keep)
     [step] = make_steps(user, 1, user=user)
     values = [gateway.encode("steps", step) for _ in range(3)]
-    assert len(kept) == 1
+    assert len(keys) == 1
     assert all(gateway.decode("steps", value) == step for value in values)
 
 
-def test_records_without_a_user_are_written_as_before(
-    registry_settings: Settings, codecs: Callable[..., Codec]
-) -> None:
+def test_records_without_a_user_are_not_sealed(registry_settings: Settings, codecs: Callable[..., Codec]) -> None:
     [step] = make_steps("nobody", 1)
     sealing = codecs()
     with closing(Codec(registry_settings.schema_registry)) as plain:
@@ -107,7 +105,7 @@ def test_records_without_a_user_are_written_as_before(
     assert sealing._sealing._ring is None  # type: ignore[attr-defined]
 
 
-def test_a_body_of_another_version_is_sealed_again(codecs: Callable[..., Codec]) -> None:
+def test_a_body_of_another_schema_version_is_sealed_again(codecs: Callable[..., Codec]) -> None:
     from stepstream.schemas import schema_text
 
     user = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""The stack and `stepstream up` with the real broker and registry: order, faults at start, external parts, stopping."""
+"""Test the stack and `stepstream up` with a real broker and registry: order, start errors, external parts, stopping."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stack_fixtures import changed
-from waiting import PATIENCE_S
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S
 
 from stepstream.cli.doctor_services import broker, registry
 from stepstream.config import Settings, environment_of
@@ -24,8 +24,8 @@ def test_parts_start_and_stop_in_order(base_settings: Settings, tmp_path: Path) 
     with Stack(isolated(base_settings, tmp_path), ["registry", "broker"], events.append) as stack:
         assert broker(stack.settings).state == "ok"
         assert registry(stack.settings).state == "ok"
-    told = [(event.name, event.state) for event in events]
-    assert told == [
+    states = [(event.name, event.state) for event in events]
+    assert states == [
         ("broker", "starting"),
         ("broker", "ready"),
         ("registry", "starting"),
@@ -39,7 +39,7 @@ def test_parts_start_and_stop_in_order(base_settings: Settings, tmp_path: Path) 
     ]
 
 
-def test_port_that_is_taken_stops_the_start_before_anything_runs(base_settings: Settings, tmp_path: Path) -> None:
+def test_a_port_in_use_stops_the_start_before_any_process(base_settings: Settings, tmp_path: Path) -> None:
     settings = isolated(base_settings, tmp_path)
     with socket.socket() as other:
         other.bind(("127.0.0.1", settings.broker.port))
@@ -50,9 +50,9 @@ def test_port_that_is_taken_stops_the_start_before_anything_runs(base_settings: 
         assert not stack.members()
 
 
-def test_external_part_is_waited_for_and_named(base_settings: Settings, tmp_path: Path) -> None:
+def test_the_error_names_an_external_part_that_does_not_answer(base_settings: Settings, tmp_path: Path) -> None:
     settings = isolated(base_settings, tmp_path)
-    settings = changed(settings, kafka={"bootstrap": "127.0.0.1:1"}, stack={"start_deadline_s": 0.5})
+    settings = with_settings(settings, kafka={"bootstrap": "127.0.0.1:1"}, stack={"start_deadline_s": 0.5})
     stack = Stack(settings, ["broker"])
     with pytest.raises(
         StackError, match=r"broker runs elsewhere and does not answer at 127\.0\.0\.1:1: .*KAFKA_BOOTSTRAP"
@@ -60,10 +60,10 @@ def test_external_part_is_waited_for_and_named(base_settings: Settings, tmp_path
         stack.start()
 
 
-def test_process_can_be_held_back_restarted_and_stopped(
+def test_a_process_can_be_deferred_restarted_and_stopped(
     base_settings: Settings, broker_settings: Settings, tmp_path: Path
 ) -> None:
-    settings = changed(isolated(base_settings, tmp_path), kafka={"bootstrap": broker_settings.kafka.bootstrap})
+    settings = with_settings(isolated(base_settings, tmp_path), kafka={"bootstrap": broker_settings.kafka.bootstrap})
     events: list[Event] = []
     with Stack(settings, ["broker", "registry"], events.append, deferred=["registry"]) as stack:
         assert stack.pid("registry") == 0
@@ -73,29 +73,29 @@ def test_process_can_be_held_back_restarted_and_stopped(
         second = stack.restart("registry")
         assert second != first
         stack.poll()
-        assert not [event for event in events if event.state == "restarted"]  # neither was a crash
+        assert not [event for event in events if event.state == "restarted"]  # neither stop was a crash
         stack.stop_process("registry")
         assert stack.pid("registry") == 0
 
 
-def test_up_runs_until_ctrl_c_and_leaves_nothing(base_settings: Settings, tmp_path: Path) -> None:
+def test_up_runs_until_ctrl_c_and_ends_all_processes(base_settings: Settings, tmp_path: Path) -> None:
     settings = isolated(base_settings, tmp_path)
     environment = {**os.environ, **environment_of(settings), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "stepstream.cli.main", "up", "--only", "broker"]
     up = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert up.stdout is not None
     try:
-        said = []
+        lines = []
         for line in up.stdout:
-            said.append(line)
+            lines.append(line)
             if "Ctrl-C" in line:
                 break
-        assert f"broker         {settings.kafka.bootstrap}\n" in said
+        assert f"broker         {settings.kafka.bootstrap}\n" in lines
         children = psutil.Process(up.pid).children(recursive=True)
         assert len(children) == 2
         up.send_signal(signal.SIGINT)
         rest = up.stdout.read()
-        assert up.wait(PATIENCE_S) == 0, rest
+        assert up.wait(TIMEOUT_S) == 0, rest
         assert "stopped; the data stays" in rest
         assert not [child for child in children if child.is_running()]
     finally:

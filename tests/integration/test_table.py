@@ -1,4 +1,4 @@
-"""Tables followed from compacted topics, on a real broker and registry."""
+"""Test tables that follow compacted topics, with a real broker and registry."""
 
 import uuid
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from stack_fixtures import changed
-from waiting import PATIENCE_S, until
+from stack_fixtures import with_settings
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import Settings
 from stepstream.embedded.ports import free_block
@@ -35,11 +35,11 @@ class Writer:
     def put(self, tenant: str, consent: Consent) -> None:
         change = new_consent_change(event_id=new_event_id(), occurred_at_us=now_us(), tenant=tenant, consent=consent)
         self._producer.send("consents", tenant, change)
-        self._producer.flush(PATIENCE_S)
+        self._producer.flush(TIMEOUT_S)
 
     def delete(self, tenant: str) -> None:
         self._plain.produce("consents", key=tenant.encode(), value=None)
-        assert self._plain.flush(PATIENCE_S) == 0
+        assert self._plain.flush(TIMEOUT_S) == 0
 
 
 @pytest.fixture
@@ -49,67 +49,65 @@ def writer(registry_settings: Settings) -> Iterator[Writer]:
     made._codec.close()
 
 
-def test_it_knows_what_was_there_before_and_what_comes(
-    registry_settings: Settings, writer: Writer, tenant: str
-) -> None:
+def test_a_table_has_earlier_and_later_records(registry_settings: Settings, writer: Writer, tenant: str) -> None:
     writer.put(tenant, "train")
     writer.put(tenant, "analyse")
     with Table(registry_settings, "consents") as table:
         assert table.wait_current(20)
         assert table.get(tenant)["consent"] == "analyse"
-        told: list[object] = []
-        table.on_change(lambda key, record: told.append((key, record and record["consent"])))
+        changes: list[object] = []
+        table.on_change(lambda key, record: changes.append((key, record and record["consent"])))
         writer.put(tenant, "none")
         assert table.wait_current(20)
         assert table.items()[tenant]["consent"] == "none"
         writer.delete(tenant)
-        until(lambda: table.get(tenant) is None)
-        assert told == [(tenant, "none"), (tenant, None)]
+        wait_until(lambda: table.get(tenant) is None)
+        assert changes == [(tenant, "none"), (tenant, None)]
 
 
-def test_what_is_refused_leaves_what_was_there(registry_settings: Settings, writer: Writer, tenant: str) -> None:
+def test_a_rejected_record_leaves_the_previous_one(registry_settings: Settings, writer: Writer, tenant: str) -> None:
     writer.put(tenant, "train")
     writer.put(tenant, "none")
-    dead_letter = {"none": "not this one"}
-    with Table(registry_settings, "consents", refused=lambda record: dead_letter.get(record["consent"])) as table:
+    rejections = {"none": "not this one"}
+    with Table(registry_settings, "consents", rejection_of=lambda record: rejections.get(record["consent"])) as table:
         assert table.wait_current(20)
         assert table.get(tenant)["consent"] == "train"
         writer.put(tenant, "analyse")
-        until(lambda: table.get(tenant)["consent"] == "analyse")
+        wait_until(lambda: table.get(tenant)["consent"] == "analyse")
 
 
-def test_a_snapshot_serves_while_kafka_is_away(
+def test_a_snapshot_serves_without_kafka(
     registry_settings: Settings, writer: Writer, tenant: str, tmp_path: Path
 ) -> None:
     snapshot = tmp_path / "keys" / "consents.json"
     writer.put(tenant, "train")
     with Table(registry_settings, "consents", snapshot=snapshot) as table:
         assert table.wait_current(20)
-        until(snapshot.exists)
-    nowhere = changed(registry_settings, kafka={"bootstrap": f"127.0.0.1:{free_block(1)}"})
-    with Table(nowhere, "consents", snapshot=snapshot) as table:
+        wait_until(snapshot.exists)
+    unreachable = with_settings(registry_settings, kafka={"bootstrap": f"127.0.0.1:{free_block(1)}"})
+    with Table(unreachable, "consents", snapshot=snapshot) as table:
         assert table.get(tenant)["consent"] == "train"
         assert not table.current
         assert not table.wait_current(0.05)
     assert snapshot.stat().st_mode & 0o077 == 0
 
 
-def test_what_was_deleted_meanwhile_leaves_the_snapshot(
+def test_records_deleted_meanwhile_leave_the_snapshot(
     registry_settings: Settings, writer: Writer, tenant: str, tmp_path: Path
 ) -> None:
     snapshot = tmp_path / "consents.json"
     writer.put(tenant, "train")
     with Table(registry_settings, "consents", snapshot=snapshot) as table:
         assert table.wait_current(20)
-        until(snapshot.exists)
+        wait_until(snapshot.exists)
     writer.delete(tenant)
     with Table(registry_settings, "consents", snapshot=snapshot) as table:
         assert table.wait_current(20)
         assert table.get(tenant) is None
-        until(lambda: tenant.encode() not in snapshot.read_bytes())
+        wait_until(lambda: tenant.encode() not in snapshot.read_bytes())
 
 
-def test_a_damaged_snapshot_is_as_good_as_none(registry_settings: Settings, tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_ignored(registry_settings: Settings, tmp_path: Path) -> None:
     snapshot = tmp_path / "consents.json"
     snapshot.write_bytes(b"{half a file")
     with Table(registry_settings, "consents", snapshot=snapshot) as table:

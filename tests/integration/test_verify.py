@@ -1,6 +1,6 @@
-"""The job `verify` over a real broker: verdicts become feedback, and feedback becomes components of a label."""
+"""Test the job `verify` with a real broker: verdicts become feedback, and feedback becomes reward components."""
 
-import time
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 import pytest
-from scripted_judge import answering, reply
-from stack_fixtures import changed
+from scripted_judge import reply, serve_function
+from stack_fixtures import with_settings
 from stack_world import World
 from stream_records import make_ending, make_steps
-from waiting import PATIENCE_S, until
+from waiting import wait_until
 
 from stepstream.config import Settings
 from stepstream.embedded.addresses import isolated
@@ -75,7 +75,7 @@ pytestmark = [
 
 
 def judged(body: Any) -> tuple[int, bytes]:
-    """A judge that likes what is right."""
+    """Answer as a judge that scores correct code higher."""
     right = "return 4" in orjson.loads(body["messages"][1]["content"])["response"]
     return 200, reply('{"score": 0.75}' if right else '{"score": 0.25}')
 
@@ -100,8 +100,8 @@ def stack(
     folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    with answering(judged) as (url, _):
-        settings = changed(
+    with serve_function(judged) as (url, _):
+        settings = with_settings(
             with_topics(isolated(base_settings, tmp_path_factory.mktemp("stack"))),
             stack={"more": ["verify"]},
             label={"reward_spec": folder / "reward.toml"},
@@ -113,7 +113,7 @@ def stack(
 
 
 class Judged(World):
-    """A stack whose labels and verdicts are followed."""
+    """A stack with a consumer of its labels and feedback."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -127,14 +127,14 @@ class Judged(World):
         super().close()
 
     def answer(self, name: str, code: str, task_id: str = "four") -> None:
-        """One trajectory that answers with code."""
+        """Send one trajectory that answers with code."""
         steps = make_steps(name, 2, task_id=task_id, consent="train")
         steps[1]["response"] = new_message(role="assistant", content=code)
         self.send("steps", *steps)
-        self.put("feedback", make_ending(name, 2))
+        self.send_and_flush("feedback", make_ending(name, 2))
 
-    def look(self) -> None:
-        """Takes in what is new."""
+    def read_new(self) -> None:
+        """Read new labels and feedback."""
         for event in self._log.poll(500, 0.1):
             name = event.record["trajectory_id"]
             if event.topic == "feedback":
@@ -143,17 +143,17 @@ class Judged(World):
                 self.labels[name] = event.record
 
     def components(self, name: str, *wanted: str) -> dict[str, tuple[float, str]]:
-        """Waits until a label has these components at its last step; gives (value, source) of each."""
+        """Wait until the last step of a label has these components; return (value, source) of each."""
         terms: dict[str, Any] = {}
 
-        def there() -> bool:
-            self.look()
+        def has_all() -> bool:
+            self.read_new()
             terms.clear()
             if name in self.labels:
                 terms.update({term["name"]: term for term in self.labels[name]["steps"][-1]["components"]})
             return terms.keys() >= set(wanted)
 
-        until(there, lambda: f"{name} has {terms}, not {wanted}")
+        wait_until(has_all, lambda: f"{name} has {terms}, not {wanted}")
         return {key: (term["value"], term["source"]) for key, term in terms.items()}
 
 
@@ -184,30 +184,38 @@ def test_verdicts_become_components_of_the_label(world: Judged) -> None:
     assert world.components("unknown", "measured quality") == {"measured quality": shadow}
 
 
-def test_a_judge_counts_once_it_is_calibrated(world: Judged, folder: Path) -> None:
-    assert "judge" in world.command("verify", "check", str(folder / "verify.toml"))
-    told = world.command("verify", "calibrate", str(folder / "verify.toml"), "--set", str(folder / "labelled.jsonl"))
-    assert "verdicts count" in told
-    assert "agreement  1.000" in told
-    deadline = time.monotonic() + PATIENCE_S
-    number = 0
-    while True:  # the job hears of it a moment later
-        number += 1
-        world.answer(f"judged-{number}", RIGHT)
-        components = world.components(f"judged-{number}", "answer", "tests")
-        while not {"quality", "measured quality"} & set(components):
-            components = world.components(f"judged-{number}", "answer", "tests")
-        if "quality" in components:
-            break
-        assert time.monotonic() < deadline
+def test_a_judge_counts_after_its_calibration(world: Judged, folder: Path) -> None:
+    assert "judge" in world.run_command("verify", "check", str(folder / "verify.toml"))
+    output = world.run_command(
+        "verify", "calibrate", str(folder / "verify.toml"), "--set", str(folder / "labelled.jsonl")
+    )
+    assert "verdicts count" in output
+    assert "agreement  1.000" in output
+    numbers = itertools.count()
+    components: dict[str, tuple[float, str]] = {}
+
+    def is_counted() -> bool:
+        """The job reads the calibration later: answer until a verdict counts."""
+        name = f"judged-{next(numbers)}"
+        world.answer(name, RIGHT)
+
+        def is_judged() -> bool:
+            components.clear()
+            components.update(world.components(name, "answer", "tests"))
+            return bool({"quality", "measured quality"} & components.keys())
+
+        wait_until(is_judged)
+        return "quality" in components
+
+    wait_until(is_counted)
     assert components["quality"] == (0.75, "judge")
 
 
-def test_what_came_while_the_job_was_down_is_judged_once(stack: Stack, world: Judged) -> None:
+def test_trajectories_of_a_downtime_are_judged_once(stack: Stack, world: Judged) -> None:
     stack.stop_process("verify")
     world.answer("later", RIGHT)
     stack.start_process("verify")
     world.components("later", "answer", "tests", "quality")
     for name in ("right", "later"):
-        said = sorted(event["name"] for event in world.feedback[name] if event["producer"] == "verify/1")
-        assert said == sorted(["answer", "tests", "shadow.quality" if name == "right" else "quality"])
+        names = sorted(event["name"] for event in world.feedback[name] if event["producer"] == "verify/1")
+        assert names == sorted(["answer", "tests", "shadow.quality" if name == "right" else "quality"])
