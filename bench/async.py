@@ -39,13 +39,13 @@ def real(key: Mapping[str, Any]) -> Run:
 
 
 def wanted_real(seeds: int) -> list[dict[str, Any]]:
-    """Both modes of each seed, the first of them in turn."""
+    """Return both modes of each seed; seeds alternate the order."""
     modes = ["asynchronous", "synchronous"]
     return [{"mode": mode, "seed": seed} for seed in range(seeds) for mode in modes[:: 1 - 2 * (seed % 2)]]
 
 
 def simulate(key: Mapping[str, Any], **demo: Any) -> Run:
-    """One run on the virtual clock; `demo` changes the target."""
+    """Run on the virtual clock; `demo` replaces fields of the demo's settings."""
     from asynchrony.simulation import Loop
     from asynchrony.stages import read_stages
     from credit import settings_of
@@ -59,26 +59,26 @@ def simulate(key: Mapping[str, Any], **demo: Any) -> Run:
 
 
 class Simulations:
-    """Simulates, but for what is known: a bound that held nobody back and dropped nothing is every greater one too."""
+    """Simulates runs; a run that held back and dropped nothing also answers for every greater bound."""
 
     def __init__(self, done: list[Run]) -> None:
-        self._loose = {_beside_bound(run): run for run in done if _is_loose(run)}
+        self._unlimited = {_without_bound(run): run for run in done if _is_unlimited(run)}
 
     def __call__(self, key: Mapping[str, Any]) -> Run:
-        known = self._loose.get(_beside_bound(key))
+        known = self._unlimited.get(_without_bound(key))
         if known is not None and _bound(known) < _bound(key):
-            return {name: told for name, told in known.items() if name not in key}
+            return {name: value for name, value in known.items() if name not in key}
         run = simulate(key)
-        if _is_loose(run):
-            self._loose.setdefault(_beside_bound(key), {**key, **run})
+        if _is_unlimited(run):
+            self._unlimited.setdefault(_without_bound(key), {**key, **run})
         return run
 
 
-def _is_loose(run: Run) -> bool:
+def _is_unlimited(run: Run) -> bool:
     return run.get("held_back") == 0 and run["stale_dropped"] == 0
 
 
-def _beside_bound(key: Mapping[str, Any]) -> tuple[Any, ...]:
+def _without_bound(key: Mapping[str, Any]) -> tuple[Any, ...]:
     return key["machine"], key["objective"], key["seed"], key["stages"]
 
 
@@ -87,7 +87,7 @@ def _bound(key: Mapping[str, Any]) -> float:
 
 
 def calibrate(runs: list[Run]) -> None:
-    """Writes stages.json from this machine and the real runs."""
+    """Write stages.json from this machine and the real runs."""
     from asynchrony.stages import FILE, measure_model, measure_stack
     from credit import settings_of
     from in_process import base_model
@@ -101,29 +101,29 @@ def calibrate(runs: list[Run]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two simulated runs to a low target: under a minute")
-    parser.add_argument("--part", choices=["real", "simulated"], help="only one of the two")
+    parser.add_argument("--part", choices=["real", "simulated"], help="run only one part")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
         "--folder", type=Path, default=DATA / "async", help="finished runs: real.jsonl, simulated.jsonl"
     )
     parser.add_argument("--calibrate", action="store_true", help="only measure the stages and write stages.json")
     parser.add_argument("--report", type=Path, help="only print the page of this folder")
-    asked = parser.parse_args()
-    folder = asked.report or asked.folder
-    if asked.calibrate:
+    arguments = parser.parse_args()
+    folder = arguments.report or arguments.folder
+    if arguments.calibrate:
         calibrate(read_runs(folder / REAL))
         return
-    if asked.quick:
+    if arguments.quick:
         keys = [{"machine": "separate", "bound": bound, "objective": "decoupled", "seed": 0} for bound in (0, 1)]
         runs: list[Run] = []
         simulated = [{**key, **simulate(key, target=0.6, window=256)} for key in keys]
-    elif asked.report:
+    elif arguments.report:
         runs = read_runs(folder / REAL)
         simulated = [run for run in read_runs(folder / SIMULATED) if run["stages"] == digest()]
     else:
-        runs = finish(folder / REAL, wanted_real(asked.seeds), real) if asked.part != "simulated" else []
+        runs = finish(folder / REAL, wanted_real(arguments.seeds), real) if arguments.part != "simulated" else []
         file = folder / SIMULATED
-        wanted = wanted_simulations(asked.seeds) if asked.part != "real" else []
+        wanted = wanted_simulations(arguments.seeds) if arguments.part != "real" else []
         simulated = finish(file, wanted, Simulations(read_runs(file)))
     print(page(__doc__ or "", runs, simulated), json.dumps(figures(runs, simulated)), sep="\n\n")
 

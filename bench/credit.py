@@ -25,7 +25,7 @@ import torch
 from in_process import Conversation, Policy, Renderer, base_model, evaluate, play
 from in_process.generating import held_out
 from in_process.runs import Run, commit, finish, machine, read_runs
-from in_process.summary import median_interval, told_coverage, told_interval
+from in_process.summary import describe_coverage, format_interval, median_interval
 
 import stepstream.demo
 from stepstream.config import LearnerSettings, Settings, load
@@ -39,7 +39,7 @@ DEFAULT: str = LearnerSettings.model_fields["advantage"].default
 EVERY = 256
 CONTEXT = 256
 LOSS_OF = {"vtrace": {"STEPSTREAM_LEARNER_LOSS_WEIGHT": "none"}}
-"""What a rule requires of the loss."""
+"""Loss settings that a rule requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Task:
     configuration: str
     held_out: int
     cap: int
-    """Samples after which a run is given up."""
+    """Samples after which a run ends without the target."""
 
 
 TASKS = {"lookup": Task("demo.toml", 256, 4096), "trail": Task("trail.toml", 192, 4096)}
 
 
 def settings_of(task: str, rule: str, seed: int) -> Settings:
-    """The task's configuration under a rule; nothing of this shell's environment."""
+    """Return the task's configuration under a rule, without this shell's environment."""
     variables = {
         "STEPSTREAM_LEARNER_ADVANTAGE": rule,
         "STEPSTREAM_LEARNER_SEED": str(seed),
@@ -65,7 +65,7 @@ def settings_of(task: str, rule: str, seed: int) -> Settings:
 
 
 def learn(key: Mapping[str, Any], cap: int | None = None) -> Run:
-    """One run, to the target or to the cap."""
+    """Run to the target or to the cap."""
     task, seed = TASKS[key["task"]], int(key["seed"])
     settings = settings_of(key["task"], key["rule"], seed)
     base = base_model(settings)
@@ -74,18 +74,18 @@ def learn(key: Mapping[str, Any], cap: int | None = None) -> Run:
     renderer = Renderer(ChatTokenizer(base), load_environment(settings.fleet.environment))
     batch = Batch(LlamaWeights(base), 0, settings.inference.max_batch, CONTEXT)
     policy = Policy(settings, base)
-    exam = held_out(renderer, task.held_out)
+    tasks = held_out(renderer, task.held_out)
     stream = renderer.environment.tasks(seed + 1, "train")
     samples = groups = 0
-    curve = [(0, evaluate(batch, renderer, exam, "held out"))]
-    most = cap or task.cap
-    while samples < most and curve[-1][1] < settings.demo.target:
-        while samples < most and (missing := policy.missing_groups()):
+    curve = [(0, evaluate(batch, renderer, tasks, "held out"))]
+    limit = cap or task.cap
+    while samples < limit and curve[-1][1] < settings.demo.target:
+        while samples < limit and (missing := policy.missing_groups()):
             attempts = []
             for _ in range(missing):
-                groups, one = groups + 1, next(stream)
+                groups, task_id = groups + 1, next(stream)
                 names = [f"{groups}/{number}" for number in range(policy.config.group_size)]
-                attempts += [Conversation(one, f"g{groups}", name, seed, renderer) for name in names]
+                attempts += [Conversation(task_id, f"g{groups}", name, seed, renderer) for name in names]
             play(batch, attempts)
             policy.read(attempts)
             samples += len(attempts)
@@ -93,7 +93,7 @@ def learn(key: Mapping[str, Any], cap: int | None = None) -> Run:
             policy.update()
         batch.swap(policy.publish(), policy.version)
         if samples // EVERY > curve[-1][0] // EVERY:
-            curve.append((samples, evaluate(batch, renderer, exam, "held out")))
+            curve.append((samples, evaluate(batch, renderer, tasks, "held out")))
     reached = curve[-1][1] >= settings.demo.target
     return {
         "samples": curve[-1][0] if reached else None,
@@ -105,7 +105,7 @@ def learn(key: Mapping[str, Any], cap: int | None = None) -> Run:
 
 
 def page(runs: list[Run]) -> str:
-    """The tables of docs/measured/credit.md."""
+    """Return the tables of docs/measured/credit.md."""
     seeds = sorted({run["seed"] for run in runs})
     lines = [
         "# Advantage rules: samples to target",
@@ -114,32 +114,33 @@ def page(runs: list[Run]) -> str:
         "",
         (__doc__ or "").split("\n\n")[2].strip(),
         "",
-        f"Samples to target: median of {len(seeds)} seeds, with {told_coverage(len(seeds))}. Against `{DEFAULT}`, the "
-        "default: the same statistics of the ratio to the same seed's samples under it; below 1 is better.",
+        f"Samples to target: median of {len(seeds)} seeds, with {describe_coverage(len(seeds))}. "
+        f"Against `{DEFAULT}`, the default: the same statistics of the ratio to the same seed's samples under it; "
+        "below 1 is better.",
     ]
     for task in TASKS:
-        mine = [run for run in runs if run["task"] == task]
-        if mine:
-            lines += ["", f"## {task}", "", *table(task, mine)]
+        task_runs = [run for run in runs if run["task"] == task]
+        if task_runs:
+            lines += ["", f"## {task}", "", *table(task, task_runs)]
     return "\n".join(lines)
 
 
 def table(task: str, runs: list[Run]) -> list[str]:
-    """One row a rule, the quickest first."""
+    """Return one row a rule, the quickest first."""
     start = sum(run["curve"][0][1] for run in runs) / len(runs)
     target = settings_of(task, DEFAULT, 0).demo.target
     rows = []
-    own = {run["seed"]: run["samples"] for run in runs if run["rule"] == DEFAULT}
+    default = {run["seed"]: run["samples"] for run in runs if run["rule"] == DEFAULT}
     for rule in sorted({run["rule"] for run in runs}, key=lambda rule: order(rule, runs)):
-        mine = [run for run in runs if run["rule"] == rule]
-        reached = sum(run["samples"] is not None for run in mine)
+        rule_runs = [run for run in runs if run["rule"] == rule]
+        reached = sum(run["samples"] is not None for run in rule_runs)
         ratios = [
-            run["samples"] / own[run["seed"]] if run["samples"] is not None else None
-            for run in mine
-            if own.get(run["seed"])
+            run["samples"] / default[run["seed"]] if run["samples"] is not None else None
+            for run in rule_runs
+            if default.get(run["seed"])
         ]
-        samples = told_interval([run["samples"] for run in mine])
-        rows.append(f"| {rule} | {samples} | {told_interval(ratios, 2)} | {reached} of {len(mine)} |")
+        samples = format_interval([run["samples"] for run in rule_runs])
+        rows.append(f"| {rule} | {samples} | {format_interval(ratios, 2)} | {reached} of {len(rule_runs)} |")
     return [
         f"From {start:.1%} to {target:.0%} of {TASKS[task].held_out} held-out tasks, at most {TASKS[task].cap:,} "
         "samples.",
@@ -156,13 +157,13 @@ def order(rule: str, runs: list[Run]) -> tuple[float, float]:
 
 
 def figures(runs: list[Run]) -> dict[str, Any]:
-    """Median samples by task and rule, null where the median run did not arrive."""
-    told: dict[str, Any] = {}
+    """Return median samples by task and rule; null where the median run did not reach the target."""
+    by_task: dict[str, Any] = {}
     for task in TASKS:
         by_rule = {rule: [r["samples"] for r in runs if r["task"] == task and r["rule"] == rule] for rule in RULES}
         medians = {rule: median_interval(samples)[0] for rule, samples in by_rule.items() if samples}
-        told[f"{task}_samples_to_target"] = {r: round(m) if math.isfinite(m) else None for r, m in medians.items()}
-    return told | {"seeds": len({run["seed"] for run in runs})}
+        by_task[f"{task}_samples_to_target"] = {r: round(m) if math.isfinite(m) else None for r, m in medians.items()}
+    return by_task | {"seeds": len({run["seed"] for run in runs})}
 
 
 def main() -> None:
@@ -171,23 +172,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
-    parser.add_argument(
-        "--out", type=Path, help="file of finished runs, taken up again; default: var/bench/credit.jsonl"
-    )
+    parser.add_argument("--out", type=Path, help="file of finished runs, resumed; default: var/bench/credit.jsonl")
     parser.add_argument("--report", type=Path, help="only print the page of this file of finished runs")
-    asked = parser.parse_args()
-    if asked.report:
-        runs = read_runs(asked.report)
-    elif asked.quick:
+    arguments = parser.parse_args()
+    if arguments.report:
+        runs = read_runs(arguments.report)
+    elif arguments.quick:
         wanted = [{"task": "lookup", "rule": rule, "seed": 0} for rule in (DEFAULT, "gigpo")]
         runs = [{**key, **learn(key, cap=600)} for key in wanted]
     else:
-        out = asked.out or Path(__file__).parents[1] / "var" / "bench" / "credit.jsonl"
+        out = arguments.out or Path(__file__).parents[1] / "var" / "bench" / "credit.jsonl"
         wanted = [
             {"task": task, "rule": rule, "seed": seed}
-            for seed in range(asked.seeds)
-            for task in asked.tasks
-            for rule in asked.rules
+            for seed in range(arguments.seeds)
+            for task in arguments.tasks
+            for rule in arguments.rules
         ]
         runs = finish(out, wanted, learn)
     print(page(runs), json.dumps(figures(runs)), sep="\n\n")

@@ -1,9 +1,9 @@
-"""A model provider that answers at once, as fast as one Python process can: what the gateways are measured against.
+"""Serve a model provider that answers at once, for the bench of the gateways.
 
-Run it as `python bench/fake_upstream.py PORT`. Each request gets a chat completion of about one kilobyte, or, where it
-asks for a stream, the same words in 20 events written at once. Who asks for token ids and logprobs gets them as well,
-with versions: logprobs as OpenAI's objects, or as plain numbers, as our inference workers give them to the gateway. It
-speaks just enough HTTP/1.1 for that.
+Run it as `python bench/fake_upstream.py PORT`. Each request gets a chat completion of about one kilobyte; a stream gets
+the same words in 20 events, written at once. On request it adds token ids, weight versions and logprobs: as OpenAI's
+objects, or as plain numbers as Stepstream's inference workers send them to the gateway. It implements only the HTTP/1.1
+that the benches use.
 """
 
 import asyncio

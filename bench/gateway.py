@@ -1,13 +1,12 @@
-"""What the gateway costs a call, beside LiteLLM's proxy and beside calling the upstream directly.
+"""Measure the gateway's cost per call, against LiteLLM's proxy and direct calls of the upstream.
 
-Run it as `.venv/bin/python bench/gateway.py [--quick]`. It starts a broker and a registry of its own, the gateway with
-all of its features on (keys, contexts, tools, users, token ids and logprobs, spool, an event of every call to Kafka
-with acks=all), LiteLLM's proxy in an environment of its own (keys on, no database, no events), and one fake upstream
-that answers at once.
+Run it as `.venv/bin/python bench/gateway.py [--quick]`. It starts its own broker and registry, the gateway with all
+features (keys, contexts, tools, users, token ids and logprobs, spool, an event of every call to Kafka with acks=all),
+LiteLLM's proxy in its own environment (keys, no database, no events), and one fake upstream that answers at once.
 
-Each gateway is one process on one core, the same one in turn; the upstream, the caller and the broker share the rest.
-Rates: 64 connections call as fast as they are answered. Latency: 50 calls a second, on schedule; what a gateway adds
-is its quantile less that of the direct calls of the same round. Medians of the rounds, which alternate.
+Each gateway is one process on one core, the same core in turn; upstream, caller and broker share the other cores.
+Rates: 64 connections call as fast as they get answers. Latency: 50 calls a second, on schedule; a gateway's added
+latency is its quantile less that of the direct calls of the same round. Figures are medians of alternating rounds.
 """
 
 import argparse
@@ -38,7 +37,7 @@ from stepstream.embedded.stack import Stack
 LITELLM = ["litellm[proxy]==1.106.2"]
 CONNECTIONS = 64
 PACE = 50.0
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 UPSTREAM = Path(__file__).with_name("fake_upstream.py")
 SERVER_CORE, *OTHER_CORES = sorted(os.sched_getaffinity(0))
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -46,7 +45,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 
 @dataclass
 class Server:
-    """Something that answers model calls."""
+    """A server of model calls."""
 
     name: str
     port: int
@@ -54,16 +53,16 @@ class Server:
     process: psutil.Process | None = None
 
     def cpu_s(self) -> float:
-        """CPU seconds used so far, with its children."""
+        """Return the CPU seconds of the process and its children."""
         if self.process is None:
             return 0.0
-        every = [self.process, *self.process.children(recursive=True)]
-        return sum(sum(process.cpu_times()[:2]) for process in every)
+        processes = [self.process, *self.process.children(recursive=True)]
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 @dataclass
 class Round:
-    """Figures of one round: calls per second, calls per CPU-second of the server, latencies in milliseconds."""
+    """Calls per second, calls per CPU-second of the server, and latencies in milliseconds of one round."""
 
     rate: float
     per_core: float
@@ -73,7 +72,7 @@ class Round:
 
 @contextmanager
 def running(arguments: list[str], cores: list[int], log: Path, **environment: str) -> Iterator[psutil.Process]:
-    """A process on some cores."""
+    """Run a process on these cores; terminate it and its children at the end."""
     with log.open("ab") as sink:
         process = subprocess.Popen(arguments, env=ENVIRONMENT | environment, stdout=sink, stderr=sink)
     handle = psutil.Process(process.pid)
@@ -87,17 +86,17 @@ def running(arguments: list[str], cores: list[int], log: Path, **environment: st
         process.wait()
 
 
-def wait_for(ask: Callable[[], bool], what: str) -> None:
-    """Blocks until the answer is yes."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not ask():
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Block until `condition` is true; exit after `TIMEOUT_S`."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"{what} did not start within {PATIENCE_S:g} s")
+            raise SystemExit(f"{what} did not start within {TIMEOUT_S:g} s")
         time.sleep(0.1)
 
 
 def answers(url: str) -> bool:
-    """Whether there is a server that is well."""
+    """Return True if the URL answers with status 200."""
     try:
         with urllib.request.urlopen(url, timeout=5) as reply:
             return bool(reply.status == 200)
@@ -106,13 +105,13 @@ def answers(url: str) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Whether something listens there."""
+    """Return True if a server listens on the port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def pin(pid: int, cores: list[int]) -> None:
-    """Keeps a process, with all of its threads and children, on some cores."""
+    """Pin all threads of a process and of its children to these cores."""
     for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
         for thread in process.threads():
             psutil.Process(thread.id).cpu_affinity(cores)
@@ -120,7 +119,7 @@ def pin(pid: int, cores: list[int]) -> None:
 
 @contextmanager
 def upstream(folder: Path) -> Iterator[Server]:
-    """The fake provider."""
+    """Run the fake provider."""
     port = free_block(1)
     with running([sys.executable, str(UPSTREAM), str(port)], OTHER_CORES, folder / "upstream.log"):
         wait_for(lambda: listens(port), "the fake upstream")
@@ -129,7 +128,7 @@ def upstream(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def litellm(folder: Path, provider: Server) -> Iterator[Server]:
-    """LiteLLM's proxy as its documentation recommends it for production: one worker a core, no debug output."""
+    """Run LiteLLM's proxy as its documentation recommends for production: one worker a core, no debug output."""
     port, key = free_block(1), f"sk-{secrets.token_hex(16)}"
     parameters = {"model": "openai/bench-model", "api_base": f"http://127.0.0.1:{provider.port}/v1", "api_key": "none"}
     config = {
@@ -149,19 +148,19 @@ def litellm(folder: Path, provider: Server) -> Iterator[Server]:
 
 @contextmanager
 def gateway(folder: Path, provider: Server, settings: Settings) -> Iterator[Server]:
-    """Our gateway with its features on, before what answers as an inference worker of ours."""
+    """Run the gateway with all features, with `provider` as its inference worker."""
     port = free_block(1)
     fields = {"port": port, "require_key": True, "upstreams": [f"http://127.0.0.1:{provider.port}"]}
     settings = Settings.model_validate(settings.model_dump() | {"gateway": settings.gateway.model_dump() | fields})
     environment = environment_of(settings)
-    made = subprocess.run(
+    created = subprocess.run(
         [sys.executable, "-m", "stepstream.cli.main", "keys", "create", "--tenant", "bench", "--json"],
         env=ENVIRONMENT | environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    key = json.loads(made.stdout)["key"]
+    key = json.loads(created.stdout)["key"]
     arguments = [sys.executable, "-m", "stepstream.services.gateway"]
     with running(arguments, [SERVER_CORE], folder / "gateway.log", **environment) as process:
         wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), "the gateway")
@@ -169,74 +168,79 @@ def gateway(folder: Path, provider: Server, settings: Settings) -> Iterator[Serv
 
 
 def calls(server: Server, folder: Path, *, stream: bool, seconds: float, per_s: float = 0.0) -> Round:
-    """One round of calls to a server."""
+    """Run one round of calls to a server."""
     job = Load(server.port, stream, CONNECTIONS, seconds + 1.0, 1.0, per_s, server.headers)
     before = server.cpu_s()
     arguments, file = command(job, folder)
     process = subprocess.Popen(arguments)
     psutil.Process(process.pid).cpu_affinity(OTHER_CORES)
     if process.wait():
-        raise SystemExit(f"the calls to {server.name} failed")
+        raise SystemExit(f"the load process for {server.name} failed: see its error above")
     used = server.cpu_s() - before
-    told = json.loads(file.read_text())
-    times = sorted(told["latencies_ms"])
-    if told["failed"] or not times:
-        raise SystemExit(f"{told['failed']} calls to {server.name} failed, {len(times)} went well: see its log")
+    outcome = json.loads(file.read_text())
+    times = sorted(outcome["latencies_ms"])
+    if outcome["failed"] or not times:
+        raise SystemExit(f"{outcome['failed']} calls to {server.name} failed, {len(times)} succeeded: see its log")
     p99 = times[min(int(len(times) * 0.99), len(times) - 1)]
-    return Round(len(times) / told["seconds"], told["calls"] / used if used else 0.0, statistics.median(times), p99)
+    return Round(
+        len(times) / outcome["seconds"], outcome["calls"] / used if used else 0.0, statistics.median(times), p99
+    )
 
 
 def median(rounds: list[Round], figure: str) -> float:
-    """The median of one figure."""
-    return float(statistics.median(getattr(one, figure) for one in rounds))
+    """Return the median of one figure over the rounds."""
+    return float(statistics.median(getattr(each, figure) for each in rounds))
 
 
 def measure(servers: list[Server], folder: Path, rounds: int, **options: float | bool) -> dict[str, list[Round]]:
-    """Rounds that alternate between the servers."""
+    """Run rounds that alternate between the servers."""
     results: dict[str, list[Round]] = {server.name: [] for server in servers}
     for number in range(rounds):
         for server in servers:
-            one = calls(server, folder, **options)  # type: ignore[arg-type]
-            results[server.name].append(one)
+            result = calls(server, folder, **options)  # type: ignore[arg-type]
+            results[server.name].append(result)
             print(
-                f"  round {number + 1} {options}: {server.name} {one.rate:,.0f}/s, {one.per_core:,.0f} a CPU-second, "
-                f"p50 {one.p50:.2f} ms, p99 {one.p99:.2f} ms",
+                f"  round {number + 1} {options}: {server.name} {result.rate:,.0f}/s, "
+                f"{result.per_core:,.0f} a CPU-second, "
+                f"p50 {result.p50:.2f} ms, p99 {result.p99:.2f} ms",
                 file=sys.stderr,
             )
     return results
 
 
 def figures(
-    whole: dict[str, list[Round]], streamed: dict[str, list[Round]], paced: dict[str, list[Round]]
+    unary: dict[str, list[Round]], streamed: dict[str, list[Round]], paced: dict[str, list[Round]]
 ) -> dict[str, float]:
-    """The figures by name."""
-    found: dict[str, float] = {}
-    for kind, rounds in (("", whole), ("stream_", streamed)):
+    """Return the figures by name."""
+    by_name: dict[str, float] = {}
+    for kind, rounds in (("", unary), ("stream_", streamed)):
         for name in rounds:
-            found[f"{kind}rate_{name}"] = median(rounds[name], "rate")
-            found[f"{kind}per_core_{name}"] = median(rounds[name], "per_core")
-        found[f"{kind}rate_ratio_to_litellm"] = found[f"{kind}rate_stepstream"] / found[f"{kind}rate_litellm"]
-        found[f"{kind}cpu_ratio_to_litellm"] = found[f"{kind}per_core_stepstream"] / found[f"{kind}per_core_litellm"]
+            by_name[f"{kind}rate_{name}"] = median(rounds[name], "rate")
+            by_name[f"{kind}per_core_{name}"] = median(rounds[name], "per_core")
+        by_name[f"{kind}rate_ratio_to_litellm"] = by_name[f"{kind}rate_stepstream"] / by_name[f"{kind}rate_litellm"]
+        by_name[f"{kind}cpu_ratio_to_litellm"] = (
+            by_name[f"{kind}per_core_stepstream"] / by_name[f"{kind}per_core_litellm"]
+        )
     for quantile in ("p50", "p99"):
         for name in ("stepstream", "litellm"):
             pairs = zip(paced[name], paced["direct"], strict=True)
             added = [getattr(one, quantile) - getattr(direct, quantile) for one, direct in pairs]
-            found[f"added_{quantile}_ms_{name}"] = statistics.median(added)
-        ratio = found[f"added_{quantile}_ms_stepstream"] / found[f"added_{quantile}_ms_litellm"]
-        found[f"added_{quantile}_ratio_to_litellm"] = ratio
-        found[f"{quantile}_ms_direct"] = median(paced["direct"], quantile)
-    found["calls_per_s_core"] = found["per_core_stepstream"]
-    return found
+            by_name[f"added_{quantile}_ms_{name}"] = statistics.median(added)
+        ratio = by_name[f"added_{quantile}_ms_stepstream"] / by_name[f"added_{quantile}_ms_litellm"]
+        by_name[f"added_{quantile}_ratio_to_litellm"] = ratio
+        by_name[f"{quantile}_ms_direct"] = median(paced["direct"], quantile)
+    by_name["calls_per_s_core"] = by_name["per_core_stepstream"]
+    return by_name
 
 
-def print_table(found: dict[str, float]) -> None:
-    """What people read."""
+def print_table(by_name: dict[str, float]) -> None:
+    """Print the table."""
     print("\n| | calls/s | a CPU-second | streams/s | a CPU-second | adds p50 ms | adds p99 ms |")
     print("|---|---|---|---|---|---|---|")
     for name in ("direct", "stepstream", "litellm"):
-        cells = [found[f"rate_{name}"], found[f"per_core_{name}"], found[f"stream_rate_{name}"]]
-        cells.append(found[f"stream_per_core_{name}"])
-        added = [f"{found[f'added_{q}_ms_{name}']:.2f}" if name != "direct" else "–" for q in ("p50", "p99")]
+        cells = [by_name[f"rate_{name}"], by_name[f"per_core_{name}"], by_name[f"stream_rate_{name}"]]
+        cells.append(by_name[f"stream_per_core_{name}"])
+        added = [f"{by_name[f'added_{q}_ms_{name}']:.2f}" if name != "direct" else "–" for q in ("p50", "p99")]
         print(f"| {name} | " + " | ".join([*(f"{cell:,.0f}" if cell else "–" for cell in cells), *added]) + " |")
     print()
 
@@ -252,15 +256,15 @@ def main() -> None:
         for child in psutil.Process().children(recursive=True):
             pin(child.pid, OTHER_CORES)
         provider = stack.enter_context(upstream(folder))
-        ours = stack.enter_context(gateway(folder, provider, kafka.settings))
-        theirs = stack.enter_context(litellm(folder, provider))
-        servers = [provider, ours, theirs]
-        whole = measure(servers, folder, rounds, stream=False, seconds=seconds)
+        stepstream = stack.enter_context(gateway(folder, provider, kafka.settings))
+        peer = stack.enter_context(litellm(folder, provider))
+        servers = [provider, stepstream, peer]
+        unary = measure(servers, folder, rounds, stream=False, seconds=seconds)
         streamed = measure(servers, folder, rounds, stream=True, seconds=seconds)
         paced = measure(servers, folder, rounds, stream=False, seconds=paced_s, per_s=PACE)
-    found = figures(whole, streamed, paced)
-    print_table(found)
-    print(json.dumps({name: round(value, 4) for name, value in found.items()}))
+    by_name = figures(unary, streamed, paced)
+    print_table(by_name)
+    print(json.dumps({name: round(value, 4) for name, value in by_name.items()}))
 
 
 if __name__ == "__main__":

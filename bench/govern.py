@@ -1,19 +1,19 @@
-"""How much `govern` finds, and how fast: redaction over a generated corpus of steps.
+"""Measure the recall, precision and rate of `govern`'s redaction over a generated corpus of steps.
 
-Run it as `.venv/bin/python bench/govern.py [--quick]`. No stack is needed.
+Run it as `.venv/bin/python bench/govern.py [--quick]`. It needs no stack.
 
-Found. Values of every kind are planted in steps (chats, logs, code, stack traces, tool arguments and results, JSON in
-JSON, base64, hex, URLs, forms, HTML), beside what looks like them: UUIDs, digests, versions, order numbers, time
-stamps, tables, pictures. Half of them stand in phrasings and carriers that the rules were developed against. The other
-half is held out: other phrasings, other carriers, and for the kinds that it knows, values drawn by Faker (in an
-environment of its own) from its locales. Recall counts a value as found only if no half of it can be read any more,
-however encoded, told by other code than the redaction's. Precision counts each redaction of what was not planted as
-wrong. Names are not among them: they have no structure.
+Accuracy. Steps contain planted values of every kind (in chats, logs, code, stack traces, tool arguments and results,
+JSON in JSON, base64, hex, URLs, forms, HTML), and similar harmless text: UUIDs, digests, versions, order numbers, time
+stamps, tables, pictures. Half of the values are in phrasings and carriers that the rules were developed against. The
+held-out half has other phrasings and carriers, and for the kinds that Faker knows, values drawn by Faker (in its own
+environment) from its locales. Recall counts a value as found only if no half of it is readable, however encoded; the
+check shares no code with the redaction. Precision counts each redaction of text that was not planted as wrong. Names
+are excluded: they have no structure.
 
-Fast. CPU seconds of one process for governing steps of at least 1,024 bytes of text in everyday carriers, one step in
-five with something in it: redaction, rule 6 and the stamp, as the job calls it. With decoding from Avro and encoding,
-as the topics' codec does both; with the slower tiers besides; and beside what a job without any redaction takes. The
-best of several passes, since other work on a machine only ever adds.
+Rate. CPU seconds of one process that governs steps of at least 1,024 bytes of text in everyday carriers; one step in
+five has a planted value. A step gets redaction, rule 6 and the stamp, as in the job. Further rows add Avro decoding and
+encoding with the topics' codec, add the slower tiers, or leave out redaction. The figure is the best of several passes,
+since other work on the machine only adds time.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from redaction_corpus.measuring import Outcome, measure
 from stepstream.jobs.governance.govern_step import govern_step
 from stepstream.jobs.redaction import RedactionOptions, Redactor
 from stepstream.schemas import schema
-from stepstream.topics.avro_writer import compiled
+from stepstream.topics.avro_writer import compile_writer
 from stepstream.topics.events import Step
 
 KEY = b"bench"
@@ -58,23 +58,25 @@ of = {
     "br_cpf": [("pt_BR", "cpf")], "in_aadhaar": [("en_IN", "aadhaar_id")], "pl_pesel": [("pl_PL", "pesel")],
     "ip": [("en_US", "ipv4"), ("en_US", "ipv4_private"), ("en_US", "ipv6")], "password": [("en_US", "password")],
 }
-made = {l: Faker(l) for ways in of.values() for l, _ in ways}
-print(json.dumps({kind: [str(getattr(made[l], way)()) for _ in range(wanted // len(ways)) for l, way in ways]
+fakers = {l: Faker(l) for ways in of.values() for l, _ in ways}
+print(json.dumps({kind: [str(getattr(fakers[l], way)()) for _ in range(wanted // len(ways)) for l, way in ways]
                   for kind, ways in of.items()}))
 """
 
 
 def drawn_by_faker(each: int) -> Mapping[str, Callable[[random.Random], str]]:
-    """Generators that choose among so many values of each kind."""
+    """Return generators that choose among `each` values of each kind, drawn by Faker."""
     command = [str(python_of("faker", ["faker==40.54.0"])), "-c", FAKER, str(each), "7"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    values: dict[str, list[str]] = {k: [v for v in of if possible(k, v)] for k, of in json.loads(told).items()}
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    values: dict[str, list[str]] = {k: [v for v in of if possible(k, v)] for k, of in json.loads(output).items()}
     return {kind: (lambda rng, of=of: str(rng.choice(of))) for kind, of in values.items() if of}  # type: ignore[misc]
 
 
 def possible(kind: str, value: str) -> bool:
-    """Whether an authority could have given it: Faker's insurance numbers begin with ZZ, so that they are nobody's, and
-    its Aadhaar numbers have another check digit than theirs. The generator's own stand in."""
+    """Return False for kinds whose Faker values no authority issues; the corpus' own generators replace them.
+
+    Faker's insurance numbers begin with the unassigned ZZ; its Aadhaar numbers have a wrong check digit.
+    """
     return kind not in ("uk_nino", "in_aadhaar")
 
 
@@ -83,7 +85,7 @@ def redactor(tiers: set[str]) -> Redactor:
 
 
 def accuracy(items: int, quick: bool) -> dict[str, Outcome]:
-    """Both halves, and both together."""
+    """Return the outcomes of both halves and of all samples."""
     inline = redactor({"inline"})
 
     def govern(step: Step) -> Step:
@@ -108,15 +110,15 @@ def both(one: Outcome, other: Outcome) -> Outcome:
     )
 
 
-class Nothing(Redactor):
-    """Finds nothing: what governing costs besides."""
+class NullRedactor(Redactor):
+    """Finds nothing; shows the cost of governing without redaction."""
 
     def suspects(self, texts: Any) -> set[int]:
         return set()
 
 
 def rates(quick: bool) -> tuple[float, dict[str, float]]:
-    """Mean kilobytes of a step's texts; steps per CPU second by what is done."""
+    """Return the mean bytes of a step's texts, and steps per CPU second by configuration."""
     samples: list[Sample] = []
     for sample in corpus("development", 10**9, seed=2, share_dirty=0.05, ways=carriers.EVERYDAY, size=KILOBYTE):
         samples.append(sample)
@@ -125,27 +127,27 @@ def rates(quick: bool) -> tuple[float, dict[str, float]]:
     steps = [sample.step for sample in samples]
     size = sum(len(text.encode()) for step in steps for text in texts(step)) / len(steps)
     parsed: Any = fastavro.parse_schema(schema("Step"))
-    write = compiled(parsed)
+    write = compile_writer(parsed)
     encoded = [write(step) for step in steps]
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for name, tiers in TIERS.items():
         tool = redactor(tiers)
-        few = 1 if name == "inline" else 10
-        found[name] = rate(lambda step, tool=tool: govern_step("bench@1", step, True, tool), steps[::few], quick)  # type: ignore[misc]
+        stride = 1 if name == "inline" else 10
+        by_name[name] = rate(lambda step, tool=tool: govern_step("bench@1", step, True, tool), steps[::stride], quick)  # type: ignore[misc]
     inline = redactor({"inline"})
 
-    def whole(value: bytes) -> None:
+    def recode(value: bytes) -> None:
         step: Any = fastavro.schemaless_reader(io.BytesIO(value), parsed, None)
         write(govern_step("bench@1", step, True, inline)[0])
 
-    found["inline, decoded and encoded"] = rate(whole, encoded, quick)
-    nothing = Nothing(KEY)
-    found["no redaction"] = rate(lambda step: govern_step("bench@1", step, True, nothing), steps, quick)
-    return size, found
+    by_name["inline, decoded and encoded"] = rate(recode, encoded, quick)
+    null_redactor = NullRedactor(KEY)
+    by_name["no redaction"] = rate(lambda step: govern_step("bench@1", step, True, null_redactor), steps, quick)
+    return size, by_name
 
 
 def rate(work: Callable[[Any], object], inputs: list[Any], quick: bool) -> float:
-    """Inputs per CPU second, in the best of several passes."""
+    """Return inputs per CPU second in the best of several passes."""
     best = float("inf")
     for _ in range(3 if quick else 9):
         began = time.process_time()
@@ -155,8 +157,8 @@ def rate(work: Callable[[Any], object], inputs: list[Any], quick: bool) -> float
     return len(inputs) / best
 
 
-def print_tables(outcomes: dict[str, Outcome], size: float, found: dict[str, float]) -> None:
-    """What people read."""
+def print_tables(outcomes: dict[str, Outcome], size: float, by_name: dict[str, float]) -> None:
+    """Print the tables."""
     print("\n| half | steps | planted | recall | precision |\n|---|---|---|---|---|")
     for name, outcome in outcomes.items():
         shares = f"{outcome.recall:.4f} | {outcome.precision:.4f}"
@@ -171,7 +173,7 @@ def print_tables(outcomes: dict[str, Outcome], size: float, found: dict[str, flo
         examples = [f"`{value[:40]!r}`" for k, value in everything.wrongs if k == kind != "?"][:4]
         print(f"- {kind if kind != '?' else 'text around'}: {count} {', '.join(examples)}")
     print(f"\nsteps of {size:,.0f} bytes of text, one core\n\n| tier | steps per s |\n|---|---|")
-    for name, value in found.items():
+    for name, value in by_name.items():
         print(f"| {name} | {value:,.0f} |")
     print()
 
@@ -180,9 +182,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer items and passes, under a minute")
     quick = parser.parse_args().quick
-    size, found = rates(quick)
+    size, by_name = rates(quick)
     outcomes = accuracy(2_000 if quick else 24_000, quick)
-    print_tables(outcomes, size, found)
+    print_tables(outcomes, size, by_name)
     everything = outcomes["all"]
     figures = {
         "structured_recall": round(everything.recall, 4),
@@ -190,10 +192,10 @@ def main() -> None:
         "held_out_recall": round(outcomes["held out"].recall, 4),
         "held_out_precision": round(outcomes["held out"].precision, 4),
         "planted": everything.planted.total(),
-        "inline_steps_per_s_core": round(found["inline"]),
-        "inline_with_codec_steps_per_s_core": round(found["inline, decoded and encoded"]),
-        "presidio_steps_per_s_core": round(found["inline + presidio"]),
-        "detect_secrets_steps_per_s_core": round(found["inline + detect_secrets"]),
+        "inline_steps_per_s_core": round(by_name["inline"]),
+        "inline_with_codec_steps_per_s_core": round(by_name["inline, decoded and encoded"]),
+        "presidio_steps_per_s_core": round(by_name["inline + presidio"]),
+        "detect_secrets_steps_per_s_core": round(by_name["inline + detect_secrets"]),
         "bytes_per_step": round(size),
     }
     print(json.dumps(figures))

@@ -1,7 +1,7 @@
-"""Calls a chat-completions endpoint as fast as it answers, or at a pace, and tells how long the calls took.
+"""Call a chat-completions endpoint at full speed or at a pace, and record the latencies.
 
-Run it as `python bench/http_load.py CALLS.json TOLD.json`; CALLS holds the fields of `Load`. TOLD gets: all calls,
-counted calls that failed, the seconds in which they were counted, and the latency of each that went well in ms.
+Run it as `python bench/http_load.py LOAD.json OUTCOME.json`; LOAD has the fields of `Load`. OUTCOME gets the number of
+calls, the failures among the counted calls, the seconds of counting, and the latency of each success in ms.
 """
 
 import asyncio
@@ -21,31 +21,31 @@ PROMPT = "Where is my order 4711? It was to arrive on Monday, and the tracking p
 
 @dataclass
 class Load:
-    """What to do."""
+    """Load of one run."""
 
     port: int
     stream: bool
     connections: int
     seconds: float
-    """How long new calls are begun; the first `warm_s` seconds of them are not counted."""
+    """Seconds in which new calls begin; calls that begin in the first `warm_s` seconds are not counted."""
     warm_s: float
     per_s: float
-    """Calls begun per second; 0: each connection calls again at once."""
+    """Calls begun per second; 0: each connection calls again after its answer."""
     headers: dict[str, str]
 
 
 def body(stream: bool) -> bytes:
-    """A request of about one kilobyte, half of it the conversation, as an agent with a tool sends it."""
+    """Return a request of about one kilobyte as an agent with a tool sends it; half of it is the conversation."""
     messages = [
         {"role": "system", "content": "You help customers with their orders."},
         {"role": "user", "content": PROMPT},
     ]
     parameters = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
-    about = {"name": "order_status", "description": "Where an order is, by its number.", "parameters": parameters}
+    function = {"name": "order_status", "description": "Where an order is, by its number.", "parameters": parameters}
     request = {
         "model": "bench-model",
         "messages": messages,
-        "tools": [{"type": "function", "function": about}],
+        "tools": [{"type": "function", "function": function}],
         "user": "customer-4711",
         "temperature": 0.7,
         "max_tokens": 256,
@@ -54,7 +54,7 @@ def body(stream: bool) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one call at a time."""
+    """One connection; one call at a time."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -72,12 +72,12 @@ class Connection(asyncio.Protocol):
             self._done.set_result(False)
 
     @property
-    def closed(self) -> bool:
-        """Whether the server has closed it, as some do after seconds without a call."""
+    def is_closed(self) -> bool:
+        """True if the server closed it; some do after seconds without a call."""
         return bool(self._transport.is_closing())
 
     async def call(self) -> bool:
-        """One call; False unless it was answered with status 200."""
+        """Make one call; return True for an answer with status 200."""
         if self._calls % CALLS_OF_ONE_TRAJECTORY == 0:
             self._trajectory = uuid.uuid4().hex
         self._calls += 1
@@ -103,21 +103,21 @@ class Connection(asyncio.Protocol):
             length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
             if len(self._buffer) < end + 4 + length:
                 return
-        well = b" 200 " in self._buffer[:20]
+        success = b" 200 " in self._buffer[:20]
         self._buffer = b""
         done, self._done = self._done, None
         if not done.done():
-            done.set_result(well)
+            done.set_result(success)
 
 
 async def run(load: Load) -> dict[str, object]:
-    """Makes the calls."""
+    """Make the calls; return the outcome."""
     loop = asyncio.get_running_loop()
 
-    async def connected() -> Connection:
+    async def connect() -> Connection:
         return (await loop.create_connection(lambda: Connection(load), "127.0.0.1", load.port))[1]
 
-    connections = [await connected() for _ in range(load.connections)]
+    connections = [await connect() for _ in range(load.connections)]
     latencies: list[float] = []
     calls = failed = 0
     began = time.perf_counter()
@@ -126,55 +126,55 @@ async def run(load: Load) -> dict[str, object]:
     async def one(connection: Connection, at: float) -> None:
         nonlocal calls, failed
         calls += 1
-        well = await connection.call()
+        success = await connection.call()
         now = time.perf_counter()
         if at < counted_from:
             return
-        if well:
+        if success:
             latencies.append((now - at) * 1000)
         else:
             failed += 1
 
-    async def again_and_again(connection: Connection) -> None:
+    async def repeat(connection: Connection) -> None:
         while (at := time.perf_counter()) < began + load.seconds:
             await one(connection, at)
 
-    async def paced() -> None:
+    async def call_at_pace() -> None:
         free = list(connections)
         running = set()
 
-        async def turn(at: float) -> None:
-            # A server that falls behind gets more connections, as from callers who know nothing of each other.
-            connection = free.pop() if free else await connected()
-            if connection.closed:
-                connection = await connected()
+        async def call_due(at: float) -> None:
+            # A server that falls behind gets more connections, as from independent callers.
+            connection = free.pop() if free else await connect()
+            if connection.is_closed:
+                connection = await connect()
             await one(connection, at)
             free.append(connection)
 
         for number in range(int(load.seconds * load.per_s)):
             due = began + number / load.per_s
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            # From when it was due: a call that the client itself began late is late as well.
-            task = asyncio.create_task(turn(due))
+            # The latency counts from the due time, so a late start of the client counts too.
+            task = asyncio.create_task(call_due(due))
             running.add(task)
             task.add_done_callback(running.discard)
         await asyncio.gather(*running)
 
     if load.per_s:
-        await paced()
+        await call_at_pace()
     else:
-        await asyncio.gather(*(again_and_again(connection) for connection in connections))
+        await asyncio.gather(*(repeat(connection) for connection in connections))
     return {"calls": calls, "failed": failed, "seconds": time.perf_counter() - counted_from, "latencies_ms": latencies}
 
 
 def command(load: Load, folder: Path) -> tuple[list[str], Path]:
-    """The command line of a process that does it, and the file in which it tells."""
-    file, told = folder / f"load-{uuid.uuid4().hex}.json", folder / f"told-{uuid.uuid4().hex}.json"
+    """Return the command line of a load process, and the file that it writes its outcome to."""
+    file, outcome = folder / f"load-{uuid.uuid4().hex}.json", folder / f"outcome-{uuid.uuid4().hex}.json"
     file.write_text(json.dumps(asdict(load)))
-    return [sys.executable, __file__, str(file), str(told)], told
+    return [sys.executable, __file__, str(file), str(outcome)], outcome
 
 
 if __name__ == "__main__":
     outcome = uvloop.run(run(Load(**json.loads(Path(sys.argv[1]).read_text()))))
-    # Not to standard output: of half a megabyte in a pipe a part was once missing.
+    # A file, since a pipe once lost part of half a megabyte.
     Path(sys.argv[2]).write_text(json.dumps(outcome))

@@ -1,18 +1,17 @@
-"""How many steps a second arrive durably, beside Agent Lightning's store, and what a kill -9 costs.
+"""Measure the rate of durable steps against Agent Lightning's store, and the loss after kill -9.
 
-Run it as `.venv/bin/python bench/ingest.py [--quick]`. It starts a broker and a registry of its own, a gateway, and
-Agent Lightning's LightningStore server in an environment of its own.
+Run it as `.venv/bin/python bench/ingest.py [--quick]`. It starts its own broker and registry, a gateway, and Agent
+Lightning's LightningStore server in its own environment.
 
-OTLP: one client, eight connections, batches of 100 spans in protobuf (20 agent runs of four model calls of 1.4 kB),
-the next one sent when the last is acknowledged: by us once Kafka has every step (acks=all), by the peer once they are
-in its memory, which is all it has. Our gateway runs as two processes, as it is scaled; the peer's store is one process
-by its making (several need a MongoDB behind it). All share the machine's cores with client and broker, so the figures
-for each CPU-second of the servers tell what one core would do. Kafka: one process that encodes steps of the same
-content and produces them, timed until the last is acknowledged. SDK: one process that records such steps and flushes
-after every 4000.
+OTLP: one client with eight connections sends batches of 100 spans in protobuf (20 agent runs of four model calls of 1.4
+kB), each after the acknowledgement of the last. The gateway acknowledges when Kafka has every step (acks=all); the peer
+when the spans are in its memory, its only storage. The gateway runs as two processes, as it scales; the peer's store is
+one process (several need a MongoDB). All share the machine's cores with client and broker, so the figures per
+CPU-second of the servers show the rate of one core. Kafka: one process encodes and produces steps of the same content,
+timed until the last acknowledgement. SDK: one process records the same steps and flushes after every 4000.
 
-Then each server is killed (-9) under load and started again (ours with its broker killed too, and the SDK's process),
-and what was acknowledged is looked for. Medians of the rounds, which alternate.
+Then the bench kills each server (-9) under load, the gateway together with its broker and the SDK's process, restarts
+it, and counts the acknowledged events that are missing. Figures are medians of alternating rounds.
 """
 
 import argparse
@@ -30,7 +29,7 @@ from typing import Any
 import otlp_load
 import psutil
 from gateway import wait_for
-from ingest_senders import WARM_S, Client, Recorder, Round, said
+from ingest_senders import WARM_S, Client, Recorder, Round, outcome_of
 from ingest_servers import gateway, lightning
 from otlp_load import CALLS_OF_RUN, RUNS_OF_BATCH, SPANS
 
@@ -53,7 +52,7 @@ STEPS_OF_BATCH = RUNS_OF_BATCH * CALLS_OF_RUN
 
 
 def kafka_rate(settings: Settings, count: int) -> float:
-    """Steps per second of one producer of records that are made already, encoding included."""
+    """Return the steps per second of one producer, with encoding; the records exist before."""
     records = batch_steps()
     codec = Codec(settings.schema_registry)
     producer = EventProducer(settings.kafka, codec, "bench/1", linger_ms=5)
@@ -77,22 +76,19 @@ def kafka_rate(settings: Settings, count: int) -> float:
 
 
 def batch_steps() -> list[Any]:
-    """The steps that one batch of spans becomes."""
+    """Return the steps that one batch of spans becomes."""
     traces: dict[str, Trace] = {}
     for span in spans_of(TraceRequest.FromString(otlp_load.body({}))):
         traces.setdefault(span.trace_id, Trace(span.trace_id)).add(span)
     assembler = Assembler("bench/1", SpanIndex(1000))
     defaults = Defaults("default", "train", "agent")
-    return [found.record for trace in traces.values() for found in assembler.records(trace, defaults)]
+    return [each.record for trace in traces.values() for each in assembler.records(trace, defaults)]
 
 
-def lost_by_us(
+def lost_by_stepstream(
     folder: Path, stack: Stack, client: Client, recorder: Recorder, seconds: float
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Steps acknowledged before gateway, SDK and broker were killed, and how many of those Kafka has not afterwards.
-
-    Over OTLP, and by the SDK.
-    """
+    """Kill gateway, SDK and broker; return (acknowledged before, missing in Kafka after) in steps, for OTLP and SDK."""
     since = ends(stack.settings)
     with gateway(folder, stack.settings) as server:
         sending = client.start(server, 10 * seconds)
@@ -106,61 +102,61 @@ def lost_by_us(
         running_now = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         broker = next(p for p in running_now if "kafka.Kafka" in p.cmdline())
         broker.send_signal(signal.SIGKILL)
-        told = said(sending)
+        outcome = outcome_of(sending)
     ready = KafkaReady(stack.settings.kafka)
-    wait_for(ready, "the broker, again")
+    wait_for(ready, "the restarted broker")
     expected = {
         derived_id(JOB, otlp_load.trace_id(n, r).hex(), otlp_load.span_id(n, r, c).hex(), "step")
-        for n, _ in told["acknowledged"]
+        for n, _ in outcome["acknowledged"]
         for r in range(RUNS_OF_BATCH)
         for c in range(1, CALLS_OF_RUN + 1)
     }
-    with gateway(folder, stack.settings) as server:  # it must serve again after that
+    with gateway(folder, stack.settings) as server:  # the restarted gateway must serve
         client.rate(server, 3 * WARM_S)
     ids, keys = stored(stack.settings, since)
     runs = recording.flushes()[-1][0]
-    there = sum(min(keys[f"{recording.name}-{number}"], CALLS_OF_RUN) for number in range(runs))
-    return (len(expected), len(expected - ids)), (runs * CALLS_OF_RUN, runs * CALLS_OF_RUN - there)
+    present = sum(min(keys[f"{recording.name}-{number}"], CALLS_OF_RUN) for number in range(runs))
+    return (len(expected), len(expected - ids)), (runs * CALLS_OF_RUN, runs * CALLS_OF_RUN - present)
 
 
 def ends(settings: Settings) -> dict[tuple[str, int], int]:
-    """Where `steps` ends as of now, by (topic, partition)."""
+    """Return the current end offsets of `steps` by (topic, partition)."""
     codec = Codec(settings.schema_registry)
     with EventConsumer(settings.kafka, codec) as consumer:
-        found = consumer.end_offsets("steps")
+        offsets = consumer.end_offsets("steps")
     codec.close()
-    return {("steps", partition): offset for partition, offset in found.items()}
+    return {("steps", partition): offset for partition, offset in offsets.items()}
 
 
 def stored(settings: Settings, since: dict[tuple[str, int], int]) -> tuple[set[str], Counter[str]]:
-    """Ids of the events on `steps` from those offsets on (the field after a header of 5 bytes); events by key."""
-    found: set[str] = set()
+    """Return the ids of the events on `steps` from these offsets on, and the number of events by key."""
+    ids: set[str] = set()
     keys: Counter[str] = Counter()
     codec = Codec(settings.schema_registry)
     with EventConsumer(settings.kafka, codec) as consumer:
         consumer.follow(["steps"], since)
-        while not consumer.caught_up():
+        while not consumer.is_caught_up():
             for event in consumer.poll(10_000, 0.2):
-                found.add(event.value[6:42].decode())
+                ids.add(event.value[6:42].decode())  # after the header of 5 bytes and the length
                 keys[event.key] += 1
     codec.close()
-    return found, keys
+    return ids, keys
 
 
-def lost_by_them(folder: Path, client: Client, seconds: float) -> tuple[int, int]:
-    """The same of Agent Lightning's store, in spans."""
+def lost_by_agent_lightning(folder: Path, client: Client, seconds: float) -> tuple[int, int]:
+    """Kill Agent Lightning's store; return (acknowledged before, missing after) in spans."""
     with lightning(folder) as server:
         sending = client.start(server, 10 * seconds)
         wait_for(server.is_connected, "the client")
         time.sleep(seconds)
         server.kill()
-        told = said(sending)
+        outcome = outcome_of(sending)
     with lightning(folder) as server:
         url = f"http://127.0.0.1:{server.ports[0]}/v1/agl/statistics"
         with urllib.request.urlopen(url, timeout=30) as reply:
-            there = json.load(reply)
-    sent = len(told["acknowledged"]) * SPANS
-    return sent, sent - int(there.get("total_spans", 0))
+            statistics_after = json.load(reply)
+    sent = len(outcome["acknowledged"]) * SPANS
+    return sent, sent - int(statistics_after.get("total_spans", 0))
 
 
 def main() -> None:
@@ -168,8 +164,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round, under a minute")
     quick = parser.parse_args().quick
     rounds, seconds, produced = (1, 4.0, 50_000) if quick else (5, 10.0, 300_000)
-    ours: list[Round] = []
-    theirs: list[Round] = []
+    stepstream_rounds: list[Round] = []
+    peer_rounds: list[Round] = []
     plain: list[float] = []
     recorded: list[float] = []
     with ExitStack() as opened:
@@ -179,35 +175,38 @@ def main() -> None:
         recorder = Recorder(folder, stack.settings)
         for number in range(rounds):
             with gateway(folder, stack.settings) as server:
-                ours.append(client.rate(server, seconds))
+                stepstream_rounds.append(client.rate(server, seconds))
             with lightning(folder) as server:
-                theirs.append(client.rate(server, seconds))
+                peer_rounds.append(client.rate(server, seconds))
             plain.append(kafka_rate(stack.settings, produced))
             recorded.append(recorder.rate(seconds))
-            rates = f"OTLP {ours[-1].rate:,.0f}, Agent Lightning {theirs[-1].rate:,.0f}, Kafka {plain[-1]:,.0f}"
-            print(f"round {number + 1} of {rounds}: {rates}, SDK {recorded[-1]:,.0f} a second", flush=True)
-        (our_sent, our_lost), (sdk_sent, sdk_lost) = lost_by_us(folder, stack, client, recorder, seconds / 2)
-        their_sent, their_lost = lost_by_them(folder, client, seconds / 2)
-    otlp, peer = statistics.median(r.rate for r in ours), statistics.median(r.rate for r in theirs)
+            otlp, peer = stepstream_rounds[-1].rate, peer_rounds[-1].rate
+            rates = f"OTLP {otlp:,.0f}, Agent Lightning {peer:,.0f}, Kafka {plain[-1]:,.0f}, SDK {recorded[-1]:,.0f}"
+            print(f"round {number + 1} of {rounds}: {rates} a second", flush=True)
+        (otlp_sent, otlp_lost), (sdk_sent, sdk_lost) = lost_by_stepstream(folder, stack, client, recorder, seconds / 2)
+        peer_sent, peer_lost = lost_by_agent_lightning(folder, client, seconds / 2)
+    otlp, peer = statistics.median(r.rate for r in stepstream_rounds), statistics.median(r.rate for r in peer_rounds)
     kafka = statistics.median(plain)
-    our_core, their_core = (statistics.median(r.per_core for r in found) for found in (ours, theirs))
+    otlp_per_core, peer_per_core = (
+        statistics.median(r.per_core for r in rounds_of) for rounds_of in (stepstream_rounds, peer_rounds)
+    )
     figures = {
         "otlp_spans_per_s": otlp,
-        "otlp_spans_per_cpu_s": our_core,
+        "otlp_spans_per_cpu_s": otlp_per_core,
         "otlp_steps_per_s": otlp * STEPS_OF_BATCH / SPANS,
         "kafka_steps_per_s": kafka,
         "sdk_steps_per_s": statistics.median(recorded),
         "agent_lightning_spans_per_s": peer,
-        "agent_lightning_spans_per_cpu_s": their_core,
+        "agent_lightning_spans_per_cpu_s": peer_per_core,
         "ratio_to_agent_lightning": otlp / peer,
         "kafka_ratio_to_agent_lightning": kafka / peer,
-        "acknowledged_before_kill": our_sent,
-        "cpu_ratio_to_agent_lightning": our_core / their_core,
-        "lost": our_lost,
+        "acknowledged_before_kill": otlp_sent,
+        "cpu_ratio_to_agent_lightning": otlp_per_core / peer_per_core,
+        "lost": otlp_lost,
         "sdk_acknowledged_before_kill": sdk_sent,
         "sdk_lost": sdk_lost,
-        "agent_lightning_acknowledged_before_kill": their_sent,
-        "agent_lightning_lost": their_lost,
+        "agent_lightning_acknowledged_before_kill": peer_sent,
+        "agent_lightning_lost": peer_lost,
     }
     for name, value in figures.items():
         print(f"{name:44}{value:>14,.2f}")

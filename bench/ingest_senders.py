@@ -1,4 +1,4 @@
-"""What sends in `ingest.py`: batches of spans over OTLP, and steps by the SDK, each from a process of its own."""
+"""Run the senders of `ingest.py` as processes: batches of spans over OTLP, and steps with the SDK."""
 
 import json
 import subprocess
@@ -28,42 +28,42 @@ class Round:
 
 
 class Client:
-    """Sends batches from a process of its own; numbers go on from run to run, so that no id comes twice."""
+    """Starts processes that send batches; batch numbers continue over runs, so ids are unique."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._first = 1
 
     def start(self, server: Server, seconds: float) -> "subprocess.Popen[str]":
-        """Begins to send."""
+        """Start a process that sends for `seconds`."""
         file = self._folder / f"load-{self._first}.json"
         file.write_text(json.dumps(asdict(Load(server.ports, seconds, self._first, server.resource))))
         self._first += 1_000_000
         return subprocess.Popen([sys.executable, otlp_load.__file__, str(file)], stdout=subprocess.PIPE, text=True)
 
     def rate(self, server: Server, seconds: float) -> Round:
-        """Spans per second, the start left out."""
+        """Return the spans per second without the start."""
         sending = self.start(server, seconds)
         time.sleep(2 * WARM_S)
         since, cpu = time.monotonic(), server.cpu_s()
         time.sleep(seconds - 2 * WARM_S)
-        until, cpu = time.monotonic(), server.cpu_s() - cpu
-        told = said(sending)
-        if told["failed"]:
-            raise SystemExit(f"{told['failed']} of the batches were not acknowledged: see the servers' logs")
-        spans = SPANS * sum(since <= at < until for _, at in told["acknowledged"])
-        return Round(spans / (until - since), spans / cpu)
+        end, cpu = time.monotonic(), server.cpu_s() - cpu
+        outcome = outcome_of(sending)
+        if outcome["failed"]:
+            raise SystemExit(f"{outcome['failed']} batches were not acknowledged: see the servers' logs")
+        spans = SPANS * sum(since <= at < end for _, at in outcome["acknowledged"])
+        return Round(spans / (end - since), spans / cpu)
 
 
-def said(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What the client reports at its end."""
+def outcome_of(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """Wait for the client to end; return its report."""
     out, _ = process.communicate(timeout=120)
-    found: dict[str, Any] = json.loads(out)
-    return found
+    outcome: dict[str, Any] = json.loads(out)
+    return outcome
 
 
 class Recorder:
-    """Processes that record with the SDK; names go on from one to the next, so that no trajectory comes twice."""
+    """Starts processes that record with the SDK; each has a new name, so trajectory ids are unique."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._folder = folder
@@ -71,32 +71,32 @@ class Recorder:
         self._started = 0
 
     def start(self, seconds: float) -> "Recording":
-        """Begins to record."""
+        """Start a process that records for `seconds`."""
         self._started += 1
         name = f"recorded-{self._started}"
-        told = self._folder / f"{name}.jsonl"
-        with told.open("w") as out:
+        flushes = self._folder / f"{name}.jsonl"
+        with flushes.open("w") as out:
             arguments = [sys.executable, sdk_load.__file__, name, str(seconds)]
-            return Recording(name, told, subprocess.Popen(arguments, stdout=out, env=self._environment))
+            return Recording(name, flushes, subprocess.Popen(arguments, stdout=out, env=self._environment))
 
     def rate(self, seconds: float) -> float:
-        """Steps per second, the first flush left out."""
+        """Return the steps per second after the first flush."""
         recording = self.start(seconds)
         if recording.process.wait():
-            raise SystemExit("the SDK's process failed")
+            raise SystemExit("the SDK's process failed: see its error above")
         flushes = recording.flushes()
-        (first, since), (last, until) = flushes[0], flushes[-1]
-        return (last - first) * CALLS_OF_RUN / (until - since)
+        (first, since), (last, end) = flushes[0], flushes[-1]
+        return (last - first) * CALLS_OF_RUN / (end - since)
 
 
 @dataclass
 class Recording:
-    """One process that records with the SDK, and the file that it tells of its flushes in."""
+    """One process that records with the SDK, and the file of its flushes."""
 
     name: str
-    told: Path
+    file: Path
     process: "subprocess.Popen[bytes]"
 
     def flushes(self) -> list[tuple[int, float]]:
-        """How many runs each flush made durable, from the start, and when."""
-        return [(runs, at) for runs, at in map(json.loads, self.told.read_text().splitlines())]
+        """Return (runs durable since the start, time in seconds) of each flush."""
+        return [(runs, at) for runs, at in map(json.loads, self.file.read_text().splitlines())]

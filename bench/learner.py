@@ -1,15 +1,15 @@
-"""Trained tokens per second of the learner's trainer, beside TRL's GRPO trainer and plain loops, on one ragged batch.
+"""Measure the trainer's tokens per second against TRL's GRPO trainer and plain loops, on one ragged batch.
 
 Run it as `.venv/bin/python bench/learner.py [--quick] [--device cuda]`. All sides train the same model on the same
-batch of merged multi-step attempts, in the same precision, on as many threads: one gradient step on the whole batch at
-a time. On the CPU they take turns, so that a busy machine is busy for all; on a GPU they follow each other, each with
-all of its memory. TRL runs in an environment of its own, at the best of several sizes of its microbatch. Ours computes
-credit and figures too; the others get advantages.
+batch of merged multi-step attempts, in the same precision, with the same number of threads: one gradient step on the
+whole batch at a time. On the CPU they alternate, so other load slows all alike; on a GPU they run one after another,
+each with all of its memory. TRL runs in its own environment, at the best of several microbatch sizes. Stepstream also
+computes credit and figures; the others get advantages.
 
-On the CPU everything is in float32 and rates are per CPU-second: what a core of one's own would give. The limit is the
-rate of matrix products of the model's own shapes, at the operations that a padding-free trainer needs for this batch:
-6 for each weight and token, and the attention's. On a GPU the weights are float32, the products bfloat16, and rates are
-by the clock; the utilisation is of those operations, at what the card does at most by its data sheet.
+On the CPU everything is in float32 and rates are per CPU-second, the rate of a dedicated core. The limit is the rate of
+matrix products of the model's shapes, divided by the operations that a padding-free trainer needs for this batch: 6 for
+each weight and token, plus the attention. On a GPU weights are float32, products bfloat16, and rates are per second of
+time; the utilisation is these operations over the peak rate of the card's data sheet.
 """
 
 import argparse
@@ -32,9 +32,9 @@ from training import ragged
 TRL = ["trl==1.16.0", "torch==2.13.0", "transformers==5.19.0"]
 SIDES = Path(__file__).with_name("training")
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Of dense matrix products in bfloat16, by the data sheets."""
+"""Peak rates of dense matrix products in bfloat16 by the data sheets, in FLOP/s."""
 MODELS = {
-    # Sizes of Llama's kind by what a GPU is measured at: hidden, layers, heads, key heads, feed-forward, vocabulary.
+    # Llama sizes for a GPU: hidden, layers, heads, key heads, feed-forward, vocabulary.
     "0.1B": (768, 12, 12, 4, 2048, 32000),
     "0.5B": (1280, 20, 20, 4, 3456, 32000),
     "1.5B": (2048, 24, 16, 4, 5632, 32000),
@@ -42,12 +42,12 @@ MODELS = {
 
 
 class Failed(Exception):
-    """A side that cannot be measured."""
+    """A side failed and has no figures."""
 
 
 @dataclass
 class Side:
-    """One of those that are measured."""
+    """One trainer under measurement."""
 
     name: str
     command: list[str]
@@ -57,7 +57,7 @@ class Side:
 
     @contextmanager
     def running(self, folder: Path, threads: int) -> Iterator[None]:
-        """As a process."""
+        """Run the side as a process."""
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         with (folder / f"{self.name}.log").open("wb") as sink:
             self.process = subprocess.Popen(
@@ -69,20 +69,20 @@ class Side:
             self.process.stdin.close()
 
     def turn(self, steps: int) -> dict[str, float]:
-        """Lets it train so many steps."""
+        """Train this many steps; return its seconds and peak memory."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line.startswith("{"):
-            raise Failed(f"{self.name} failed: {line or 'it ended'}")
-        told: dict[str, float] = json.loads(line)
-        return told
+            raise Failed(f"{self.name} failed: {line or 'its process ended'}")
+        figures: dict[str, float] = json.loads(line)
+        return figures
 
 
 def write_model(folder: Path, name: str) -> tuple[int, Any]:
-    """Makes the model that is trained; returns its vocabulary and configuration."""
+    """Save the model to train; return its vocabulary and configuration."""
     from stepstream.learner.tiny.model import MAX_LENGTH, build_model, build_tokenizer
 
     tokenizer = build_tokenizer(MAX_LENGTH)
@@ -113,12 +113,12 @@ def write_model(folder: Path, name: str) -> tuple[int, Any]:
 
 
 def operations(config: Any, rows: list[ragged.Row], *, share: bool) -> float:
-    """Operations of one gradient step without padding, in floating-point multiplications and additions.
+    """Return the floating-point multiplications and additions of one gradient step without padding.
 
     Args:
-        config: of the model.
-        rows: the batch.
-        share: count each group's prompt once.
+        config: Configuration of the model.
+        rows: The batch.
+        share: Count each group's prompt once.
     """
     hidden, size = config.hidden_size, config.hidden_size // config.num_attention_heads
     attention = 2 * hidden * hidden + 2 * hidden * config.num_key_value_heads * size
@@ -136,7 +136,7 @@ def operations(config: Any, rows: list[ragged.Row], *, share: bool) -> float:
 
 
 def product_rate(config: Any, device: str, threads: int) -> float:
-    """Operations per second of matrix products of the model's shapes; on the CPU per CPU-second."""
+    """Return the operations per second of matrix products of the model's shapes; on the CPU per CPU-second."""
     import torch
 
     torch.set_num_threads(threads)
@@ -159,22 +159,22 @@ def product_rate(config: Any, device: str, threads: int) -> float:
 
 
 def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:
-    """Everyone."""
-    trl, ours = str(python_of("trl", TRL)), sys.executable
+    """Return all sides of the comparison."""
+    trl, python = str(python_of("trl", TRL)), sys.executable
     common = [str(folder), arguments.device, str(arguments.threads)]
     settings: dict[str, Any] = {"activation_checkpointing": arguments.activation_checkpointing}
     if arguments.device == "cuda":
         settings |= {"precision": "bfloat16", "compile": arguments.compile}
-    most = str(arguments.microbatch_tokens)
+    microbatch = str(arguments.microbatch_tokens)
 
-    def own(**more: Any) -> list[str]:
-        return [ours, str(SIDES / "ours.py"), *common, most, json.dumps(settings | more)]
+    def stepstream(**more: Any) -> list[str]:
+        return [python, str(SIDES / "stepstream_trainer.py"), *common, microbatch, json.dumps(settings | more)]
 
     return [
-        Side("Stepstream", own()),
-        Side("Stepstream, sharing nothing", own(share_nothing=True)),
-        Side("plain loop", [ours, str(SIDES / "plain.py"), *common, "1"]),
-        Side("plain loop, 4 lengths", [ours, str(SIDES / "plain.py"), *common, "4"]),
+        Side("Stepstream", stepstream()),
+        Side("Stepstream, sharing nothing", stepstream(share_nothing=True)),
+        Side("plain loop", [python, str(SIDES / "plain.py"), *common, "1"]),
+        Side("plain loop, 4 lengths", [python, str(SIDES / "plain.py"), *common, "4"]),
         *(
             Side(f"TRL, {sequences} at once", [trl, str(SIDES / "trl_grpo.py"), *common, str(sequences)])
             for sequences in arguments.trl_sequences
@@ -182,48 +182,48 @@ def sides(folder: Path, arguments: argparse.Namespace) -> list[Side]:
     ]
 
 
-def take_turns(everyone: list[Side], folder: Path, arguments: argparse.Namespace) -> list[Side]:
-    """Measures everyone; returns those that could be."""
+def measure_sides(all_sides: list[Side], folder: Path, arguments: argparse.Namespace) -> list[Side]:
+    """Measure all sides; return those that did not fail."""
     clock = "wall_s" if arguments.device == "cuda" else "cpu_s"
 
     def turn(side: Side) -> None:
-        told = side.turn(arguments.steps)
-        side.seconds.append(told[clock] / arguments.steps)
-        side.peak_mib = told["peak_mib"]
+        figures = side.turn(arguments.steps)
+        side.seconds.append(figures[clock] / arguments.steps)
+        side.peak_mib = figures["peak_mib"]
 
     if arguments.device == "cpu":
         with ExitStack() as stack:
-            for side in everyone:
+            for side in all_sides:
                 stack.enter_context(side.running(folder, arguments.threads))
-            for side in everyone:
+            for side in all_sides:
                 side.turn(1)
             for _ in range(arguments.rounds):
-                for side in everyone:
+                for side in all_sides:
                     turn(side)
-        return everyone
+        return all_sides
     measured = []
-    for side in everyone:
+    for side in all_sides:
         try:
             with side.running(folder, arguments.threads):
                 side.turn(1)
                 for _ in range(arguments.rounds):
                     turn(side)
-        except Failed as failed:
+        except Failed as error:
             log = (folder / f"{side.name}.log").read_text(errors="replace").strip().splitlines()
-            print(f"{failed}: {log[-1] if log else ''}", file=sys.stderr)
+            print(f"{error}: {log[-1] if log else ''}", file=sys.stderr)
         else:
             measured.append(side)
     return measured
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One model on one batch: prints a table, returns the figures."""
+    """Measure one model on one batch; print its table, return its figures."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         vocabulary, config = write_model(folder, name)
         rows = ragged.draw(ragged.SHAPES[arguments.batch], vocabulary, arguments.seed)
         ragged.save(rows, folder)
-        running = take_turns(sides(folder, arguments), folder, arguments)
+        running = measure_sides(sides(folder, arguments), folder, arguments)
         rate = product_rate(config, arguments.device, arguments.threads)
     trained, every = sum(row.steps.size for row in rows), sum(row.ids.size for row in rows)
     longest, shared = max(row.ids.size for row in rows), operations(config, rows, share=True)
@@ -285,8 +285,8 @@ def main() -> None:
     arguments.rounds = arguments.rounds or (2 if arguments.quick else 7)
     arguments.steps = arguments.steps or (1 if arguments.quick else 3)
     models = arguments.models or (list(MODELS) if gpu else ["tiny"])
-    found = {name: measure(name, arguments) for name in models}
-    print(json.dumps(next(iter(found.values())) if len(found) == 1 else found))
+    by_model = {name: measure(name, arguments) for name in models}
+    print(json.dumps(next(iter(by_model.values())) if len(by_model) == 1 else by_model))
 
 
 if __name__ == "__main__":

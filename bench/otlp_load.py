@@ -1,8 +1,7 @@
-"""Exports spans of agents' runs over OTLP/HTTP as fast as they are acknowledged.
+"""Export spans of agents' runs over OTLP/HTTP, each batch after the acknowledgement of the last.
 
-Run it as `python bench/otlp_load.py LOAD.json`, which holds the fields of `Load`. Prints one line of JSON: for each
-acknowledged batch its number and the second it was answered, and how many requests failed. A server that
-goes away ends the run.
+Run it as `python bench/otlp_load.py LOAD.json`, which has the fields of `Load`. It prints one line of JSON: number and
+time in seconds of each acknowledged batch, and the number of failed requests. A closed connection ends its exports.
 """
 
 import asyncio
@@ -21,34 +20,34 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 RUNS_OF_BATCH = 20
 CALLS_OF_RUN = 4
 SPANS = RUNS_OF_BATCH * (CALLS_OF_RUN + 1)
-MARK = b"\xf5\xf6\xf7\xf8"  # no UTF-8, so it stands nowhere else
+MARK = b"\xf5\xf6\xf7\xf8"  # not UTF-8, so it is unique in the body
 CONNECTIONS = 8
 
 
 @dataclass
 class Load:
-    """What to do."""
+    """Load of one run."""
 
     ports: list[int]
-    """Of the server's processes; connections are spread over them."""
+    """Ports of the server's processes; connections are spread over them."""
     seconds: float
     first: int
-    """Number of the first batch; numbers make ids."""
+    """Number of the first batch; ids contain batch numbers."""
     resource: dict[str, str]
 
 
 def trace_id(number: int, run: int) -> bytes:
-    """Trace of one run of a batch."""
+    """Return the trace id of one run of a batch."""
     return number.to_bytes(4, "big") + b"trace-id" + run.to_bytes(4, "big")
 
 
 def span_id(number: int, run: int, call: int) -> bytes:
-    """Span of one call of a run; call 0 is the agent."""
+    """Return the span id of one call of a run; call 0 is the agent."""
     return number.to_bytes(4, "big") + (run * 16 + call).to_bytes(4, "big")
 
 
 def body(resource: dict[str, str]) -> bytes:
-    """A batch of 100 spans, 80 of them model calls of about 1.4 kB; `MARK` stands for its number."""
+    """Return a batch of 100 spans, 80 of them model calls of about 1.4 kB; `MARK` replaces its number."""
     number = int.from_bytes(MARK, "big")
     request = ExportTraceServiceRequest()
     part = request.resource_spans.add()
@@ -72,14 +71,14 @@ def _call(span: Span, number: int, run: int, call: int, start: int) -> None:
     span.parent_span_id = span_id(number, run, 0)
     span.name, span.kind = "chat demo", Span.SPAN_KIND_CLIENT
     span.start_time_unix_nano, span.end_time_unix_nano = start, start + 8 * 10**8
-    said = "Where is my order 4711? It was to arrive on Monday, and the tracking page has not changed since. "
-    asked = [
+    text = "Where is my order 4711? It was to arrive on Monday, and the tracking page has not changed since. "
+    prompt = [
         {"role": "system", "parts": [{"type": "text", "content": "You help customers with their orders."}]},
-        {"role": "user", "parts": [{"type": "text", "content": f"{said * 3} ({call})"}]},
+        {"role": "user", "parts": [{"type": "text", "content": f"{text * 3} ({call})"}]},
     ]
     tool = {"type": "tool_call", "id": f"call_{call}", "name": "lookup", "arguments": {"order": 4711}}
-    answered = [
-        {"role": "assistant", "parts": [{"type": "text", "content": said}, tool], "finish_reason": "tool_calls"}
+    response = [
+        {"role": "assistant", "parts": [{"type": "text", "content": text}, tool], "finish_reason": "tool_calls"}
     ]
     for name, value in {
         "gen_ai.operation.name": "chat",
@@ -88,8 +87,8 @@ def _call(span: Span, number: int, run: int, call: int, start: int) -> None:
         "gen_ai.response.model": "demo-2026",
         "gen_ai.response.id": f"chatcmpl-{run}-{call}",
         "server.address": "api.example.com",
-        "gen_ai.input.messages": json.dumps(asked),
-        "gen_ai.output.messages": json.dumps(answered),
+        "gen_ai.input.messages": json.dumps(prompt),
+        "gen_ai.output.messages": json.dumps(response),
     }.items():
         span.attributes.add(key=name).value.string_value = value
     for name, size in {"gen_ai.usage.input_tokens": 123, "gen_ai.usage.output_tokens": 45, "server.port": 443}.items():
@@ -100,7 +99,7 @@ def _call(span: Span, number: int, run: int, call: int, start: int) -> None:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """One connection; one request at a time."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -114,7 +113,7 @@ class Connection(asyncio.Protocol):
             self._done.set_result(None)
 
     async def post(self, payload: bytes) -> bool | None:
-        """Whether it was acknowledged; None: the server is gone."""
+        """Return True if the batch was acknowledged; None if the connection is closed."""
         if self._transport.is_closing():
             return None
         self._done = asyncio.get_running_loop().create_future()
@@ -131,14 +130,14 @@ class Connection(asyncio.Protocol):
         length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
         if len(self._buffer) < end + 4 + length:
             return
-        well = b" 200 " in self._buffer[:20]
+        success = b" 200 " in self._buffer[:20]
         self._buffer = b""
         if not self._done.done():
-            self._done.set_result(well)
+            self._done.set_result(success)
 
 
 async def run(load: Load) -> dict[str, object]:
-    """Exports until the time is over or the server is gone."""
+    """Export until the time is over or the connections are closed; return the outcome."""
     template = body(load.resource)
     loop = asyncio.get_running_loop()
     numbers = count(load.first)
@@ -152,15 +151,15 @@ async def run(load: Load) -> dict[str, object]:
         _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
         while time.monotonic() < began + load.seconds:
             number = next(numbers)
-            well = await connection.post(template.replace(MARK, number.to_bytes(4, "big")))
-            if well is None:
+            success = await connection.post(template.replace(MARK, number.to_bytes(4, "big")))
+            if success is None:
                 return
-            if well:
+            if success:
                 acknowledged.append((number, time.monotonic()))
             else:
                 failed += 1
 
-    await asyncio.gather(*(exporter(load.ports[place % len(load.ports)]) for place in range(CONNECTIONS)))
+    await asyncio.gather(*(exporter(load.ports[index % len(load.ports)]) for index in range(CONNECTIONS)))
     return {"acknowledged": acknowledged, "failed": failed, "bytes": len(template)}
 
 

@@ -1,4 +1,4 @@
-"""Environments of their own for what is measured beside Stepstream: what a peer pins must not decide what we run on."""
+"""Install the projects that benches compare with in environments of their own, apart from Stepstream's pins."""
 
 import subprocess
 import sys
@@ -9,15 +9,15 @@ UV = Path(sys.executable).with_name("uv")
 
 
 def python_of(name: str, requirements: list[str]) -> Path:
-    """The interpreter of an environment with exactly these requirements; made when it is first asked for."""
-    home = FOLDER / name
+    """Return the interpreter of an environment with exactly these requirements; the first call creates it."""
+    environment = FOLDER / name
     wanted = "\n".join(requirements)
-    marker = home / "requirements.txt"
+    marker = environment / "requirements.txt"
     if not marker.exists() or marker.read_text() != wanted:
-        print(f"installing {', '.join(requirements)} into {home}", file=sys.stderr)
-        subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, home], check=True)
-        python = home / "bin" / "python"
+        print(f"installing {', '.join(requirements)} into {environment}", file=sys.stderr)
+        subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, environment], check=True)
+        python = environment / "bin" / "python"
         install: list[str | Path] = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
         subprocess.run([*install, *requirements], check=True)
         marker.write_text(wanted)
-    return (home / "bin" / "python").absolute()
+    return (environment / "bin" / "python").absolute()

@@ -1,16 +1,15 @@
-"""How fast one worker of each stream job is, beside a plain confluent-kafka loop over the same records.
+"""Measure the rate and latency of one worker of each stream job, against a plain confluent-kafka loop.
 
-Run it as `.venv/bin/python bench/stream.py [--quick]`. It starts a broker, a registry and a store of its own on free
-ports, with data in a temporary folder.
+Run it as `.venv/bin/python bench/stream.py [--quick]`. It starts its own broker, registry and store on free ports, with
+data in a temporary folder.
 
 Rates. The loop consumes in batches, decodes each record from Avro, encodes it again, produces it and commits at the
-end: no state, no checks, no flush in between, so it is the most that one Python process can do with these records.
-Each job's rate is taken over the same records as the loop's, which runs right before and (unless --quick) right after
-it, since machines are noisy: steps for govern and label (which have the feedback to read besides), labelled
-trajectories for measure, rows of all topics for store. The first batch, with the start of the process, is left out of
-both.
+end. It has no state, checks or flushes, so it is the maximum of one Python process. Each job processes the same records
+as the loop, which runs right before and (unless --quick) right after it, since machines are noisy: steps for govern and
+label (which also read the feedback), labelled trajectories for measure, rows of all topics for the sink (`store`). Both
+rates leave out the first batch, which includes the start of the process.
 
-Latency. At 500 steps a second, from `produce` to the arrival of what follows: the governed step; the label, from the
+Latency. At 500 steps a second, from `produce` to the arrival of the result: the governed step; the label, from the
 feedback that ends its trajectory; the trajectory's statistics, from its label.
 """
 
@@ -28,7 +27,7 @@ from streams import plain_loop
 from streams.arrivals import PACE, Follower, event_id, latency, paced, stats_key, trajectory_id
 from streams.plain_loop import LOOP_TOPIC
 from streams.traffic import STEPS_OF_ONE, governed
-from streams.workers import Bench, settled, wait_for
+from streams.workers import Bench, is_idle, wait_for
 
 from stepstream.config import load
 from stepstream.embedded.addresses import isolated
@@ -40,19 +39,19 @@ from stepstream.topics.producer import EventProducer
 
 
 def has_all(bench: Bench, outputs: dict[str, int]) -> bool:
-    """Whether each topic holds that many records."""
+    """Return True if each topic has this many records."""
     return all(bench.end(topic) >= count for topic, count in outputs.items())
 
 
 def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
-    """Rates of all jobs, with the loops before and after each."""
+    """Measure the rates of all jobs, each with the loop before and after it."""
     results: dict[str, dict[str, float]] = {}
     total = STEPS_OF_ONE * bench.trajectories
-    whole = bench.trajectories
+    trajectories = bench.trajectories
     plan = [
-        ("govern", "steps", total, {"governed-steps": total, "governed-feedback": whole}),
-        ("label", "governed-steps", total, {"labeled-trajectories": whole}),
-        ("measure", "labeled-trajectories", whole, {}),
+        ("govern", "steps", total, {"governed-steps": total, "governed-feedback": trajectories}),
+        ("label", "governed-steps", total, {"labeled-trajectories": trajectories}),
+        ("measure", "labeled-trajectories", trajectories, {}),
     ]
     for name, topic, records, outputs in plan:
         before = bench.loop_rate(topic)
@@ -63,22 +62,22 @@ def measure_all(bench: Bench) -> dict[str, dict[str, float]]:
         after = before if bench.quick else bench.loop_rate(topic)
         loop = (before + after) / 2
         results[name] = {"rate": rate, "loop": loop, "ratio": rate / loop, "cpu_s": cpu, "rss_mb": rss}
-        told(name, results[name])
+        print_rate(name, results[name])
     everything = sum(bench.end(topic) for topic in ("governed-steps", "governed-feedback", "labeled-trajectories"))
-    with bench.job("store") as job:
+    with bench.job("sink") as job:
         rate = job.rate(("governed-steps", "governed-feedback", "labeled-trajectories"), everything)
         cpu, rss = job.cost()
     results["store"] = {"rate": rate, "cpu_s": cpu, "rss_mb": rss}
-    told("store", results["store"])
+    print_rate("store", results["store"])
     return results
 
 
-def told(name: str, result: dict[str, float]) -> None:
+def print_rate(name: str, result: dict[str, float]) -> None:
     print(f"  {name}: " + ", ".join(f"{key} {value:.3g}" for key, value in result.items()), file=sys.stderr)
 
 
 def measure_latency(bench: Bench) -> dict[str, tuple[float, float]]:
-    """Latencies of the loop and the jobs at the pace."""
+    """Measure p50 and p99 of the loop and the jobs at the pace, in ms."""
     producer = EventProducer(bench.settings.kafka, bench.codec, "bench/1", linger_ms=0)
     bench.producer = producer
 
@@ -109,31 +108,31 @@ def measure_latency(bench: Bench) -> dict[str, tuple[float, float]]:
         loop.terminate()
         loop.wait()
     with bench.job("govern") as job:
-        job.ready()
-        wait_for(lambda: settled(job))
+        job.wait_ready()
+        wait_for(lambda: is_idle(job))
         follower = Follower(bench, "governed-steps", event_id)
         results["govern"] = latency(bench, "lat1", follower, steps_only)
     with bench.job("label") as job:
-        job.ready()
-        wait_for(lambda: settled(job))
+        job.wait_ready()
+        wait_for(lambda: is_idle(job))
         follower = Follower(bench, "labeled-trajectories", trajectory_id)
         results["label"] = latency(bench, "lat2", follower, governed_all)
         with bench.job("measure") as measuring:
-            measuring.ready()
-            wait_for(lambda: settled(measuring))
+            measuring.wait_ready()
+            wait_for(lambda: is_idle(measuring))
             labels = Follower(bench, "labeled-trajectories", trajectory_id)
             stats = Follower(bench, "trajectory-stats", stats_key)
             with labels, stats:
                 sent = paced(bench, "lat3", governed_all)
                 wait_for(lambda: stats.arrived.keys() >= sent.keys() and labels.arrived.keys() >= sent.keys())
-            # A label reaches this process and `measure` at about the same time; what is left is measure's share.
+            # A label reaches this process and `measure` at about the same time, so the difference is measure's latency.
             times = sorted((stats.arrived[name] - labels.arrived[name]) * 1000 for name in sent)
             results["measure"] = statistics.median(times), times[int(len(times) * 0.99)]
     return results
 
 
 def print_table(size: int, rates: dict[str, dict[str, float]], latencies: dict[str, tuple[float, float]]) -> None:
-    """What people read."""
+    """Print the table."""
     units = {"govern": "steps", "label": "steps", "measure": "trajectories", "store": "records"}
     print(f"\nsteps of {size} bytes, {STEPS_OF_ONE} a trajectory; latency at {PACE:g} steps/s, in ms\n")
     print("| job | per s | plain loop per s | ratio | RSS MB | p50 | p99 |\n|---|---|---|---|---|---|---|")

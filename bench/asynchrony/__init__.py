@@ -1,1 +1,1 @@
-"""Asynchronous against synchronous: the loop on a virtual clock, and on the real stack."""
+"""Run the loop asynchronously and synchronously, on a virtual clock and on the real stack."""

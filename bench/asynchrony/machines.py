@@ -1,4 +1,4 @@
-"""What the virtual clock runs the loop on, and under which bounds."""
+"""Define the simulated machines, staleness bounds and objectives."""
 
 import dataclasses
 import math
@@ -21,13 +21,13 @@ OBJECTIVES: dict[str, dict[str, str]] = {
 class Machine:
     title: str
     cores: float
-    """That all processes share; infinite: each has its own."""
+    """Cores that all processes share; infinite: each process has its own."""
     workers: int
     """Inference workers."""
     stages: Callable[[Stages], Stages]
 
     def settings(self, settings: Settings, bound: int | None, objective: str) -> Settings:
-        """The demo's, for this machine and a staleness bound; None: no bound."""
+        """Return the demo's settings for this machine, objective and staleness bound; None: no bound."""
         fleet = {
             "max_ahead": -1 if bound is None else bound,
             "concurrency": settings.fleet.concurrency * self.workers,
@@ -40,8 +40,10 @@ class Machine:
 
 
 def spread(stages: Stages, over: int = 16) -> Stages:
-    """What carries steps in so many processes of each kind, and decoding that takes no longer for more rows, as on a
-    GPU, which is bound by reading the weights."""
+    """Return stages with `over` processes of each step-carrying kind, and a decoding time independent of rows.
+
+    A GPU's decoding time is independent of rows while reading the weights limits it.
+    """
     plumbing = {name: seconds / over for name, seconds in stages.plumbing.items()}
     return dataclasses.replace(stages, decode_row_s=0.0, plumbing=plumbing)
 
@@ -60,7 +62,7 @@ MACHINES = {
 
 
 def wanted_simulations(seeds: int) -> list[dict[str, Any]]:
-    """Seed by seed, so that what is there of a long bench is a whole table of fewer seeds."""
+    """Return the runs seed by seed, so that an unfinished bench has a full table of fewer seeds."""
     return [
         {"machine": machine, "bound": bound, "objective": objective, "seed": seed, "stages": digest()}
         for seed in range(seeds)

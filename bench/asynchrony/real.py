@@ -1,4 +1,4 @@
-"""The demo on the embedded stack, asynchronous or synchronous: seconds to its target, and what the time went into."""
+"""Run the demo on the embedded stack, asynchronously or synchronously; measure the time to its target."""
 
 import logging
 import os
@@ -24,13 +24,12 @@ from stepstream.learner.lineage import read_versions
 from stepstream.topics.codec import Codec
 
 AHEAD = {"asynchronous": 1, "synchronous": 0}
-"""Versions of work that agents may be ahead: 0 makes them wait from the last attempt of a batch until the next version
-is published, which is all that synchronous means."""
+"""Versions that agents may be ahead. 0 is synchronous: agents wait from a batch's last attempt to the next version."""
 READER = "reader"
 
 
 def settings_of(mode: str, seed: int, data: Path) -> Settings:
-    """The demo's under this shell's variables, on free ports, with this seed."""
+    """Return the demo's settings with this shell's variables, free ports and this seed."""
     chosen = {
         "STEPSTREAM_FLEET_MAX_AHEAD": str(AHEAD[mode]),
         "STEPSTREAM_FLEET_SEED": str(seed + 1),
@@ -41,7 +40,7 @@ def settings_of(mode: str, seed: int, data: Path) -> Settings:
 
 
 def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:
-    """One whole run; about a minute and a half on two quiet cores, stack and all."""
+    """Run the demo once; about a minute and a half on two idle cores, with the stack."""
     logging.disable(logging.INFO)
     settings = settings_of(mode, seed, data)
     settings = settings.model_copy(
@@ -51,7 +50,7 @@ def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:
         with closing(Codec(stack.settings.schema_registry)) as codec:
             root = read_versions(stack.settings.kafka, codec).newest(settings.learner.model)
         assert root is not None
-        demo = _Watched(stack, root["version"])
+        demo = _MeasuredDemo(stack, root["version"])
         memory = MemoryWatch(stack.members)
         try:
             facts = demo.run(memory).facts
@@ -72,57 +71,57 @@ def run_demo(mode: str, seed: int, data: Path) -> dict[str, Any]:
         }
 
 
-class _Watched(Demo):
-    """The demo, with the CPU seconds of every process between the fleet's start and the target, and the learner's."""
+class _MeasuredDemo(Demo):
+    """The demo with CPU seconds of every process, and the learner's seconds, from fleet start to target."""
 
     def __init__(self, stack: Stack, root: int) -> None:
         super().__init__(stack, open_view(stack.settings.demo.target, stack.settings.demo.deadline_s), root)
-        self._watched = stack
+        self._measured = stack
         self.since_us = 0
         self.cpu_s: dict[str, float] = {}
         self.learner_s: dict[str, float] = {}
 
     def _learn(self, began: float) -> Any:
         self.since_us = time.time_ns() // 1000
-        before, learner = cpu_seconds(self._watched), learner_seconds(self._watched)
+        before, learner = cpu_seconds(self._measured), learner_seconds(self._measured)
         try:
             return super()._learn(began)
         finally:
-            self.cpu_s = _more(cpu_seconds(self._watched), before)
-            self.learner_s = _more(learner_seconds(self._watched), learner)
+            self.cpu_s = _difference(cpu_seconds(self._measured), before)
+            self.learner_s = _difference(learner_seconds(self._measured), learner)
 
     def learner(self) -> dict[str, Any]:
-        """What is told of the learner's time."""
+        """Return the learner's seconds by activity, and its reader thread's CPU seconds."""
         activities = {activity: seconds for activity, seconds in self.learner_s.items() if activity != READER}
         return {"learner_s": activities, "reader_cpu_s": self.learner_s[READER]}
 
 
-def _more(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+def _difference(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
     return {name: round(seconds - before.get(name, 0.0), 2) for name, seconds in now.items()}
 
 
 def learner_seconds(stack: Stack) -> dict[str, float]:
-    """What the learner's time went into so far, by activity, and under `READER` its reading thread's CPU seconds."""
+    """Return the learner's seconds by activity, and its reader thread's CPU seconds as `READER`."""
     (learner,) = (process for process in stack.processes if process.name == "learner")
     with urllib.request.urlopen(learner.ready.address, timeout=10) as page:
         families = text_string_to_metric_families(page.read().decode())
-    found = {}
+    seconds = {}
     for sample in (sample for family in families for sample in family.samples):
         if sample.name == "stepstream_learner_seconds_total":
-            found[sample.labels["activity"]] = sample.value
+            seconds[sample.labels["activity"]] = sample.value
         elif sample.name == "stepstream_learner_reader_cpu_seconds_total":
-            found[READER] = sample.value
-    return found
+            seconds[READER] = sample.value
+    return seconds
 
 
 def cpu_seconds(stack: Stack) -> dict[str, float]:
-    """CPU seconds of each process so far, with those of what it started."""
-    found = {}
+    """Return the CPU seconds of each process with its children."""
+    seconds = {}
     for process in stack.processes:
         pid = stack.pid(process.name)
         if pid:
-            found[process.name] = sum(map(_seconds, [psutil.Process(pid), *psutil.Process(pid).children(True)]))
-    return found
+            seconds[process.name] = sum(map(_seconds, [psutil.Process(pid), *psutil.Process(pid).children(True)]))
+    return seconds
 
 
 def _seconds(process: psutil.Process) -> float:
@@ -134,7 +133,7 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def _tables(settings: Settings, since_us: int) -> dict[str, int]:
-    """Steps and trajectories since then."""
+    """Return the steps and trajectories since `since_us`."""
     with closing(
         clickhouse_connect.get_client(
             dsn=settings.clickhouse.url,

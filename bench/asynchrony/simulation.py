@@ -1,8 +1,7 @@
-"""The loop as the stack runs it, on a virtual clock: what is generated, decided and learned is real, time is not.
+"""Run the stack's loop on a virtual clock with measured stage times.
 
-Generation is the engine's batch on real weights, training the learner's own, admission the fleet's own, the target is
-the demo's: only how long each piece of work takes is read from a table of measured stage times. So runs repeat exactly,
-whatever else the machine does, and machines that are not there can be tried.
+Generation (the engine's batch on real weights), training, admission and the demo's target are real; only the duration
+of each piece of work comes from a table. So runs repeat exactly under any load, and can simulate other machines.
 """
 
 import time
@@ -17,7 +16,7 @@ import torch
 from in_process import Conversation, Policy, Renderer
 from in_process.generating import MAX_TOKENS
 
-from asynchrony.clock import Clock, Cores, Server, Then
+from asynchrony.clock import Callback, Clock, Cores, Server
 from asynchrony.stages import CONTEXT, Stages
 from stepstream.config import Settings
 from stepstream.services.fleet.__main__ import admission_of
@@ -33,7 +32,7 @@ _PROCESSES = ("fleet", "gateway", "govern", "label", "rest")
 
 @dataclass(slots=True)
 class _Engine:
-    """What a worker is doing."""
+    """State of an inference worker."""
 
     batch: Batch
     waiting: deque[Conversation] = field(default_factory=deque)
@@ -47,7 +46,7 @@ class Loop:
     """One run of the demo."""
 
     def __init__(self, settings: Settings, base: Path, seed: int, stages: Stages, cores: float) -> None:
-        """`cores` that all processes share; infinite: every process has a core, or a machine, of its own."""
+        """`cores` are shared by all processes; infinite: every process has its own."""
         torch.set_num_threads(1)
         self._settings, self._stages, self._seed = settings, stages, seed
         self.clock = Clock()
@@ -58,26 +57,26 @@ class Loop:
         self._engines = [_Engine(Batch(weights, 0, rows, CONTEXT)) for _ in range(settings.stack.workers)]
         self._policy = Policy(settings, base)
         self._learning, self._learn_s, self._unread = False, 0.0, 0
-        self._passed: defaultdict[str, float] = defaultdict(float)
-        """Seconds that the learner's work took, by activity, also where it had to share a core."""
+        self._busy_s: defaultdict[str, float] = defaultdict(float)
+        """Seconds of the learner's work by activity, with the time that it waited for a core."""
         self._admission = admission_of(settings)
         self._groups = self._new_groups()
         self._next: deque[Conversation] = deque()
         self._running = 0
-        self._held = 0
+        self._admission_changes = 0
         self._holds = 0
         self._recent: deque[float] = deque(maxlen=settings.demo.window)
-        self._exam: list[Conversation] | None = None
-        self._exam_left: deque[Conversation] = deque()
-        self._marked = 0
-        self._exams = 0
+        self._evaluation: list[Conversation] | None = None
+        self._evaluation_queue: deque[Conversation] = deque()
+        self._evaluated = 0
+        self._evaluations = 0
         self.success: float | None = None
         self.samples = 0
         self._staleness: list[tuple[float, float, float]] = []
-        """Tokens, mean and maximum of each update."""
+        """Tokens, mean and maximum staleness of each update."""
 
     def run(self, deadline_s: float) -> dict[str, Any]:
-        """Until held-out success passes the target, or the deadline; the figures of the run."""
+        """Run until held-out success reaches the target or the deadline comes; return the run's figures."""
         began = time.process_time()
         self.clock.after(0.0, self._fill)
         self.clock.after(WATCH_EVERY_S, self._watch)
@@ -108,7 +107,7 @@ class Loop:
             yield [Conversation(task, f"g{number}", name, self._seed, self._renderer) for name in names]
 
     def _fill(self) -> None:
-        """Starts attempts while there is room, groups while they are admitted."""
+        """Start attempts up to the concurrency, and groups while admission permits."""
         while self._running < self._settings.fleet.concurrency:
             if not self._next:
                 if self._admission is not None:
@@ -116,37 +115,37 @@ class Loop:
                         self._hold()
                         return
                     self._admission.start_group()
-                self._held += 1
+                self._admission_changes += 1
                 self._next.extend(next(self._groups))
             self._running += 1
             self.samples += 1
-            self._ask(self._next.popleft())
+            self._call_model(self._next.popleft())
 
     def _hold(self) -> None:
-        """Lets a group in after all if nothing changes for the admission's patience."""
+        """Admit a group after the admission's relief time if nothing changed."""
         assert self._admission is not None
         self._holds += 1
-        held, admission = self._held, self._admission
+        changes, admission = self._admission_changes, self._admission
 
         def relieve() -> None:
-            if held == self._held:
+            if changes == self._admission_changes:
                 admission.relieve()
                 self._fill()
 
         self.clock.after(admission.relief_after_s(), relieve)
 
-    def _ask(self, conversation: Conversation) -> None:
-        self._through(["fleet", "gateway"], lambda: self._submit(conversation))
+    def _call_model(self, conversation: Conversation) -> None:
+        self._pass_processes(["fleet", "gateway"], lambda: self._submit(conversation))
 
-    def _through(self, names: list[str], then: Then) -> None:
-        """One step's work at one process after the other."""
+    def _pass_processes(self, names: list[str], then: Callback) -> None:
+        """Do one step's work at each process in turn."""
         if not names:
             then()
             return
         seconds = self._stages.plumbing[names[0]]
-        self._servers[names[0]].do(seconds, lambda: self._through(names[1:], then))
+        self._servers[names[0]].do(seconds, lambda: self._pass_processes(names[1:], then))
 
-    # The worker
+    # Inference worker
 
     def _submit(self, conversation: Conversation) -> None:
         engine = min(self._engines, key=lambda engine: len(engine.waiting) + engine.batch.running)
@@ -154,7 +153,7 @@ class Loop:
         self._generate(engine)
 
     def _generate(self, engine: _Engine) -> None:
-        """One round of an engine's own loop: swap, join, one token for everybody."""
+        """Run one round of an engine's loop: swap weights, join requests, decode one token for each row."""
         stages = self._stages
         if engine.busy or not (engine.fresh or engine.waiting or engine.batch.running):
             return
@@ -182,11 +181,11 @@ class Loop:
         for conversation, chunk in ended:
             more = conversation.respond(chunk)
             self._servers["rest"].do(self._stages.plumbing["rest"], lambda: None)
-            self._through(["govern", "label"], lambda last=not more, c=conversation: self._labelled(c, last))  # type: ignore[misc]
+            self._pass_processes(["govern", "label"], lambda last=not more, c=conversation: self._labelled(c, last))  # type: ignore[misc]
             if more:
-                self._ask(conversation)
+                self._call_model(conversation)
             elif conversation.split == "eval":
-                self._examine_next()
+                self._evaluate_next()
             else:
                 self._running -= 1
                 if self._admission is not None:
@@ -194,7 +193,7 @@ class Loop:
                 self._fill()
         self._generate(engine)
 
-    # Labels, and the learner
+    # Labels and learner
 
     def _labelled(self, conversation: Conversation, last: bool) -> None:
         if last:
@@ -202,8 +201,8 @@ class Loop:
 
     def _arrived(self, conversation: Conversation) -> None:
         if conversation.split == "eval":
-            self._marked += 1
-            self._mark()
+            self._evaluated += 1
+            self._end_evaluation()
             return
         self._recent.append(conversation.outcome)
         self._policy.read([conversation], self.clock.now)
@@ -221,8 +220,8 @@ class Loop:
             "read": self._stages.read_s * self._unread,
         }
         self._unread = 0
-        whole = len(policy.figures) >= policy.config.updates_per_checkpoint
-        self._train(work, self._publish if whole else self._learn)
+        has_all_updates = len(policy.figures) >= policy.config.updates_per_checkpoint
+        self._train(work, self._publish if has_all_updates else self._learn)
 
     def _publish(self) -> None:
         self._train({"publish": self._stages.publish_s}, self._published)
@@ -237,55 +236,55 @@ class Loop:
             engine.fresh = (weights, version)
             self._generate(engine)
         if self._admission is not None:
-            self._held += 1
+            self._admission_changes += 1
             self._admission.advance(version, self.clock.now)
             self._fill()
 
-    def _train(self, work: Mapping[str, float], then: Then) -> None:
-        """Does CPU seconds of each activity, then calls `then`."""
+    def _train(self, work: Mapping[str, float], then: Callback) -> None:
+        """Do CPU seconds of each activity, then call `then`."""
         seconds, began = sum(work.values()), self.clock.now
         self._learning = True
         self._learn_s += seconds
 
         def done() -> None:
             for activity, share in work.items():
-                self._passed[activity] += (self.clock.now - began) * share / seconds
+                self._busy_s[activity] += (self.clock.now - began) * share / seconds
             self._learning = False
             then()
 
         self.cores.work(seconds, done)
 
     def _learner_seconds(self, now: float) -> dict[str, float]:
-        """What the learner's time went into; there, records are decoded between updates."""
-        told = {"wait": now - sum(self._passed.values()), **self._passed}
-        return {activity: round(seconds, 3) for activity, seconds in told.items()}
+        """Return the learner's seconds by activity; records are decoded between updates."""
+        seconds_by_activity = {"wait": now - sum(self._busy_s.values()), **self._busy_s}
+        return {activity: round(seconds, 3) for activity, seconds in seconds_by_activity.items()}
 
     # The demo's watch
 
     def _watch(self) -> None:
         demo, recent = self._settings.demo, self._recent
         full = len(recent) == demo.window
-        if self._exam is None and full and sum(recent) / len(recent) >= demo.target + demo.margin:
-            self._exams += 1
+        if self._evaluation is None and full and sum(recent) / len(recent) >= demo.target + demo.margin:
+            self._evaluations += 1
             tasks = islice(self._renderer.environment.tasks(0, "eval"), demo.held_out)
-            self._exam = [
-                Conversation(task, "", f"exam {self._exams}/{number}", self._seed, self._renderer, split="eval")
+            self._evaluation = [
+                Conversation(task, "", f"exam {self._evaluations}/{number}", self._seed, self._renderer, split="eval")
                 for number, task in enumerate(tasks)
             ]
-            self._exam_left, self._marked = deque(self._exam), 0
+            self._evaluation_queue, self._evaluated = deque(self._evaluation), 0
             for _ in range(self._settings.fleet.concurrency):
-                self._examine_next()
+                self._evaluate_next()
         self.clock.after(WATCH_EVERY_S, self._watch)
 
-    def _examine_next(self) -> None:
-        if self._exam_left:
-            self._ask(self._exam_left.popleft())
+    def _evaluate_next(self) -> None:
+        if self._evaluation_queue:
+            self._call_model(self._evaluation_queue.popleft())
 
-    def _mark(self) -> None:
-        assert self._exam is not None
-        if self._marked == len(self._exam):
-            success = sum(conversation.outcome == 1.0 for conversation in self._exam) / len(self._exam)
-            self._exam = None
+    def _end_evaluation(self) -> None:
+        assert self._evaluation is not None
+        if self._evaluated == len(self._evaluation):
+            success = sum(conversation.outcome == 1.0 for conversation in self._evaluation) / len(self._evaluation)
+            self._evaluation = None
             if success >= self._settings.demo.target:
                 self.success = success
 

@@ -1,4 +1,4 @@
-"""How long each stage of the loop takes: measured here, or in a run of the real stack; kept in stages.json."""
+"""Measure the duration of each stage of the loop, here or in runs of the real stack; stages.json keeps them."""
 
 import hashlib
 import json
@@ -24,65 +24,65 @@ from stepstream.services.inference.llama import LlamaWeights
 FILE = Path(__file__).with_name("stages.json")
 ROWS, CONTEXT = 96, 256
 CARRIERS = ("fleet", "gateway", "govern", "label")
-"""The processes that a step passes on its way; the others work beside it."""
+"""Processes that each step passes; the others work in parallel."""
 LABEL_WAIT_S = 0.06
-"""Median latency of govern and label far below their limits (docs/measured/stream.md), half of the reader's poll."""
+"""Median latency of govern and label at low load (docs/measured/stream.md), plus half of the reader's poll."""
 ANNOUNCE_S = 0.1
-"""The longest that a follower of checkpoints waits between two polls: 0.2 s, half of it on average."""
+"""Mean wait of a checkpoint watcher: half of its poll interval of 0.2 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """CPU seconds of one core, but for the waits, which are seconds that pass."""
+    """Stage times in CPU seconds of one core; the waits are in seconds of time."""
 
     decode_s: float
-    """One decoding step of the engine, whatever the rows,"""
+    """Constant part of a decoding step of the engine."""
     decode_row_s: float
-    """and for each row."""
+    """Part of a decoding step for each row."""
     prefill_token_s: float
     """One token of a prompt."""
     call_s: float
-    """One call at the worker, beside the model: HTTP, template, sampling's first token."""
+    """One call at the worker without the model: HTTP, template, sampling of the first token."""
     swap_s: float
-    """Reading a version's weights and exchanging them,"""
+    """Loading a version's weights and swapping them."""
     recompute_row_s: float
-    """and computing the context of each running row anew."""
+    """Recomputing the context of each running row after a swap."""
     update_token_s: float
     """One trained token of an update."""
     read_s: float
-    """One labelled trajectory at the learner, decoded."""
+    """Decoding one labelled trajectory at the learner."""
     publish_s: float
     """One version: files, digests, event."""
     label_wait_s: float
-    """From a trajectory's last step to its label at the learner, with nobody busy."""
+    """From a trajectory's last step to its label at the learner, on idle processes."""
     announce_wait_s: float
-    """From a published version to worker and agents, with nobody busy."""
+    """From a published version to worker and agents, on idle processes."""
     plumbing: dict[str, float]
-    """One step at each process that carries it: fleet, gateway, govern, label, and the rest beside the way."""
+    """One step at each process: fleet, gateway, govern, label, and `rest` for the others."""
 
 
 def read_stages(file: Path = FILE) -> Stages:
-    """The stages of a file."""
+    """Read the stages of a file."""
     return Stages(**json.loads(file.read_text())["stages"])
 
 
 def digest(file: Path = FILE) -> str:
-    """Names the stages of a file, so that runs on other stages are not taken for runs on these."""
+    """Return a digest of a file's stages, which separates runs on different stages."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:8]
 
 
 def least(work: Callable[[], object], times: int = 5) -> float:
-    """CPU seconds of the quickest of several tries: other work on a machine only ever adds."""
-    found = []
+    """Return the CPU seconds of the quickest of several tries, since other load only adds."""
+    seconds = []
     for _ in range(times):
         began = time.process_time()
         work()
-        found.append(time.process_time() - began)
-    return min(found)
+        seconds.append(time.process_time() - began)
+    return min(seconds)
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares: where the line through the points meets 0, and its slope; neither below 0."""
+    """Return intercept and slope of the least-squares line, each at least 0."""
     count = len(points)
     x, y = sum(p[0] for p in points) / count, sum(p[1] for p in points) / count
     slope = sum((p[0] - x) * (p[1] - y) for p in points) / max(1e-12, sum((p[0] - x) ** 2 for p in points))
@@ -91,7 +91,7 @@ def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def measure_model(settings: Settings, base: Path) -> dict[str, float]:
-    """The stages that only the model decides, in this process, and `step_s`, the engine's share of a step."""
+    """Measure in this process the stages that depend on the model, and `step_s`, the engine's share of a step."""
     torch.set_num_threads(1)
     weights = LlamaWeights(base)
     renderer = Renderer(ChatTokenizer(base), load_environment(settings.fleet.environment))
@@ -127,10 +127,10 @@ def measure_model(settings: Settings, base: Path) -> dict[str, float]:
 
 
 def measure_stack(model: dict[str, float], runs: Sequence[Run]) -> Stages:
-    """All stages, from the model's and from runs of the real stack: CPU seconds a step of each process, by median.
+    """Return all stages: the model's, and median CPU seconds a step of each process in real runs.
 
     Raises:
-        ValueError: there are no runs to measure by.
+        ValueError: No run has CPU seconds.
     """
     runs = [run for run in runs if run.get("cpu_s")]
     if not runs:
@@ -165,7 +165,7 @@ def _joined(weights: LlamaWeights, contexts: Sequence[Sequence[int]], renderer: 
 
 
 def _decoding(weights: LlamaWeights, rows: int, renderer: Renderer) -> float:
-    """One decoding step of so many rows."""
+    """Return the CPU seconds of one decoding step of `rows` rows."""
     batch = _joined(weights, [conversation.prompt for conversation in _beginners(renderer, rows)], renderer)
     assert batch.running == rows, "the base model's first token ends no response"
     with torch.inference_mode():

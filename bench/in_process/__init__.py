@@ -1,7 +1,7 @@
-"""The loop without its wires, for benches that count samples or a virtual clock's seconds.
+"""Run the loop in one process, for benches that count samples or a virtual clock's seconds.
 
-The real model, the engine's real batch, the real environments, the learner's real reading of labels, buffer, advantage
-rules, losses and optimizer; what is left out is what carries events from one to the other.
+Model, engine batch, environments, and the learner's label reader, buffer, advantage rules, losses and optimizer are
+real. Only the transport of events between them is left out.
 """
 
 from in_process.conversation import Conversation, Renderer

@@ -1,4 +1,4 @@
-"""One attempt at a task, from the agent's side in tokens, and the label that it gets."""
+"""Play one attempt at a task in tokens, and build its label."""
 
 import random
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _PARSER = CallLine()
 
 
 class Renderer:
-    """The chat template's tokens, message by message: the template is append-only, so a message's do not change."""
+    """Tokens of the chat template by message; the template is append-only, so a message's tokens do not change."""
 
     def __init__(self, tokenizer: ChatTokenizer, environment: type[Environment]) -> None:
         self.tokenizer = tokenizer
@@ -24,11 +24,11 @@ class Renderer:
         self._answers: dict[str, list[int]] = {}
 
     def question(self, text: str) -> list[int]:
-        """Token ids of the prompt that states a task."""
+        """Return the token ids of the prompt that states a task."""
         return self.tokenizer.prompt_ids([user(text)], self.environment.tools)
 
     def answer(self, text: str) -> list[int]:
-        """Token ids that a tool's answer adds."""
+        """Return the token ids that a tool's answer adds."""
         if text not in self._answers:
             before = [user(""), reply("")]
             answered = [*before, tool_round("", "", ToolResult(text))[1]]
@@ -39,7 +39,7 @@ class Renderer:
 
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """One sampled response: where it lies in the context, and what it was."""
+    """One sampled response and its start in the context."""
 
     start: int
     chunk: TokenChunk
@@ -48,7 +48,7 @@ class _Response:
 
 @dataclass(slots=True)
 class Conversation:
-    """One attempt: `prompt` for the model until `respond` says that it is over."""
+    """One attempt: `prompt` is the model's next input until `respond` returns False."""
 
     task_id: str
     group_id: str
@@ -67,12 +67,12 @@ class Conversation:
         self.prompt = self.renderer.question(self.environment.first_message)
 
     def sampling(self, max_tokens: int) -> SamplingParams:
-        """Of the next response: the same for the same seed, attempt and step."""
+        """Return the parameters of the next response; the same seed, attempt and step give the same draw."""
         drawn = random.Random(f"{self.seed}/{self.trajectory_id}/{len(self.responses)}").getrandbits(48)
         return SamplingParams(max_tokens, seed=drawn)
 
     def respond(self, chunk: TokenChunk) -> bool:
-        """Acts on a whole response, as the fleet's agent does; whether another one is wanted."""
+        """Act on a complete response as the fleet's agent does; return True if the attempt continues."""
         text = self.renderer.tokenizer.text(chunk.token_ids)
         call = _PARSER.parse(text, self.renderer.tools) if chunk.finish_reason == "stop" else None
         self.responses.append(_Response(len(self.prompt), chunk, call))
@@ -85,7 +85,7 @@ class Conversation:
         return len(self.responses) < self.environment.max_steps
 
     def label(self) -> events.LabeledTrajectory:
-        """The record of the topic `labeled-trajectories`: the outcome, paid at the last step, is its only reward."""
+        """Return the record of `labeled-trajectories`; its only reward is the outcome, at the last step."""
         last = len(self.responses) - 1
         spans: list[events.SequenceSpan] = []
         steps: list[events.LabeledStep] = []

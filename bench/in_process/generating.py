@@ -1,4 +1,4 @@
-"""Attempts played through the inference engine's own batch, in this thread."""
+"""Play attempts through the inference engine's batch in this thread."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,12 @@ from stepstream.services.inference.continuous_batch import Batch, Generation
 from stepstream.services.inference.engine import TokenChunk
 
 MAX_TOKENS = 24
-"""Of one response, as `fleet.max_tokens`."""
+"""Tokens of one response, as `fleet.max_tokens`."""
 
 
 @torch.inference_mode()
 def play(batch: Batch, conversations: Sequence[Conversation]) -> None:
-    """Plays all of them to their ends, as many at once as the batch has room for."""
+    """Play all attempts to their ends, as many at once as the batch takes."""
     waiting = deque(conversations)
     ended: list[tuple[Conversation, TokenChunk]] = []
 
@@ -39,7 +39,7 @@ def play(batch: Batch, conversations: Sequence[Conversation]) -> None:
 
 
 def evaluate(batch: Batch, renderer: Renderer, tasks: Iterable[str], name: str) -> float:
-    """Share of held-out tasks that one attempt each solves, sampled at temperature 1; the same draws for each name."""
+    """Return the share of tasks that one attempt each solves at temperature 1; `name` seeds the draws."""
     conversations = [
         Conversation(task, "", f"{name}/{number}", 0, renderer, split="eval") for number, task in enumerate(tasks)
     ]
@@ -48,5 +48,5 @@ def evaluate(batch: Batch, renderer: Renderer, tasks: Iterable[str], name: str) 
 
 
 def held_out(renderer: Renderer, count: int) -> list[str]:
-    """The same held-out tasks for everybody."""
+    """Return the first `count` held-out tasks."""
     return list(islice(renderer.environment.tasks(0, "eval"), count))

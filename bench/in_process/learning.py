@@ -1,4 +1,4 @@
-"""The learner's own trainer and buffer around a policy in memory, and the base model that it starts from."""
+"""Train a policy in memory with the learner's trainer and buffer, from the demo's base model."""
 
 import tempfile
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from stepstream.services.inference.llama import LlamaWeights
 
 
 def base_model(settings: Settings) -> Path:
-    """The demo's base model for these settings, made once; `settings.paths.data` holds it."""
+    """Return the demo's base model for these settings; the first call makes it in `settings.paths.data`."""
     return prepare(settings)
 
 
 class Policy:
-    """What the learner process keeps between updates, without Kafka: trainer, buffer, version."""
+    """State of the learner between updates, without Kafka: trainer, buffer, version."""
 
     def __init__(self, settings: Settings, base: Path) -> None:
         self.config = settings.learner
@@ -31,8 +31,8 @@ class Policy:
         self.version = 0
         self.updates = 0
         self.figures: list[dict[str, float]] = []
-        """Of the updates since the last version."""
-        self._place = 0
+        """Figures of the updates since the last version."""
+        self._offset = 0
         self.buffer = ReplayBuffer(
             group_size=self.config.group_size,
             wait_s=1e9,
@@ -47,20 +47,20 @@ class Policy:
         )
 
     def read(self, conversations: Iterable[Conversation], now_s: float = 0.0) -> list[Attempt]:
-        """Labels them and hands them to the buffer, as if they had been read from the topic in this order."""
+        """Label the conversations and add them to the buffer, as if read from the topic in this order."""
         attempts = []
         for conversation in conversations:
-            attempts.append(attempt_of(conversation.label(), (0, self._place), self.limits))
+            attempts.append(attempt_of(conversation.label(), (0, self._offset), self.limits))
             self.buffer.add(attempts[-1], now_s)
-            self._place += 1
+            self._offset += 1
         return attempts
 
     def missing_groups(self) -> int:
-        """Groups that the next version still lacks."""
+        """Return the number of groups that the next version still needs."""
         return self.config.groups_per_update * self.config.updates_per_checkpoint - self.buffer.ready()
 
     def update(self) -> bool:
-        """One update, if there are groups for it."""
+        """Run one update; return False if the buffer has too few groups."""
         groups = self.buffer.take(self.config.groups_per_update, self.updates + 1)
         if groups is None:
             return False
@@ -69,7 +69,7 @@ class Policy:
         return True
 
     def publish(self) -> LlamaWeights:
-        """The next version, as the inference worker reads it."""
+        """Publish the next version; return it as the inference worker reads it."""
         self.version += 1
         self.figures.clear()
         self.buffer.advance(self.version)

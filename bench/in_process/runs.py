@@ -1,4 +1,4 @@
-"""A file of finished runs, one JSON object a line, so that a long bench can be stopped and taken up again."""
+"""Keep finished runs in a file, one JSON object a line, so that a long bench can resume."""
 
 import json
 import platform
@@ -12,7 +12,7 @@ Run = dict[str, Any]
 
 
 def read_runs(file: Path) -> list[Run]:
-    """The finished runs; what a stop cut off in mid-line is left out."""
+    """Return the finished runs; an incomplete last line is skipped."""
     runs = []
     for line in file.read_text().splitlines() if file.exists() else ():
         try:
@@ -23,7 +23,7 @@ def read_runs(file: Path) -> list[Run]:
 
 
 def finish(file: Path, wanted: Iterable[Mapping[str, Any]], work: Callable[[Mapping[str, Any]], Run]) -> list[Run]:
-    """Does the wanted runs that the file does not hold yet, appending each as it ends; returns the wanted ones."""
+    """Run the wanted runs that the file does not have, and append each; return all wanted runs."""
     file.parent.mkdir(parents=True, exist_ok=True)
     wanted = list(wanted)
     done = read_runs(file)
@@ -39,14 +39,14 @@ def finish(file: Path, wanted: Iterable[Mapping[str, Any]], work: Callable[[Mapp
 
 @cache
 def commit() -> str:
-    """Of the code that runs, as it was when first asked."""
-    told = subprocess.run(
+    """Return the commit of the code at the first call, or `unknown`."""
+    result = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
-    return told.stdout.strip() or "unknown"
+    return result.stdout.strip() or "unknown"
 
 
 def machine(runs: Iterable[Run]) -> str:
-    """One sentence on where the runs were made."""
+    """Describe the machine and commits of the runs."""
     commits = sorted({str(run.get("commit", "unknown")) for run in runs})
     return f"2 shared cores, CPython {platform.python_version()}, commit {', '.join(commits)}"

@@ -1,4 +1,4 @@
-"""Few runs told honestly: medians, order-statistic intervals, and runs that did not arrive."""
+"""Summarise few runs: medians, order-statistic intervals, and runs that did not reach the target."""
 
 import math
 import statistics
@@ -7,10 +7,10 @@ from math import comb
 
 
 def interval_rank(count: int, least: float = 0.9) -> tuple[int, float]:
-    """Which order statistics enclose the median: (k, coverage) for [x_(k), x_(n+1-k)].
+    """Return (k, coverage) of the order statistics [x_(k), x_(n+1-k)] that enclose the median.
 
-    The narrowest such interval that covers the population's median with probability `least` or more, whatever the
-    distribution: 1 - 2·P(Binomial(n, ½) < k). The whole range, with what it covers, where none does.
+    It is the narrowest interval that covers the population's median with probability `least` or more, for any
+    distribution: 1 - 2·P(Binomial(n, ½) < k). If none does, it is the whole range with its coverage.
     """
     coverage = [1 - 2 * sum(comb(count, i) for i in range(k)) / 2**count for k in range(1, (count + 1) // 2 + 1)]
     enough = [rank for rank, covered in enumerate(coverage, 1) if covered >= least]
@@ -19,29 +19,29 @@ def interval_rank(count: int, least: float = 0.9) -> tuple[int, float]:
 
 
 def median_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
-    """Median and its interval; None, a run that did not arrive, counts as infinitely long."""
+    """Return the median and its interval; None, a run that did not reach the target, counts as infinite."""
     known = sorted(math.inf if value is None else value for value in values)
     rank, _ = interval_rank(len(known))
     return statistics.median(known), known[rank - 1], known[-rank]
 
 
-def told_coverage(count: int) -> str:
-    """What the bounds of `median_interval` are, in words."""
+def describe_coverage(count: int) -> str:
+    """Describe the bounds of `median_interval` in words."""
     rank, coverage = interval_rank(count)
     which = "the least and the most" if rank == 1 else f"number {rank} from either end"
     return f"{which} in brackets, a range that covers the median with probability {coverage:.0%}"
 
 
-def told(value: float, digits: int = 0) -> str:
-    """A figure of a table."""
+def format_value(value: float, digits: int = 0) -> str:
+    """Format a figure of a table."""
     return f"{value:,.{digits}f}" if math.isfinite(value) else "not reached"
 
 
-def told_interval(values: Sequence[float | None], digits: int = 0) -> str:
-    """`median (low–high)`."""
+def format_interval(values: Sequence[float | None], digits: int = 0) -> str:
+    """Format an interval as `median (low–high)`."""
     if not values:
         return "—"
     middle, low, high = median_interval(values)
     if not math.isfinite(low):
         return "not reached"
-    return f"{told(middle, digits)} ({told(low, digits)}–{told(high, digits)})"
+    return f"{format_value(middle, digits)} ({format_value(low, digits)}–{format_value(high, digits)})"

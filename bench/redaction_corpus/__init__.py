@@ -1,7 +1,7 @@
-"""Steps with planted personal data and secrets, for measuring redaction; seeded.
+"""Generate seeded steps with planted personal data and secrets, for measuring redaction.
 
-`corpus` gives steps of about a kilobyte with what was planted where. The development half is what the rules were
-written against; the held-out half has phrasings and carriers that were not looked at meanwhile.
+`corpus` yields steps of about a kilobyte with the planted values and their places. The rules were developed against the
+development half; the held-out half has phrasings and carriers that nobody looked at during development.
 """
 
 import base64
@@ -22,7 +22,7 @@ _LINES = 6
 
 @dataclass(frozen=True)
 class Planted:
-    """A value in a step's text."""
+    """A value planted in a step's text."""
 
     kind: str
     value: str
@@ -31,12 +31,12 @@ class Planted:
 
 @dataclass(frozen=True)
 class Sample:
-    """A step, and what is in it."""
+    """A step, its planted values and its harmless look-alikes."""
 
     step: Step
     planted: tuple[Planted, ...]
     negatives: tuple[tuple[str, str], ...]
-    """Kind and text of what looks like something and is nothing."""
+    """Kind and text of harmless look-alikes."""
 
 
 def corpus(
@@ -49,18 +49,24 @@ def corpus(
     ways: Sequence[carriers.Carrier] | None = None,
     size: int = 0,
 ) -> Iterator[Sample]:
-    """Steps of a half (`development` or `held_out`) until so many items are planted.
+    """Yield steps of a half (`development` or `held_out`) until `items` values are planted.
 
-    `share_dirty`: how many of the texts have an item at all. `values` replaces generators of values by others,
-    `ways` the carriers. A step of less than `size` bytes of text is filled up with prose.
+    Args:
+        half: Half whose phrasings and carriers apply.
+        items: Number of planted values.
+        seed: Seed of all draws.
+        share_dirty: Share of the texts with a planted value.
+        values: Generators of values that replace the corpus' own, by kind.
+        ways: Carriers that replace those of the half.
+        size: Minimum bytes of text in a step; prose fills up the rest.
     """
     rng = random.Random(f"{half}/{seed}")
-    made = {**KINDS, "url_password": _url_password, "basic": _basic, **(values or {})}
+    generators = {**KINDS, "url_password": _url_password, "basic": _basic, **(values or {})}
     phrasings = snippets.DEVELOPMENT if half == "development" else snippets.HELD_OUT
     ways = ways or (carriers.DEVELOPMENT if half == "development" else carriers.HELD_OUT)
     planted, number = 0, 0
     while planted < items:
-        sample = _sample(f"{half}-{seed}-{number}", rng, made, phrasings, ways, share_dirty)
+        sample = _sample(f"{half}-{seed}-{number}", rng, generators, phrasings, ways, share_dirty)
         _fill(sample.step, size)
         planted += len(sample.planted)
         number += 1
@@ -68,7 +74,7 @@ def corpus(
 
 
 def _sample(
-    name: str, rng: random.Random, made: Mapping[str, Value], phrasings: Any, ways: Any, share: float
+    name: str, rng: random.Random, generators: Mapping[str, Value], phrasings: Any, ways: Any, share: float
 ) -> Sample:
     planted: list[Planted] = []
     negatives: list[tuple[str, str]] = []
@@ -78,7 +84,7 @@ def _sample(
         content = [rng.choice(carriers.PROSE) for _ in range(lines)]
         if rng.random() < share:
             kind = rng.choice(sorted(phrasings))
-            value = made[kind](rng)
+            value = generators[kind](rng)
             content[rng.randrange(lines)] = rng.choice(phrasings[kind]).replace("{v}", value)
             planted.append(Planted(kind, value, way.__name__.strip("_")))
         if rng.random() < 0.5:
@@ -107,10 +113,10 @@ def _sample(
 
 
 def texts(step: Step) -> list[str]:
-    """The texts of a step of the corpus."""
+    """Return the texts of a step of the corpus."""
     call = step["response"]["tool_calls"][0]
-    said = [message["content"] for message in step["messages"]]
-    return [call["arguments"], call["result"] or "", *said, step["response"]["content"]]
+    contents = [message["content"] for message in step["messages"]]
+    return [call["arguments"], call["result"] or "", *contents, step["response"]["content"]]
 
 
 def _fill(step: Step, size: int) -> None:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables of phrases and formats read best one to a line
-"""What texts of agents look like: chats, logs, code, tool arguments and results, and the encodings around them."""
+"""Render lines as agents' texts: chats, logs, code, tool arguments and results, and encodings of them."""
 
 import base64
 import html
@@ -129,7 +129,7 @@ def _numeric_entities(rng: random.Random, lines: Lines) -> str:
 
 DEVELOPMENT: tuple[Carrier, ...] = (_chat, _chat, _log, _arguments, _pretty, _nested, _unicode_escapes, _code, _trace, _base64, _url, _html)  # fmt: skip
 HELD_OUT: tuple[Carrier, ...] = (_yaml, _markdown, _tsv, _python_repr, _json_lines, _twice_nested, _hex, _form, _base64_json, _numeric_entities, _chat, _trace)  # fmt: skip
-# As agents' traffic is: mostly plain text, logs, code and tool calls; something encoded now and then.
+# Proportions of agents' traffic: mostly plain text, logs, code and tool calls, and a few encodings.
 EVERYDAY: tuple[Carrier, ...] = (
     *(_chat,) * 10, *(_log,) * 4, *(_arguments,) * 6, *(_pretty,) * 4, *(_code,) * 5, *(_trace,) * 3, *(_markdown,) * 4,
     *(_json_lines,) * 2, *(_nested,) * 2, _unicode_escapes, _url, _html, _base64,

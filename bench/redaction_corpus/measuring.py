@@ -1,4 +1,4 @@
-"""Recall and precision of a redactor over a corpus."""
+"""Measure recall and precision of a redactor over a corpus."""
 
 import base64
 import html
@@ -18,7 +18,7 @@ _HEX = re.compile(r"(?:[0-9a-f]{2}){16,}")
 
 @dataclass
 class Outcome:
-    """Counts, and what went wrong."""
+    """Counts of planted and redacted values, with the errors."""
 
     steps: int = 0
     bytes: int = 0
@@ -28,22 +28,22 @@ class Outcome:
     """Kind, carrier and synthetic value."""
     found: int = 0
     wrong: "Counter[str]" = field(default_factory=Counter)
-    """Redactions of what was not planted, by kind of negative or `?` for text around."""
+    """Redactions of text that was not planted, by kind of look-alike; `?`: surrounding text."""
     wrongs: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def recall(self) -> float:
-        """Share of the planted values of which nothing is left."""
+        """Share of the planted values that are not readable any more."""
         return 1 - self.missed.total() / max(1, self.planted.total())
 
     @property
     def precision(self) -> float:
-        """Share of the redactions that stand for something planted."""
+        """Share of the redactions that replace a planted value."""
         return 1 - self.wrong.total() / max(1, self.found)
 
 
 def unfolded(text: str) -> str:
-    """Everything that somebody could read in a text, by other means than the package's: as it stands, and decoded."""
+    """Return all readable forms of a text, plain and decoded, without the redaction's code."""
     seen, queue = [text], [text]
     while queue and len(seen) < 60:
         part = queue.pop()
@@ -64,10 +64,10 @@ def unfolded(text: str) -> str:
                 more.append(bytes.fromhex(match).decode())
             except ValueError:
                 continue
-        for found in more:
-            if found not in seen:
-                seen.append(found)
-                queue.append(found)
+        for form in more:
+            if form not in seen:
+                seen.append(form)
+                queue.append(form)
     return "\x00".join(seen)
 
 
@@ -82,13 +82,13 @@ def _unescaped(text: str) -> str:
 
 
 def survives(value: str, readable: str) -> bool:
-    """Whether half of a value or more, and seven characters at least, can still be read."""
+    """Return True if half of a value, or at least seven characters, is still readable."""
     size = min(len(value), max(7, (len(value) + 1) // 2))
     return any(value[i : i + size] in readable for i in range(max(1, len(value) - size + 1)))
 
 
 def measure(samples: Iterable[Sample], govern: Callable[[Step], Step]) -> Outcome:
-    """Governs every sample and compares."""
+    """Govern every sample and compare it with its planted values."""
     outcome = Outcome()
     for sample in samples:
         governed = govern(sample.step)
@@ -104,13 +104,13 @@ def measure(samples: Iterable[Sample], govern: Callable[[Step], Step]) -> Outcom
                 outcome.misses.append((item.kind, item.carrier, item.value))
         stamp = governed["governed"]
         assert stamp is not None
-        found = sum(stamp["redactions"].values())
-        outcome.found += found
+        redactions = sum(stamp["redactions"].values())
+        outcome.found += redactions
         touched = [(kind, value) for kind, value in sample.negatives if value not in readable]
         for kind, value in touched:
             outcome.wrong[kind] += 1
             outcome.wrongs.append((kind, value))
-        around = found - (len(sample.planted) - missed) - len(touched)
+        around = redactions - (len(sample.planted) - missed) - len(touched)
         if around > 0:
             outcome.wrong["?"] += around
             outcome.wrongs.append(

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables of phrases and formats read best one to a line
-"""How values stand in texts: one set of phrasings that the rules were developed against, and one that was held out.
+"""Define phrasings around values: one set that the rules were developed against, and a held-out set.
 
 The held-out half has other phrasings, other carriers (see `carriers.py`) and, in the bench, values drawn by Faker from
 its own locales' formats.

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables of phrases and formats read best one to a line
-"""Synthetic values of each kind, drawn from a seeded generator: none belongs to anybody."""
+"""Draw synthetic values of each kind from a seeded generator; none belongs to a person."""
 
 import random
 import string
@@ -63,19 +63,19 @@ Value = Callable[[random.Random], str]
 
 
 def some(rng: random.Random, alphabet: str, size: int) -> str:
-    """So many characters of an alphabet."""
+    """Return `size` characters of an alphabet."""
     return "".join(rng.choices(alphabet, k=size))
 
 
 def mixed(rng: random.Random, alphabet: str, size: int) -> str:
-    """The same, with a digit, an upper and a lower case letter for certain."""
+    """Return characters with at least one digit, one upper and one lower case letter."""
     text = [*some(rng, alphabet, size - 3), rng.choice(DIGITS), rng.choice(UPPER), rng.choice(LOWER)]
     rng.shuffle(text)
     return "".join(text)
 
 
 def passing(rng: random.Random, make: Value, check: Callable[[str], bool]) -> str:
-    """Draws until a check is passed."""
+    """Draw until a check passes."""
     while not check(value := make(rng)):
         pass
     return value
@@ -108,7 +108,7 @@ def phone(rng: random.Random) -> str:
 
 
 def phone_digits(rng: random.Random) -> str:
-    """As stored in a column for telephones: only the context tells."""
+    """Return a number as a telephone column stores it; only the context identifies it."""
     ways: list[Callable[[], str]] = [
         lambda: f"{rng.choice('23456789')}{some(rng, DIGITS, 9)}",
         lambda: f"06{some(rng, DIGITS, 8)}",

@@ -1,1 +1,1 @@
-"""The parts of `bench/stream.py`: traffic, workers and the plain loop beside them, and what arrives when."""
+"""Provide the parts of `bench/stream.py`: traffic, workers, the plain loop and arrival times."""

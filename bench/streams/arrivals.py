@@ -1,4 +1,4 @@
-"""When what follows from a trajectory arrives, at a steady pace of steps."""
+"""Measure the latency from a step to its results, at a steady pace of steps."""
 
 import itertools
 import statistics
@@ -16,14 +16,14 @@ from streams.traffic import STEPS_OF_ONE, trajectory
 from streams.workers import Bench, wait_for
 
 PACE = 500.0
-"""Steps a second."""
+"""Steps per second."""
 
 
 class Follower:
-    """Notes when records with the ids waited for arrive on a topic."""
+    """Thread that records the arrival time of each id on a topic, in seconds."""
 
     def __init__(self, bench: Bench, topic: str, identify: Callable[[bytes], str]) -> None:
-        """`identify` reads an id from a record's bytes: decoding it all would make the follower what is measured."""
+        """`identify` reads an id from a record's bytes; full decoding would limit the measured rate."""
         self.arrived: dict[str, float] = {}
         self._bench, self._topic, self._identify = bench, topic, identify
         self._stop = threading.Event()
@@ -53,7 +53,7 @@ class Follower:
 
 
 def paced(bench: Bench, name: str, send: Callable[[list[events.Step], events.Feedback], str]) -> dict[str, float]:
-    """Sends trajectories at the pace; returns when what is waited for was sent, by the id that `send` gives."""
+    """Send trajectories at the pace; return the time of sending by the id that `send` returns."""
     sent = {}
     producer = bench.producer
     began = time.monotonic()
@@ -64,14 +64,14 @@ def paced(bench: Bench, name: str, send: Callable[[list[events.Step], events.Fee
         steps, ending = trajectory(f"{name}-{number}", bench.rng)
         while (left := due - time.monotonic()) > 0:
             producer.poll(min(left, 0.005))
-        waited_for = send(steps, ending)
-        sent[waited_for] = time.monotonic()
+        result_id = send(steps, ending)
+        sent[result_id] = time.monotonic()
     producer.flush()
     return sent
 
 
 def latency(bench: Bench, name: str, follower: Follower, send: Callable[..., str]) -> tuple[float, float]:
-    """p50 and p99 in milliseconds; the first second, in which everything warms up, is left out."""
+    """Return p50 and p99 in milliseconds without the first second, the warm-up."""
     with follower:
         sent = paced(bench, name, send)
         wait_for(lambda: follower.arrived.keys() >= sent.keys())
@@ -81,22 +81,22 @@ def latency(bench: Bench, name: str, follower: Follower, send: Callable[..., str
 
 
 def event_id(value: bytes) -> str:
-    """The first field of every record: after the header of five bytes, a string of 36 characters."""
+    """Return the first field of a record: 36 characters after a header of five bytes and the length."""
     return value[6:42].decode()
 
 
 def trajectory_id(value: bytes) -> str:
-    """The third field of a label, after `event_id` and a time."""
-    place = 42
-    while value[place] & 0x80:
-        place += 1
-    length = value[place + 1] // 2  # a zigzag number, below 64 characters in one byte
-    return value[place + 2 : place + 2 + length].decode()
+    """Return the third field of a label, after `event_id` and a time."""
+    position = 42
+    while value[position] & 0x80:
+        position += 1
+    length = value[position + 1] // 2  # a zigzag number, below 64 characters in one byte
+    return value[position + 2 : position + 2 + length].decode()
 
 
 def stats_key(value: bytes) -> str:
-    """The key of a statistics record of one trajectory; of a cohort, something else."""
-    place = 42
-    while value[place] & 0x80:
-        place += 1
-    return trajectory_id(value[:42] + b"\x00" + value[place + 2 :])  # its scope comes between
+    """Return the trajectory id of a trajectory's statistics record; for a cohort's, another text."""
+    position = 42
+    while value[position] & 0x80:
+        position += 1
+    return trajectory_id(value[:42] + b"\x00" + value[position + 2 :])  # the scope is between

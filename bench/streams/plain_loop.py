@@ -1,7 +1,7 @@
-"""What one Python process can do with the same records at the most: no state, no checks, no flush in between.
+"""Run a plain consume-decode-encode-produce loop, the maximum rate of one Python process.
 
-In a process of its own: `plain_loop.py rate TOPIC RECORDS` prints its records per second; `plain_loop.py forward`
-prints `ready`, and then passes on each step at once until it is ended.
+`plain_loop.py rate TOPIC RECORDS` prints its records per second. `plain_loop.py forward` prints `ready`, then forwards
+each step at once until it is terminated.
 """
 
 import sys
@@ -19,7 +19,7 @@ LOOP_TOPIC = "bench-loop"
 
 
 def run_loop(topic: str, records: int) -> None:
-    """The plain loop, as a process: prints its records per second."""
+    """Process `records` records of a topic; print the records per second."""
     settings = load()
     codec = Codec(settings.schema_registry)
     consumer = Consumer(
@@ -54,7 +54,7 @@ def run_loop(topic: str, records: int) -> None:
 
 
 def run_forward() -> None:
-    """The plain loop for latency: each record at once."""
+    """Forward each step of `steps` at once, for latency."""
     settings = load()
     codec = Codec(settings.schema_registry)
     consumer = Consumer(
@@ -72,7 +72,7 @@ def run_forward() -> None:
 
 
 def from_now(then: Callable[[], object]) -> Callable[[Consumer, list[TopicPartition]], None]:
-    """What makes a subscription begin at the records that come after it, exactly; calls `then` when it does."""
+    """Return an `on_assign` callback that starts at the current ends of the partitions, then calls `then`."""
 
     def assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

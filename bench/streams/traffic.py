@@ -1,4 +1,4 @@
-"""Trajectories as a fleet would write them."""
+"""Build trajectories as a fleet writes them."""
 
 import random
 from typing import Any
@@ -12,7 +12,7 @@ TEXT = "The order was sent on Monday; the parcel is at the sorting centre and sh
 
 
 def trajectory(name: str, rng: random.Random) -> tuple[list[events.Step], events.Feedback]:
-    """Four steps of about 1.5 kB with 90 new prompt tokens and 110 response tokens each, and the outcome."""
+    """Return four steps of about 1.5 kB, with 90 new prompt and 110 response tokens each, and the outcome."""
     context: list[int] = []
     steps = []
     for index in range(STEPS_OF_ONE):
@@ -65,6 +65,6 @@ def trajectory(name: str, rng: random.Random) -> tuple[list[events.Step], events
 
 
 def governed(record: Any) -> Any:
-    """As `govern` passes it on."""
+    """Return the record as `govern` publishes it."""
     stamp = events.new_governance(source_event_id=record["event_id"], job="govern@1", trainable=True)
     return {**record, "event_id": derived_id("govern@1", record["event_id"]), "governed": stamp}

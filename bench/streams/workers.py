@@ -1,4 +1,4 @@
-"""The stack under measurement, and one worker of a job as seen through its metrics."""
+"""Run the stack under measurement, and read one job worker's metrics."""
 
 import os
 import random
@@ -22,11 +22,11 @@ from stepstream.topics.producer import EventProducer
 from streams import plain_loop
 from streams.traffic import STEPS_OF_ONE, trajectory
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 class Bench:
-    """The stack under measurement and what to measure it with."""
+    """The stack under measurement, with its codec and producer."""
 
     def __init__(self, stack: Stack, folder: Path, quick: bool) -> None:
         self.settings: Settings = stack.settings
@@ -39,7 +39,7 @@ class Bench:
         self.rng = random.Random(0)
 
     def fill(self) -> int:
-        """Writes the trajectories to `steps` and `feedback`; returns the mean size of a step in bytes."""
+        """Write the trajectories to `steps` and `feedback`; return the mean size of a step in bytes."""
         size = 0
         for number in range(self.trajectories):
             steps, ending = trajectory(f"fill-{number}", self.rng)
@@ -54,7 +54,7 @@ class Bench:
         return round(size / self.trajectories / STEPS_OF_ONE)
 
     def end(self, topic: str) -> int:
-        """Records of a topic."""
+        """Return the number of records of a topic."""
         consumer = Consumer(client_config(self.settings.kafka) | {"group.id": "bench-end"})
         try:
             partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
@@ -63,18 +63,18 @@ class Bench:
             consumer.close()
 
     def loop_rate(self, topic: str) -> float:
-        """Records per second of the plain loop over a topic, in a process of its own."""
+        """Return the records per second of the plain loop over a topic."""
         command = [sys.executable, plain_loop.__file__, "rate", topic, str(self.end(topic))]
         out = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True)
         return float(out.stdout.split()[-1])
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Variables for a child process."""
+        """Return the environment of a child process."""
         return os.environ | environment_of(self.settings) | {"OMP_NUM_THREADS": "1"} | more
 
     @contextmanager
     def job(self, name: str) -> "Iterator[Job]":
-        """One worker of a job, running."""
+        """Run one worker of the job `stepstream.jobs.NAME`."""
         port = free_block(1)
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
@@ -90,30 +90,32 @@ class Bench:
 
 
 class Job:
-    """A running job as seen through its metrics."""
+    """A running job worker, read through its metrics."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
         self.process = psutil.Process(process.pid)
         self._url = f"http://127.0.0.1:{port}/metrics"
 
     def metric(self, name: str, topics: tuple[str, ...] = ()) -> float:
-        """The sum of a metric over all labels, or over the topics given."""
+        """Return the sum of a metric over all labels, or over the given topics; 0 while it does not answer."""
         try:
             with urllib.request.urlopen(self._url, timeout=5) as answer:
                 lines = answer.read().decode().splitlines()
         except OSError:
             return 0.0
-        found = [line for line in lines if line.startswith((name + " ", name + "{"))]
+        samples = [line for line in lines if line.startswith((name + " ", name + "{"))]
         return sum(
-            float(line.rsplit(" ", 1)[1]) for line in found if not topics or any(f'topic="{t}"' in line for t in topics)
+            float(line.rsplit(" ", 1)[1])
+            for line in samples
+            if not topics or any(f'topic="{t}"' in line for t in topics)
         )
 
-    def ready(self) -> None:
-        """Waits until the job has its partitions."""
+    def wait_ready(self) -> None:
+        """Wait until the job has its partitions."""
         wait_for(lambda: self.metric("stepstream_job_ready") == 1)
 
     def rate(self, topics: tuple[str, ...], total: int) -> float:
-        """Records per second until `total` records of the topics were worked off."""
+        """Return the records per second until `total` records of the topics are processed."""
         seen = [(time.monotonic(), 0.0)]
 
         def done() -> bool:
@@ -127,22 +129,22 @@ class Job:
         return (last - first) / (ended - began)
 
     def cost(self) -> tuple[float, float]:
-        """CPU seconds and MB resident so far."""
+        """Return its CPU seconds and resident MB."""
         times = self.process.cpu_times()
         return times.user + times.system, self.process.memory_info().rss / 1e6
 
 
-def settled(job: Job) -> bool:
-    """Whether the job has stopped taking records: what earlier measurements left is worked off."""
+def is_idle(job: Job) -> bool:
+    """Return True if the job read no record for a second, so earlier measurements are processed."""
     before = job.metric("stepstream_job_records_in_total")
     time.sleep(1.0)
     return job.metric("stepstream_job_records_in_total") == before
 
 
-def wait_for(ask: Callable[[], bool], pause_s: float = 0.1) -> None:
-    """Blocks until the answer is yes."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not ask():
+def wait_for(condition: Callable[[], bool], pause_s: float = 0.1) -> None:
+    """Block until `condition` is true; exit after `TIMEOUT_S`."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit("the bench waited too long; see the jobs' logs in its folder")
+            raise SystemExit(f"no progress within {TIMEOUT_S:g} s: see the jobs' logs in the bench's folder")
         time.sleep(pause_s)

@@ -1,7 +1,7 @@
-"""A plain loop as a side of the bench: `plain.py FOLDER DEVICE THREADS BUCKETS`.
+"""Run a plain training loop as a side of the bench: `plain.py FOLDER DEVICE THREADS BUCKETS`.
 
-What one would write first: sequences padded on the right, all logits, a clipped objective, AdamW. With several buckets,
-sequences of like length share a forward pass.
+A first version of a trainer: sequences padded on the right, all logits, a clipped objective, AdamW. With several
+buckets, sequences of similar length share a forward pass.
 """
 
 import sys
@@ -15,7 +15,7 @@ from turns import Turns
 
 
 def main(folder: Path, device: str, threads: str, buckets: str) -> None:
-    """Trains one gradient step on the whole batch at each turn."""
+    """Train one gradient step on the whole batch at each turn."""
     torch.set_num_threads(int(threads))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0, fused=True)
@@ -28,8 +28,8 @@ def main(folder: Path, device: str, threads: str, buckets: str) -> None:
         for ids, mask, advantage in parts:
             with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
                 logits = model(ids[:, :-1], use_cache=False).logits
-            found = logits.float().log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
-            ratio = (found - found.detach()).exp()
+            logprobs = logits.float().log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
+            ratio = (logprobs - logprobs.detach()).exp()
             gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
             (-(gain * mask[:, 1:]).sum() / trained).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -39,7 +39,7 @@ def main(folder: Path, device: str, threads: str, buckets: str) -> None:
 
 
 def padded(rows: list[ragged.Row], device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, which are trained, and advantages; the former two of shape [rows, longest]."""
+    """Return ids and training mask, both [rows, longest], and advantages, [rows, 1]."""
     longest = max(row.ids.size for row in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     mask = torch.zeros(len(rows), longest)

@@ -1,4 +1,4 @@
-"""Ragged multi-step batches for the learner's bench, as every side reads them. Needs numpy alone."""
+"""Draw, save and read the ragged multi-step batches of the learner's bench; needs only numpy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ FILE = "batch.npz"
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes in tokens, drawn uniformly between two bounds."""
+    """Sizes of a batch; pairs are bounds of uniform draws, in tokens, `steps` in steps."""
 
     groups: int
     size: int
@@ -21,9 +21,9 @@ class Shape:
 
 
 SHAPES = {
-    # Attempts of a few steps up to many, in a context that begins with instructions and a task.
+    # Attempts of 1 to 8 steps; the context begins with instructions and a task.
     "ragged": Shape(8, 8, (32, 96), (1, 8), (8, 32), (4, 48)),
-    # For a GPU: the same with the lengths of agents that use tools.
+    # For a GPU: with the lengths of agents that use tools.
     "ragged-long": Shape(8, 8, (512, 1536), (1, 8), (64, 384), (32, 512)),
 }
 
@@ -34,16 +34,16 @@ class Row:
 
     ids: np.ndarray
     trained: np.ndarray
-    """Whether a token was sampled. Shape [length], bool."""
+    """True for sampled tokens. Shape [length], bool."""
     steps: np.ndarray
-    """Which step each trained token is of. Shape [trained]."""
+    """Step index of each trained token. Shape [trained]."""
     prompt: int
     group: int
     reward: float
 
 
 def draw(shape: Shape, vocabulary: int, seed: int) -> list[Row]:
-    """A batch: attempts of one group share their prompt and nothing else."""
+    """Return a batch; attempts of one group share only their prompt."""
     rng = np.random.default_rng(seed)
 
     def length(bounds: tuple[int, int]) -> int:
@@ -80,7 +80,7 @@ def draw(shape: Shape, vocabulary: int, seed: int) -> list[Row]:
 
 
 def save(rows: list[Row], folder: Path) -> None:
-    """Writes a batch."""
+    """Save a batch."""
     np.savez(
         folder / FILE,
         ids=np.concatenate([row.ids for row in rows]),
@@ -95,7 +95,7 @@ def save(rows: list[Row], folder: Path) -> None:
 
 
 def read(folder: Path) -> list[Row]:
-    """Reads a batch."""
+    """Load a batch."""
     file = np.load(folder / FILE)
     ends, step_ends = file["lengths"].cumsum()[:-1], file["counts"].cumsum()[:-1]
     return [

@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer as a side of the bench: `trl_grpo.py FOLDER DEVICE THREADS SEQUENCES`, in TRL's environment.
+"""Run TRL's GRPOTrainer as a side of the bench: `trl_grpo.py FOLDER DEVICE THREADS SEQUENCES`, in TRL's environment.
 
-Only its training is timed: what it would generate and score is handed to it, padded as it pads (prompts on the left,
-completions on the right, observations masked out as those of its tools). No reference model, no second iteration, no
-gradient checkpointing: its cheapest settings.
+Only training is timed: generations and scores are given, padded as TRL pads them (prompts on the left, completions on
+the right, observations masked as its tools' are). It uses its cheapest settings: no reference model, one iteration, no
+gradient checkpointing.
 """
 
 import logging
@@ -25,27 +25,27 @@ ENDLESS = 10**6
 
 
 def generation(rows: list[ragged.Row], device: str) -> dict[str, torch.Tensor]:
-    """What generating and scoring these rows would have given."""
+    """Return the result of generating and scoring these rows."""
     prompt = max(row.prompt for row in rows)
     completion = max(row.ids.size - row.prompt for row in rows)
     shapes = {"prompt_ids": prompt, "prompt_mask": prompt}
     shapes |= {"completion_ids": completion, "completion_mask": completion, "tool_mask": completion}
-    found = {name: torch.zeros(len(rows), length, dtype=torch.long) for name, length in shapes.items()}
-    found["tool_mask"].fill_(1)
+    tensors = {name: torch.zeros(len(rows), length, dtype=torch.long) for name, length in shapes.items()}
+    tensors["tool_mask"].fill_(1)
     for number, row in enumerate(rows):
         ids, length = torch.from_numpy(row.ids), row.ids.size - row.prompt
-        found["prompt_ids"][number, prompt - row.prompt :] = ids[: row.prompt]
-        found["prompt_mask"][number, prompt - row.prompt :] = 1
-        found["completion_ids"][number, :length] = ids[row.prompt :]
-        found["completion_mask"][number, :length] = 1
-        found["tool_mask"][number, :length] = torch.from_numpy(row.trained[row.prompt :]).long()
-    found["advantages"] = torch.tensor([row.reward - 0.5 for row in rows])
-    found["num_items_in_batch"] = torch.tensor(sum(int(row.trained.sum()) for row in rows))
-    return {name: value.to(device) for name, value in found.items()}
+        tensors["prompt_ids"][number, prompt - row.prompt :] = ids[: row.prompt]
+        tensors["prompt_mask"][number, prompt - row.prompt :] = 1
+        tensors["completion_ids"][number, :length] = ids[row.prompt :]
+        tensors["completion_mask"][number, :length] = 1
+        tensors["tool_mask"][number, :length] = torch.from_numpy(row.trained[row.prompt :]).long()
+    tensors["advantages"] = torch.tensor([row.reward - 0.5 for row in rows])
+    tensors["num_items_in_batch"] = torch.tensor(sum(int(row.trained.sum()) for row in rows))
+    return {name: value.to(device) for name, value in tensors.items()}
 
 
-class Replaying(GRPOTrainer):
-    """GRPO that gets its generations from a file."""
+class ReplayTrainer(GRPOTrainer):
+    """GRPO trainer with given generations."""
 
     replayed: dict[str, torch.Tensor]
 
@@ -54,7 +54,7 @@ class Replaying(GRPOTrainer):
 
 
 class Clock(TrainerCallback):
-    """Times optimizer steps, accumulation included."""
+    """Times optimizer steps with their gradient accumulation."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -71,7 +71,7 @@ class Clock(TrainerCallback):
 
 
 def main(folder: Path, device: str, threads: str, sequences: str) -> None:
-    """Trains one gradient step on the whole batch at each turn."""
+    """Train one gradient step on the whole batch at each turn."""
     torch.set_num_threads(int(threads))
     logging.disable(logging.WARNING)
     rows = ragged.read(folder)
@@ -95,7 +95,7 @@ def main(folder: Path, device: str, threads: str, sequences: str) -> None:
             report_to="none",
             disable_tqdm=True,
         )
-        trainer = Replaying(
+        trainer = ReplayTrainer(
             model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa"),
             reward_funcs=lambda completions, **more: [0.0] * len(completions),
             args=config,

@@ -1,4 +1,4 @@
-"""A side of the bench takes turns: it trains as many steps as a line on its input says, and tells what they took."""
+"""Time the turns of a side: each input line is a number of steps; print their time and peak memory as JSON."""
 
 import json
 import resource
@@ -7,33 +7,33 @@ import time
 
 
 class Turns:
-    """Clock of one side."""
+    """Clock of one side's turns."""
 
     def __init__(self, device: str) -> None:
         self._cuda = device == "cuda"
-        self._left = 0
+        self._steps_left = 0
         self._spent = [0.0, 0.0]
         self._began = [0.0, 0.0]
 
     def wait(self) -> bool:
-        """Blocks until there is a turn; False when there are no more."""
-        if self._left:
+        """Block until the next step is due; return False at the end of input."""
+        if self._steps_left:
             return True
         line = sys.stdin.readline()
-        self._left, self._spent = int(line or 0), [0.0, 0.0]
-        return self._left > 0
+        self._steps_left, self._spent = int(line or 0), [0.0, 0.0]
+        return self._steps_left > 0
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start the clock of a step."""
         self._began = self._now()
 
     def end(self) -> None:
-        """A step has ended."""
+        """Stop the clock of a step; print the turn's figures after its last."""
         self._spent = [
             spent + now - began for spent, now, began in zip(self._spent, self._now(), self._began, strict=True)
         ]
-        self._left -= 1
-        if not self._left:
+        self._steps_left -= 1
+        if not self._steps_left:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             if self._cuda:
                 import torch

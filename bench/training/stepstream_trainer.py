@@ -1,4 +1,7 @@
-"""Our trainer as a side of the bench: `ours.py FOLDER DEVICE THREADS MICROBATCH_TOKENS SETTINGS_JSON`."""
+"""Run the learner's trainer as a side of the bench.
+
+`stepstream_trainer.py FOLDER DEVICE THREADS MICROBATCH_TOKENS SETTINGS_JSON`
+"""
 
 import json
 import sys
@@ -17,12 +20,16 @@ from stepstream.learner.training.trainer import Trainer
 
 
 def groups_of(rows: list[ragged.Row]) -> list[list[Attempt]]:
-    """The batch as the learner's buffer hands it out."""
+    """Return the batch as the learner's buffer returns it."""
     groups: dict[int, list[Attempt]] = {}
     for number, row in enumerate(rows):
-        at = np.flatnonzero(row.trained)
+        positions = np.flatnonzero(row.trained)
         tokens = TokenSequence(
-            row.ids, at, np.full(at.size, -4.6, np.float32), np.zeros(at.size, np.int64), row.steps.astype(np.int64)
+            row.ids,
+            positions,
+            np.full(positions.size, -4.6, np.float32),
+            np.zeros(positions.size, np.int64),
+            row.steps.astype(np.int64),
         )
         steps = tuple(Step(tokens=int(count)) for count in np.bincount(row.steps))
         credit = Trajectory(steps, row.reward)
@@ -32,7 +39,7 @@ def groups_of(rows: list[ragged.Row]) -> list[list[Attempt]]:
 
 
 def main(folder: Path, device: str, threads: str, microbatch: str, more: str) -> None:
-    """Trains one gradient step on the whole batch at each turn, credit and figures included."""
+    """Train one gradient step on the whole batch at each turn, with credit and figures."""
     settings = json.loads(more)
     if settings.pop("share_nothing", False):
         packing._MIN_SHARED = 2**30
