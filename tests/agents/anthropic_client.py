@@ -1,4 +1,4 @@
-"""A loop around Anthropic's client: `anthropic_client.py whole|streamed`, told by GATEWAY_… ."""
+"""Run an agent on Anthropic's client: `anthropic_client.py whole|streamed`; reads GATEWAY_… and QUESTION."""
 
 import json
 import os
@@ -21,10 +21,10 @@ def main(streaming: bool) -> None:
 
 
 def work(client: anthropic.Anthropic, streaming: bool) -> str:
-    """Answers the question; Anthropic's own types go back into the conversation as they came."""
+    """Answer the question; replies return to the conversation as Anthropic's own types."""
     messages = [{"role": "user", "content": os.environ["QUESTION"]}]
     while True:
-        asked = {
+        request = {
             "model": "demo",
             "max_tokens": 1000,
             "system": [{"type": "text", "text": "Help with orders.", "cache_control": {"type": "ephemeral"}}],
@@ -34,10 +34,10 @@ def work(client: anthropic.Anthropic, streaming: bool) -> str:
             ],
         }
         if streaming:
-            with client.messages.stream(**asked) as stream:
+            with client.messages.stream(**request) as stream:
                 reply = stream.get_final_message()
         else:
-            reply = client.messages.create(**asked)
+            reply = client.messages.create(**request)
         messages.append({"role": "assistant", "content": reply.content})
         if reply.stop_reason != "tool_use":
             return "".join(block.text for block in reply.content if block.type == "text")

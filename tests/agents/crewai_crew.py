@@ -1,4 +1,4 @@
-"""A crew of CrewAI with one agent, which can be told a base address and no more: GATEWAY_URL, GATEWAY_KEY."""
+"""Run a CrewAI crew with one agent; reads GATEWAY_URL, GATEWAY_KEY and QUESTION, since it takes no headers."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""LangGraph's ready-made agent with OpenAI's chat model: `langgraph_agent.py whole|streamed`, told by GATEWAY_… ."""
+"""Run LangGraph's prebuilt agent: `langgraph_agent.py whole|streamed`; reads GATEWAY_… and QUESTION."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Agents of OpenAI's Agents SDK at the demo's lookup task: `lookup_agents.py COUNT`, told by GATEWAY_… ."""
+"""Run agents of OpenAI's Agents SDK on the demo's lookup task: `lookup_agents.py COUNT`; reads GATEWAY_URL, SESSION."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def calc(input: str) -> str:
 
 
 async def attempt(client: AsyncOpenAI, number: int) -> int:
-    """One attempt; how often it asked the model."""
+    """Make one attempt; return its number of model calls."""
     model = OpenAIChatCompletionsModel("demo", client)
     headers = {"x-stepstream-trajectory": f"{os.environ['SESSION']}/{number}"}
     settings = RunConfig(model_settings=ModelSettings(extra_headers=headers, max_tokens=32))

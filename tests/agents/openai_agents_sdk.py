@@ -1,7 +1,7 @@
-"""OpenAI's Agents SDK, told by GATEWAY_… : `openai_agents_sdk.py API WAY`.
+"""Run an agent of OpenAI's Agents SDK: `openai_agents_sdk.py API WAY`; reads GATEWAY_… and QUESTION.
 
-API: responses, streamed (Responses too) or chat. WAY: alone; or with a colleague, delegating to it under a name of its
-own, nesting it as a tool without one, or handing-off.
+API: responses, streamed (Responses too) or chat. WAY: alone; or with a second agent: delegating to it under its own
+trajectory name, nesting it as a tool without a name, or handing-off.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""An agent with tools under the instrumentation that its argument names; its exporters follow the OTEL_… variables.
+"""Run an agent with tools under the given instrumentation; its exporters follow the OTEL_… variables.
 
-Run by the interpreter of `.venv-agents`: `otel_agent.py openai_v2|openllmetry|openinference`. It answers one question
-with three calls of the model and three of tools, inside one span of its own.
+Run it with the interpreter of `.venv-agents`: `otel_agent.py openai_v2|openllmetry|openinference`. It answers one
+question with three model calls and three tool calls, inside its own span.
 """
 
 import os
@@ -46,8 +46,11 @@ def main(instrumentation: str) -> None:
     set_logger_provider(logs)
     import_module(INSTRUMENTATIONS[instrumentation]).OpenAIInstrumentor().instrument()
     tracer = trace.get_tracer("order-agent")
-    about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "order-agent", "user.id": "maria"}
-    with openai.OpenAI() as client, tracer.start_as_current_span("invoke_agent order-agent", attributes=about) as span:
+    attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "order-agent", "user.id": "maria"}
+    with (
+        openai.OpenAI() as client,
+        tracer.start_as_current_span("invoke_agent order-agent", attributes=attributes) as span,
+    ):
         work(client, tracer)
         print(format(span.get_span_context().trace_id, "032x"))
     spans.shutdown()
@@ -68,12 +71,12 @@ def work(client: openai.OpenAI, tracer: trace.Tracer) -> None:
         if not answer.tool_calls:
             return
         for call in answer.tool_calls:
-            about = {
+            attributes = {
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": call.function.name,
                 "gen_ai.tool.call.id": call.id,
             }
-            with tracer.start_as_current_span(f"execute_tool {call.function.name}", attributes=about) as span:
+            with tracer.start_as_current_span(f"execute_tool {call.function.name}", attributes=attributes) as span:
                 result = f"{call.function.name} of {call.function.arguments}: done"
                 span.set_attribute("gen_ai.tool.call.result", result)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})

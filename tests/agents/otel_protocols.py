@@ -1,8 +1,8 @@
-"""Agents whose tools are behind MCP, or whose colleague is behind A2A, under instrumentations that no one here wrote.
+"""Run an agent with tools over MCP, or with a second agent over A2A, under third-party instrumentations.
 
-Run by the interpreter of `.venv-agents`: `otel_protocols.py mcp|a2a`. Spans come from OpenLLMetry's packages for OpenAI
-and MCP and from the A2A SDK itself; exporters follow the OTEL_… variables. The MCP server is a process of its own,
-which exports its own spans; the A2A server answers in this process.
+Run it with the interpreter of `.venv-agents`: `otel_protocols.py mcp|a2a`. Spans come from OpenLLMetry's packages for
+OpenAI and MCP and from the A2A SDK; exporters follow the OTEL_… variables. The MCP server is a separate process that
+exports its own spans; the A2A server runs in this process.
 """
 
 import asyncio
@@ -60,12 +60,12 @@ async def with_a2a(ask: Callable[[Tool], Awaitable[None]]) -> None:
     from starlette.applications import Starlette
 
     class Clerk(AgentExecutor):
-        """Another agent: one call of the model, without tools."""
+        """The second agent: one model call, without tools."""
 
         async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-            asked = [{"role": "user", "content": context.get_user_input()}]
+            messages = [{"role": "user", "content": context.get_user_input()}]
             async with openai.AsyncOpenAI() as client:
-                reply = await client.chat.completions.create(model="demo", messages=asked)
+                reply = await client.chat.completions.create(model="demo", messages=messages)
             await event_queue.enqueue_event(new_text_message(reply.choices[0].message.content, role=Role.ROLE_AGENT))
 
         async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -86,9 +86,10 @@ async def with_a2a(ask: Callable[[Tool], Awaitable[None]]) -> None:
         client = await create_client(card, ClientConfig(streaming=False, httpx_client=http))
 
         async def tool(name: str, arguments: dict[str, object]) -> str:
-            said = new_text_message(f"{name} {json.dumps(arguments)}", role=Role.ROLE_USER)
+            request = new_text_message(f"{name} {json.dumps(arguments)}", role=Role.ROLE_USER)
             answers = [
-                get_message_text(each.message) async for each in client.send_message(SendMessageRequest(message=said))
+                get_message_text(each.message)
+                async for each in client.send_message(SendMessageRequest(message=request))
             ]
             return "".join(answers)
 
@@ -96,10 +97,12 @@ async def with_a2a(ask: Callable[[Tool], Awaitable[None]]) -> None:
 
 
 async def ask(tool: Tool) -> None:
-    """An agent's run: it asks the model until that calls no more tools."""
-    about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "order-agent", "user.id": "maria"}
+    """Run the agent: call the model until it calls no more tools."""
+    attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "order-agent", "user.id": "maria"}
     messages = [{"role": "user", "content": "Where are 4711 and 4712?"}]
-    with trace.get_tracer("order-agent").start_as_current_span("invoke_agent order-agent", attributes=about) as span:
+    with trace.get_tracer("order-agent").start_as_current_span(
+        "invoke_agent order-agent", attributes=attributes
+    ) as span:
         async with openai.AsyncOpenAI() as client:
             while True:
                 reply = await client.chat.completions.create(model="demo", messages=messages, tools=TOOLS)

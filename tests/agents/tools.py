@@ -1,4 +1,4 @@
-"""What the agents work with: plain functions, which each framework makes tools of."""
+"""Provide the agents' tools as plain functions, which each framework wraps."""
 
 
 def lookup(order: int) -> str:

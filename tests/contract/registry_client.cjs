@@ -1,5 +1,5 @@
-// What an unmodified @kafkajs/confluent-schema-registry does with a registry. One JSON job on standard input, one JSON
-// answer on standard output; records travel as base64 of the Confluent wire format.
+// Exercise a registry with an unmodified @kafkajs/confluent-schema-registry: one JSON job on standard input, one JSON
+// answer on standard output; records are base64 of the Confluent wire format.
 const { readFileSync } = require("node:fs");
 const { SchemaRegistry, SchemaType } = require("@kafkajs/confluent-schema-registry");
 

@@ -1,7 +1,7 @@
-"""What we use of ClickHouse's HTTP interface, through the unmodified client.
+"""Check the used part of ClickHouse's HTTP interface through the unmodified client.
 
-Runs against the embedded store, or against a real server where STEPSTREAM_TEST_CLICKHOUSE_URL names one
-(as http://user:password@host:8123).
+The tests run against the embedded store, or against the real server of STEPSTREAM_TEST_CLICKHOUSE_URL
+(http://user:password@host:8123).
 """
 
 import asyncio
@@ -57,8 +57,8 @@ def row(n: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def url(request: pytest.FixtureRequest) -> str:
-    given = os.environ.get("STEPSTREAM_TEST_CLICKHOUSE_URL")
-    return given or str(request.getfixturevalue("store_settings").clickhouse.url)
+    external = os.environ.get("STEPSTREAM_TEST_CLICKHOUSE_URL")
+    return external or str(request.getfixturevalue("store_settings").clickhouse.url)
 
 
 def client_of(url: str, **options: Any) -> Client:
@@ -101,7 +101,7 @@ def table(client: Client) -> Iterator[str]:
 def post(
     url: str, sql: bytes | None = b"", *, headers: dict[str, str] | None = None, **params: str
 ) -> tuple[int, bytes, Any]:
-    """A bare HTTP request: status, body, headers."""
+    """Send a plain HTTP request; return status, body and headers."""
     address = urlsplit(url)
     query = "&".join(f"{name}={quote(value)}" for name, value in params.items())
     request = urllib.request.Request(
@@ -130,7 +130,7 @@ def test_answers_ok(url: str, path: str) -> None:
 # --- rows in and out
 
 
-def test_rows_come_back_as_they_went_in(client: Client, table: str) -> None:
+def test_rows_round_trip(client: Client, table: str) -> None:
     rows = [row(n) for n in range(3)]
     assert client.insert(table, rows, column_names=NAMES).written_rows == 3
     assert [list(found) for found in client.query(f"SELECT * FROM {table} ORDER BY i").result_rows] == rows
@@ -190,8 +190,8 @@ def test_values_and_insert_from_a_query(client: Client, table: str) -> None:
         "RowBinaryWithNamesAndTypes",
     ],
 )
-def test_formats_are_whole_documents(client: Client, format: str) -> None:
-    """A format with a header has it once, however many blocks the result has."""
+def test_results_are_complete_documents(client: Client, format: str) -> None:
+    """A format with a header has it once, for any number of blocks."""
     small, large = (client.raw_query(f"SELECT number FROM numbers({n})", fmt=format) for n in (1, 200_000))
     header = {
         "TabSeparatedWithNames": b"number\n",
@@ -215,13 +215,13 @@ def test_streams_rows(client: Client) -> None:
     assert total == 500_000 * 499_999 // 2
 
 
-def test_a_stream_that_is_left_early_frees_its_session(client: Client) -> None:
+def test_a_stream_closed_early_frees_its_session(client: Client) -> None:
     with client.query_row_block_stream("SELECT number FROM numbers(5000000)") as blocks:
         next(iter(blocks))
     assert client.command("SELECT 1") == 1
 
 
-def test_a_large_insert_is_taken_in_pieces(client: Client, table: str) -> None:
+def test_a_large_insert_is_read_in_parts(client: Client, table: str) -> None:
     text = "x" * 1000
 
     def lines() -> Generator[bytes, None, None]:
@@ -245,7 +245,7 @@ def test_parameters_keep_their_values(client: Client) -> None:
     assert client.query(query, parameters=values).first_row == (42, values["s"], values["a"], values["d"], None)
 
 
-def test_a_missing_parameter_is_told(client: Client) -> None:
+def test_a_missing_parameter_is_an_error(client: Client) -> None:
     with pytest.raises(DatabaseError) as failed:
         client.query("SELECT {nope:Int32}")
     assert failed.value.code == 456
@@ -266,12 +266,12 @@ def test_settings_are_for_one_query_only(url: str, session: bool) -> None:
             assert other.command(read) == usual
 
 
-def test_an_unknown_setting_is_told(url: str) -> None:
+def test_an_unknown_setting_is_an_error(url: str) -> None:
     status, text, headers = post(url, b"SELECT 1", no_such_setting="1")
     assert (status, headers["X-ClickHouse-Exception-Code"]) == (404, "115"), text
 
 
-def test_a_session_keeps_what_was_set_in_it(client: Client, database: str) -> None:
+def test_a_session_keeps_settings_and_temporary_tables(client: Client, database: str) -> None:
     client.command("SET max_block_size = 555")
     client.command("CREATE TEMPORARY TABLE kept (x Int32)")
     client.command("INSERT INTO kept VALUES (7)")
@@ -281,7 +281,7 @@ def test_a_session_keeps_what_was_set_in_it(client: Client, database: str) -> No
     assert client.command("SELECT currentDatabase()") == database
 
 
-def test_another_session_sees_none_of_it(url: str, client: Client) -> None:
+def test_a_temporary_table_is_invisible_to_other_sessions(url: str, client: Client) -> None:
     client.command("CREATE TEMPORARY TABLE own (x Int32)")
     with client_of(url) as other, pytest.raises(DatabaseError) as failed:
         other.query("SELECT * FROM own")
@@ -294,7 +294,7 @@ def test_a_session_is_for_one_request_at_a_time(url: str) -> None:
 
     def slow() -> None:
         while post(url, b"SELECT sleep(1)", session_id=session)[0] != 200:
-            pass  # one of ours came first
+            pass  # a request of the main thread came first
         done.set()
 
     thread = threading.Thread(target=slow)
@@ -307,7 +307,7 @@ def test_a_session_is_for_one_request_at_a_time(url: str) -> None:
     assert "373" in codes
 
 
-def test_a_session_must_exist_where_that_is_asked(url: str) -> None:
+def test_session_check_requires_an_existing_session(url: str) -> None:
     _, _, headers = post(url, b"SELECT 1", session_id=uuid.uuid4().hex, session_check="1")
     assert headers["X-ClickHouse-Exception-Code"] == "372"
 
@@ -315,7 +315,7 @@ def test_a_session_must_exist_where_that_is_asked(url: str) -> None:
 # --- statements
 
 
-def test_ddl_and_its_answers(client: Client, table: str) -> None:
+def test_ddl_and_its_results(client: Client, table: str) -> None:
     client.command(f"ALTER TABLE {table} ADD COLUMN extra Int32 DEFAULT 5")
     assert ("extra", "Int32") in [found[:2] for found in client.query(f"DESCRIBE TABLE {table}").result_rows]
     assert (table,) in client.query("SHOW TABLES").result_rows
@@ -326,7 +326,7 @@ def test_comments_and_semicolons_around_a_query(client: Client) -> None:
     assert client.command("-- one; two\n/* INSERT */ SELECT 1 -- FORMAT Null\n;") == 1
 
 
-def test_several_statements_are_refused(url: str) -> None:
+def test_several_statements_are_rejected(url: str) -> None:
     status, text, headers = post(url, b"SELECT 1; SELECT 2")
     assert (status, headers["X-ClickHouse-Exception-Code"]) == (400, "62")
     assert b"Multi-statements" in text
@@ -340,7 +340,7 @@ def test_the_statement_may_come_in_the_url_in_the_body_or_in_both(url: str) -> N
     assert post(url, b"SELECT 1 AS x FORMAT JSONEachRow SETTINGS max_threads = 1")[1] == b'{"x":1}\n'
 
 
-def test_get_only_reads(url: str, database: str) -> None:
+def test_get_requests_only_read(url: str, database: str) -> None:
     assert post(url, None, query="SELECT 1")[1] == b"1\n"
     _, _, headers = post(url, None, query="CREATE TABLE g (x Int8) ENGINE = Memory", database=database)
     assert headers["X-ClickHouse-Exception-Code"] == "164"
@@ -372,11 +372,11 @@ def test_errors_carry_code_and_name(client: Client, sql: str, code: int, name: s
     assert failed.value.code == code
 
 
-def test_an_unknown_database_is_told(url: str) -> None:
+def test_an_unknown_database_is_an_error(url: str) -> None:
     assert post(url, b"SELECT 1", database="no_such")[2]["X-ClickHouse-Exception-Code"] == "81"
 
 
-def test_a_query_that_fails_midway_is_not_taken_for_whole(client: Client) -> None:
+def test_a_query_that_fails_midway_is_an_error(client: Client) -> None:
     query = "SELECT throwIf(number = 3000000, 'midway') FROM numbers(5000000) SETTINGS max_block_size = 10000"
     with pytest.raises((StreamFailureError, DatabaseError), match="midway"):
         client.query(query)
@@ -393,7 +393,7 @@ def test_a_bad_insert_stores_nothing(client: Client, table: str) -> None:
     assert client.command(f"SELECT count() FROM {table}") == 0
 
 
-def test_a_large_insert_that_is_refused_at_once_is_told(client: Client) -> None:
+def test_a_large_insert_that_is_rejected_at_once_is_an_error(client: Client) -> None:
     with pytest.raises(DatabaseError) as failed:
         client.raw_insert("no_such_table", ["i"], (b"1\n" * 500_000 for _ in range(20)), fmt="TSV")
     assert failed.value.code == 60

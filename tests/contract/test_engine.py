@@ -1,4 +1,4 @@
-"""One suite for every engine: what `stepstream.services.inference.engine` promises."""
+"""Check every engine against the contract of `stepstream.services.inference.engine`."""
 
 import asyncio
 import random
@@ -76,7 +76,7 @@ async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     await engine.close()
 
 
-async def whole(engine: Engine, prompt: list[int], **params: Any) -> tuple[list[int], list[float], TokenChunk]:
+async def complete(engine: Engine, prompt: list[int], **params: Any) -> tuple[list[int], list[float], TokenChunk]:
     chunks = [chunk async for chunk in engine.generate(prompt, SamplingParams(**params))]
     assert [chunk.finish_reason is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
     tokens = [token for chunk in chunks for token in chunk.token_ids]
@@ -93,22 +93,22 @@ def prompts(count: int) -> list[list[int]]:
 async def test_logprobs_are_those_of_the_sampled_distribution(served: Served) -> None:
     await served.load(0)
     temperatures = [0.5, 1.0, 1.7]
-    some = prompts(12)
+    tested_prompts = prompts(12)
     replies = await asyncio.gather(
         *(
-            whole(served.engine, prompt, max_tokens=20, temperature=temperature)
-            for prompt in some
+            complete(served.engine, prompt, max_tokens=20, temperature=temperature)
+            for prompt in tested_prompts
             for temperature in temperatures
         )
     )
-    asked = [(prompt, temperature) for prompt in some for temperature in temperatures]
-    for (prompt, temperature), (tokens, logprobs, _) in zip(asked, replies, strict=True):
+    requests = [(prompt, temperature) for prompt in tested_prompts for temperature in temperatures]
+    for (prompt, temperature), (tokens, logprobs, _) in zip(requests, replies, strict=True):
         assert served.references[0].logprobs(prompt, tokens, temperature) == pytest.approx(logprobs, abs=TOLERANCE)
 
 
 async def test_sampling_follows_the_distribution(served: Served) -> None:
     await served.load(0)
-    replies = await asyncio.gather(*(whole(served.engine, PROMPT, max_tokens=1) for _ in range(2000)))
+    replies = await asyncio.gather(*(complete(served.engine, PROMPT, max_tokens=1) for _ in range(2000)))
     counts = dict.fromkeys(range(100), 0)
     for tokens, _, _ in replies:
         counts[tokens[0]] += 1
@@ -118,10 +118,10 @@ async def test_sampling_follows_the_distribution(served: Served) -> None:
         assert abs(count - expected) <= 6 * (expected + 1) ** 0.5, token
 
 
-async def test_greedy_is_the_reference_s(served: Served) -> None:
+async def test_greedy_tokens_match_the_reference(served: Served) -> None:
     await served.load(1)
     for prompt in prompts(4):
-        tokens, logprobs, last = await whole(served.engine, prompt, max_tokens=24, temperature=0.0)
+        tokens, logprobs, last = await complete(served.engine, prompt, max_tokens=24, temperature=0.0)
         assert tokens == served.references[1].greedy(prompt, 24)
         assert served.references[1].logprobs(prompt, tokens) == pytest.approx(logprobs, abs=TOLERANCE)
         assert last.finish_reason == ("stop" if tokens[-1] == 2 else "length")
@@ -132,12 +132,12 @@ async def test_a_stop_string_ends_the_response_with_its_last_token(served: Serve
     await served.load(1)
     tokenizer = ChatTokenizer(served.folders[1])
     prompt = prompts(1)[0]
-    greedy, _, _ = await whole(served.engine, prompt, max_tokens=24, temperature=0.0)
-    middle = next(at for at in range(6, 24) if greedy[at] != 2)
+    greedy, _, _ = await complete(served.engine, prompt, max_tokens=24, temperature=0.0)
+    middle = next(index for index in range(6, 24) if greedy[index] != 2)
     stop = tokenizer.text(greedy[middle - 1 : middle + 1])
-    end = next(at for at in range(1, 25) if stop in tokenizer.text(greedy[:at]))
+    end = next(length for length in range(1, 25) if stop in tokenizer.text(greedy[:length]))
     stops = StopStrings([stop, "never said"], tokenizer)
-    tokens, logprobs, last = await whole(
+    tokens, logprobs, last = await complete(
         served.engine, prompt, max_tokens=24, temperature=0.0, stream=stream, stops=stops
     )
     assert tokens == greedy[:end]
@@ -156,7 +156,7 @@ async def test_top_p_keeps_the_nucleus_and_renormalises(served: Served) -> None:
         nucleus[token] = 2.718281828**logprob
     share = sum(nucleus.values())
     for tokens, logprobs, _ in await asyncio.gather(
-        *(whole(served.engine, PROMPT, max_tokens=1, top_p=0.3) for _ in range(50))
+        *(complete(served.engine, PROMPT, max_tokens=1, top_p=0.3) for _ in range(50))
     ):
         assert tokens[0] in nucleus
         assert 2.718281828 ** logprobs[0] == pytest.approx(nucleus[tokens[0]] / share, rel=1e-3)
@@ -164,30 +164,30 @@ async def test_top_p_keeps_the_nucleus_and_renormalises(served: Served) -> None:
 
 async def test_a_seed_decides_the_response(served: Served) -> None:
     await served.load(0)
-    alone, _, _ = await whole(served.engine, PROMPT, max_tokens=30, seed=11)
-    crowd = [whole(served.engine, prompt, max_tokens=30) for prompt in prompts(10)]
+    alone, _, _ = await complete(served.engine, PROMPT, max_tokens=30, seed=11)
+    crowd = [complete(served.engine, prompt, max_tokens=30) for prompt in prompts(10)]
     (again, _, _), (other, _, _), *_ = await asyncio.gather(
-        whole(served.engine, PROMPT, max_tokens=30, seed=11),
-        whole(served.engine, PROMPT, max_tokens=30, seed=12),
+        complete(served.engine, PROMPT, max_tokens=30, seed=11),
+        complete(served.engine, PROMPT, max_tokens=30, seed=12),
         *crowd,
     )
     assert again == alone
     assert other != alone
 
 
-async def test_lengths(served: Served) -> None:
-    tokens, _, last = await whole(served.engine, PROMPT, max_tokens=5, temperature=2.0, seed=3)
+async def test_length_limits(served: Served) -> None:
+    tokens, _, last = await complete(served.engine, PROMPT, max_tokens=5, temperature=2.0, seed=3)
     assert (len(tokens), last.finish_reason) == (5, "length")
     for prompt in ([], [1] * MAX_LENGTH):
         with pytest.raises(BadPromptError):
-            await whole(served.engine, prompt, max_tokens=5)
+            await complete(served.engine, prompt, max_tokens=5)
     with pytest.raises(BadPromptError):
-        await whole(served.engine, [1, 100_000], max_tokens=5)
+        await complete(served.engine, [1, 100_000], max_tokens=5)
 
 
-async def test_a_stream_comes_in_pieces_and_says_the_same(served: Served) -> None:
+async def test_a_stream_has_several_chunks_and_the_same_tokens(served: Served) -> None:
     version = await served.load(0)
-    at_once, _, last = await whole(served.engine, PROMPT, max_tokens=20, temperature=0.0)
+    at_once, _, last = await complete(served.engine, PROMPT, max_tokens=20, temperature=0.0)
     chunks = [
         chunk
         async for chunk in served.engine.generate(PROMPT, SamplingParams(max_tokens=20, temperature=0.0, stream=True))
@@ -198,32 +198,32 @@ async def test_a_stream_comes_in_pieces_and_says_the_same(served: Served) -> Non
 
 
 async def test_more_requests_than_the_batch_holds(served: Served) -> None:
-    replies = await asyncio.gather(*(whole(served.engine, prompt, max_tokens=6) for prompt in prompts(60)))
+    replies = await asyncio.gather(*(complete(served.engine, prompt, max_tokens=6) for prompt in prompts(60)))
     assert len(replies) == 60
 
 
-async def test_leaving_early_frees_the_request(served: Served) -> None:
+async def test_closing_a_stream_early_frees_the_request(served: Served) -> None:
     stream = served.engine.generate(PROMPT, SamplingParams(max_tokens=200, temperature=2.0, stream=True))
     await anext(stream)
     await stream.aclose()
-    tokens, _, _ = await whole(served.engine, PROMPT, max_tokens=3)
+    tokens, _, _ = await complete(served.engine, PROMPT, max_tokens=3)
     assert 0 < len(tokens) <= 3
 
 
 async def test_hot_swap_under_load(served: Served) -> None:
-    """No request fails, every token is of the version that its span says, and the end is as a fresh engine's."""
+    """No request fails, each token comes from its span's version, and the last state equals a fresh engine's."""
     first = await served.load(0)
     stop = asyncio.Event()
     replies: list[tuple[list[int], list[int], list[float], TokenChunk]] = []
 
     async def agent(prompt: list[int]) -> None:
         while not stop.is_set():
-            replies.append((prompt, *await whole(served.engine, prompt, max_tokens=150, temperature=2.0)))
+            replies.append((prompt, *await complete(served.engine, prompt, max_tokens=150, temperature=2.0)))
 
     agents = [asyncio.create_task(agent(prompt)) for prompt in prompts(12)]
     for which in (1, 0, 1, 0, 1):
-        answered = len(replies)
-        await until(lambda answered=answered: len(replies) >= answered + 8)  # type: ignore[misc]
+        before = len(replies)
+        await until(lambda before=before: len(replies) >= before + 8)  # type: ignore[misc]
         await served.load(which)
     stop.set()
     await asyncio.gather(*agents)
@@ -238,11 +238,11 @@ async def test_hot_swap_under_load(served: Served) -> None:
             exact = reference.logprobs(prompt, tokens, 2.0)[span.start : span.end]
             assert exact == pytest.approx(logprobs[span.start : span.end], abs=TOLERANCE)
     for prompt in prompts(3):
-        tokens, _, _ = await whole(served.engine, prompt, max_tokens=16, temperature=0.0)
+        tokens, _, _ = await complete(served.engine, prompt, max_tokens=16, temperature=0.0)
         assert tokens == served.references[1].greedy(prompt, 16)
 
 
-async def test_a_bad_checkpoint_is_refused_and_the_old_one_stays(served: Served, tmp_path: Path) -> None:
+async def test_a_bad_checkpoint_is_rejected_and_the_old_one_stays(served: Served, tmp_path: Path) -> None:
     version = await served.load(0)
     broken = tiny_model(tmp_path / "broken", 3)
     weights = broken / "model.safetensors"
@@ -251,7 +251,7 @@ async def test_a_bad_checkpoint_is_refused_and_the_old_one_stays(served: Served,
         with pytest.raises(CheckpointRefusedError, match=folder.name):
             await served.engine.load(folder, 99)
     assert served.engine.version == version
-    tokens, _, last = await whole(served.engine, PROMPT, max_tokens=8, temperature=0.0)
+    tokens, _, last = await complete(served.engine, PROMPT, max_tokens=8, temperature=0.0)
     assert tokens == served.references[0].greedy(PROMPT, 8)
     assert last.versions[0].version == version
 

@@ -1,6 +1,7 @@
-"""What every schema registry that Stepstream runs on must do, seen through unmodified clients.
+"""Check the contract of schema registries through unmodified clients.
 
-Ours always; Apicurio with STEPSTREAM_TEST_APICURIO=1 (159 MB from Maven Central).
+The tests run against Stepstream's registry; with STEPSTREAM_TEST_APICURIO=1 also against Apicurio (159 MB from Maven
+Central).
 """
 
 import base64
@@ -31,7 +32,7 @@ pytest_plugins = ["node_project"]
 @pytest.fixture(
     scope="module",
     params=[
-        "ours",
+        "stepstream",
         pytest.param(
             "apicurio",
             marks=[
@@ -51,8 +52,8 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             yield apicurio.url
         return
     settings: Settings = request.getfixturevalue("broker_settings")
-    with registry(settings, folder / "log") as ours:
-        yield ours.settings.schema_registry.url
+    with registry(settings, folder / "log") as service:
+        yield service.settings.schema_registry.url
 
 
 def is_apicurio(url: str) -> bool:
@@ -67,7 +68,7 @@ def client(url: str) -> Iterator[SchemaRegistryClient]:
 
 @pytest.fixture
 def subject() -> str:
-    """A subject that nobody has used."""
+    """An unused subject."""
     return f"contract-{uuid.uuid4()}-value"
 
 
@@ -107,7 +108,7 @@ EVENTS = [
     for step, reward in enumerate([None, 0.1])
 ]
 
-# What FULL_TRANSITIVE lets follow what.
+# Schemas before and after; True if FULL_TRANSITIVE allows the change.
 CASES = {
     "add a field with a default": (record(ID), record(ID, field("n", "int", default=0)), True),
     "add a field without a default": (record(ID), record(ID, field("n", "int")), False),
@@ -151,7 +152,7 @@ def test_full_transitive(client: SchemaRegistryClient, subject: str, case: str) 
     assert client.get_versions(subject) == [1]
 
 
-def test_every_earlier_version_counts(client: SchemaRegistryClient, subject: str) -> None:
+def test_a_schema_must_be_compatible_with_every_earlier_version(client: SchemaRegistryClient, subject: str) -> None:
     for text in (record(ID, field("n", "int", default=0)), record(ID)):
         client.register_schema(subject, Schema(text, "AVRO"))
     back = Schema(record(ID, field("n", "string", default="")), "AVRO")
@@ -165,7 +166,9 @@ def test_every_earlier_version_counts(client: SchemaRegistryClient, subject: str
     ("level", "adds", "drops"),
     [("BACKWARD", False, True), ("FORWARD", True, False), ("FULL", False, False), ("NONE", True, True)],
 )
-def test_levels_of_a_subject(client: SchemaRegistryClient, subject: str, level: str, adds: bool, drops: bool) -> None:
+def test_a_subject_s_compatibility_level_decides(
+    client: SchemaRegistryClient, subject: str, level: str, adds: bool, drops: bool
+) -> None:
     client.register_schema(subject, Schema(record(ID, field("n", "int")), "AVRO"))
     client.set_compatibility(subject, level)
     assert client.get_compatibility(subject) == level
@@ -210,15 +213,15 @@ def test_node_client_both_ways(client: SchemaRegistryClient, url: str, subject: 
     if is_apicurio(url):
         # It answers NONE where Confluent answers 404; kafkajs sets a level only after a 404.
         client.set_compatibility(subject, "FULL_TRANSITIVE")
-    ours = [serializer(event, context) for event in EVENTS]
+    expected = [serializer(event, context) for event in EVENTS]
     job = {
         "url": url,
         "subject": subject,
         "schema": EVENT,
         "records": EVENTS,
-        "encoded": [base64.b64encode(data).decode() for data in ours if data],
+        "encoded": [base64.b64encode(data).decode() for data in expected if data],
     }
-    done = subprocess.run(
+    result = subprocess.run(
         ["node", str(Path(__file__).with_name("registry_client.cjs"))],
         input=json.dumps(job),
         env={**os.environ, "NODE_PATH": str(node_project / "node_modules")},
@@ -227,24 +230,24 @@ def test_node_client_both_ways(client: SchemaRegistryClient, url: str, subject: 
         timeout=TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
     schema_id = client.get_latest_version(subject).schema_id
     assert answer["id"] == answer["latest"] == answer["lookup"] == schema_id
     assert client.get_compatibility(subject) == "FULL_TRANSITIVE"
     assert answer["decoded"] == EVENTS
     deserializer = AvroDeserializer(client, conf=strategy)
-    theirs = [base64.b64decode(data) for data in answer["encoded"]]
-    assert theirs == ours
-    assert [deserializer(data, context) for data in theirs] == EVENTS
+    encoded = [base64.b64decode(data) for data in answer["encoded"]]
+    assert encoded == expected
+    assert [deserializer(data, context) for data in encoded] == EVENTS
 
 
 def test_text_keeps_docs_and_defaults(client: SchemaRegistryClient, url: str, subject: str) -> None:
     schema_id = client.register_schema(subject, Schema(EVENT, "AVRO"))
     with SchemaRegistryClient({"url": url}) as fresh:  # Nothing cached.
-        held = fresh.get_schema(schema_id).schema_str
-    assert held is not None
-    assert json.loads(held) == json.loads(EVENT)
+        stored = fresh.get_schema(schema_id).schema_str
+    assert stored is not None
+    assert json.loads(stored) == json.loads(EVENT)
 
 
 def test_one_schema_has_one_id(client: SchemaRegistryClient, subject: str) -> None:
@@ -252,11 +255,11 @@ def test_one_schema_has_one_id(client: SchemaRegistryClient, subject: str) -> No
     assert client.register_schema("other-" + subject, Schema(EVENT, "AVRO")) == first
     assert client.get_versions(subject) == [1]
     assert {"other-" + subject, subject} <= set(client.get_subjects_by_schema_id(first))
-    found = {(version.subject, version.version) for version in client.get_schema_versions(first)}
-    assert {("other-" + subject, 1), (subject, 1)} <= found
+    subject_versions = {(version.subject, version.version) for version in client.get_schema_versions(first)}
+    assert {("other-" + subject, 1), (subject, 1)} <= subject_versions
 
 
-def test_formatting_gives_no_new_id(url: str, subject: str) -> None:
+def test_a_reformatted_schema_keeps_its_id(url: str, subject: str) -> None:
     if is_apicurio(url):
         pytest.skip("Apicurio gives each formatting an id")
     ids = {
@@ -266,7 +269,7 @@ def test_formatting_gives_no_new_id(url: str, subject: str) -> None:
     assert len(ids) == 1
 
 
-def test_versions(client: SchemaRegistryClient, subject: str) -> None:
+def test_versions_are_numbered_and_found_by_schema(client: SchemaRegistryClient, subject: str) -> None:
     texts = [record(ID), record(ID, field("n", "int", default=0))]
     ids = [client.register_schema(subject, Schema(text, "AVRO")) for text in texts]
     for version, (schema_id, text) in enumerate(zip(ids, texts, strict=True), start=1):
@@ -279,24 +282,24 @@ def test_versions(client: SchemaRegistryClient, subject: str) -> None:
     assert subject in client.get_subjects()
 
 
-def test_the_client_of_the_codec(client: SchemaRegistryClient, url: str, subject: str) -> None:
-    ours = RegistryClient(SchemaRegistrySettings(url=url))
+def test_the_codec_s_registry_client(client: SchemaRegistryClient, url: str, subject: str) -> None:
+    registry_client = RegistryClient(SchemaRegistrySettings(url=url))
     with pytest.raises(RegistryRefused) as unknown:
-        ours.look_up(subject, EVENT)
-    ours.set_compatibility(subject, "FULL_TRANSITIVE")
-    schema_id = ours.register(subject, EVENT)
-    assert ours.register(subject, EVENT) == ours.look_up(subject, EVENT) == schema_id
+        registry_client.look_up(subject, EVENT)
+    registry_client.set_compatibility(subject, "FULL_TRANSITIVE")
+    schema_id = registry_client.register(subject, EVENT)
+    assert registry_client.register(subject, EVENT) == registry_client.look_up(subject, EVENT) == schema_id
     assert client.lookup_schema(subject, Schema(EVENT, "AVRO")).schema_id == schema_id
-    assert json.loads(ours.schema(schema_id)) == json.loads(EVENT)
-    assert subject in ours.subjects()
+    assert json.loads(registry_client.schema(schema_id)) == json.loads(EVENT)
+    assert subject in registry_client.subjects()
     with pytest.raises(RegistryRefused) as incompatible:
-        ours.register(subject, record(ID))
+        registry_client.register(subject, record(ID))
     with pytest.raises(RegistryRefused) as missing:
-        ours.schema(2_000_000_000)
+        registry_client.schema(2_000_000_000)
     assert [refusal.value.status for refusal in (unknown, incompatible, missing)] == [404, 409, 404]
 
 
-def test_deleting(client: SchemaRegistryClient, url: str, subject: str) -> None:
+def test_a_deleted_subject_s_schemas_stay_readable(client: SchemaRegistryClient, url: str, subject: str) -> None:
     schema_id = client.register_schema(subject, Schema(EVENT, "AVRO"))
     assert client.delete_subject(subject) == [1]
     assert subject not in client.get_subjects()
@@ -318,7 +321,7 @@ def test_deleting(client: SchemaRegistryClient, url: str, subject: str) -> None:
         ("PUT", "/config/{subject}", {"compatibility": "SOME"}, 422, 42203),
     ],
 )
-def test_errors(
+def test_errors_have_status_code_and_message(
     client: SchemaRegistryClient,
     url: str,
     subject: str,

@@ -1,4 +1,4 @@
-"""The store as a process: what is acknowledged outlives kill -9, and faults at start say what to set."""
+"""Check the store as a process: durability under kill -9, and messages of faults at start."""
 
 import json
 import os
@@ -39,10 +39,10 @@ def run(settings: Settings) -> subprocess.CompletedProcess[str]:
     )
 
 
-def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 1, done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert not any("Traceback" in line for line in lines), done.stderr
+def last_error_line(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 1, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert not any("Traceback" in line for line in lines), result.stderr
     return lines[-1]
 
 
@@ -63,12 +63,12 @@ def test_no_acknowledged_row_is_lost_to_kill_9(own_store: StoreProcess) -> None:
                     return
                 acknowledged[worker] = first + 50
 
-    for killed in range(2):
+    for number in range(2):
         threads = [threading.Thread(target=insert, args=(worker,)) for worker in range(2)]
         for thread in threads:
             thread.start()
-        enough = sum(acknowledged) + 1000
-        wait_until(lambda enough=enough: sum(acknowledged) >= enough, f"inserts before kill {killed}")  # type: ignore[misc]
+        goal = sum(acknowledged) + 1000
+        wait_until(lambda goal=goal: sum(acknowledged) >= goal, f"inserts before kill {number}")  # type: ignore[misc]
         own_store.kill()
         for thread in threads:
             thread.join(TIMEOUT_S)
@@ -88,13 +88,13 @@ def test_sigterm_lets_a_running_query_end(own_store: StoreProcess) -> None:
 
     def slow() -> None:
         with connection.connect(own_store.settings.clickhouse) as client:
-            asked.set()
+            started.set()
             replies.append(client.command("SELECT sum(sleepEachRow(0.5)) + 7 FROM numbers(3)"))
 
-    asked = threading.Event()
+    started = threading.Event()
     thread = threading.Thread(target=slow)
     thread.start()
-    asked.wait(TIMEOUT_S)
+    started.wait(TIMEOUT_S)
     metric = "stepstream_store_running 1.0"
     wait_until(lambda: metric in metrics(own_store))
     assert own_store.stop() == 0
@@ -107,7 +107,7 @@ def metrics(store: StoreProcess) -> str:
         return str(reply.read().decode())
 
 
-def test_a_body_that_breaks_off_stores_nothing(store: StoreProcess) -> None:
+def test_an_incomplete_body_stores_nothing(store: StoreProcess) -> None:
     with connection.connect(store.settings.clickhouse) as client:
         client.command("CREATE TABLE half (n UInt64) ENGINE = MergeTree ORDER BY n")
         port = store.settings.store.port
@@ -121,7 +121,7 @@ def test_a_body_that_breaks_off_stores_nothing(store: StoreProcess) -> None:
     assert "Traceback" not in store.log.read_text()
 
 
-def test_metrics_tell_what_was_done(store: StoreProcess) -> None:
+def test_metrics_count_rows_and_queries(store: StoreProcess) -> None:
     with connection.connect(store.settings.clickhouse) as client:
         client.command("CREATE TABLE t (n UInt64) ENGINE = Memory")
         client.insert("t", [[1], [2]], column_names=["n"])
@@ -132,18 +132,18 @@ def test_metrics_tell_what_was_done(store: StoreProcess) -> None:
     assert 'stepstream_store_queries_total{kind="select",outcome="failed"} 1.0' in text
 
 
-def test_a_taken_port_is_told_with_what_to_set(store: StoreProcess, tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_with_a_remedy(store: StoreProcess, tmp_path: Path) -> None:
     paths = store.settings.paths.model_copy(update={"data": tmp_path / "other"})
-    words = last_words(run(store.settings.model_copy(update={"paths": paths})))
-    assert f"127.0.0.1:{store.settings.store.port} is in use" in words
-    assert "STEPSTREAM_STORE_PORT" in words
+    line = last_error_line(run(store.settings.model_copy(update={"paths": paths})))
+    assert f"127.0.0.1:{store.settings.store.port} is in use" in line
+    assert "STEPSTREAM_STORE_PORT" in line
 
 
-def test_a_folder_in_use_is_told_with_what_to_set(store: StoreProcess) -> None:
+def test_a_folder_in_use_is_an_error_with_a_remedy(store: StoreProcess) -> None:
     other = store_process(store.settings.paths.data)
-    words = last_words(run(other.settings))
-    assert "is open in another process" in words
-    assert "STEPSTREAM_PATHS_DATA" in words
+    line = last_error_line(run(other.settings))
+    assert "is open in another process" in line
+    assert "STEPSTREAM_PATHS_DATA" in line
 
 
 def test_the_default_database_is_the_configured_one(store: StoreProcess) -> None:
@@ -153,7 +153,7 @@ def test_the_default_database_is_the_configured_one(store: StoreProcess) -> None
         ]
 
 
-def test_a_password_is_asked_for(tmp_path: Path) -> None:
+def test_a_password_is_required(tmp_path: Path) -> None:
     store = store_process(tmp_path, user="ada", password="se:cret é")
     store.start()
     try:
@@ -171,7 +171,7 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
         store.stop()
 
 
-def test_a_dropped_database_can_be_made_again(store: StoreProcess) -> None:
+def test_a_dropped_database_can_be_created_again(store: StoreProcess) -> None:
     where = store.settings.clickhouse
     with connection.connect(where) as client:
         client.command(f"DROP DATABASE {where.database}")
@@ -182,6 +182,6 @@ def test_a_dropped_database_can_be_made_again(store: StoreProcess) -> None:
         connection.connect(where, database="other")
 
 
-def test_an_address_without_a_store_says_so_in_a_few_words() -> None:
+def test_an_address_without_a_store_is_one_short_error() -> None:
     with pytest.raises(connection.StoreUnavailableError, match=r"CLICKHOUSE_URL \(Connection refused\)\Z"):
         connection.connect(ClickHouseSettings(url="http://127.0.0.1:1"))

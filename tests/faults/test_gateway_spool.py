@@ -1,4 +1,4 @@
-"""The gateway through lost brokers and registries, full spools and kill -9: calls go on, nothing is lost quietly."""
+"""Check the gateway under lost brokers and registries, full spools and kill -9: calls succeed, losses are logged."""
 
 import asyncio
 import re
@@ -49,8 +49,8 @@ async def agent(settings: Settings) -> AsyncIterator[Any]:
 
 
 @contextmanager
-def silent(*services: ServiceProcess) -> Iterator[None]:
-    """Within it they are stopped, not gone: who asks them waits."""
+def paused(*services: ServiceProcess) -> Iterator[None]:
+    """Pause the services: they accept connections and do not answer."""
     for service in services:
         service.pause()
     try:
@@ -61,34 +61,34 @@ def silent(*services: ServiceProcess) -> Iterator[None]:
 
 
 def steps(settings: Settings, trajectory: str, count: int) -> list[Any]:
-    """The distinct steps of a trajectory in the order of their first arrival, once there are `count`."""
-    found: dict[str, Any] = {}
+    """Wait for `count` distinct steps of a trajectory; return them by first arrival."""
+    by_id: dict[str, Any] = {}
 
-    def there() -> bool:
+    def has_all() -> bool:
         for step in read_topic(settings, "steps", trajectory, 0):
-            found.setdefault(step["event_id"], step)
-        return len(found) >= count
+            by_id.setdefault(step["event_id"], step)
+        return len(by_id) >= count
 
-    wait_until(there)
-    return list(found.values())
+    wait_until(has_all)
+    return list(by_id.values())
 
 
-async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_nothing(
+async def test_calls_succeed_without_kafka_and_kill_9_loses_nothing(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], worker: ScriptedUpstream, tmp_path: Path
 ) -> None:
     settings = with_topics(isolated(base_settings, tmp_path))
-    later = registry(settings, tmp_path / "registry.log")
-    settings = gateway_settings(later.settings, worker)
+    registry_process = registry(settings, tmp_path / "registry.log")
+    settings = gateway_settings(registry_process.settings, worker)
     gateway = gateway_process(settings, tmp_path / "gateway.log")
     trajectory = str(uuid.uuid4())
-    with gateway:  # neither Kafka nor the registry has ever been there
+    with gateway:  # neither Kafka nor the registry has started yet
         async with agent(settings) as call:
             for number in range(4):
                 await call(trajectory, str(number))
             gateway.kill()
             await asyncio.to_thread(gateway.start)
             await call(trajectory, "4")
-            with broker(settings, tmp_path / "broker.log") as kafka, later:
+            with broker(settings, tmp_path / "broker.log") as kafka, registry_process:
                 await asyncio.to_thread(admin.apply, settings)
                 arrived = await asyncio.to_thread(steps, settings, trajectory, 5)
                 assert [step["messages"][0]["content"] for step in arrived] == list("01234")
@@ -98,16 +98,16 @@ async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_not
                 gateway.kill()
                 await asyncio.to_thread(gateway.start)
                 await call(trajectory, "8")
-                assert gateway.stop() == 0  # Kafka is still away: what waits stays on disk
+                assert gateway.stop() == 0  # Kafka is still down: unsent events stay on disk
                 assert "events remain in the spool" in gateway.log_text
                 await asyncio.to_thread(kafka.start)
-                with silent(kafka, later):  # both take connections, and answer nothing
+                with paused(kafka, registry_process):  # both accept connections and do not answer
                     await asyncio.to_thread(gateway.start)
                     await call(trajectory, "9")
                     await call(trajectory, "10")
                 arrived = await asyncio.to_thread(steps, settings, trajectory, 11)
                 assert [step["step_index"] for step in arrived] == list(range(11))
-                with silent(kafka, later):
+                with paused(kafka, registry_process):
                     for number in range(11, 14):
                         await call(trajectory, str(number))
                 arrived = await asyncio.to_thread(steps, settings, trajectory, 14)
@@ -117,7 +117,7 @@ async def test_without_kafka_or_an_answer_of_it_calls_go_on_and_kill_9_loses_not
     assert not list((tmp_path / "spool").rglob("*.spool"))
 
 
-async def test_kill_9_in_mid_stream_costs_the_event_in_flight_and_shows(
+async def test_kill_9_during_a_stream_loses_only_the_event_in_flight(
     registry_settings: Settings, worker: ScriptedUpstream, tmp_path: Path
 ) -> None:
     settings = gateway_settings(registry_settings, worker)
@@ -135,17 +135,17 @@ async def test_kill_9_in_mid_stream_costs_the_event_in_flight_and_shows(
                 await stream
             worker.release()
             await asyncio.to_thread(gateway.start)
-            await call(trajectory, "1")  # made again
+            await call(trajectory, "1")  # repeated
         arrived = await asyncio.to_thread(steps, settings, trajectory, 2)
     assert [step["step_index"] for step in arrived] == [0, 2]
 
 
-async def test_a_full_spool_drops_the_oldest_loudly_and_calls_go_on(
+async def test_a_full_spool_drops_the_oldest_events_with_a_log_line(
     base_settings: Settings, with_topics: Callable[[Settings], Settings], worker: ScriptedUpstream, tmp_path: Path
 ) -> None:
     settings = with_topics(isolated(base_settings, tmp_path))
-    later = registry(settings, tmp_path / "registry.log")
-    settings = gateway_settings(later.settings, worker, spool_mb=1)
+    registry_process = registry(settings, tmp_path / "registry.log")
+    settings = gateway_settings(registry_process.settings, worker, spool_mb=1)
     gateway = gateway_process(settings, tmp_path / "gateway.log")
     trajectories = [str(uuid.uuid4()) for _ in range(60)]
     with gateway:
@@ -153,19 +153,19 @@ async def test_a_full_spool_drops_the_oldest_loudly_and_calls_go_on(
             for trajectory in trajectories:
                 await call(trajectory, "x" * 30_000)
         assert "dropped" in gateway.log_text
-        with broker(settings, tmp_path / "broker.log"), later:
+        with broker(settings, tmp_path / "broker.log"), registry_process:
             await asyncio.to_thread(admin.apply, settings)
             await asyncio.to_thread(steps, settings, trajectories[-1], 1)
             with EventConsumer(settings.kafka, codec(settings.schema_registry.url)) as consumer:
                 consumer.follow(["steps"])
-                found = set()
+                stored = set()
                 while not consumer.is_caught_up():
-                    found |= {event.key for event in consumer.poll(1000, 0.1)}
+                    stored |= {event.key for event in consumer.poll(1000, 0.1)}
             gateway.stop()
-    kept = "".join("+" if trajectory in found else "-" for trajectory in trajectories)
-    # The oldest of those on disk are gone; a few events before them were in the hands of the thread that sends.
-    assert re.fullmatch(r"\+{0,5}-+\++", kept), kept
-    assert kept.count("+") > 8  # of about 90 kB each
+    marks = "".join("+" if trajectory in stored else "-" for trajectory in trajectories)
+    # The oldest events on disk are dropped; a few events before them were already in the sending thread.
+    assert re.fullmatch(r"\+{0,5}-+\++", marks), marks
+    assert marks.count("+") > 8  # of about 90 kB each
 
 
 async def test_a_disk_that_cannot_be_written_fails_no_call(

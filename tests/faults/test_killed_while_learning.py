@@ -1,4 +1,4 @@
-"""The learner dies at each line of taking in, journalling and publishing: it goes on as if it had not."""
+"""Kill the learner at each line of reading, reporting and publishing: a restart has the same result."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ KILLED = ("learner/learner.py", "learner/reporter.py", "learner/publish.py")
 FIGURES = ("loss", "reward", "staleness_max", "clip_share", "effective_share", "tokens")
 UNTRAINED = {"shown/0": "split", "alike/0": "no_variance", "alike/1": "no_variance"}
 UNTRAINED |= {"odd/0": "invalid", "odd/1": "group_too_small"}
-"""What is let go of, and why."""
+"""Drop reason of each trajectory that is not trained on."""
 
 
 def labels() -> list[tuple[str, Any, CodecError | None]]:
-    """What is in the labelled topic: groups of two attempts for each version, some of them not to be trained on.
+    """Return the labelled topic: groups of two attempts for each version, some of them untrainable.
 
-    Before them all is something that is no record: the first version's offsets pass it.
+    The first entry is not a record; the first version's offsets pass it.
     """
     first = [record for n in range(2) for record in group_of(f"g{n}", 2)]
     first += [labelled("shown", 0, 1.0, split="eval"), *(labelled("alike", n, 1.0, versions=(1, 1)) for n in range(2))]
@@ -45,7 +45,7 @@ def labels() -> list[tuple[str, Any, CodecError | None]]:
 
 
 class Log:
-    """The topics that the learner writes: an event is there as soon as it is delivered, once the process has died."""
+    """The topics that the learner writes, in a file that survives the killed process."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -64,7 +64,7 @@ class Log:
 
 
 class Producer:
-    """Delivers as late as it may, and what was sent last first: topics are not in order among each other."""
+    """Delivers as late as possible and in reverse order, since topics have no order among each other."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._queued = log, list[tuple[str, Any]]()
@@ -85,7 +85,7 @@ class Producer:
 
 
 class Weights:
-    """A trainer whose weights are the names of what it was trained on."""
+    """A trainer whose weights are the names of the attempts it trained on."""
 
     lags = ()
 
@@ -106,8 +106,8 @@ class Weights:
         (folder / "model.safetensors").write_text(" ".join(self._trained))
 
 
-class World:
-    """A log with a root in it, and a learner that follows it to its end."""
+class LearnerRun:
+    """A log with a root version, and a learner that reads it to its end."""
 
     def __init__(self, data: Path, patch: pytest.MonkeyPatch) -> None:
         self.data, self.log = data, Log(data / "log")
@@ -124,11 +124,11 @@ class World:
         root = data / LIMITS.model / "0"
         root.mkdir(parents=True)
         (root / "model.safetensors").write_text("")
-        told = new_checkpoint(
+        root_checkpoint = new_checkpoint(
             event_id="c0", occurred_at_us=0, model=LIMITS.model, version=0, uri=root.as_uri(), files=describe(root),
             weights_sha256="", code_version="",
         )  # fmt: skip
-        self.log.append([("checkpoints", told)])
+        self.log.append([("checkpoints", root_checkpoint)])
         self.read = [
             arrival_of(Event("labeled-trajectories", 0, offset, key, record, error), LIMITS)
             for offset, (key, record, error) in enumerate(labels())
@@ -139,28 +139,28 @@ class World:
         patch.setattr(learner, "read_decisions", lambda *_: iter(self.log.of("training-decisions")))
 
     def versions(self) -> Versions:
-        found = Versions()
+        versions = Versions()
         for checkpoint in self.log.of("checkpoints"):
-            found.fold(checkpoint)
-        return found
+            versions.fold(checkpoint)
+        return versions
 
-    def resumed_at(self) -> int:
-        """Where a learner of the newest version begins to read."""
+    def resume_offset(self) -> int:
+        """Return the offset where a learner of the newest version starts to read."""
         newest = self.versions().newest(LIMITS.model)
         assert newest is not None
         return offsets_of(newest).get(0, 0)
 
     def learn(self, patch: pytest.MonkeyPatch) -> None:
-        """From the newest version to the end of the log."""
+        """Train from the newest version to the end of the log."""
         stop = Stop()
         patch.setattr(learner, "Reader", lambda _k, _c, _l, start: _Reader(self.read[start.get(0, 0) :], stop))
-        with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as box:  # type: ignore[arg-type]
+        with closing(reporter.BackgroundSender(self.settings.kafka, None, stop)) as sender:  # type: ignore[arg-type]
             producer: Any = Producer(self.log)
-            learner._Lineage(self.settings, None, producer, box, self.versions(), stop).train()  # type: ignore[arg-type]
+            learner._Lineage(self.settings, None, producer, sender, self.versions(), stop).train()  # type: ignore[arg-type]
 
 
 class _Ends:
-    """A consumer that knows where the labelled topic ends."""
+    """A consumer that returns the end offset of the labelled topic."""
 
     def __init__(self, end: int) -> None:
         self._end = end
@@ -175,7 +175,7 @@ class _Ends:
 
 
 class _Reader:
-    """Hands over a few records at a time; asks to stop when there are no more."""
+    """Returns a few records at a time; requests the stop at the end."""
 
     def __init__(self, arrivals: list[Arrival], stop: Stop) -> None:
         self._batches = [arrivals[start : start + 3] for start in range(0, len(arrivals), 3)]
@@ -184,7 +184,7 @@ class _Reader:
     def next(self, timeout_s: float) -> list[Arrival]:
         if self._batches and timeout_s:
             return self._batches.pop(0)
-        if timeout_s:  # nothing is left, and no group either
+        if timeout_s:  # no record and no group is left
             self._stop.set()
         return []
 
@@ -194,60 +194,62 @@ class _Reader:
     def close(self) -> None: ...
 
 
-def check_nothing_is_ahead_of_its_version(world: World) -> None:
-    """Whenever it died: what a version's offsets have passed is told, and nothing is told of versions that are not."""
-    published = {each["version"]: each for each in world.log.of("checkpoints")}
-    for decision in world.log.of("training-decisions"):
+def check_log(run: LearnerRun) -> None:
+    """Check a log after a kill: records before a version's offsets have decisions, of published versions only."""
+    published = {each["version"]: each for each in run.log.of("checkpoints")}
+    for decision in run.log.of("training-decisions"):
         assert decision["outcome"] == "dropped" or decision["checkpoint_version"] in published
-    passed = world.resumed_at()
-    dropped = {one["trajectory_id"] for one in world.log.of("training-decisions") if one["outcome"] == "dropped"}
-    refused = {letter["offset"] for letter in world.log.of("dead-letters")}
-    for arrival in world.read[:passed]:
+    passed = run.resume_offset()
+    dropped = {one["trajectory_id"] for one in run.log.of("training-decisions") if one["outcome"] == "dropped"}
+    rejected = {letter["offset"] for letter in run.log.of("dead-letters")}
+    for arrival in run.read[:passed]:
         if arrival.dead_letter is not None:
-            assert arrival.position[1] in refused
+            assert arrival.position[1] in rejected
         if arrival.attempt is not None and arrival.attempt.trajectory_id in UNTRAINED:
             assert arrival.attempt.trajectory_id in dropped
     for version in published.values():
         verify(Path(version["uri"].removeprefix("file://")), version["files"])
 
 
-def told(world: World) -> dict[str, Any]:
-    """What the log holds in the end, however often something was said."""
-    versions = world.versions()
+def final_log(run: LearnerRun) -> dict[str, Any]:
+    """Return the content of the log without duplicate events."""
+    versions = run.versions()
     newest = versions.newest(LIMITS.model)
     assert newest is not None
     line = versions.lineage(newest)
-    decisions = {one["event_id"]: one for one in world.log.of("training-decisions")}.values()
+    decisions = {one["event_id"]: one for one in run.log.of("training-decisions")}.values()
     return {
-        "places": Counter(offset for each in line for update in each["inputs"] for offset in update["offsets"]),
+        "positions": Counter(offset for each in line for update in each["inputs"] for offset in update["offsets"]),
         "weights": Path(newest["uri"].removeprefix("file://") + "/model.safetensors").read_text(),
         "versions": [(each["version"], each["updates"]) for each in line],
         "trained": sorted(
             (one["trajectory_id"], one["checkpoint_version"]) for one in decisions if one["outcome"] == "trained"
         ),
         "dropped": sorted((one["trajectory_id"], one["reason"]) for one in decisions if one["outcome"] == "dropped"),
-        "updates": sorted({one["update"]: one["event_id"] for one in world.log.of("learner-updates")}.items()),
-        "refused": {letter["event_id"] for letter in world.log.of("dead-letters")},
+        "updates": sorted({one["update"]: one["event_id"] for one in run.log.of("learner-updates")}.items()),
+        "rejected": {letter["event_id"] for letter in run.log.of("dead-letters")},
     }
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # no thread runs when it forks
-def test_at_no_line_is_anything_lost_or_trained_on_twice(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(memory_path, monkeypatch)
-    lines = executed_lines(KILLED, lambda: world.learn(monkeypatch))
-    expected = told(world)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # no other thread runs at the fork
+def test_a_kill_at_any_line_loses_nothing_and_trains_nothing_twice(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = LearnerRun(memory_path, monkeypatch)
+    lines = executed_lines(KILLED, lambda: run.learn(monkeypatch))
+    expected = final_log(run)
     assert len(lines) > 120
     assert [number for number, _ in expected["versions"]] == [2, 1, 0]
-    assert set(expected["places"].values()) == {1}
-    assert len(expected["places"]) == len(expected["trained"]) == 8
+    assert set(expected["positions"].values()) == {1}
+    assert len(expected["positions"]) == len(expected["trained"]) == 8
     assert dict(expected["dropped"]) == UNTRAINED
-    assert len(expected["refused"]) == 2
-    assert world.resumed_at() > 0  # beyond the refused one, which no restart would see again
+    assert len(expected["rejected"]) == 2
+    assert run.resume_offset() > 0  # after the invalid record, which no restart reads again
     reached = 0
     for line in lines:
-        world.log.keep_first()
-        reached += is_killed_at(line, KILLED, lambda: world.learn(monkeypatch))
-        check_nothing_is_ahead_of_its_version(world)
-        world.learn(monkeypatch)
-        assert told(world) == expected, line
-    assert reached > 0.9 * len(lines)  # whether some lines of waiting are come to is a matter of time
+        run.log.keep_first()
+        reached += is_killed_at(line, KILLED, lambda: run.learn(monkeypatch))
+        check_log(run)
+        run.learn(monkeypatch)
+        assert final_log(run) == expected, line
+    assert reached > 0.9 * len(lines)  # some lines of waiting run only sometimes

@@ -1,4 +1,4 @@
-"""The learner dies at each line of publishing a version: what the log names is whole, and publishing again works."""
+"""Kill the learner at each line of publishing a version: published versions are complete, and a retry succeeds."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tiny_families import tiny_of
 from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Stop
 from stepstream.learner.model.checkpoint import describe, folder_of, verify, write_root
-from stepstream.learner.publish import publish_version
+from stepstream.learner.publish import code_version, publish_version
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.events import Checkpoint, new_checkpoint, new_update_input
 
@@ -21,7 +21,7 @@ PUBLISHING = ("learner/model/checkpoint.py", "learner/publish.py")
 
 
 class Log:
-    """Stands for a producer: an event is in the log as soon as it is flushed."""
+    """A producer that writes its events to a file on flush."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._queued = file, b""
@@ -44,10 +44,11 @@ class Log:
         return [orjson.loads(line) for line in self._file.read_bytes().splitlines()] if self._file.exists() else []
 
 
-class Publishing:
-    """A trainer with a version to publish, in a folder of its own."""
+class Publication:
+    """A trainer with a version to publish in its own folder."""
 
     def __init__(self, data: Path) -> None:
+        code_version()  # cached: a forked child does not run its lines again
         self.data = data
         self.settings = Settings(learner=LearnerSettings(model="m", checkpoints=str(data), lora_rank=2))
         self.root = data / "m/0"
@@ -72,20 +73,20 @@ class Publishing:
         )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and is gone at once
-def test_at_no_line_of_publishing_is_a_version_half_there(memory_path: Path) -> None:
-    publishing = Publishing(memory_path)
-    lines = executed_lines(PUBLISHING, publishing.publish)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child takes no lock and exits at once
+def test_a_kill_at_any_line_of_publishing_leaves_no_partial_version(memory_path: Path) -> None:
+    publication = Publication(memory_path)
+    lines = executed_lines(PUBLISHING, publication.publish)
     assert len(lines) > 60
-    (whole,) = publishing.log.events()
-    expected = {file["path"]: file["sha256"] for file in whole["files"]}
+    (published,) = publication.log.events()
+    expected = {file["path"]: file["sha256"] for file in published["files"]}
     for line in lines:
-        (publishing.data / "log").unlink()
-        assert is_killed_at(line, PUBLISHING, publishing.publish)
-        for event in publishing.log.events():
+        (publication.data / "log").unlink()
+        assert is_killed_at(line, PUBLISHING, publication.publish)
+        for event in publication.log.events():
             verify(folder_of(event["uri"]), event["files"])
-            assert event["files"] == whole["files"]
-        publishing.publish()  # as the learner does that trained the same again
-        folder = publishing.data / "m/1"
+            assert event["files"] == published["files"]
+        publication.publish()  # as a restarted learner does
+        folder = publication.data / "m/1"
         assert {file["path"]: file["sha256"] for file in describe(folder)} == expected, line
         assert sorted(path.name for path in folder.parent.iterdir()) == ["0", "1"], line

@@ -1,4 +1,4 @@
-"""kill -9 of every part of a running loop in turn: nothing is lost, nothing is counted twice, nobody trains twice."""
+"""Kill every process of a running loop in turn: nothing is lost, counted twice or trained on twice."""
 
 from collections import Counter
 from contextlib import closing
@@ -29,7 +29,7 @@ def stack(loop_settings: Settings):  # type: ignore[no-untyped-def]
         yield stack
 
 
-def test_every_part_may_be_killed(stack: Stack) -> None:
+def test_a_kill_of_any_process_loses_and_duplicates_nothing(stack: Stack) -> None:
     settings = stack.settings
     with (
         closing(LabelReader(settings)) as labels,
@@ -41,13 +41,15 @@ def test_every_part_may_be_killed(stack: Stack) -> None:
         wait_until(lambda: arrived(figures, sent), "everything sent is in the tables")
         account = reconcile(sent, figures.stored_steps([entry.trajectory_id for entry in sent]), labels.read())
         assert (account.lost, account.duplicated) == (0, 0), account
-        wait_until(lambda: counted(settings) == told(attempts), "statistics agree with what the agents say")
-        trained = nothing_trained_twice(settings, codec)
-        wait_until(lambda: decided(settings) == trained, "decisions say what the versions were trained on")
+        wait_until(
+            lambda: cohort_counts(settings) == ledger_counts(attempts), "statistics agree with the agents' ledger"
+        )
+        trained = trained_by_versions(settings, codec)
+        wait_until(lambda: trained_by_decisions(settings) == trained, "decisions agree with the versions' inputs")
 
 
 def work_and_kill(stack: Stack) -> list[Attempt]:
-    """Kills every victim while agents work; returns what the agents say of it."""
+    """Kill every victim while agents work; return the attempts of the agents' ledger."""
     settings = stack.settings
     stack.start_process("fleet")
 
@@ -76,14 +78,14 @@ def arrived(figures: RunStats, sent: list[SentTrajectory]) -> bool:
     )
 
 
-def told(attempts: list[Attempt]) -> tuple[int, int]:
-    """Trajectories with an outcome and successes, as the agents say; who was stopped on the way has no outcome."""
+def ledger_counts(attempts: list[Attempt]) -> tuple[int, int]:
+    """Return trajectories with an outcome, and successes, of the ledger; an interrupted attempt has no outcome."""
     known = [attempt.outcome for attempt in attempts if attempt.outcome is not None]
     return len(known), sum(outcome == 1.0 for outcome in known)
 
 
-def counted(settings: Settings) -> tuple[int, int]:
-    """The same, as the cohorts of `measure` say."""
+def cohort_counts(settings: Settings) -> tuple[int, int]:
+    """Return the same counts from the cohorts of `measure`."""
     client = clickhouse_connect.get_client(dsn=settings.clickhouse.url, database=settings.clickhouse.database)
     try:
         rows = client.query(
@@ -95,27 +97,27 @@ def counted(settings: Settings) -> tuple[int, int]:
         client.close()
 
 
-def decided(settings: Settings) -> set[tuple[int, int]]:
-    """Places of the labels that were trained on, as the learner's decisions say."""
+def trained_by_decisions(settings: Settings) -> set[tuple[int, int]]:
+    """Return the log positions of the trained labels from the learner's decisions."""
     client = clickhouse_connect.get_client(dsn=settings.clickhouse.url, database=settings.clickhouse.database)
     try:
         rows = client.query(
             "SELECT partition, offset FROM training_decisions FINAL WHERE outcome = 'trained'"
         ).result_rows
-        assert len(rows) == len(set(rows)), "a use was told twice"
+        assert len(rows) == len(set(rows)), "a decision appears twice"
         return {(int(partition), int(offset)) for partition, offset in rows}
     finally:
         client.close()
 
 
-def nothing_trained_twice(settings: Settings, codec: Codec) -> set[tuple[int, int]]:
-    """The places that were trained on."""
+def trained_by_versions(settings: Settings, codec: Codec) -> set[tuple[int, int]]:
+    """Return the trained log positions of the versions; none appears twice."""
     versions = read_versions(settings.kafka, codec).by_model[settings.learner.model]
     trained = Counter(
-        place
+        position
         for checkpoint in versions.values()
         for update in checkpoint["inputs"]
-        for place in zip(update["partitions"], update["offsets"], strict=True)
+        for position in zip(update["partitions"], update["offsets"], strict=True)
     )
     assert trained, "the learner published nothing"
     assert max(trained.values()) == 1

@@ -1,4 +1,4 @@
-"""A gateway is killed between two exports of one trace."""
+"""Kill a gateway between two exports of one trace."""
 
 import gzip
 import urllib.request
@@ -22,10 +22,10 @@ def post(settings: Settings, path: str, headers: dict[str, str], body: bytes) ->
         return int(reply.status)
 
 
-def test_parts_of_a_trace_outlive_a_killed_gateway(
+def test_acknowledged_spans_survive_a_killed_gateway(
     registry_settings: Settings, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    """Spans were acknowledged; the log records that hold their content come after the kill."""
+    """The gateway acknowledged the spans; the log records with their content arrive after the kill."""
     settings = with_settings(gateway_settings(registry_settings, upstream), otlp={"grace_s": 30.0, "settle_s": 60.0})
     spans, logs = sorted(recorded_requests("current-details"), key=lambda request: request.path, reverse=True)
     process = gateway_process(settings, tmp_path / "killed.log")

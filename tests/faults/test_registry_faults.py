@@ -1,4 +1,4 @@
-"""The schema registry through kills, races and lost brokers."""
+"""Check the schema registry under kills, races and lost brokers."""
 
 import itertools
 import json
@@ -37,13 +37,13 @@ def client(service: ServiceProcess) -> httpx.Client:
 
 
 def state(http: httpx.Client) -> dict[str, list[tuple[int, int, str]]]:
-    """All that a registry holds: (version, id, schema) by subject."""
-    found: dict[str, list[tuple[int, int, str]]] = {}
+    """Return the content of a registry: (version, id, schema) by subject."""
+    by_subject: dict[str, list[tuple[int, int, str]]] = {}
     for subject in http.get("/subjects").json():
         versions = http.get(f"/subjects/{subject}/versions").json()
         answers = [http.get(f"/subjects/{subject}/versions/{version}").json() for version in versions]
-        found[subject] = [(answer["version"], answer["id"], answer["schema"]) for answer in answers]
-    return found
+        by_subject[subject] = [(answer["version"], answer["id"], answer["schema"]) for answer in answers]
+    return by_subject
 
 
 def test_kill_9_keeps_every_acknowledged_schema(broker_settings: Settings, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_kill_9_keeps_every_acknowledged_schema(broker_settings: Settings, tmp_p
         for turn in range(2):
             goal = len(acknowledged) + 15
 
-            def load_it(turn: int = turn) -> None:
+            def register_until_killed(turn: int = turn) -> None:
                 with client(service) as http:
                     for number in itertools.count():
                         subject = f"{prefix}-{turn}-{number}"
@@ -64,24 +64,24 @@ def test_kill_9_keeps_every_acknowledged_schema(broker_settings: Settings, tmp_p
                         if answer.status_code == 200:
                             acknowledged[subject] = answer.json()["id"]
 
-            writer = threading.Thread(target=load_it)
+            writer = threading.Thread(target=register_until_killed)
             writer.start()
             wait_until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
             service.kill()
             writer.join()
             service.start()
         with client(service) as http:
-            held = state(http)
+            stored = state(http)
     assert len(acknowledged) >= 30
     for subject, schema_id in acknowledged.items():
         number = subject.rpartition("-")[2]
-        assert held[subject] == [(1, schema_id, schema(f"f{number}"))]
-    # The same schema in another turn has the same id, and different ones never share it.
+        assert stored[subject] == [(1, schema_id, schema(f"f{number}"))]
+    # Equal schemas have equal ids in both turns; different schemas have different ids.
     ids = {subject.rpartition("-")[2]: schema_id for subject, schema_id in acknowledged.items()}
     assert len(set(ids.values())) == len(ids)
 
 
-def test_two_instances_agree(broker_settings: Settings, tmp_path: Path) -> None:
+def test_two_instances_give_equal_ids(broker_settings: Settings, tmp_path: Path) -> None:
     prefix = f"race-{uuid.uuid4()}"
     with (
         registry(broker_settings, tmp_path / "one") as one,
@@ -94,12 +94,12 @@ def test_two_instances_agree(broker_settings: Settings, tmp_path: Path) -> None:
             http, subject, text = job
             answer = http.post(f"/subjects/{subject}/versions", json={"schema": text})
             assert answer.status_code == 200, answer.text
-            # Whoever answered, the other one knows it too.
+            # The other instance knows the schema too.
             other = second if http is first else first
             assert other.get(f"/schemas/ids/{answer.json()['id']}").json()["schema"] == text
             return text, answer.json()["id"]
 
-        # Both are told the same at once: three subjects, each schema a version in each.
+        # Both get the same requests concurrently: three subjects, each schema a version in each.
         jobs = [
             (http, f"{prefix}-{subject}", schema(f"{prefix[5:9]}x{number}"[4:]))
             for number in range(8)
@@ -111,35 +111,35 @@ def test_two_instances_agree(broker_settings: Settings, tmp_path: Path) -> None:
         ids: dict[str, set[int]] = {}
         for text, schema_id in answers:
             ids.setdefault(text, set()).add(schema_id)
-        assert all(len(found) == 1 for found in ids.values()), "one schema, one id"
+        assert all(len(schema_ids) == 1 for schema_ids in ids.values()), "one schema, one id"
         assert len(set.union(*ids.values())) == len(ids), "one id, one schema"
         wait_until(lambda: state(first) == state(second))
-        held = state(first)
+        stored = state(first)
         for subject in range(3):
-            versions = held[f"{prefix}-{subject}"]
+            versions = stored[f"{prefix}-{subject}"]
             assert [version for version, _, _ in versions] == list(range(1, 9))
             assert {text for _, _, text in versions} == set(ids)
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Settings:
-    """Settings for a broker of the test's own, that is not started yet."""
+    """Settings of a broker for one test, not started."""
     settings = isolated(with_long_deadlines(load({})), tmp_path / "data")
     install.install(settings)
     return with_settings(settings, registry={"write_timeout_s": 2.0})
 
 
-def test_a_broker_that_goes_and_comes_back(alone: Settings, tmp_path: Path) -> None:
+def test_writes_continue_after_the_broker_restarts(alone: Settings, tmp_path: Path) -> None:
     kafka = broker(alone, tmp_path / "broker")
     service = registry(alone, tmp_path / "registry")
     with ExitStack() as stack:
-        service.launch()  # Before there is a broker: it waits.
+        service.launch()  # It waits for a broker.
         stack.callback(service.kill)
         wait_until(lambda: "waiting for a Kafka broker" in service.log_text)
         stack.enter_context(kafka)
         wait_until(lambda: service.status is None and reachable(service))
         with client(service) as http:
-            # A fresh broker makes the topic of transactions first, which a busy machine takes its time over.
+            # A new broker first creates the topic of transactions, which takes time on a busy machine.
             wait_until(lambda: post(http, "s", schema("a")) == (200, {"id": 1}))
             kafka.kill()
             status, body = post(http, "s", schema("a", "b"))
@@ -149,7 +149,7 @@ def test_a_broker_that_goes_and_comes_back(alone: Settings, tmp_path: Path) -> N
             assert http.get("/schemas/ids/7").status_code == 404
             kafka.start()
             wait_until(lambda: post(http, "s", schema("a", "b")) == (200, {"id": 2}))
-            # The write whose outcome was not known took effect once at most.
+            # The write of unknown outcome took effect at most once.
             assert http.get("/subjects/s/versions").json() == [1, 2]
         service.kill()
         service.start()
@@ -170,9 +170,9 @@ def post(http: httpx.Client, subject: str, text: str) -> tuple[int, Any]:
     return answer.status_code, answer.json()
 
 
-def test_no_broker_by_the_deadline(alone: Settings, tmp_path: Path) -> None:
-    hurried = alone.model_copy(update={"kafka": alone.kafka.model_copy(update={"deadline_s": 0.5})})
-    service = registry(hurried, tmp_path / "log")
+def test_no_broker_within_the_deadline_is_an_error(alone: Settings, tmp_path: Path) -> None:
+    short_deadline = alone.model_copy(update={"kafka": alone.kafka.model_copy(update={"deadline_s": 0.5})})
+    service = registry(short_deadline, tmp_path / "log")
     service.launch()
     wait_until(lambda: service.status is not None)
     assert service.status == 1
@@ -181,17 +181,17 @@ def test_no_broker_by_the_deadline(alone: Settings, tmp_path: Path) -> None:
     assert "STEPSTREAM_KAFKA_BOOTSTRAP" in last
 
 
-def test_a_taken_port(alone: Settings, tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error(alone: Settings, tmp_path: Path) -> None:
     first = registry(alone, tmp_path / "one")
-    first.launch()  # It holds its port while it waits for a broker.
+    first.launch()  # It binds its port while it waits for a broker.
     try:
         wait_until(lambda: "waiting for a Kafka broker" in first.log_text)
         second = ServiceProcess("stepstream.services.registry", first.settings, HttpReady(""), tmp_path / "two")
         second.launch()
         wait_until(lambda: second.status is not None)
         assert second.status == 1
-        taken = f"{first.settings.registry.port} is in use: set STEPSTREAM_REGISTRY_PORT to a free port"
-        assert taken in second.log_text.splitlines()[-1]
+        message = f"{first.settings.registry.port} is in use: set STEPSTREAM_REGISTRY_PORT to a free port"
+        assert message in second.log_text.splitlines()[-1]
     finally:
         first.kill()
 
@@ -200,7 +200,7 @@ def test_a_taken_port(alone: Settings, tmp_path: Path) -> None:
     ("partitions", "policy", "fault"),
     [(1, "delete", "cleanup.policy=delete, so schemas would expire"), (2, "compact", "has 2 partitions")],
 )
-def test_a_topic_that_cannot_hold_schemas(
+def test_a_topic_with_wrong_settings_is_an_error(
     broker_settings: Settings, monkeypatch: pytest.MonkeyPatch, partitions: int, policy: str, fault: str
 ) -> None:
     name = f"schemas-{uuid.uuid4()}"

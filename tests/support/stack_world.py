@@ -1,8 +1,7 @@
 """Send events to a running stack, and read its log, tables and commands."""
 
-from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from clickhouse_connect.driver.client import Client
@@ -17,13 +16,16 @@ from stepstream.topics.consumer import Event, EventConsumer
 from stepstream.topics.producer import EventProducer
 
 
-class World(AbstractContextManager["World"]):
+class World:
     """Client of one stack: producer, reader, tables and command line. Close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.codec = sealing_codec(settings)
         self.producer = EventProducer(settings.kafka, self.codec, "test", linger_ms=0)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

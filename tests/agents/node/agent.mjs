@@ -1,4 +1,4 @@
-// An agent of the Vercel AI SDK: `node agent.mjs chat|responses generateText|streamText`, told by GATEWAY_… .
+// Run an agent of the Vercel AI SDK: `node agent.mjs chat|responses generateText|streamText`; reads GATEWAY_… .
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";

@@ -1,4 +1,4 @@
-"""The benches' loop without wires: a whole attempt becomes a label that the learner reads, groups and trains on."""
+"""Test the benches' loop in one process: attempts become labels that the learner groups and trains on."""
 
 import math
 from pathlib import Path
@@ -28,13 +28,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def walk(renderer: Renderer, group: str, number: int, wrong: bool) -> Conversation:
-    """An attempt that follows the trail, and gives the wrong answer at its end or the right one."""
+    """Play an attempt that follows the trail and answers right, or wrong if `wrong`."""
     conversation = Conversation(TASK, group, f"{group}/{number}", 0, renderer)
     clue, tokens = conversation.environment.first_message[2:], renderer.tokenizer
     while True:
         over = clue.startswith("!")
-        said = f"ans({'?' if wrong else clue[1:]})" if over else f"{'dial' if clue.isdigit() else 'open'}({clue})"
-        ids = tokens.prompt_ids([{"role": "assistant", "content": said}], [])[1:]
+        text = f"ans({'?' if wrong else clue[1:]})" if over else f"{'dial' if clue.isdigit() else 'open'}({clue})"
+        ids = tokens.prompt_ids([{"role": "assistant", "content": text}], [])[1:]
         before = len(conversation.prompt) + len(ids)
         more = conversation.respond(TokenChunk(ids, [-0.5] * len(ids), "stop", [VersionSpan(0, 0, len(ids))]))
         if not more:
@@ -66,7 +66,7 @@ def test_attempts_become_groups_that_every_rule_credits(base: Path) -> None:
     assert policy.version == 1
 
 
-def test_play_ends_and_repeats(base: Path) -> None:
+def test_play_ends_and_is_reproducible(base: Path) -> None:
     renderer = Renderer(ChatTokenizer(base), Trail)
     weights = LlamaWeights(base)
 
@@ -81,15 +81,15 @@ def test_play_ends_and_repeats(base: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["shared", "separate"])
-def test_the_loop_on_a_virtual_clock_repeats(base: Path, machine: str) -> None:
-    """An untrained model never arrives; what matters is that nothing stands still and nothing is left to chance."""
+def test_the_loop_on_a_virtual_clock_is_reproducible(base: Path, machine: str) -> None:
+    """An untrained model misses the target; the loop must make progress and repeat exactly."""
     kind = MACHINES[machine]
     settings = kind.settings(settings_of("lookup", "dr_grpo", 0), 1, "decoupled")
     settings = settings.model_copy(update={"fleet": settings.fleet.model_copy(update={"concurrency": 4})})
 
     def run() -> dict[str, object]:
-        told = Loop(settings, base, 0, kind.stages(read_stages()), kind.cores).run(0.4)
-        return {name: value for name, value in told.items() if name != "cpu_s"}
+        figures = Loop(settings, base, 0, kind.stages(read_stages()), kind.cores).run(0.4)
+        return {name: value for name, value in figures.items() if name != "cpu_s"}
 
     first = run()
     assert first == run()

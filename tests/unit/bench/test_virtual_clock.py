@@ -1,4 +1,4 @@
-"""The benches' virtual clock: the order of events, and processes that share cores."""
+"""Test the benches' virtual clock, and processes that share cores."""
 
 import math
 
@@ -10,7 +10,7 @@ def run(clock: Clock) -> None:
     assert not clock.run(lambda: False, 1e9)
 
 
-def test_events_come_in_order_of_time_then_of_asking() -> None:
+def test_events_run_in_order_of_time_then_of_scheduling() -> None:
     clock, seen = Clock(), []
     for name, seconds in (("c", 2.0), ("a", 1.0), ("b", 1.0)):
         clock.after(seconds, lambda name=name: seen.append((name, clock.now)))  # type: ignore[misc]
@@ -47,7 +47,7 @@ def test_processes_share_the_cores_evenly(cores: float, ends: dict[str, float]) 
     assert shared.busy_s == pytest.approx(6.0)
 
 
-def test_work_that_comes_later_slows_what_is_under_way() -> None:
+def test_later_work_slows_running_work() -> None:
     clock = Clock()
     shared, seen = Cores(clock, 1.0), dict[str, float]()
     shared.work(2.0, lambda: seen.__setitem__("first", clock.now))
@@ -56,7 +56,7 @@ def test_work_that_comes_later_slows_what_is_under_way() -> None:
     assert seen == pytest.approx({"second": 2.0, "first": 2.5})
 
 
-def test_a_server_does_one_thing_at_a_time() -> None:
+def test_a_server_does_one_work_item_at_a_time() -> None:
     clock = Clock()
     server, seen = Server(Cores(clock, math.inf)), []
     for name in "abc":
