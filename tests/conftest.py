@@ -1,4 +1,4 @@
-"""Fixtures that several kinds of tests share: parts of the embedded stack as real processes, on free ports."""
+"""Load the shared fixtures, order the tests, split the ports among test processes, and summarise skips."""
 
 import os
 from pathlib import Path
@@ -19,27 +19,27 @@ pytest_plugins = [
     "agents_fixtures",
 ]
 
-# How long an example takes says more about the machine's other work than about the code.
+# No deadline: the time of an example depends on the machine's load.
 settings.register_profile("stepstream", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stepstream")
 
 
-# What starts processes comes first, with whole stacks before all: what is left for the end is short.
+# Tests that start processes run first, those of whole stacks before all, so that short tests end the run.
 FOLDERS = ("faults", "end_to_end", "integration", "contract", "unit")
 TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts folders in the order of `FOLDERS`; first of all comes the longest file, which builds from source."""
+    """Order tests by `FOLDERS`, after the longest file, which builds examples from source."""
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
+    def order(item: pytest.Item) -> tuple[bool, int]:
         return item.path.name != "test_examples.py", FOLDERS.index(item.path.relative_to(TESTS).parts[0])
 
-    items.sort(key=place)
+    items.sort(key=order)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives tests that run side by side ports of their own: a free one is taken some time after it was looked for."""
+    """Give each parallel test process its own range of ports, since a port found free is bound only later."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
         share = len(ports.FREE_PORTS) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print one table of the skipped tests, with the way to run each."""
+    """Print one table of the skipped tests with the remedy of each."""
     skipped = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
     if lines := required_tools.summary(skipped):
         terminalreporter.section("skipped")

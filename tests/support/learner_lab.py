@@ -105,17 +105,17 @@ class LearnerLab:
         ]
 
     def records(self, topic: str) -> dict[tuple[int, int], Any]:
-        found: dict[tuple[int, int], Any] = {}
+        records: dict[tuple[int, int], Any] = {}
         with EventConsumer(self.settings.kafka, self._codec) as consumer:
             consumer.follow([topic])
             while not consumer.is_caught_up():
-                found |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
-        return found
+                records |= {(event.partition, event.offset): event.record for event in consumer.poll(500, 0.2)}
+        return records
 
-    def folded(self, topic: str) -> list[Any]:
+    def own_records(self, topic: str) -> list[Any]:
         """Return the records about this model, each event once."""
-        found = {record["event_id"]: record for record in self.records(topic).values()}
-        return [record for record in found.values() if record["model"] == self.model]
+        by_id = {record["event_id"]: record for record in self.records(topic).values()}
+        return [record for record in by_id.values() if record["model"] == self.model]
 
     def cli(self, command: Any, *arguments: str) -> Any:
         return CliRunner().invoke(command, arguments, env=environment_of(self.settings))

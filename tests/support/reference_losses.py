@@ -67,7 +67,7 @@ def areal() -> Iterator[tuple[str, Callable[[Ragged], dict[str, Any]]]]:
     def m2po(data: Ragged, budget: float) -> dict[str, Any]:
         batch = data.batch
         mask = _apply_m2po_masking(batch.behaviour, batch.proximal, packed(data)["loss_mask"], budget)
-        # Its denominator counts the tokens that are left: scaled to all, as elsewhere.
+        # Its denominator counts only the unmasked tokens: scale to all tokens, as in the other references.
         share = int(mask.sum()) / mask.numel()
         result = ppo(data, loss_mask=mask, rejection_sampling=Reject(action="clamp", upper=1e9))
         return {
