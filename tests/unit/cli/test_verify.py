@@ -4,7 +4,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from scripted_judge import reply, served
+from scripted_judge import reply, serve_replies
 
 from stepstream.cli.main import FAULT, MISUSED, run
 from stepstream.jobs.verifiers.sandbox import landlock
@@ -95,7 +95,7 @@ def test_calibrate_reports_whether_the_agreement_suffices(
     monkeypatch.setenv("STEPSTREAM_VERIFY_PARALLEL", "1")
     low = "verdicts do not count: agreement 0.500 is below 0.75"
     for scores, status, message in (((0, 1) * 4, 0, "verdicts count"), ((1,) * 8, FAULT, low)):
-        with served(*((200, reply(f'{{"score": {score}}}')) for score in scores)) as (url, _):
+        with serve_replies(*((200, reply(f'{{"score": {score}}}')) for score in scores)) as (url, _):
             monkeypatch.setenv("STEPSTREAM_JUDGE_URL", url)
             assert run(command) == status
         assert message in capsys.readouterr().out

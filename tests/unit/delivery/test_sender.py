@@ -7,7 +7,7 @@ from typing import Any
 
 from sample_records import feedback, step
 from scripted_kafka import OutcomeCounts, ScriptedKafka, ScriptedRegistry
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.config import KafkaSettings
 from stepstream.delivery.spool import Spool
@@ -37,7 +37,7 @@ def test_a_record_of_a_registered_older_schema_is_sent_unchanged(
     bodies = [registry.body("feedback", feedback(event_id)) for event_id in ("f0", "f1")]
     fill_spool(tmp_path, ("f0", OLDER, bodies[0]), ("f1", CURRENT, bodies[1]))
     start()
-    until(lambda: len(kafka.ids("feedback")) == 2)
+    wait_until(lambda: len(kafka.ids("feedback")) == 2)
     assert kafka.values["f0"][:5] == b"\0\0\0\0\2"
     assert kafka.values["f1"][:5] == b"\0\0\0\0\1"
 
@@ -49,7 +49,7 @@ def test_a_record_of_an_unregistered_schema_is_translated(
     body = registry.body("feedback", feedback("f"))
     fill_spool(tmp_path, ("f", OLDER, body))
     start()
-    until(lambda: kafka.ids("feedback") == ["f"])
+    wait_until(lambda: kafka.ids("feedback") == ["f"])
     assert kafka.values["f"] == b"\0\0\0\0\1" + body
 
 
@@ -59,8 +59,8 @@ def test_a_record_that_cannot_be_translated_is_rejected_and_skipped(
     registry.unregistered.add(OLDER)
     fill_spool(tmp_path, ("0", OLDER, b"\xff"), ("1", OLDER, registry.body("feedback", feedback("1"))))
     producer, counts = start()
-    until(lambda: kafka.ids("feedback") == ["1"])
-    assert producer.flush(PATIENCE_S) == 0
+    wait_until(lambda: kafka.ids("feedback") == ["1"])
+    assert producer.flush(TIMEOUT_S) == 0
     assert counts.rejected == 1
     assert producer.close(5) == UndeliveredEvents(0, 0)
 
@@ -74,7 +74,7 @@ class SlowKeys:
         self.is_opening, self.release = threading.Event(), threading.Event()
 
     def seal(self, topic: str, record: Any) -> Any:
-        if not self.ring.acquire(timeout=PATIENCE_S):
+        if not self.ring.acquire(timeout=TIMEOUT_S):
             raise KeysUnavailable("another thread has the key ring")
         try:
             fields = {"occurred_at_us": 1, "key_id": "k", "tenant": "t", "subject": "s", "wrapped_key": b"w"}
@@ -85,7 +85,7 @@ class SlowKeys:
 
     def open(self, topic: str, writer: Any, record: Any) -> Any:
         self.is_opening.set()
-        if not self.release.wait(PATIENCE_S):
+        if not self.release.wait(TIMEOUT_S):
             raise KeysUnavailable("no key in time")
         return record
 
@@ -97,7 +97,7 @@ def call_without_blocking(call: Callable[[], object]) -> None:
     """Call it in another thread; it must return before the timeouts of `SlowKeys`."""
     caller = threading.Thread(target=call, daemon=True)
     caller.start()
-    caller.join(PATIENCE_S)
+    caller.join(TIMEOUT_S)
     assert not caller.is_alive(), "delivery blocks its caller until a key is available"
 
 
@@ -121,10 +121,10 @@ def test_translation_that_waits_for_a_key_blocks_no_caller(kafka: ScriptedKafka,
             producer.send("steps", "t", step(event_id="1", user="bob"))
 
     try:
-        assert keys.is_opening.wait(PATIENCE_S)
+        assert keys.is_opening.wait(TIMEOUT_S)
         call_without_blocking(lambda: producer.send("steps", "t", step(event_id="0")))
         call_without_blocking(send_with_the_ring)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
     finally:
         keys.release.set()
         call_without_blocking(lambda: producer.close(2))

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 from sample_records import feedback, step
 from scripted_kafka import ScriptedKafka, ScriptedRegistry
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 from stepstream.delivery import sender
 from stepstream.delivery.spool import Spool
@@ -46,7 +46,7 @@ def kill(producer: SpooledProducer) -> None:
 def test_events_arrive_in_order_and_leave_the_disk(kafka: ScriptedKafka, start: Any, tmp_path: Path) -> None:
     producer, counts = start()
     assert all(send(producer, range(500)))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert has_arrived(kafka, range(500))
     assert producer.close(5) == UndeliveredEvents(0, 0)
     assert (counts.delivered, counts.rejected, counts.dropped, counts.unspooled) == (500, 0, 0, 0)
@@ -62,22 +62,22 @@ def test_events_keep_their_order_while_registry_and_kafka_are_down(
     send(producer, range(100))
     assert kafka.ids() == []
     registry.is_up = True
-    until(lambda: has_arrived(kafka, range(100)))
+    wait_until(lambda: has_arrived(kafka, range(100)))
     kafka.is_up = False
     send(producer, range(100, 300))
-    until(lambda: len(producer._window) == 40)
+    wait_until(lambda: len(producer._window) == 40)
     kafka.client_capacity = 5
     kafka.is_up = True
-    until(lambda: has_arrived(kafka, range(300)))
+    wait_until(lambda: has_arrived(kafka, range(300)))
     send(producer, range(300, 310))
-    until(lambda: has_arrived(kafka, range(310)))
+    wait_until(lambda: has_arrived(kafka, range(310)))
     assert len(kafka.log) == 310
 
 
 def test_events_of_a_killed_process_are_sent_first(kafka: ScriptedKafka, start: Any) -> None:
     killed, _ = start()
     send(killed, range(50))
-    until(lambda: killed.unacknowledged() == 0)
+    wait_until(lambda: killed.unacknowledged() == 0)
     kafka.is_up = False
     send(killed, range(50, 120))
     kill(killed)
@@ -85,7 +85,7 @@ def test_events_of_a_killed_process_are_sent_first(kafka: ScriptedKafka, start: 
     kafka.is_up = True
     producer, _ = start()
     send(producer, range(120, 130))
-    until(lambda: has_arrived(kafka, range(130)))
+    wait_until(lambda: has_arrived(kafka, range(130)))
     assert len(kafka.log) == 130  # delivered events are not repeated
 
 
@@ -98,7 +98,7 @@ def test_close_leaves_undelivered_events_on_disk(kafka: ScriptedKafka, start: An
     kafka.queue.clear()
     kafka.is_up = True
     start()
-    until(lambda: has_arrived(kafka, range(20)))
+    wait_until(lambda: has_arrived(kafka, range(20)))
 
 
 def test_close_without_a_spool_drops_and_logs_undelivered_events(
@@ -123,9 +123,9 @@ def test_events_are_sent_again_after_temporary_errors(
     )
     kafka.is_up = False  # so that later events follow the failing ones
     send(producer, range(20))
-    until(lambda: len(kafka.queue) == 20)
+    wait_until(lambda: len(kafka.queue) == 20)
     kafka.is_up = True
-    until(lambda: producer.unacknowledged() == 0)
+    wait_until(lambda: producer.unacknowledged() == 0)
     assert sorted(set(kafka.ids()), key=int) == [str(n) for n in range(20)]
     per_key = [[n for n in map(int, kafka.ids()) if n % 3 == key] for key in range(3)]
     for numbers in per_key:
@@ -142,12 +142,12 @@ def test_permanent_errors_become_dead_letters(kafka: ScriptedKafka, start: Any) 
     kafka.fail = lambda event_id: KafkaError.MSG_SIZE_TOO_LARGE if event_id == "1" else None
     send(producer, range(3))
     producer.send("steps", "t", step(event_id="huge", messages=[{"role": "user", "content": "x" * 11 * MB}]))
-    until(lambda: len(kafka.ids("dead-letters")) == 2)
+    wait_until(lambda: len(kafka.ids("dead-letters")) == 2)
     assert kafka.ids() == ["0", "2"]
     letters = [kafka.values[event_id] for event_id in kafka.ids("dead-letters")]
     assert all(b"oversized" in letter and b"xxx" not in letter for letter in letters)
     assert counts.rejected == 2
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 def test_invalid_events_are_rejected_and_skipped(
@@ -157,7 +157,7 @@ def test_invalid_events_are_rejected_and_skipped(
     assert producer.send("steps", "t", step(event_id="bad", step_index="no number"))
     assert producer.send("steps", "\ud800", step(event_id="worse"))
     send(producer, range(2))
-    until(lambda: has_arrived(kafka, range(2)))
+    wait_until(lambda: has_arrived(kafka, range(2)))
     assert counts.rejected == 2
     assert "rejected event bad for steps" in caplog.text
 
@@ -171,7 +171,7 @@ def test_a_full_spool_drops_and_logs_the_oldest_events(
     assert counts.dropped > 500
     assert "dropped the oldest segment" in caplog.text
     registry.is_up = True
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     delivered = list(map(int, kafka.ids()))
     assert len(delivered) + counts.dropped == 2000
     assert delivered == sorted(delivered)
@@ -189,13 +189,13 @@ def test_events_pass_through_memory_until_the_spool_opens(
     monkeypatch.setattr("stepstream.delivery.backlog.REOPEN_S", 0.02)
     producer, counts = start(tmp_path / "file" / "spool")
     send(producer, range(10))
-    until(lambda: has_arrived(kafka, range(10)))
+    wait_until(lambda: has_arrived(kafka, range(10)))
     assert counts.unspooled == 10
     assert "cannot write the spool" in caplog.text
     (tmp_path / "file").unlink()
-    until(lambda: producer._backlog.spool is not None)
+    wait_until(lambda: producer._backlog.spool is not None)
     send(producer, range(10, 20))
-    until(lambda: has_arrived(kafka, range(20)))
+    wait_until(lambda: has_arrived(kafka, range(20)))
     assert counts.unspooled == 10
 
 
@@ -212,7 +212,7 @@ def test_events_keep_their_order_when_the_disk_fails_repeatedly(
             send(producer, range(turn * 10, turn * 10 + 10))
     assert Spool.append is append
     registry.is_up = True
-    until(lambda: has_arrived(kafka, range(40)))
+    wait_until(lambda: has_arrived(kafka, range(40)))
 
 
 @pytest.mark.parametrize("drop_oldest", [True, False])
@@ -223,7 +223,7 @@ def test_full_memory_drops_the_oldest_or_the_new_event(
     producer, counts = start(None, memory_bytes=20_000, drop_oldest=drop_oldest)
     accepted = send(producer, range(1000))
     registry.is_up = True
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     delivered = list(map(int, kafka.ids()))
     assert len(delivered) + counts.dropped == 1000
     assert 20 < len(delivered) < 200
@@ -242,7 +242,7 @@ def test_an_event_larger_than_memory_drops_no_other(
     send(producer, range(5))
     assert not producer.send("feedback", "t", feedback("5", comment="x" * 30_000))
     registry.is_up = True
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert (kafka.ids(), counts.dropped) == (list("01234"), 1)
 
 
@@ -250,13 +250,13 @@ def test_the_key_of_a_person_arrives_before_later_events(kafka: ScriptedKafka, s
     key = new_subject_key(event_id="k", occurred_at_us=1, key_id="k1", tenant="t", subject="s", wrapped_key=b"w")
     producer, _ = start()
     send(producer, range(3))
-    until(lambda: producer.unacknowledged() == 0)
+    wait_until(lambda: producer.unacknowledged() == 0)
     failures = itertools.count()
     kafka.fail = lambda event_id: KafkaError.NOT_ENOUGH_REPLICAS if event_id == "k" and next(failures) < 3 else None
     assert producer._send_subject_key(key)
     assert producer.has_pending_keys()
     send(producer, range(3, 6))
-    until(lambda: has_arrived(kafka, range(6)))
+    wait_until(lambda: has_arrived(kafka, range(6)))
     assert kafka.log.index((SUBJECT_KEYS, "k")) == 3
     assert not producer.has_pending_keys()
     kafka.is_up = False
@@ -266,5 +266,5 @@ def test_the_key_of_a_person_arrives_before_later_events(kafka: ScriptedKafka, s
     kafka.queue.clear()
     kafka.is_up = True
     start()
-    until(lambda: has_arrived(kafka, range(8)))
+    wait_until(lambda: has_arrived(kafka, range(8)))
     assert kafka.log.index((SUBJECT_KEYS, "k2")) < kafka.log.index(("steps", "6"))

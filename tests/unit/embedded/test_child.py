@@ -7,7 +7,7 @@ import sys
 
 import psutil
 import pytest
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal: run on Linux")
@@ -21,10 +21,10 @@ def test_a_child_dies_with_its_parent_also_after_exec() -> None:
     assert parent.stdout is not None
     with parent.stdout:
         child = psutil.Process(int(parent.stdout.readline()))
-    until(lambda: child.name() == "sleep")
+    wait_until(lambda: child.name() == "sleep")
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    child.wait(PATIENCE_S)
+    child.wait(TIMEOUT_S)
 
 
 def test_a_module_runs_as_the_main_program_with_its_arguments() -> None:

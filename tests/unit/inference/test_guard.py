@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from waiting import PATIENCE_S, until
+from waiting import TIMEOUT_S, wait_until
 
 import stepstream.services.inference.guard as guard
 
@@ -30,7 +30,7 @@ def runs(pid: int) -> bool:
 
 
 def until_gone(pids: list[int]) -> None:
-    until(lambda: not any(map(runs, pids)))
+    wait_until(lambda: not any(map(runs, pids)))
 
 
 def test_the_command_and_its_children_end_with_a_killed_parent() -> None:
@@ -49,4 +49,4 @@ def test_the_command_and_its_children_end_with_a_killed_parent() -> None:
 def test_the_command_s_status_is_the_guard_s() -> None:
     command = [sys.executable, str(guard.__file__), sys.executable, "-S", "-c", "raise SystemExit(7)"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        assert process.wait(PATIENCE_S) == 7
+        assert process.wait(TIMEOUT_S) == 7

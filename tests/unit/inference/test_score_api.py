@@ -10,10 +10,10 @@ import orjson
 import pytest
 import pytest_asyncio
 import torch
-from engine_models import Reference
+from engine_models import TransformersModel
 from labelled_records import tiny_model
 from safetensors.torch import load_file, save_file
-from scripted_judge import served as answered
+from scripted_judge import serve_replies
 
 from stepstream.config import Settings
 from stepstream.jobs.verifiers.base import Case, NoVerdict, Turn, Unavailable, UnverifiableCase
@@ -77,7 +77,7 @@ async def served(folders: list[Path]) -> AsyncIterator[Served]:
     await engine.close()
 
 
-def by_reference(reference: Reference, prompt: list[int], tokens: tuple[int, int]) -> float:
+def by_reference(reference: TransformersModel, prompt: list[int], tokens: tuple[int, int]) -> float:
     good, bad = (reference.logprobs(prompt, [token])[0] for token in tokens)
     return float(torch.tensor(good - bad).sigmoid())
 
@@ -87,7 +87,7 @@ async def test_a_score_is_the_probability_of_one_word_against_the_other(served: 
     talks = [[{"role": "user", "content": "q:" + "a" * length}] for length in range(1, 12)]
     prompts = [tokenizer.prompt_ids(talk, []) for talk in talks]
     tokens = tokenizer.first_token("yes"), tokenizer.first_token("no")
-    reference = Reference(served.folders[0])
+    reference = TransformersModel(served.folders[0])
     expected = [by_reference(reference, prompt, tokens) for prompt in prompts]
     request = {"model": "prm", "prompts": [{"messages": talk} for talk in talks]}
     status, reply = await served.ask(request)
@@ -106,7 +106,7 @@ async def test_a_score_is_the_probability_of_one_word_against_the_other(served: 
 async def test_a_value_head_reads_the_last_state(served: Served) -> None:
     await served.load(1, 1)
     prompt = [5, 6, 7, 8]
-    reference = Reference(served.folders[1])._model
+    reference = TransformersModel(served.folders[1])._model
     with torch.no_grad():
         state = reference.model(torch.tensor([prompt])).last_hidden_state[0, -1]
     head = load_file(served.folders[1] / "model.safetensors")["score.weight"][0]
@@ -178,7 +178,7 @@ CASE = Case("t", "", "", turns=TURNS)
 
 @contextmanager
 def worker(status: int, answer: Any) -> Iterator[tuple[str, list[Any]]]:
-    with answered((status, orjson.dumps(answer))) as (url, seen):
+    with serve_replies((status, orjson.dumps(answer))) as (url, seen):
         yield url.removesuffix("/v1"), seen
 
 

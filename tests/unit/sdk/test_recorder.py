@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream import sdk
 from stepstream.config import load
@@ -103,7 +103,7 @@ def test_a_disabled_sdk_imports_no_heavy_package() -> None:
     )
     off = os.environ | {"STEPSTREAM_SDK_ENABLED": "false"}
     run = subprocess.run(
-        [sys.executable, "-c", code], env=off, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        [sys.executable, "-c", code], env=off, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
     )
     assert run.stdout.split() == []
 
@@ -120,7 +120,7 @@ def test_without_kafka_the_process_exits_and_logs_dropped_events() -> None:
         "STEPSTREAM_SCHEMA_REGISTRY_URL": "http://127.0.0.1:1",
         "STEPSTREAM_SDK_FLUSH_S": "0.2",
     }
-    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert ended.returncode == 0
     assert "dropped 2 events" in ended.stderr
 
@@ -142,12 +142,12 @@ def test_a_forked_child_has_a_new_recorder(sink: sdk.MemorySink) -> None:
         "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
         "assert sdk.recorder() is parent\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT_S)
 
 
 def test_forked_processes_deliver_their_own_events() -> None:
     """Children of `multiprocessing` run no `atexit` functions and lack the parent's threads."""
-    run = subprocess.run([sys.executable, "-c", PROCESSES], capture_output=True, text=True, timeout=PATIENCE_S)
+    run = subprocess.run([sys.executable, "-c", PROCESSES], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert run.stderr == ""
     assert run.stdout.splitlines() == [
         "child steps:step feedback:end",

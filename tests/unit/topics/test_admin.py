@@ -2,7 +2,7 @@
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from stack_fixtures import changed
+from stack_fixtures import with_settings
 
 from stepstream.config import Settings
 from stepstream.topics import admin
@@ -47,4 +47,4 @@ def test_a_rejection_raises_at_once(cluster: Settings, monkeypatch: pytest.Monke
 def test_a_busy_cluster_raises_after_the_deadline(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     topics(monkeypatch, answering(*[KafkaError._TIMED_OUT] * 3))
     with pytest.raises(KafkaException, match="_TIMED_OUT"):
-        admin.apply(changed(cluster, kafka={"deadline_s": 0.0}))
+        admin.apply(with_settings(cluster, kafka={"deadline_s": 0.0}))

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from scripted_judge import reply, served
+from scripted_judge import reply, serve_replies
 
 from stepstream.config import JudgeSettings, Settings, SettingsError
 from stepstream.jobs.judging.calibrate import NextStateJudge, VerifierJudge, calibrate, read_set
@@ -25,7 +25,7 @@ def test_a_labelled_set_gives_a_calibration(tmp_path: Path) -> None:
     rows = [{"id": str(n), "task": "q", "response": "right" if n % 2 else "wrong", "labels": [n % 2]} for n in range(6)]
     file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
     answers = [(200, reply(f'{{"score": {n % 2}}}')) for n in range(5)] + [(200, reply("?"))]
-    with served(*answers) as (url, seen):
+    with serve_replies(*answers) as (url, seen):
         request = VerifierJudge(judge(url))
         record = calibrate(request, read_set(file, request.fields), parallel=1, occurred_at_us=7, author="ann")
     assert (record["judge"], record["items"], record["unread"], record["agreement"]) == (request.digest, 5, 1, 1.0)
@@ -60,7 +60,7 @@ def test_the_next_state_judge_is_calibrated_on_three_outcomes(tmp_path: Path) ->
     ]
     file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
     answers = [(200, reply(f'{{"score": {score}}}')) for score in (0.5, -1, 0.25, -0.5)]
-    with served(*answers) as (url, seen):
+    with serve_replies(*answers) as (url, seen):
         request = NextStateJudge(JudgeSettings(url=url, model="m", per_minute=1e6))
         record = calibrate(request, read_set(file, request.fields), parallel=1, occurred_at_us=7, author="")
     assert (record["judge"], record["mode"], record["items"]) == (next_state_digest("m"), "next_state", 4)

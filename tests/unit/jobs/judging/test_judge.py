@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from scripted_judge import reply, served
+from scripted_judge import reply, serve_replies
 
 from stepstream.config import JudgeSettings, Settings
 from stepstream.jobs.judging.judge import Judge, make
@@ -42,7 +42,7 @@ def chosen(word: str) -> tuple[int, bytes]:
 
 
 def test_a_score_question_has_the_rubric_and_temperature_0() -> None:
-    with served((200, reply('{"score": 0.75}'))) as (url, seen):
+    with serve_replies((200, reply('{"score": 0.75}'))) as (url, seen):
         found = verdict(judge(url))
     assert (found.value, found.category) == (0.75, "scored")
     [(path, _, body)] = seen
@@ -65,7 +65,7 @@ def test_a_score_question_has_the_rubric_and_temperature_0() -> None:
     ],
 )
 def test_pairs_are_compared_in_both_orders(first: str, second: str, value: float, word: str) -> None:
-    with served(chosen(first), chosen(second)) as (url, seen):
+    with serve_replies(chosen(first), chosen(second)) as (url, seen):
         found = verdict(judge(url, mode="pair"))
     assert (found.value, found.category) == (value, word)
     request = [orjson.loads(body["messages"][1]["content"]) for _, _, body in seen]
@@ -73,16 +73,16 @@ def test_pairs_are_compared_in_both_orders(first: str, second: str, value: float
 
 
 def test_an_invalid_answer_is_retried_once() -> None:
-    with served((200, reply("Well, ...")), (200, reply('{"score": 1}'))) as (url, seen):
+    with serve_replies((200, reply("Well, ...")), (200, reply('{"score": 1}'))) as (url, seen):
         assert verdict(judge(url)).value == 1.0
     assert len(seen) == 2
-    with served((200, reply("Well, ..."))) as (url, seen), pytest.raises(NoVerdict):
+    with serve_replies((200, reply("Well, ..."))) as (url, seen), pytest.raises(NoVerdict):
         verdict(judge(url))
     assert len(seen) == 2
 
 
 def test_an_unavailable_judge_is_reported_as_unavailable() -> None:
-    with served((500, b"")) as (url, seen), pytest.raises(Unavailable):
+    with serve_replies((500, b"")) as (url, seen), pytest.raises(Unavailable):
         verdict(judge(url))
     assert len(seen) == 1
 
@@ -94,7 +94,7 @@ def test_a_pair_needs_a_reference() -> None:
 
 def test_a_judge_counts_only_with_a_calibration(tmp_path: Path) -> None:
     known: dict[str, Any] = {}
-    with served((200, reply('{"score": 0.5}'))) as (url, _):
+    with serve_replies((200, reply('{"score": 0.5}'))) as (url, _):
         calibrated = judge(url, known)
         assert verdict(calibrated).shadow
         assert str(verdict(calibrated).comment).endswith(": not calibrated")

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from scripted_judge import reply, served
+from scripted_judge import reply, serve_replies
 
 from stepstream.config import JudgeSettings
 from stepstream.jobs.judging.llm import JudgeClient
@@ -17,7 +17,7 @@ def client(url: str, cancelled: bool = False, **fields: Any) -> JudgeClient:
 
 
 def test_a_question_is_sent_with_the_rubric_at_temperature_0() -> None:
-    with served((200, reply('{"score": 0.5}'))) as (url, seen):
+    with serve_replies((200, reply('{"score": 0.5}'))) as (url, seen):
         assert client(url).score("{}") == 0.5
     [(path, authorization, body)] = seen
     assert (path, authorization) == ("/v1/chat/completions", "Bearer k")
@@ -25,16 +25,16 @@ def test_a_question_is_sent_with_the_rubric_at_temperature_0() -> None:
 
 
 def test_a_failed_call_is_retried_and_an_invalid_answer_is_not() -> None:
-    with served((503, b""), (200, reply('{"score": 1}'))) as (url, seen):
+    with serve_replies((503, b""), (200, reply('{"score": 1}'))) as (url, seen):
         assert client(url).score("{}") == 1.0
     assert len(seen) == 2
-    with served((200, reply("I think it went well."))) as (url, seen):
+    with serve_replies((200, reply("I think it went well."))) as (url, seen):
         assert client(url).score("{}") is None
     assert len(seen) == 1
 
 
 def test_steps_are_skipped_while_the_judge_is_unavailable() -> None:
-    with served((500, b""), (500, b""), (200, reply('{"score": 1}'))) as (url, seen):
+    with serve_replies((500, b""), (500, b""), (200, reply('{"score": 1}'))) as (url, seen):
         asks = client(url, patience_s=0.1)
         assert [asks.score("{}"), asks.score("{}"), asks.score("{}")] == [None, None, 1.0]
     assert len(seen) == 3

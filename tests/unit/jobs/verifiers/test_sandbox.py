@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from waiting import wait_until
 
 from stepstream.jobs.verifiers.sandbox import landlock
 from stepstream.jobs.verifiers.sandbox import run as sandbox
@@ -210,7 +210,7 @@ if os.fork() == 0:
 time.sleep(0.1)
 """
     assert ran(code, namespaces).status == 0
-    until(lambda: not any(seconds in line for line in command_lines()))
+    wait_until(lambda: not any(seconds in line for line in command_lines()))
 
 
 def command_lines() -> list[str]:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 from pydantic import BaseModel
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.embedded.ports import free_block
 from stepstream.services.gateway.errors import BadRequest
@@ -83,11 +83,11 @@ class Server:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(port, ready))
         self._thread.start()
-        assert ready.wait(PATIENCE_S)
+        assert ready.wait(TIMEOUT_S)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
 
     def _run(self, port: int, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
