@@ -39,7 +39,7 @@ def subject(user: str) -> str:
 
 
 def test_a_shared_record_opens_until_one_key_is_destroyed() -> None:
-    for gone in ALL:
+    for erased_user in ALL:
         keys = Keys()
         writer, reader = keys.sealer(), keys.sealer()
         sealed = writer.seal(LABELS, shared())
@@ -49,12 +49,12 @@ def test_a_shared_record_opens_until_one_key_is_destroyed() -> None:
         assert (opened["user"], opened["other_users"]) == (ADA, [BOB, EVE])
         # A release that knows one key only looks for one of this name: to it, the record is erased.
         assert sealed["seal_key"] not in keys.tables[SUBJECT_KEYS].rows
-        keys.destroy(subject(gone))
+        keys.destroy(subject(erased_user))
         for each in (reader, keys.sealer()):
-            left = each.open(LABELS, LABEL_WRITER, dict(sealed))
-            assert is_erased(left)
-            assert (left["user"], left["other_users"], left["signature"]) == (None, [], [])
-            assert left["flags"] == ["erased"]
+            record = each.open(LABELS, LABEL_WRITER, dict(sealed))
+            assert is_erased(record)
+            assert (record["user"], record["other_users"], record["signature"]) == (None, [], [])
+            assert record["flags"] == ["erased"]
 
 
 def test_the_order_of_persons_does_not_change_the_seal_key() -> None:
@@ -78,14 +78,14 @@ def test_a_shared_record_waits_for_an_unread_key() -> None:
     assert reader.open(LABELS, LABEL_WRITER, dict(sealed))["other_users"] == [BOB, EVE]
 
 
-@pytest.mark.parametrize("gone", ALL)
-def test_a_shared_record_is_emptied_if_one_person_is_erased(gone: str) -> None:
+@pytest.mark.parametrize("erased_user", ALL)
+def test_a_shared_record_is_emptied_if_one_person_is_erased(erased_user: str) -> None:
     keys = Keys()
-    keys.erase(subject(gone), T0_US)
-    left = keys.sealer().seal(LABELS, shared())
-    assert is_erased(left)
-    assert not any(user in str(left) for user in ALL)
-    assert left["signature"] == []
+    keys.erase(subject(erased_user), T0_US)
+    record = keys.sealer().seal(LABELS, shared())
+    assert is_erased(record)
+    assert not any(user in str(record) for user in ALL)
+    assert record["signature"] == []
     since = shared() | {"started_at_us": T0_US + 1}
     assert keys.sealer().open(LABELS, LABEL_WRITER, dict(keys.sealer().seal(LABELS, since)))["user"] == ADA
 
@@ -132,9 +132,9 @@ def test_a_destroyed_key_leaves_an_erased_record() -> None:
     sealed = writer.seal("steps", step(user="ada"))
     assert reader.open("steps", WRITER, dict(sealed))["user"] == "ada"
     keys.destroy()
-    gone = reader.open("steps", WRITER, dict(sealed))
-    assert is_erased(gone)
-    assert (gone["user"], gone["messages"]) == (None, [])
+    record = reader.open("steps", WRITER, dict(sealed))
+    assert is_erased(record)
+    assert (record["user"], record["messages"]) == (None, [])
     # Later events are sealed under a new key.
     assert opened(keys, writer.seal("steps", step(user="ada")))["user"] == "ada"
     assert len(keys.made) == 2

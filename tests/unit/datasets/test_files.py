@@ -171,7 +171,7 @@ def test_different_trajectories_under_one_id_are_rejected(tmp_path: Path) -> Non
     ]
 
 
-def test_an_import_rejects_what_govern_would_reject_and_never_loosens_consent(tmp_path: Path) -> None:
+def test_an_import_rejects_events_that_govern_would_reject_and_never_loosens_consent(tmp_path: Path) -> None:
     [written] = FORMATS["chat"].write(next(iter(_valid_episodes())))
     broken = orjson.loads(orjson.dumps(written))
     broken["metadata"]["stepstream"]["steps"][0]["step_index"] = -1

@@ -145,11 +145,11 @@ def conversations(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[dict
         keep = draw(st.one_of(st.just(len(tokens)), st.integers(0, len(tokens))))
         prompt = tokens[:keep] + draw(IDS)
         common = messages[: draw(st.one_of(st.just(len(messages)), st.integers(0, len(messages))))]
-        asked = [*common, {"role": "user", "content": draw(TEXTS)}]
+        prompt_messages = [*common, {"role": "user", "content": draw(TEXTS)}]
         response, text = draw(IDS), draw(TEXTS)
-        steps.append((prompt, response, asked, text))
+        steps.append((prompt, response, prompt_messages, text))
         tokens = prompt + response
-        messages = [*asked, {"role": "assistant", "content": text}]
+        messages = [*prompt_messages, {"role": "assistant", "content": text}]
     return steps
 
 
@@ -158,19 +158,19 @@ def test_every_prompt_can_be_restored_from_stored_steps(
     conversation: list[tuple[list[int], list[int], list[dict[str, Any]], str]], limit_bytes: int
 ) -> None:
     cache = new_cache(limit_bytes=limit_bytes)
-    whole: list[tuple[list[int], list[Any]]] = []  # of each step: tokens and messages of prompt and response
-    for index, (prompt, response, asked, text) in enumerate(conversation):
-        step = record(cache, asked, answer_with(prompt, response, text), identity_of())
+    contexts: list[tuple[list[int], list[Any]]] = []  # of each step: tokens and messages of prompt and response
+    for index, (prompt, response, prompt_messages, text) in enumerate(conversation):
+        step = record(cache, prompt_messages, answer_with(prompt, response, text), identity_of())
         assert step["step_index"] == index
         named = step["prompt_shared_step"]
         assert named is None or 0 <= named < index - 1
-        tokens, messages = whole[index - 1 if named is None else named] if whole else ([], [])
+        tokens, messages = contexts[index - 1 if named is None else named] if contexts else ([], [])
         shared = tokens[: step["prompt_shared_tokens"]]
         assert shared + step["prompt_token_ids"] == prompt
         assert step["prompt_shared_digest"] == (token_digest(shared) if shared else None)
         restored = messages[: step["prompt_shared_messages"]] + step["messages"]
-        assert [(m["role"], m["content"]) for m in restored] == [(m["role"], m["content"]) for m in asked]
-        whole.append((prompt + step["response_token_ids"], [*restored, step["response"]]))
+        assert [(m["role"], m["content"]) for m in restored] == [(m["role"], m["content"]) for m in prompt_messages]
+        contexts.append((prompt + step["response_token_ids"], [*restored, step["response"]]))
 
 
 def test_after_eviction_the_prompt_is_stored_whole() -> None:

@@ -208,22 +208,22 @@ async def test_a_stream_adds_up_to_the_complete_reply(served: Served, text: str,
     if not text and not ended:
         return
     tokens = served.script(text, ended=ended)
-    _, whole = await served.chat()
+    _, reply = await served.chat()
     events = await served.stream(stream_options={"include_usage": True})
     *chunks, last = events
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    message = whole["choices"][0]["message"]
+    message = reply["choices"][0]["message"]
     assert "".join(delta.get("content") or "" for delta in deltas) == (message["content"] or "")
     calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
     assert [call["function"] for call in calls] == [call["function"] for call in message.get("tool_calls", [])]
     choices = [chunk["choices"][0] for chunk in chunks]
     assert [token for choice in choices for token in choice["token_ids"]] == tokens
     assert sum(len(choice["logprobs"]["content"]) for choice in choices) == len(tokens)
-    assert choices[-1]["finish_reason"] == whole["choices"][0]["finish_reason"]
-    assert choices[-1]["weight_versions"] == whole["choices"][0]["weight_versions"]
+    assert choices[-1]["finish_reason"] == reply["choices"][0]["finish_reason"]
+    assert choices[-1]["weight_versions"] == reply["choices"][0]["weight_versions"]
     assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
-    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
-    assert last["usage"] == whole["usage"]
+    assert chunks[0]["prompt_token_ids"] == reply["prompt_token_ids"]
+    assert last["usage"] == reply["usage"]
 
 
 async def test_content_is_streamed_as_soon_as_it_cannot_be_a_call(served: Served) -> None:

@@ -130,7 +130,7 @@ def test_formatting_and_order_of_attributes_do_not_matter(data: st.DataObject, i
         ('{"type":"enum","name":"E","symbols":["A"],"default":"B"}', "B"),
     ],
 )
-def test_the_error_names_what_is_no_schema(text: str, why: str) -> None:
+def test_the_error_names_the_invalid_part(text: str, why: str) -> None:
     with pytest.raises(RegistryError, match=why) as caught:
         canonical(text)
     assert (caught.value.status, caught.value.code) == (422, 42201)

@@ -174,8 +174,8 @@ def test_a_new_version_follows_softly_deleted_ones() -> None:
 
 def test_the_highest_id_is_not_reused_after_a_permanent_delete() -> None:
     view = folded([(0, (SchemaKey("a", 1), SchemaValue(9, SCHEMAS[0], deleted=True)))])
-    gone = writes.delete_subject(view, "a", permanent=True)
-    after = folded([(index, record) for index, record in enumerate(gone.records)])
+    deletion = writes.delete_subject(view, "a", permanent=True)
+    after = folded([(index, record) for index, record in enumerate(deletion.records)])
     assert writes.register(after, "b", SCHEMAS[1], normalize=False).answer == {"id": 10}
 
 

@@ -97,8 +97,8 @@ def test_custom_and_legacy_function_calls_are_converted(sink: sdk.MemorySink) ->
     with sdk.trajectory() as t, t.step([old, {"role": "function", "name": "get", "content": "4"}]) as s:
         s.response({"role": "assistant", "content": None, "tool_calls": [custom]})
     [step] = sink.of("steps")
-    asked, answered = step["messages"]
-    assert [(c["call_id"], c["name"], c["arguments"]) for c in asked["tool_calls"]] == [("get", "get", "{}")]
+    request, answered = step["messages"]
+    assert [(c["call_id"], c["name"], c["arguments"]) for c in request["tool_calls"]] == [("get", "get", "{}")]
     assert (answered["role"], answered["tool_call_id"]) == ("tool", "get")
     [call] = step["response"]["tool_calls"]
     assert (call["call_id"], call["name"], call["arguments"]) == ("1", "run", '{"input":"1+1"}')

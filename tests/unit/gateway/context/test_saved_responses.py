@@ -48,9 +48,9 @@ def test_the_oldest_values_are_deleted_first_and_all_expire(tmp_path: Path) -> N
     for number in range(50):
         store.put(f"r{number}", b"x" * 500)
         now[0] += 1
-    left = [number for number in range(50) if store.get(f"r{number}") is not None]
-    assert left == list(range(50 - len(left), 50))
-    assert 8_000 < len(left) * 628 <= 10_000
+    remaining = [number for number in range(50) if store.get(f"r{number}") is not None]
+    assert remaining == list(range(50 - len(remaining), 50))
+    assert 8_000 < len(remaining) * 628 <= 10_000
     now[0] += DAY_S
     assert store.get("r49") is None
     store.close()

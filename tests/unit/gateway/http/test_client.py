@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from waiting import PATIENCE_S
+from waiting import TIMEOUT_S
 
 from stepstream.services.gateway.http.client import HttpClient, Origin, Reply, StreamInterrupted, Unreachable
 from stepstream.services.gateway.http.connection import BUFFER_BYTES, ConnectionLost, ReplyTimeout
@@ -31,18 +31,18 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def serving(*answers: bytes | Serve, silence_s: float = PATIENCE_S) -> AsyncIterator[ScriptedServer]:
+async def serving(*answers: bytes | Serve, silence_s: float = TIMEOUT_S) -> AsyncIterator[ScriptedServer]:
     """Run a server whose n-th answer is the n-th of `answers`: bytes, or a function that writes them."""
-    left = list(answers)
+    remaining = list(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         scripted.connections += 1
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while left:
+            while remaining:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
                 scripted.requests.append(head + await reader.readexactly(int(length or 0)))
-                answer = left.pop(0)
+                answer = remaining.pop(0)
                 if callable(answer):
                     await answer(reader, writer)
                 else:
@@ -207,7 +207,7 @@ async def test_a_cancelled_call_cuts_its_connection() -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(disconnected.wait(), PATIENCE_S)
+        await asyncio.wait_for(disconnected.wait(), TIMEOUT_S)
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://"])

@@ -13,8 +13,8 @@ STREAMS = st.lists(
 @given(STREAMS, st.lists(st.integers(0, 40)))
 def test_chunks_change_no_event_and_lose_no_byte(parts: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(parts)
-    whole = EventParser()
-    at_once = whole.feed(stream)
+    parser = EventParser()
+    at_once = parser.feed(stream)
     chunked = EventParser()
     events = []
     start = 0

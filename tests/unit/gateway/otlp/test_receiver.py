@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 from prometheus_client import CollectorRegistry
-from stack_fixtures import changed
+from stack_fixtures import with_settings
 
 from stepstream.config import Settings, load
 from stepstream.delivery.confirmed_producer import NotDelivered
@@ -90,16 +90,19 @@ async def test_every_generation_is_accepted_in_every_encoding(generation: str, a
 async def test_spans_of_an_incomplete_trace_wait_for_the_rest() -> None:
     kafka = Kafka()
     otlp = receiver(kafka)
-    whole = recorded_requests("openllmetry")[0]
-    first, second = ExportTraceServiceRequest.FromString(whole.body), ExportTraceServiceRequest.FromString(whole.body)
+    request = recorded_requests("openllmetry")[0]
+    first, second = (
+        ExportTraceServiceRequest.FromString(request.body),
+        ExportTraceServiceRequest.FromString(request.body),
+    )
     del first.resource_spans[0].scope_spans[1]  # the agent's own span and its tools, which end later
     del second.resource_spans[0].scope_spans[0]
     for part in (first, second, second):
-        assert (await post(otlp, whole.path, whole.headers, part.SerializeToString())).status == 200
+        assert (await post(otlp, request.path, request.headers, part.SerializeToString())).status == 200
     assert [record.topic for record in kafka.records] == ["open-traces"] * 3
     assert {record.key for record in kafka.records} == {trace_id("openllmetry")}
     # Of a trace with parts on the log, what is whole in itself belongs there too.
-    assert (await post(otlp, whole.path, whole.headers, whole.body)).status == 200
+    assert (await post(otlp, request.path, request.headers, request.body)).status == 200
     assert kafka.records[-1].topic == "open-traces"
 
 
@@ -148,7 +151,7 @@ async def test_only_the_record_that_kafka_rejects_is_rejected() -> None:
 async def test_an_unreadable_request_is_rejected_with_a_reason(
     headers: dict[str, str], body: bytes, status: int, partial: str
 ) -> None:
-    otlp = receiver(Kafka(), changed(load({}), otlp={"max_body_mb": 1}))
+    otlp = receiver(Kafka(), with_settings(load({}), otlp={"max_body_mb": 1}))
     reply = await post(otlp, "/v1/traces", headers, body)
     assert reply.status == status
     if headers["content-type"] == "application/json":

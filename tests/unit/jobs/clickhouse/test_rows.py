@@ -76,8 +76,8 @@ def test_an_update_gives_its_row_and_one_for_each_range_of_staleness() -> None:
     found = list(rows("learner-updates", learner_update(update=3, lags=lags)))
     assert [table for table, _ in found] == ["learner_updates", "learner_update_lags", "learner_update_lags"]
     columns = TABLES["learner_update_lags"].columns
-    told = [dict(zip(columns, row, strict=True)) for _, row in found[1:]]
-    assert [(row["update"], row["least"], row["most"], row["tokens"]) for row in told] == [
+    lag_rows = [dict(zip(columns, row, strict=True)) for _, row in found[1:]]
+    assert [(row["update"], row["least"], row["most"], row["tokens"]) for row in lag_rows] == [
         (3, 0, 0, 10),
         (3, 9, None, 5),
     ]

@@ -94,10 +94,10 @@ def test_a_decision_names_its_cluster_and_job_and_is_deterministic() -> None:
     one, two = (Curator(Policies(default=POLICY)) for _ in range(2))
     decisions = [[curator.decide(label(name)) for name in "abcd"] for curator in (one, two)]
     assert decisions[0] == decisions[1]
-    held: list[Curation] = [decision for decision in decisions[0] if decision is not None]
-    assert [(d["trajectory_id"], d["action"], d["by"]) for d in held] == [("c", "hold", JOB), ("d", "hold", JOB)]
-    assert held[0]["reason"] == held[1]["reason"]
-    assert held[0]["reason"].startswith("near_duplicate:")
+    holds: list[Curation] = [decision for decision in decisions[0] if decision is not None]
+    assert [(d["trajectory_id"], d["action"], d["by"]) for d in holds] == [("c", "hold", JOB), ("d", "hold", JOB)]
+    assert holds[0]["reason"] == holds[1]["reason"]
+    assert holds[0]["reason"].startswith("near_duplicate:")
 
 
 @pytest.mark.parametrize("out", [{"consent": "analyse"}, {"flags": ["held:quality:empty"]}])
@@ -128,15 +128,15 @@ def test_a_restart_holds_no_further_trajectories(data: st.DataObject) -> None:
         for number in range(data.draw(st.integers(1, 20)))
     ]
     before = Curator(Policies(default=POLICY))
-    held = [decision for one in labels if (decision := before.decide(one)) is not None]
+    holds = [decision for one in labels if (decision := before.decide(one)) is not None]
     again = Curator(Policies(default=POLICY))
-    for decision in held:
+    for decision in holds:
         again.restore(decision)
     for one in data.draw(st.permutations(labels)):
         assert again.decide(one) is None
     # The law: of each kind, at most two groups are let in.
-    kept = [one for one in labels if one["trajectory_id"] not in {d["trajectory_id"] for d in held}]
+    admitted_labels = [one for one in labels if one["trajectory_id"] not in {d["trajectory_id"] for d in holds}]
     groups: dict[tuple[int, ...], set[str]] = {}
-    for one in kept:
+    for one in admitted_labels:
         groups.setdefault(tuple(one["signature"]), set()).add(one["group_id"] or one["trajectory_id"])
     assert all(len(admitted) <= 2 for admitted in groups.values())

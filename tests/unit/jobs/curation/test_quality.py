@@ -71,8 +71,8 @@ def test_repeated_calls_are_a_loop_unless_their_results_change() -> None:
     for index, step in enumerate(polling[1:]):
         step["messages"] = [new_message(role="tool", tool_call_id=f"c{index}", content=f"{index} %")]
     assert flags(polling) == []
-    said = make_steps("t", LOOP, response=new_message(role="assistant", content="I am sorry."))
-    assert flags(said) == ["looping"]
+    steps = make_steps("t", LOOP, response=new_message(role="assistant", content="I am sorry."))
+    assert flags(steps) == ["looping"]
 
 
 def test_branches_from_one_step_are_no_loop() -> None:

@@ -30,14 +30,14 @@ def search(*events: Event, keys: frozenset[str] = frozenset()) -> Findings:
 
 def test_a_record_without_a_name_is_found_by_its_trajectory_in_any_order() -> None:
     unnamed = make_feedback("t", comment="she churned")
-    [theirs, silent] = make_steps("t", 2)
+    [named, unnamed_step] = make_steps("t", 2)
     found = search(
         event("feedback", unnamed, 3),
         event("governed-feedback", unnamed),
         event("feedback", make_feedback("else", comment="of somebody else's work"), 9),
-        event("steps", theirs | {"user": "ada"}, 1),
-        event("steps", silent, 2),
-        event("governed-steps", silent),
+        event("steps", named | {"user": "ada"}, 1),
+        event("steps", unnamed_step, 2),
+        event("governed-steps", unnamed_step),
     )
     assert found.own_trajectories == {"t"}
     assert found.unsealed == {("feedback", 0): 3, ("steps", 0): 2}
@@ -63,8 +63,8 @@ def test_a_trajectory_with_only_feedback_from_the_person_is_not_an_own_one() -> 
 
 
 def test_a_trajectory_of_another_tenant_with_the_same_id_is_not_found() -> None:
-    [theirs, silent] = make_steps("t", 2)
-    found = search(event("steps", theirs | {"user": "ada"}, 1), event("steps", silent | {"tenant": "other"}, 2))
+    [named, unnamed_step] = make_steps("t", 2)
+    found = search(event("steps", named | {"user": "ada"}, 1), event("steps", unnamed_step | {"tenant": "other"}, 2))
     assert found.unsealed == {("steps", 0): 1}
 
 
@@ -87,10 +87,10 @@ def test_labels_of_a_shared_trajectory_are_found_under_any_key() -> None:
 
 
 def test_labels_that_are_sealed_under_the_persons_key_too_become_unreadable() -> None:
-    hers, bobs = make_steps("t", 2)
-    label = {"trajectory_id": "t", "tenant": "default", "user": None, "steps": [hers, bobs]}
+    adas, bobs = make_steps("t", 2)
+    label = {"trajectory_id": "t", "tenant": "default", "user": None, "steps": [adas, bobs]}
     found = search(
-        event("governed-steps", hers | {"user": None, "seal_key": "hers"}),
+        event("governed-steps", adas | {"user": None, "seal_key": "hers"}),
         event("governed-steps", bobs | {"user": None, "seal_key": "bobs"}),
         event("labeled-trajectories", label | {"seal_key": "bobs+hers"}, 4),
         # From before she came in, and from before labels were sealed.

@@ -35,7 +35,7 @@ def test_texts_above_the_size_limit_of_the_model_are_split(model: Path) -> None:
     assert recogniser.count_names([f"{'x ' * 20}Ada Lovelace"]) == 1
 
 
-def test_without_a_model_the_error_says_what_to_do() -> None:
+def test_without_a_model_the_error_gives_the_remedy() -> None:
     with pytest.raises(NoModel, match=r"inspect\.model is not set"):
         load_recogniser("")
     require_package("spacy")

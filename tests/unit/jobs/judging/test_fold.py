@@ -31,8 +31,8 @@ class Scripted:
     def __init__(self, *scores: float | None) -> None:
         self.scores, self.asked = list(scores), [""][:0]
 
-    def score(self, asked: str) -> float | None:
-        self.asked.append(asked)
+    def score(self, question: str) -> float | None:
+        self.asked.append(question)
         return self.scores.pop(0) if self.scores else 0.5
 
 
@@ -64,7 +64,7 @@ def test_the_users_next_message_scores_the_step_before() -> None:
     [feedback] = fed(judge_run(judge), [as_governed(step) for step in steps])
     about = ("trajectory_id", "step_index", "name", "value", "source", "user", "consent")
     assert tuple(feedback[field] for field in about) == ("t", 0, "next_state", 0.75, "judge", "ann", "train")
-    assert [orjson.loads(asked) for asked in judge.asked] == [
+    assert [orjson.loads(question) for question in judge.asked] == [
         {"request": "said 0", "response": {"text": "answered 0", "tools": []}, "reaction": "said 1"}
     ]
 
@@ -138,12 +138,12 @@ def test_consent_is_checked_before_the_judge_is_called() -> None:
 
 
 def test_a_reaction_after_a_weekend_counts() -> None:
-    judge, (asked, answered) = Scripted(), talk()
-    answered["occurred_at_us"] += 3 * DAY_US
+    judge, (first, second) = Scripted(), talk()
+    second["occurred_at_us"] += 3 * DAY_US
     run = judge_run(judge)
-    assert fed(run, [as_governed(asked)]) == []
-    run.tick((asked["occurred_at_us"] + 3 * DAY_US) // 1000)
-    assert len(fed(run, [as_governed(answered)])) == 1
+    assert fed(run, [as_governed(first)]) == []
+    run.tick((first["occurred_at_us"] + 3 * DAY_US) // 1000)
+    assert len(fed(run, [as_governed(second)])) == 1
 
 
 def test_expired_days_are_deleted() -> None:

@@ -33,20 +33,20 @@ def texts(count: int = 3, **fields: Any) -> list[Step]:
     return steps
 
 
-def said(conversation: Conversation) -> tuple[str, list[tuple[int, int]]]:
+def contents_and_spans(conversation: Conversation) -> tuple[str, list[tuple[int, int]]]:
     words = " ".join(message["content"] for message in conversation["messages"])
     return words, [(span["message"], span["step_index"]) for span in conversation["spans"]]
 
 
 def test_an_append_only_context_is_one_conversation() -> None:
     [conversation] = build_conversations(texts())
-    assert said(conversation) == ("q0 a0 q1 a1 q2 a2", [(1, 0), (3, 1), (5, 2)])
+    assert contents_and_spans(conversation) == ("q0 a0 q1 a1 q2 a2", [(1, 0), (3, 1), (5, 2)])
 
 
 def test_a_branch_repeats_the_shared_messages_and_is_trained_on_once() -> None:
     steps = texts()
     steps[2] |= {"prompt_shared_messages": 2, "prompt_shared_step": 0}
-    assert [said(each) for each in build_conversations(steps)] == [
+    assert [contents_and_spans(each) for each in build_conversations(steps)] == [
         ("q0 a0 q1 a1", [(1, 0), (3, 1)]),
         ("q0 a0 q2 a2", [(3, 2)]),
     ]
@@ -68,23 +68,23 @@ def test_a_branch_repeats_the_shared_messages_and_is_trained_on_once() -> None:
 def test_untrainable_responses_are_context_only(change: dict[str, Any]) -> None:
     steps = texts(2)
     steps[1] |= change  # type: ignore[typeddict-item]
-    assert [said(each) for each in build_conversations(steps)] == [("q0 a0", [(1, 0)])]
+    assert [contents_and_spans(each) for each in build_conversations(steps)] == [("q0 a0", [(1, 0)])]
 
 
 def test_other_tools_are_another_conversation() -> None:
     steps = texts(4)
     steps[0]["tool_definitions"], steps[2]["tool_definitions"] = "[1]", "[2]"
     first, second = build_conversations(steps)
-    assert (first["tool_definitions"], said(first)) == ("[1]", ("q0 a0 q1 a1", [(1, 0), (3, 1)]))
-    assert (second["tool_definitions"], said(second)[1]) == ("[2]", [(5, 2), (7, 3)])
+    assert (first["tool_definitions"], contents_and_spans(first)) == ("[1]", ("q0 a0 q1 a1", [(1, 0), (3, 1)]))
+    assert (second["tool_definitions"], contents_and_spans(second)[1]) == ("[2]", [(5, 2), (7, 3)])
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.booleans()), min_size=1, max_size=5))
 def test_a_response_is_trained_on_at_most_once_after_its_whole_prompt(
-    told: list[tuple[int, int, bool]],
+    drawn: list[tuple[int, int, bool]],
 ) -> None:
-    steps = texts(len(told))
-    for index, (shared, before, clean) in enumerate(told):
+    steps = texts(len(drawn))
+    for index, (shared, before, clean) in enumerate(drawn):
         steps[index] |= {"prompt_shared_messages": shared, "prompt_shared_step": before if before < index else None}
         if not clean:
             steps[index]["governed"]["flags"].append("redacted:email")  # type: ignore[index]
@@ -96,7 +96,7 @@ def test_a_response_is_trained_on_at_most_once_after_its_whole_prompt(
         step = steps[span["step_index"]]
         assert conversation["messages"][span["message"]] == step["response"]
         assert span["message"] == step["prompt_shared_messages"] + 1
-        assert told[span["step_index"]][2]
+        assert drawn[span["step_index"]][2]
     for conversation in found:
         assert conversation["spans"][-1]["message"] == len(conversation["messages"]) - 1
 

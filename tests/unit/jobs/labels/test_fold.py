@@ -31,7 +31,7 @@ def steps_of(run: FoldRun, name: str, count: int = 3, **fields: Any) -> list[Any
     return [run.record("governed-steps", as_governed(step)) for step in make_steps(name, count, **fields)]
 
 
-def told(run: FoldRun, feedback: Any) -> Any:
+def feedback_record(run: FoldRun, feedback: Any) -> Any:
     return run.record("governed-feedback", as_governed(feedback))
 
 
@@ -42,7 +42,7 @@ def without_revision(label: dict[str, Any]) -> dict[str, Any]:
 def test_a_trajectory_is_labelled_once_it_ended_and_all_steps_came() -> None:
     run = label_run()
     assert run.feed(steps_of(run, "t", group_id="g")) == []
-    [(topic, key, label)] = run.feed([told(run, make_ending("t", 3))])
+    [(topic, key, label)] = run.feed([feedback_record(run, make_ending("t", 3))])
     assert (topic, key) == (LABELS, "g")
     assert label["revision"] == 1
     assert (label["success"], label["reward"], label["complete"], label["trainable"]) == (True, 1.0, True, True)
@@ -58,7 +58,7 @@ def test_a_trajectory_is_labelled_once_it_ended_and_all_steps_came() -> None:
 
 def test_the_end_may_come_before_the_steps() -> None:
     run = label_run()
-    assert run.feed([told(run, make_ending("t", 3))]) == []
+    assert run.feed([feedback_record(run, make_ending("t", 3))]) == []
     first, second, third = steps_of(run, "t")
     assert run.feed([third, first]) == []
     assert len(run.feed([second])) == 1
@@ -81,40 +81,40 @@ def test_a_trajectory_that_ends_in_a_failed_call_is_trainable() -> None:
     steps[2] |= {"error": "invalid_request_error", "fidelity": "text"}
     steps[2]["response"] = new_message(role="assistant")
     governed = [run.record("governed-steps", as_governed(step)) for step in steps]
-    [(_, _, label)] = run.feed([*governed, told(run, make_ending("t", 3, value=0.0))])
+    [(_, _, label)] = run.feed([*governed, feedback_record(run, make_ending("t", 3, value=0.0))])
     assert (label["fidelity"], label["trainable"], label["flags"]) == ("token", True, [])
     assert [step["trainable"] for step in label["steps"]] == [True, True, False]
     assert len(label["sequences"]) == 1
     # The part of the response before the failure was captured as text only.
     steps[2]["response"]["content"] = "so far"
     governed = [run.record("governed-steps", as_governed(step | {"trajectory_id": "u"})) for step in steps]
-    [(_, _, label)] = run.feed([*governed, told(run, make_ending("u", 3, value=0.0))])
+    [(_, _, label)] = run.feed([*governed, feedback_record(run, make_ending("u", 3, value=0.0))])
     assert (label["fidelity"], label["flags"]) == ("text", ["fidelity:text"])
 
 
 def test_late_feedback_gives_a_revision_only_if_it_changes_the_label() -> None:
     run = label_run()
-    run.feed([*steps_of(run, "t"), told(run, make_ending("t", 3))])
-    [(_, _, second)] = run.feed([told(run, make_feedback("t", 0.0, number=1))])
+    run.feed([*steps_of(run, "t"), feedback_record(run, make_ending("t", 3))])
+    [(_, _, second)] = run.feed([feedback_record(run, make_feedback("t", 0.0, number=1))])
     assert (second["revision"], second["success"]) == (2, False)
-    assert run.feed([told(run, make_feedback("t", 0.0, number=1))]) == []
-    assert run.feed([told(run, make_feedback("t", 1.0, name="thumbs", number=2))]) == []
+    assert run.feed([feedback_record(run, make_feedback("t", 0.0, number=1))]) == []
+    assert run.feed([feedback_record(run, make_feedback("t", 1.0, name="thumbs", number=2))]) == []
     # An older outcome changes the inputs and not the reward; it still gives a revision.
     taken_back = make_feedback("t", None, number=3, retracts=make_feedback("t", number=1)["event_id"])
-    [(_, _, third)] = run.feed([told(run, taken_back)])
+    [(_, _, third)] = run.feed([feedback_record(run, taken_back)])
     assert (third["revision"], third["success"]) == (3, True)
 
 
 def test_a_late_step_gives_a_revision() -> None:
     run = label_run()
     first, second, third = steps_of(run, "t")
-    run.feed([first, third, told(run, make_ending("t", 3))])
+    run.feed([first, third, feedback_record(run, make_ending("t", 3))])
     [(_, _, closed)] = run.tick(NOW_MS + 31_000)
     [(_, _, partial)] = run.feed([run.record(CLOSURES, closed)])
     assert (partial["complete"], partial["closed_by"], partial["trainable"]) == (False, "incomplete", False)
     assert "incomplete" in partial["flags"]
-    [(_, _, whole)] = run.feed([second])
-    assert (whole["revision"], whole["complete"], whole["trainable"]) == (2, True, True)
+    [(_, _, complete)] = run.feed([second])
+    assert (complete["revision"], complete["complete"], complete["trainable"]) == (2, True, True)
 
 
 def test_an_idle_trajectory_is_closed_by_an_event() -> None:
@@ -147,7 +147,7 @@ def test_timeouts_of_open_trajectories_survive_a_restart() -> None:
 
 def test_feedback_without_steps_times_out_without_a_label() -> None:
     run = label_run()
-    run.feed([told(run, make_feedback("nobody"))])
+    run.feed([feedback_record(run, make_feedback("nobody"))])
     [(_, _, closed)] = run.tick(NOW_MS + 601_000)
     assert closed["last_step_index"] == -1
     [(topic, _, letter)] = run.feed([run.record(CLOSURES, closed)])
@@ -157,9 +157,9 @@ def test_feedback_without_steps_times_out_without_a_label() -> None:
 
 def test_a_closed_trajectory_expires_after_its_retention_period() -> None:
     run = label_run(keep_days=30)
-    run.feed([*steps_of(run, "t"), told(run, make_ending("t", 3))])
+    run.feed([*steps_of(run, "t"), feedback_record(run, make_ending("t", 3))])
     run.tick(NOW_MS + 29 * 86_400_000)
-    [(_, _, second)] = run.feed([told(run, make_feedback("t", 0.0, number=1))])
+    [(_, _, second)] = run.feed([feedback_record(run, make_feedback("t", 0.0, number=1))])
     assert second["revision"] == 2
     run.tick(NOW_MS + 32 * 86_400_000)
     assert set(run.state.content) == {fold._REVIEWED}
@@ -178,7 +178,7 @@ def test_a_second_event_for_a_step_is_a_dead_letter() -> None:
 )
 def test_an_untrainable_label_has_no_sequences(fields: dict[str, Any], flag: str | None) -> None:
     run = label_run()
-    [(_, _, label)] = run.feed([*steps_of(run, "t", **fields), told(run, make_ending("t", 3))])
+    [(_, _, label)] = run.feed([*steps_of(run, "t", **fields), feedback_record(run, make_ending("t", 3))])
     assert (label["trainable"], label["sequences"]) == (False, [])
     assert flag is None or flag in label["flags"]
     assert not any(step["trainable"] for step in label["steps"])
@@ -186,20 +186,20 @@ def test_an_untrainable_label_has_no_sequences(fields: dict[str, Any], flag: str
 
 def test_feedback_without_training_consent_makes_the_label_untrainable() -> None:
     run = label_run()
-    [(_, _, label)] = run.feed([*steps_of(run, "t"), told(run, make_ending("t", 3, consent="analyse"))])
+    [(_, _, label)] = run.feed([*steps_of(run, "t"), feedback_record(run, make_ending("t", 3, consent="analyse"))])
     assert (label["consent"], label["trainable"], label["success"]) == ("analyse", False, True)
 
 
 def test_a_restored_label_is_not_published_again() -> None:
     run = label_run()
-    steps, ending = steps_of(run, "t"), told(run, make_ending("t", 3))
+    steps, ending = steps_of(run, "t"), feedback_record(run, make_ending("t", 3))
     [(_, _, label)] = run.feed([*steps, ending])
     rebuilt = label_run()
     changes = MemoryChanges(rebuilt.state)
     rebuilt.fold.restore_published(label, changes)
     rebuilt.state.write(changes)
     assert rebuilt.feed([ending, *steps]) == []
-    [(_, _, second)] = rebuilt.feed([told(rebuilt, make_feedback("t", 0.0, number=1))])
+    [(_, _, second)] = rebuilt.feed([feedback_record(rebuilt, make_feedback("t", 0.0, number=1))])
     assert second["revision"] == 2
 
 
@@ -244,7 +244,7 @@ def test_a_new_job_version_labels_saved_trajectories_once(monkeypatch: pytest.Mo
         then.setattr(fold, "_REVIEWED", b"r0")
         run = label_run(state)
         run.feed([*steps_of(run, "t"), *steps_of(run, "open")])
-        [(_, _, first)] = run.feed([told(run, make_ending("t", 3))])
+        [(_, _, first)] = run.feed([feedback_record(run, make_ending("t", 3))])
         assert run.tick(NOW_MS) == run.tick(NOW_MS + 1_000) == []
     run = label_run(state)
     [(topic, _, second)] = run.tick(NOW_MS + 2_000)
@@ -254,6 +254,6 @@ def test_a_new_job_version_labels_saved_trajectories_once(monkeypatch: pytest.Mo
 
 def test_the_same_inputs_give_the_same_bytes() -> None:
     one, two = label_run(), label_run()
-    assert one.feed([*steps_of(one, "t"), told(one, make_ending("t", 3))]) == two.feed(
-        [told(two, make_ending("t", 3)), *steps_of(two, "t")]
+    assert one.feed([*steps_of(one, "t"), feedback_record(one, make_ending("t", 3))]) == two.feed(
+        [feedback_record(two, make_ending("t", 3)), *steps_of(two, "t")]
     )

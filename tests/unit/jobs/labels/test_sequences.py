@@ -19,7 +19,7 @@ def governed(steps: list[Step]) -> list[Step]:
     return [as_governed(step) for step in steps]
 
 
-def whole(steps: list[Step]) -> list[int]:
+def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in (*step["prompt_token_ids"], *step["response_token_ids"])]
 
 
@@ -27,7 +27,7 @@ def test_an_append_only_context_is_one_sequence() -> None:
     steps = governed(make_steps("t", 4))
     joined = join_sequences(steps)
     [sequence] = joined.sequences
-    assert sequence["token_ids"] == whole(steps)
+    assert sequence["token_ids"] == tokens_of(steps)
     assert [(s["step_index"], s["start"], s["end"]) for s in sequence["spans"]] == [
         (0, 5, 9),
         (1, 14, 18),
@@ -41,7 +41,7 @@ def test_an_append_only_context_is_one_sequence() -> None:
 
 def test_an_edited_context_begins_a_new_sequence_with_the_shared_prefix() -> None:
     steps = governed(make_steps("t", 3))
-    context = whole(steps[:2])
+    context = tokens_of(steps[:2])
     steps[2] |= {"prompt_shared_tokens": 7, "prompt_shared_digest": token_digest(context[:7])}
     joined = join_sequences(steps)
     assert [sequence["token_ids"] for sequence in joined.sequences] == [
@@ -55,7 +55,7 @@ def test_an_edited_context_begins_a_new_sequence_with_the_shared_prefix() -> Non
 def test_a_whole_prompt_that_continues_the_context_extends_the_sequence() -> None:
     first, second = governed(make_steps("t", 2))
     second |= {
-        "prompt_token_ids": whole([first]) + second["prompt_token_ids"],
+        "prompt_token_ids": tokens_of([first]) + second["prompt_token_ids"],
         "prompt_shared_tokens": 0,
         "prompt_shared_digest": None,
     }
@@ -70,7 +70,7 @@ def test_a_prefix_that_does_not_match_falls_back_to_text() -> None:
     assert joined.faults == ["prefix:mismatch", "prefix:missing"]
     assert joined.text == [False, True, True]
     [sequence] = joined.sequences
-    assert sequence["token_ids"] == whole(steps[:1])
+    assert sequence["token_ids"] == tokens_of(steps[:1])
 
 
 def test_a_prefix_longer_than_the_context_falls_back_to_text() -> None:
@@ -106,7 +106,7 @@ def test_untrainable_steps_are_context_only() -> None:
     steps = governed(make_steps("t", 2))
     steps[0]["governed"]["trainable"] = False  # type: ignore[index]
     [sequence] = join_sequences(steps).sequences
-    assert sequence["token_ids"] == whole(steps)
+    assert sequence["token_ids"] == tokens_of(steps)
     assert [span["step_index"] for span in sequence["spans"]] == [1]
     steps[1]["consent"] = "analyse"
     assert join_sequences(steps).sequences == []
@@ -152,8 +152,8 @@ def test_every_span_follows_its_exact_prompt(made: tuple[list[Step], list[list[i
     """The law: in front of each response stand exactly the tokens of its prompt; each response is trained on once."""
     steps, prompts = made
     lost = data.draw(st.sets(st.integers(0, len(steps) - 1)))
-    kept = [step for step in steps if step["step_index"] not in lost]
-    joined = join_sequences(kept)
+    remaining = [step for step in steps if step["step_index"] not in lost]
+    joined = join_sequences(remaining)
     trained: list[int] = []
     for sequence in joined.sequences:
         at = 0
@@ -166,7 +166,7 @@ def test_every_span_follows_its_exact_prompt(made: tuple[list[Step], list[list[i
             assert sequence["logprobs"][at : at + length] == [-float(index + 1)] * length
             at += length
         assert at == len(sequence["logprobs"])
-    assert sorted(trained) == [s["step_index"] for s, t in zip(kept, joined.trainable, strict=True) if t]
+    assert sorted(trained) == [s["step_index"] for s, t in zip(remaining, joined.trainable, strict=True) if t]
     assert len(set(trained)) == len(trained)
     if not lost:
         assert len(trained) == len(steps)
@@ -175,7 +175,7 @@ def test_every_span_follows_its_exact_prompt(made: tuple[list[Step], list[list[i
 def test_a_branch_begins_with_the_shared_tokens_and_trains_only_on_its_own_response() -> None:
     trunk = governed(make_steps("t", 2))
     [other] = governed(make_steps("t", 1, seed=1))
-    context = whole(trunk[:1])
+    context = tokens_of(trunk[:1])
     branch = other | {
         "step_index": 2,
         "prompt_shared_step": 0,
@@ -183,7 +183,7 @@ def test_a_branch_begins_with_the_shared_tokens_and_trains_only_on_its_own_respo
         "prompt_shared_digest": token_digest(context),
     }
     joined = join_sequences([*trunk, branch])
-    assert [sequence["token_ids"] for sequence in joined.sequences] == [whole(trunk), context + whole([other])]
+    assert [sequence["token_ids"] for sequence in joined.sequences] == [tokens_of(trunk), context + tokens_of([other])]
     assert [[s["step_index"] for s in sequence["spans"]] for sequence in joined.sequences] == [[0, 1], [2]]
     assert [shared_step(step) for step in (*trunk, branch)] == [None, 0, 0]
 

@@ -53,7 +53,7 @@ def waiting_run(state: MemoryState | None = None) -> tuple[FoldRun, Versions]:
     return run, versions
 
 
-def told(run: FoldRun, *feedback: Any, after_s: float = 0.0) -> list[Any]:
+def feed_feedback(run: FoldRun, *feedback: Any, after_s: float = 0.0) -> list[Any]:
     at_ms = NOW_MS + int(after_s * 1000)
     return run.feed([run.record("governed-feedback", as_governed(one), at_ms=at_ms) for one in feedback])
 
@@ -61,7 +61,7 @@ def told(run: FoldRun, *feedback: Any, after_s: float = 0.0) -> list[Any]:
 def ended(run: FoldRun) -> dict[str, Any]:
     """The first label of a trajectory that ended without its tests."""
     run.feed([run.record("governed-steps", as_governed(step)) for step in make_steps("t", 2)])
-    [(_, _, label)] = told(run, make_ending("t", 2))
+    [(_, _, label)] = feed_feedback(run, make_ending("t", 2))
     return dict(label)
 
 
@@ -72,11 +72,11 @@ def verdict(value: float | None = 1.0, number: int = 1, **fields: Any) -> Any:
 def test_an_unproven_source_does_not_end_a_wait_and_is_flagged() -> None:
     run, _ = waiting_run()
     ended(run)
-    [(_, _, still)] = told(run, verdict(producer="gateway/1"), after_s=1)
+    [(_, _, still)] = feed_feedback(run, verdict(producer="gateway/1"), after_s=1)
     assert (still["pending"], still["trainable"], still["reward"]) == (["tests"], False, 1.0)
     assert still["flags"] == ["waiting:tests", "unproven_source:tests"]
-    [(_, _, whole)] = told(run, verdict(number=2), after_s=2)
-    assert (whole["pending"], whole["reward"], whole["flags"]) == ([], 2.0, ["unproven_source:tests"])
+    [(_, _, complete)] = feed_feedback(run, verdict(number=2), after_s=2)
+    assert (complete["pending"], complete["reward"], complete["flags"]) == ([], 2.0, ["unproven_source:tests"])
 
 
 def test_a_label_is_partial_until_required_components_come() -> None:
@@ -85,8 +85,8 @@ def test_a_label_is_partial_until_required_components_come() -> None:
     assert (partial["pending"], partial["trainable"], partial["reward"]) == (["tests"], False, 1.0)
     assert partial["flags"] == ["waiting:tests"]
     assert (partial["success"], len(partial["steps"])) == (True, 2)
-    [(_, _, whole)] = told(run, verdict(), after_s=59)
-    assert (whole["revision"], whole["pending"], whole["trainable"], whole["reward"]) == (2, [], True, 2.0)
+    [(_, _, complete)] = feed_feedback(run, verdict(), after_s=59)
+    assert (complete["revision"], complete["pending"], complete["trainable"], complete["reward"]) == (2, [], True, 2.0)
     assert run.tick(NOW_MS + 1_000_000) == []
 
 
@@ -107,10 +107,10 @@ def test_the_decision_to_stop_waiting_takes_effect_when_read_back() -> None:
         decision["occurred_at_us"],
     )
     # Later feedback still counts until the component is final.
-    [(_, _, late)] = told(run, verdict(), after_s=599)
+    [(_, _, late)] = feed_feedback(run, verdict(), after_s=599)
     assert (late["revision"], late["reward"], late["flags"]) == (3, 2.0, [])
-    assert told(run, verdict(0.0, 2), after_s=601) == []
-    [(_, _, back)] = told(run, make_feedback("t", 0.0, number=3), after_s=602)
+    assert feed_feedback(run, verdict(0.0, 2), after_s=601) == []
+    [(_, _, back)] = feed_feedback(run, make_feedback("t", 0.0, number=3), after_s=602)
     assert (back["revision"], back["reward"]) == (4, 1.0)
     assert {term["name"]: term["final"] for term in back["steps"][1]["components"]} == {"outcome": False, "tests": True}
 
@@ -126,8 +126,8 @@ def test_a_lost_decision_is_repeated() -> None:
 def test_a_retraction_gives_a_revision_and_a_new_wait() -> None:
     run, _ = waiting_run()
     ended(run)
-    told(run, verdict())
-    [(_, _, taken_back)] = told(run, verdict(None, 2, retracts=verdict()["event_id"]))
+    feed_feedback(run, verdict())
+    [(_, _, taken_back)] = feed_feedback(run, verdict(None, 2, retracts=verdict()["event_id"]))
     assert (taken_back["revision"], taken_back["reward"], taken_back["pending"]) == (3, 1.0, ["tests"])
     [(_, _, decision)] = run.tick(NOW_MS + 61_000)
     assert decision["components"] == ["tests"]

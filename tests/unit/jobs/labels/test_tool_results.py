@@ -81,7 +81,7 @@ def test_a_conversation_sent_whole_again_answers_the_calls_that_it_repeats() -> 
     assert results(steps) == [[None], []]
 
 
-def test_what_the_record_says_already_stays() -> None:
+def test_a_result_in_the_record_is_kept() -> None:
     steps = [step(0, [asks()], "a"), step(1, [result("a", "later")], shared=2)]
     steps[0]["response"]["tool_calls"][0] |= {"result": "known", "error": "Timeout"}
     assert attach_tool_results(steps)[0] == steps[0]["response"]["tool_calls"]

@@ -71,12 +71,12 @@ def test_a_step_of_another_tenant_is_a_dead_letter() -> None:
 
 def test_early_feedback_of_another_tenant_is_a_dead_letter_once_the_first_step_comes() -> None:
     run = label_run()
-    theirs = run.record(FEEDBACK, as_governed(make_ending("t", 1, 1.0, **THEIRS)))
-    assert run.feed([theirs]) == []
+    foreign = run.record(FEEDBACK, as_governed(make_ending("t", 1, 1.0, **THEIRS)))
+    assert run.feed([foreign]) == []
     assert feed(run, FEEDBACK, make_feedback("t", 0.25, number=1, **OURS)) == []
     [(topic, letter)] = feed(run, STEPS, *make_steps("t", 2, **OURS))
     assert (topic, letter["topic"], letter["offset"], letter["key"]) == (LETTERS, FEEDBACK, 0, b"t")
-    assert letter["value_bytes"] == len(theirs.value or b"")
+    assert letter["value_bytes"] == len(foreign.value or b"")
     # Nor does it hasten the end: the trajectory is closed by its silence.
     assert run.tick(NOW_MS + 31_000) == []
     [(_, _, closed)] = run.tick(NOW_MS + 601_000)

@@ -65,10 +65,10 @@ def test_a_relaxed_pattern_matches_every_text_that_the_pattern_matches(data: st.
     ),
     st.sampled_from(["", " ", "\n", "é", "\ud800", "٣"]),
 )
-def test_the_prefilter_finds_what_the_rules_find_also_in_joined_texts(parts: list[str], between: str) -> None:
+def test_the_prefilter_finds_every_match_of_the_rules_also_in_joined_texts(parts: list[str], between: str) -> None:
     text = between.join(parts)
-    whole = {(*span, rule.name) for rule in RULES for span in rule.find(text, 0, len(text))}
-    assert whole <= {(start, end, rule.name) for start, end, rule in HINTED.find(text)}
+    expected = {(*span, rule.name) for rule in RULES for span in rule.find(text, 0, len(text))}
+    assert expected <= {(start, end, rule.name) for start, end, rule in HINTED.find(text)}
     suspects = REDACTOR.suspects(parts)
     assert all(place in suspects or REDACTOR.redact(part, Counter()) == part for place, part in enumerate(parts))
 

@@ -139,12 +139,12 @@ def test_small_periods_make_a_window_together() -> None:
 def test_order_and_partitions_do_not_matter(
     seed: int, shares: list[tuple[float, float, float, float]], rng: random.Random
 ) -> None:
-    whole = history(seed, *shares)
-    half = history(seed + 1, *shares)
-    one = {at: merge_sums([whole[at], half[at]]) for at in whole}
-    order = list(whole)
+    first = history(seed, *shares)
+    second = history(seed + 1, *shares)
+    one = {at: merge_sums([first[at], second[at]]) for at in first}
+    order = list(first)
     rng.shuffle(order)
-    other = {at: merge_sums([half[at], whole[at]]) for at in order}
+    other = {at: merge_sums([second[at], first[at]]) for at in order}
     assert active_alarms(one, RULE) == active_alarms(other, RULE)
 
 

@@ -85,8 +85,8 @@ def test_one_snapshot_of_each_cohort_and_trajectory_that_a_batch_touched() -> No
     run = measure_run()
     snapshots = feed(run, labelled("a"), labelled("b", success=False, reward=0.0), labelled("c", split="eval"))
     assert len({snapshot["event_id"] for snapshot in snapshots}) == len(snapshots) == 3 + 4
-    whole = cohorts(snapshots)[2, "train", ""]
-    assert whole == {
+    cohort = cohorts(snapshots)[2, "train", ""]
+    assert cohort == {
         "trajectories": 2,
         "successes": 1,
         "failures": 1,
@@ -117,8 +117,8 @@ def test_a_newer_revision_replaces_the_older_one() -> None:
 
 def test_an_unknown_outcome_is_neither_success_nor_failure() -> None:
     snapshots = feed(measure_run(), labelled("a", success=None, end="open"))
-    whole = cohorts(snapshots)[2, "train", ""]
-    assert (whole["successes"], whole["failures"], whole["truncated"]) == (0, 0, 1)
+    cohort = cohorts(snapshots)[2, "train", ""]
+    assert (cohort["successes"], cohort["failures"], cohort["truncated"]) == (0, 0, 1)
 
 
 @st.composite

@@ -28,9 +28,9 @@ class Scripted:
     reads_trajectory = False
     source: Source = "verifier"
 
-    def __init__(self, *results: Verdict | Exception, whole: bool = False) -> None:
+    def __init__(self, *results: Verdict | Exception, reads_trajectory: bool = False) -> None:
         self.results, self.cases = list(results), list[Case]()
-        self.reads_trajectory = whole
+        self.reads_trajectory = reads_trajectory
 
     def verify(self, case: Case) -> Sequence[Verdict]:
         self.cases.append(case)
@@ -51,9 +51,9 @@ def verification(verifier: Any, expected: Any = None, **fields: Any) -> Verifica
     return Verification(VerificationConfig(**({"name": "answer", "verifier": "scripted"} | fields)), verifier, expected)
 
 
-def fold_run(*verifications: Verification, policies: Any = None, patience_s: float = 0.0) -> FoldRun:
+def fold_run(*verifications: Verification, policies: Any = None, retry_s: float = 0.0) -> FoldRun:
     run = FoldRun(JOB, None, MemoryState())  # type: ignore[arg-type]
-    bench = VerifierPool(2, patience_s, lambda: False)
+    bench = VerifierPool(2, retry_s, lambda: False)
     run.fold = VerifyFold(
         run.state,  # type: ignore[arg-type]
         verifications,
@@ -88,8 +88,8 @@ def test_a_closed_trajectory_is_judged_and_an_open_one_is_not() -> None:
     assert fed(run, talk(user="ann", consent="analyse")) == []
     [feedback] = fed(run, [], ending())
     about = ("trajectory_id", "step_index", "name", "value", "category", "comment", "source", "user", "consent", "end")
-    told = ("t", None, "answer", 0.5, "word", "why", "verifier", "ann", "analyse", "open")
-    assert tuple(feedback[field] for field in about) == told
+    expected = ("t", None, "answer", 0.5, "word", "why", "verifier", "ann", "analyse", "open")
+    assert tuple(feedback[field] for field in about) == expected
     assert [case.observed for case in verifier.cases] == ["answered 1"]
 
 
@@ -97,11 +97,15 @@ def test_a_verdict_names_the_person_whose_step_was_read() -> None:
     first, second, nobodys = talk(count=3)
     steps = [first | {"user": "ann"}, second | {"user": "bob"}, nobodys]
     levels = [verification(Scripted(Verdict(1.0)), reads="response", level=level) for level in ("trajectory", "step")]
-    told = fed(fold_run(*levels), steps[:2], ending(steps=2))
-    assert [(feedback["step_index"], feedback["user"]) for feedback in told] == [(None, "bob"), (0, "ann"), (1, "bob")]
-    whole = verification(Scripted(Verdict(1.0), whole=True))
-    told = fed(fold_run(whole), steps, ending(steps=3))
-    assert [feedback["user"] for feedback in told] == ["ann", "bob", "ann"]
+    events = fed(fold_run(*levels), steps[:2], ending(steps=2))
+    assert [(feedback["step_index"], feedback["user"]) for feedback in events] == [
+        (None, "bob"),
+        (0, "ann"),
+        (1, "bob"),
+    ]
+    by_trajectory = verification(Scripted(Verdict(1.0), reads_trajectory=True))
+    events = fed(fold_run(by_trajectory), steps, ending(steps=3))
+    assert [feedback["user"] for feedback in events] == ["ann", "bob", "ann"]
 
 
 def test_a_closed_trajectory_is_judged_without_an_end() -> None:
@@ -176,16 +180,16 @@ def test_each_step_is_judged_separately() -> None:
     for index in (0, 2):
         call = new_tool_call(call_id=f"c{index}", name="get", arguments=orjson.dumps({"a": [index]}).decode())
         steps[index]["response"] = new_message(role="assistant", tool_calls=[call])
-    told = fed(run, steps, ending(steps=3))
-    assert sorted((event["step_index"]) for event in told) == [0, 2]
+    events = fed(run, steps, ending(steps=3))
+    assert sorted((event["step_index"]) for event in events) == [0, 2]
     assert sorted(case.observed for case in verifier.cases) == ["0", "2"]
-    assert len({event["event_id"] for event in told}) == 2
+    assert len({event["event_id"] for event in events}) == 2
 
 
 def test_a_verifier_of_whole_trajectories_judges_each_step() -> None:
-    verifier = Scripted(Verdict(0.25), whole=True)
-    told = fed(fold_run(verification(verifier)), talk(), ending())
-    assert [(event["step_index"], event["value"]) for event in told] == [(0, 0.25), (1, 0.25)]
+    verifier = Scripted(Verdict(0.25), reads_trajectory=True)
+    events = fed(fold_run(verification(verifier)), talk(), ending())
+    assert [(event["step_index"], event["value"]) for event in events] == [(0, 0.25), (1, 0.25)]
     contents = [[message["content"] for message in turn.conversation] for turn in verifier.cases[0].turns]
     assert contents == [
         ["what is next?", "answered 0"],
@@ -222,7 +226,7 @@ def test_a_failing_verifier_skips_only_its_own_cases(fault: Exception, caplog: p
 
 def test_an_unavailable_verifier_is_retried() -> None:
     verifier = Scripted(Unavailable("away"), Verdict(1.0))
-    assert len(fed(fold_run(verification(verifier), patience_s=30.0), talk(), ending())) == 1
+    assert len(fed(fold_run(verification(verifier), retry_s=30.0), talk(), ending())) == 1
     assert len(verifier.cases) == 2
 
 

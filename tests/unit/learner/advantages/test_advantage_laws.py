@@ -244,10 +244,10 @@ def test_step_gae_of_one_step_is_the_difference_from_the_mean(outcomes: list[flo
 @given(groups)
 def test_hgpo_without_history_has_one_level(group: Group) -> None:
     first = GiGpo(step_weight=1.0)
-    hgpo, both, whole = (advantages(rule, group) for rule in (Hgpo(history=0), first, Grpo()))
+    hgpo, gigpo, grpo = (advantages(rule, group) for rule in (Hgpo(history=0), first, Grpo()))
     for i, trajectory in enumerate(group):
         for t in range(len(trajectory.steps)):  # same groups and signs; the deviation divides by another n
-            local = both[i][t] - whole[i][t]
+            local = gigpo[i][t] - grpo[i][t]
             assert abs(hgpo[i][t]) >= abs(local) - 1e-6
             assert hgpo[i][t] * local >= -1e-9
 
@@ -277,8 +277,8 @@ def test_local_gae_with_a_full_trace_is_the_difference_from_the_state_s_mean_ret
     gains = [returns([step.reward for step in t.steps], 0.9) for t in ended]
     met = [(s.observation, i, n) for i, t in enumerate(ended) for n, s in enumerate(t.steps) if s.observation]
     for state, i, n in met if not result.counts["no_variance"] else []:
-        here = [gains[j][m] for other, j, m in met if other == state]
-        assert result.groups[0][i].steps[n] == pytest.approx(gains[i][n] - sum(here) / len(here), abs=1e-9)
+        visits = [gains[j][m] for other, j, m in met if other == state]
+        assert result.groups[0][i].steps[n] == pytest.approx(gains[i][n] - sum(visits) / len(visits), abs=1e-9)
 
 
 @given(attempts())

@@ -38,9 +38,9 @@ def record(*steps: tuple[list[int], list[int], float], **fields: Any) -> events.
     made = labelled("g", 0, sum(reward for _, _, reward in steps))
     ids: list[int] = []
     spans = []
-    for index, (heard, said, _) in enumerate(steps):
-        start = len(ids) + len(heard)
-        ids += heard + said
+    for index, (observed, answered, _) in enumerate(steps):
+        start = len(ids) + len(observed)
+        ids += observed + answered
         # Two spans of one step: the weights changed inside the response.
         for a, b, version in ((start, start + 1, 0), (start + 1, len(ids), 1)):
             if a < b:
@@ -49,8 +49,10 @@ def record(*steps: tuple[list[int], list[int], float], **fields: Any) -> events.
         events.new_training_sequence(token_ids=ids, spans=spans, logprobs=[-1.0] * sum(len(s[1]) for s in steps))
     ]
     made["steps"] = [
-        events.new_labeled_step(step_index=i, event_id=f"s{i}", reward=r, return_to_go=0.0, response_tokens=len(said))
-        for i, (_, said, r) in enumerate(steps)
+        events.new_labeled_step(
+            step_index=i, event_id=f"s{i}", reward=r, return_to_go=0.0, response_tokens=len(answered)
+        )
+        for i, (_, answered, r) in enumerate(steps)
     ]
     values: dict[str, Any] = {**made, **fields}
     return events.new_labeled_trajectory(**values)

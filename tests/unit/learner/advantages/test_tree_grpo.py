@@ -26,20 +26,20 @@ def labels(*attempts: tuple[str, int, float, tuple[str, int] | None]) -> list[An
     run = FoldRun(JOB, None, state)  # type: ignore[arg-type]
     specs = FixedSpec(RewardSpec())
     run.fold = LabelFold(state, specs, run.codec, idle_timeout_s=600.0, end_grace_s=30.0, keep_days=30)  # type: ignore[arg-type]
-    told = []
+    records = []
     for name, count, outcome, branch in attempts:
         parent, after = branch or (None, None)
         steps = make_steps(name, count, group_id="g", parent_trajectory_id=parent, parent_step_index=after)
-        told += [run.record("governed-steps", as_governed(step)) for step in steps]
-        told.append(run.record("governed-feedback", as_governed(make_ending(name, count, outcome))))
-    return [label for _, _, label in run.feed(told)]
+        records += [run.record("governed-steps", as_governed(step)) for step in steps]
+        records.append(run.record("governed-feedback", as_governed(make_ending(name, count, outcome))))
+    return [label for _, _, label in run.feed(records)]
 
 
-def taken(*records: Any, **fields: Any) -> ReplayBuffer:
-    here = buffer(group_size=len(records), version=3, **fields)
+def filled_buffer(*records: Any, **fields: Any) -> ReplayBuffer:
+    replay_buffer = buffer(group_size=len(records), version=3, **fields)
     for offset, record in enumerate(records):
-        here.add(attempt_of(record, (0, offset), LIMITS), 0.0)
-    return here
+        replay_buffer.add(attempt_of(record, (0, offset), LIMITS), 0.0)
+    return replay_buffer
 
 
 FOREST = (
@@ -52,7 +52,7 @@ FOREST = (
 
 def credited(*records: Any) -> dict[str, list[float]]:
     """Tree-GRPO's advantages by attempt and step."""
-    (group,) = taken(*records).take(1) or [[]]
+    (group,) = filled_buffer(*records).take(1) or [[]]
     found = advantages(TreeGrpo(), [attempt.credit for attempt in group])
     return {attempt.trajectory_id: steps for attempt, steps in zip(group, found, strict=True)}
 

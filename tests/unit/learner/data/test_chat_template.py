@@ -56,11 +56,11 @@ def calling(arguments: Any = '{"input": "a"}', **fields: Any) -> str:
 
 @given(st.text(string.ascii_letters + string.digits + " +(){}\"'\n", min_size=1, max_size=20))
 def test_a_response_gets_the_worker_s_tokens(speech: ChatTemplate, worker: ChatTokenizer, text: str) -> None:
-    said = speech(text)
+    tokens = speech(text)
     answered = worker.prompt_ids([USER, {"role": "assistant", "content": text}], [], add_generation_prompt=False)
-    assert worker.prompt_ids([USER], []) + said == answered
-    assert worker.text(said) == text
-    assert said[-1] == EOS
+    assert worker.prompt_ids([USER], []) + tokens == answered
+    assert worker.text(tokens) == text
+    assert tokens[-1] == EOS
 
 
 @pytest.mark.parametrize("arguments", ['{"input": "a"}', {"input": "a"}])
@@ -117,64 +117,66 @@ OFFERING = HEADED.replace("bos_token", "bos_token + (tools | length | string if 
 words = st.text(string.ascii_letters + string.digits + " +(){}\"'\n", min_size=1, max_size=12)
 
 
-def talk(*said: str) -> Conversation:
-    return text_record("t", said, 1.0)["conversations"][0]
+def talk(*contents: str) -> Conversation:
+    return text_record("t", contents, 1.0)["conversations"][0]
 
 
 @given(st.lists(words, min_size=2, max_size=6))
 def test_a_conversation_gets_the_worker_s_tokens_with_the_answers_trained(
-    speech: ChatTemplate, worker: ChatTokenizer, said: list[str]
+    speech: ChatTemplate, worker: ChatTokenizer, contents: list[str]
 ) -> None:
-    told = talk(*said)
-    messages: list[dict[str, Any]] = [{"role": each["role"], "content": each["content"]} for each in told["messages"]]
-    [spoken] = speech.conversation_sequences(told)
-    answered = 2 * (len(said) // 2)
-    assert list(spoken.ids) == worker.prompt_ids(messages[:answered], [], add_generation_prompt=False)
-    assert [worker.text(spoken.ids[start:end]) for start, end, _ in spoken.spans] == said[1::2]
-    assert [step for _, _, step in spoken.spans] == list(range(len(said) // 2))
-    assert all(spoken.ids[end - 1] == EOS for _, end, _ in spoken.spans)
+    conversation = talk(*contents)
+    messages: list[dict[str, Any]] = [
+        {"role": each["role"], "content": each["content"]} for each in conversation["messages"]
+    ]
+    [sequence] = speech.conversation_sequences(conversation)
+    answered = 2 * (len(contents) // 2)
+    assert list(sequence.ids) == worker.prompt_ids(messages[:answered], [], add_generation_prompt=False)
+    assert [worker.text(sequence.ids[start:end]) for start, end, _ in sequence.spans] == contents[1::2]
+    assert [step for _, _, step in sequence.spans] == list(range(len(contents) // 2))
+    assert all(sequence.ids[end - 1] == EOS for _, end, _ in sequence.spans)
 
 
 def test_template_text_around_answers_is_context(folder: Path, tmp_path: Path) -> None:
     headed = templated(folder, tmp_path / "headed", HEADED)
-    [spoken] = headed.conversation_sequences(talk("a", "b", "c", "d"))
+    [sequence] = headed.conversation_sequences(talk("a", "b", "c", "d"))
     around = ChatTokenizer(tmp_path / "headed")
-    assert around.text(spoken.ids) == "<bos>[user]a<eos>\n[assistant]b<eos>\n[user]c<eos>\n[assistant]d"
-    assert [around.text(spoken.ids[start:end]) for start, end, _ in spoken.spans] == ["b", "d"]
+    assert around.text(sequence.ids) == "<bos>[user]a<eos>\n[assistant]b<eos>\n[user]c<eos>\n[assistant]d"
+    assert [around.text(sequence.ids[start:end]) for start, end, _ in sequence.spans] == ["b", "d"]
 
 
 def test_a_template_that_omits_earlier_text_begins_a_new_sequence(folder: Path, tmp_path: Path) -> None:
     forgetful = templated(folder, tmp_path / "forgetful", FORGETFUL)
-    told = talk("a", "b", "c", "d")
-    told["messages"][1]["reasoning"] = "hm"
-    first, second = forgetful.conversation_sequences(told)
+    conversation = talk("a", "b", "c", "d")
+    conversation["messages"][1]["reasoning"] = "hm"
+    first, second = forgetful.conversation_sequences(conversation)
     around = ChatTokenizer(tmp_path / "forgetful")
     assert [around.text(each.ids) for each in (first, second)] == ["<bos>a\nhmb", "<bos>a\nb<eos>c\nd"]
     assert [[step for _, _, step in each.spans] for each in (first, second)] == [[0], [1]]
 
 
 def test_text_after_an_early_end_of_turn_is_context(speech: ChatTemplate, worker: ChatTokenizer) -> None:
-    [spoken] = speech.conversation_sequences(talk("a", "b<eos>c", "d", "e"))
-    assert [worker.text(spoken.ids[start:end]) for start, end, _ in spoken.spans] == ["b", "e"]
-    assert worker.text(spoken.ids) == "<bos>a\nb<eos>c<eos>d\ne"
+    [sequence] = speech.conversation_sequences(talk("a", "b<eos>c", "d", "e"))
+    assert [worker.text(sequence.ids[start:end]) for start, end, _ in sequence.spans] == ["b", "e"]
+    assert worker.text(sequence.ids) == "<bos>a\nb<eos>c<eos>d\ne"
 
 
 def test_offered_tools_are_rendered(folder: Path, tmp_path: Path) -> None:
     offering = templated(folder, tmp_path / "offering", OFFERING)
     for tools, count in (("[{}, {}]", "2"), ("[]", "-"), ("no json", "-"), ("[" * 100_000, "-"), (None, "-")):
-        [spoken] = offering.conversation_sequences(talk("a", "b") | {"tool_definitions": tools})
-        assert ChatTokenizer(tmp_path / "offering").text(spoken.ids[:2]) == "<bos>" + count
+        [sequence] = offering.conversation_sequences(talk("a", "b") | {"tool_definitions": tools})
+        assert ChatTokenizer(tmp_path / "offering").text(sequence.ids[:2]) == "<bos>" + count
 
 
 @pytest.mark.parametrize("first", ["assistant", "user"])
 def test_messages_that_the_template_rejects_are_left_out(
     folder: Path, speech: ChatTemplate, worker: ChatTokenizer, tmp_path: Path, first: str
 ) -> None:
-    told = talk("a", "b", "c", "d")
-    told["messages"][3]["tool_calls"] = [new_tool_call(call_id="c", name="get", arguments="no object")]
-    [spoken] = speech.conversation_sequences(told)
-    assert worker.text(spoken.ids) == "<bos>a\nb"
-    assert templated(folder, tmp_path / "plain", None).conversation_sequences(told) == []
+    conversation = talk("a", "b", "c", "d")
+    conversation["messages"][3]["tool_calls"] = [new_tool_call(call_id="c", name="get", arguments="no object")]
+    [sequence] = speech.conversation_sequences(conversation)
+    assert worker.text(sequence.ids) == "<bos>a\nb"
+    assert templated(folder, tmp_path / "plain", None).conversation_sequences(conversation) == []
     begun = talk("a", "b") | {"messages": [new_message(role=first, content="b")]}
     begun["spans"] = [{"message": 0, "step_index": 0}]
     assert speech.conversation_sequences(begun) == []

@@ -24,9 +24,9 @@ from stepstream.topics.events import new_checkpoint, new_update_input
 PAGE = Path(__file__).parents[4] / "docs" / "learner.md"
 
 
-def told(here: ReplayBuffer) -> list[tuple[str, int, str]]:
-    """Trajectory, revision and reason of what was let go of since the last call."""
-    return [(fate.attempt.trajectory_id, fate.attempt.revision, fate.reason) for fate in here.take_drops()]
+def drops_of(replay_buffer: ReplayBuffer) -> list[tuple[str, int, str]]:
+    """Return trajectory, revision and reason of each attempt dropped since the last call."""
+    return [(drop.attempt.trajectory_id, drop.attempt.revision, drop.reason) for drop in replay_buffer.take_drops()]
 
 
 def test_every_reason_has_a_remedy_and_a_line_on_the_learner_s_page() -> None:
@@ -38,32 +38,32 @@ def test_every_reason_has_a_remedy_and_a_line_on_the_learner_s_page() -> None:
 def test_every_dropped_attempt_is_reported_once() -> None:
     records = group_of("g", SIZE)
     records[1]["consent"] = "none"
-    here = fold(buffer(), log_of(*records, labelled("x", 0, 1.0, split="eval"), labelled("g", 0, 1.0)))
-    assert told(here) == [("x/0", 1, "split")]
-    assert here.take(1)
-    assert told(here) == [("g/1", 1, "consent")]
-    assert here.dropped == {"split": 1, "duplicate": 1, "consent": 1}
+    replay_buffer = fold(buffer(), log_of(*records, labelled("x", 0, 1.0, split="eval"), labelled("g", 0, 1.0)))
+    assert drops_of(replay_buffer) == [("x/0", 1, "split")]
+    assert replay_buffer.take(1)
+    assert drops_of(replay_buffer) == [("g/1", 1, "consent")]
+    assert replay_buffer.dropped == {"split": 1, "duplicate": 1, "consent": 1}
 
 
 def test_a_newer_revision_of_a_trained_attempt_is_dropped_with_both_revisions() -> None:
     log = log_of(*group_of("g", SIZE), labelled("g", 1, 1.0, revision=3), labelled("g", 7, 1.0))
-    here = fold(buffer(), log[:SIZE])
-    assert here.take(1)
-    fold(here, [*log[SIZE:], attempt_at(log[1], 9)])
-    revised, late = here.take_drops()
+    replay_buffer = fold(buffer(), log[:SIZE])
+    assert replay_buffer.take(1)
+    fold(replay_buffer, [*log[SIZE:], attempt_at(log[1], 9)])
+    revised, late = replay_buffer.take_drops()
     assert (revised.attempt.trajectory_id, revised.reason) == ("g/1", "trained_on_older_revision")
     assert (revised.attempt.revision, revised.trained_revision) == (3, 1)
     assert (late.attempt.trajectory_id, late.reason, late.trained_revision) == ("g/7", "reuse_bound", None)
-    assert here.dropped["duplicate"] == 1
+    assert replay_buffer.dropped["duplicate"] == 1
     decision = Decider("demo", 0).dropped(revised, 5)
     assert (decision["revision"], decision["trained_revision"], decision["staleness"]) == (3, 1, 5)
 
 
 def test_the_trained_revision_is_known_after_a_crash() -> None:
     log = log_of(*group_of("g", SIZE), labelled("g", 1, 1.0, revision=2))
-    here = fold(buffer(trained=[(0, 0), (0, 1), (0, 2)]), log)
-    assert told(here) == [("g/1", 2, "trained_on_older_revision")]
-    assert here.take(1) is None
+    replay_buffer = fold(buffer(trained=[(0, 0), (0, 1), (0, 2)]), log)
+    assert drops_of(replay_buffer) == [("g/1", 2, "trained_on_older_revision")]
+    assert replay_buffer.take(1) is None
 
 
 def test_a_group_closed_as_incomplete_stays_closed_after_a_restart() -> None:
@@ -71,7 +71,7 @@ def test_a_group_closed_as_incomplete_stays_closed_after_a_restart() -> None:
     first = fold(buffer(), log[:2])
     first.expire_groups(10.0)
     decider = Decider("demo", 0)
-    decisions = [decider.dropped(fate, 0) for fate in first.take_drops()]
+    decisions = [decider.dropped(drop, 0) for drop in first.take_drops()]
     given_up = list(
         decider.abandoned_attempts([*decisions, decisions[0] | {"root": 7}, decisions[0] | {"reason": "stale"}])
     )
@@ -79,38 +79,38 @@ def test_a_group_closed_as_incomplete_stays_closed_after_a_restart() -> None:
     assert given_up == [AbandonedGroup(key, "g/0", 1, 0), AbandonedGroup(key, "g/1", 1, 0)]
     again = fold(buffer(abandoned=given_up), log)
     assert again.take(1) is None
-    assert told(again) == [("g/2", 1, "group_over")]
+    assert drops_of(again) == [("g/2", 1, "group_over")]
     assert again.dropped["duplicate"] == 2
 
 
 def test_a_group_may_be_used_again_and_less_used_ones_go_first() -> None:
     log = log_of(*group_of("a", SIZE), *group_of("b", SIZE, versions=(0,)))
-    here = fold(buffer(reuse=2), log[:SIZE])
-    assert [group[0].group_id for group in here.take(1, 1) or ()] == ["a"]
-    fold(here, log[SIZE:])
-    taken = [group[0].group_id for update in (2, 3, 4) for group in here.take(1, update) or ()]
+    replay_buffer = fold(buffer(reuse=2), log[:SIZE])
+    assert [group[0].group_id for group in replay_buffer.take(1, 1) or ()] == ["a"]
+    fold(replay_buffer, log[SIZE:])
+    taken = [group[0].group_id for update in (2, 3, 4) for group in replay_buffer.take(1, update) or ()]
     assert taken == ["b", "a", "b"]
-    assert here.take(1, 5) is None
-    assert told(here) == []
+    assert replay_buffer.take(1, 5) is None
+    assert drops_of(replay_buffer) == []
 
 
 def test_a_newer_revision_between_two_uses_replaces_the_older_one() -> None:
     log = log_of(*group_of("g", SIZE), labelled("g", 1, 1.0, revision=2))
-    here = fold(buffer(reuse=2), log[:SIZE])
-    here.take(1)
-    fold(here, log[SIZE:])
-    assert positions_of(here.take(1)) == [(0, 0), (0, 2), (0, 3)]
-    assert told(here) == []
+    replay_buffer = fold(buffer(reuse=2), log[:SIZE])
+    replay_buffer.take(1)
+    fold(replay_buffer, log[SIZE:])
+    assert positions_of(replay_buffer.take(1)) == [(0, 0), (0, 2), (0, 3)]
+    assert drops_of(replay_buffer) == []
 
 
 def test_an_attempt_that_became_stale_behind_a_cap_names_the_cap() -> None:
     choice = GroupSampler(tenant_share=0.5)
     records = [*group_of("a", SIZE), *group_of("b", SIZE), *group_of("c", SIZE, tenant="other")]
-    here = fold(buffer(sampler=choice), log_of(*records))
-    taken = here.take(2) or []
+    replay_buffer = fold(buffer(sampler=choice), log_of(*records))
+    taken = replay_buffer.take(2) or []
     assert [group[0].group_id for group in taken] == ["a", "c"]
-    here.advance(3)
-    assert {reason for _, _, reason in told(here)} == {"tenant_share"}
+    replay_buffer.advance(3)
+    assert {reason for _, _, reason in drops_of(replay_buffer)} == {"tenant_share"}
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,11 @@ def test_an_attempt_that_became_stale_behind_a_cap_names_the_cap() -> None:
 )
 def test_the_rule_decides_whether_equal_rewards_yield_a_gradient(advantage: str, ready: int) -> None:
     config = LearnerSettings.model_validate({"advantage": advantage})
-    here = fold(buffer(signal=learning_signal_of(config)), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
-    assert here.ready() == ready
-    assert {reason for _, _, reason in told(here)} == (set() if ready else {"no_variance"})
+    replay_buffer = fold(
+        buffer(signal=learning_signal_of(config)), log_of(*(labelled("g", n, 1.0) for n in range(SIZE)))
+    )
+    assert replay_buffer.ready() == ready
+    assert {reason for _, _, reason in drops_of(replay_buffer)} == (set() if ready else {"no_variance"})
 
 
 def test_trained_attempts_are_read_from_the_lineage() -> None:
@@ -157,31 +159,31 @@ def test_no_group_exceeds_the_reuse_bound_after_any_crash(groups: list[list[floa
     revision = data.draw(st.sampled_from([1, 2]))
     log += [attempt_at(each, len(log) + i, revision) for i, each in enumerate(log)]
     trained: list[list[Attempt]] = []
-    here, version, position = buffer(reuse=reuse), 0, 0
+    replay_buffer, version, position = buffer(reuse=reuse), 0, 0
     resume, published, published_version = {0: 0}, 0, 0
     reasons: set[str] = set()
     for _ in range(data.draw(st.integers(1, 14))):
         action = data.draw(st.sampled_from(["read", "read", "train", "train", "publish", "crash"]))
         if action == "read":
             upto = data.draw(st.integers(position, len(log)))
-            fold(here, log[position:upto])
+            fold(replay_buffer, log[position:upto])
             position = upto
         elif action == "train":
-            trained += here.take(1) or []
+            trained += replay_buffer.take(1) or []
         elif action == "publish":
             version += 1
-            resume, published, published_version = here.resume_offsets(), len(trained), version
-            here.advance(version)
+            resume, published, published_version = replay_buffer.resume_offsets(), len(trained), version
+            replay_buffer.advance(version)
         else:
             del trained[published:]
             version, position = published_version, resume[0]
             before = [place for group in trained for place in positions_of([group]) if place[1] >= resume[0]]
-            here = buffer(reuse=reuse, positions=resume, version=version, trained=before)
-        reasons |= {reason for _, _, reason in told(here)}
-    fold(here, log[position:])
-    while (taken := here.take(1)) is not None:
+            replay_buffer = buffer(reuse=reuse, positions=resume, version=version, trained=before)
+        reasons |= {reason for _, _, reason in drops_of(replay_buffer)}
+    fold(replay_buffer, log[position:])
+    while (taken := replay_buffer.take(1)) is not None:
         trained += taken
-    reasons |= {reason for _, _, reason in told(here)}
+    reasons |= {reason for _, _, reason in drops_of(replay_buffer)}
     names = [each.trajectory_id for group in trained for each in group]
     assert all(names.count(name) <= reuse for name in names)
     assert reasons <= REASONS.keys()
@@ -190,13 +192,15 @@ def test_no_group_exceeds_the_reuse_bound_after_any_crash(groups: list[list[floa
 @given(GROUPS, st.data())
 def test_every_attempt_is_trained_or_waits_or_is_dropped_with_a_reason(groups: list[list[float]], data: Any) -> None:
     log = log_from([rewards[:SIZE] for rewards in groups])
-    here = fold(buffer(), log)
+    replay_buffer = fold(buffer(), log)
     trained = (
-        {each.trajectory_id for group in here.take(here.ready()) or () for each in group} if here.ready() else set()
+        {each.trajectory_id for group in replay_buffer.take(replay_buffer.ready()) or () for each in group}
+        if replay_buffer.ready()
+        else set()
     )
     if data.draw(st.booleans()):
-        here.expire_groups(10.0)
-    fates = {name for name, _, _ in told(here)}
+        replay_buffer.expire_groups(10.0)
+    dropped = {name for name, _, _ in drops_of(replay_buffer)}
     everyone = {each.trajectory_id for each in log}
-    assert not trained & fates
-    assert (trained | fates == everyone) or here.waiting()
+    assert not trained & dropped
+    assert (trained | dropped == everyone) or replay_buffer.waiting()

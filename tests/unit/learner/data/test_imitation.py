@@ -145,8 +145,8 @@ def late(number: int = 0, revision: int = 2, text: str | None = "!", offset: int
     return seen(record if text is None else with_demonstration(record, 0, text), offset)
 
 
-def told(here: ReplayBuffer) -> set[tuple[str, int, str]]:
-    return {(fate.attempt.trajectory_id, fate.attempt.revision, fate.reason) for fate in here.take_drops()}
+def drops_of(replay_buffer: ReplayBuffer) -> set[tuple[str, int, str]]:
+    return {(drop.attempt.trajectory_id, drop.attempt.revision, drop.reason) for drop in replay_buffer.take_drops()}
 
 
 def log_of(records: list[Any]) -> list[Attempt]:
@@ -161,50 +161,50 @@ def test_a_group_with_a_demonstration_yields_a_gradient() -> None:
 
 
 def test_a_late_demonstration_reopens_its_group_for_its_attempt_only() -> None:
-    here = fold(imitating(), log_of(failures()))
-    assert {reason for _, _, reason in told(here)} == {"no_success"}
-    fold(here, [late(1), late(1, offset=11)])
-    assert positions_of(here.take(1)) == [(0, 10)]
-    assert here.dropped["duplicate"] == 1
-    fold(here, [late(2, offset=12), late(1, offset=13), late(1, 3, offset=14), late(0, text=None, offset=15)])
-    assert positions_of(here.take(1)) == [(0, 12)]
-    assert told(here) == {("g/1", 3, "trained_on_older_revision"), ("g/0", 2, "reuse_bound")}
-    assert here.resume_offsets() == {0: 10}
+    replay_buffer = fold(imitating(), log_of(failures()))
+    assert {reason for _, _, reason in drops_of(replay_buffer)} == {"no_success"}
+    fold(replay_buffer, [late(1), late(1, offset=11)])
+    assert positions_of(replay_buffer.take(1)) == [(0, 10)]
+    assert replay_buffer.dropped["duplicate"] == 1
+    fold(replay_buffer, [late(2, offset=12), late(1, offset=13), late(1, 3, offset=14), late(0, text=None, offset=15)])
+    assert positions_of(replay_buffer.take(1)) == [(0, 12)]
+    assert drops_of(replay_buffer) == {("g/1", 3, "trained_on_older_revision"), ("g/0", 2, "reuse_bound")}
+    assert replay_buffer.resume_offsets() == {0: 10}
 
 
 def test_a_demonstration_withdrawn_before_training_is_not_trained() -> None:
-    here = fold(imitating(), [*log_of(failures()), late(1), late(1, 3, text=None, offset=11)])
-    assert here.take(1) is None
-    assert {("g/1", 2, "superseded"), ("g/1", 3, "no_success")} <= told(here)
+    replay_buffer = fold(imitating(), [*log_of(failures()), late(1), late(1, 3, text=None, offset=11)])
+    assert replay_buffer.take(1) is None
+    assert {("g/1", 2, "superseded"), ("g/1", 3, "no_success")} <= drops_of(replay_buffer)
 
 
 def test_a_demonstration_many_versions_later_is_still_imitated() -> None:
-    here = fold(imitating(version=1), log_of(failures()))
-    here.advance(20)
-    fold(here, [late(1)])
-    here.advance(40)
-    assert positions_of(here.take(1)) == [(0, 10)]
-    here.advance(60)
-    fold(here, [late(1, offset=11), late(1, 3, offset=12)])
-    assert (here.ready(), here.waiting(), here.dropped["duplicate"]) == (0, 0, 1)
-    assert ("g/1", 3, "trained_on_older_revision") in told(here)
+    replay_buffer = fold(imitating(version=1), log_of(failures()))
+    replay_buffer.advance(20)
+    fold(replay_buffer, [late(1)])
+    replay_buffer.advance(40)
+    assert positions_of(replay_buffer.take(1)) == [(0, 10)]
+    replay_buffer.advance(60)
+    fold(replay_buffer, [late(1, offset=11), late(1, 3, offset=12)])
+    assert (replay_buffer.ready(), replay_buffer.waiting(), replay_buffer.dropped["duplicate"]) == (0, 0, 1)
+    assert ("g/1", 3, "trained_on_older_revision") in drops_of(replay_buffer)
 
 
 def test_a_demonstration_of_an_incomplete_group_is_used_when_the_wait_ends() -> None:
     records = failures()[:2]
-    here = fold(imitating(), [seen(records[0]), seen(with_demonstration(records[1], 0, "!"), 1)])
-    here.expire_groups(10.0)
-    assert positions_of(here.take(1)) == [(0, 0), (0, 1)]
-    fold(here, [attempt_at(seen(records[0]), 2)])
-    here.expire_groups(20.0)
-    assert (told(here), here.dropped["duplicate"]) == (set(), 1)
+    replay_buffer = fold(imitating(), [seen(records[0]), seen(with_demonstration(records[1], 0, "!"), 1)])
+    replay_buffer.expire_groups(10.0)
+    assert positions_of(replay_buffer.take(1)) == [(0, 0), (0, 1)]
+    fold(replay_buffer, [attempt_at(seen(records[0]), 2)])
+    replay_buffer.expire_groups(20.0)
+    assert (drops_of(replay_buffer), replay_buffer.dropped["duplicate"]) == (set(), 1)
 
 
 def test_a_demonstration_reopens_a_trained_group_after_a_crash() -> None:
     log = [*log_of(failures()), late(1), late(2, offset=11)]
-    here = fold(imitating(trained=[(0, 10)]), log)
-    assert positions_of(here.take(1)) == [(0, 11)]
-    assert here.take(1) is None
+    replay_buffer = fold(imitating(trained=[(0, 10)]), log)
+    assert positions_of(replay_buffer.take(1)) == [(0, 11)]
+    assert replay_buffer.take(1) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, SIZE - 1), st.booleans()), min_size=1, max_size=6), st.data())
@@ -218,34 +218,34 @@ def test_late_demonstrations_and_crashes_never_train_an_attempt_twice(
     log = log_of(records)
     log += [attempt_at(each, len(log) + i, each.revision) for i, each in enumerate(log)]
     trained: list[LogPosition] = []
-    here, version, resume, published, position = imitating(), 0, {0: 0}, 0, 0
+    replay_buffer, version, resume, published, position = imitating(), 0, {0: 0}, 0, 0
     for action in data.draw(st.lists(st.sampled_from(["read", "publish", "give up", "crash"]), max_size=12)):
         if action == "read":
             upto = data.draw(st.integers(position, len(log)))
-            fold(here, log[position:upto])
+            fold(replay_buffer, log[position:upto])
             position = upto
         elif action == "give up":
-            here.expire_groups(100.0)
+            replay_buffer.expire_groups(100.0)
         elif action == "publish" and version < 2:
-            version, resume, published = version + 1, here.resume_offsets(), len(trained)
-            here.advance(version)
+            version, resume, published = version + 1, replay_buffer.resume_offsets(), len(trained)
+            replay_buffer.advance(version)
         elif action == "crash":
             del trained[published:]
             position = resume[0]
             again = [place for place in trained if place[1] >= resume[0]]
-            here = imitating(positions=resume, version=version, trained=again)
-        trained += positions_of(here.take(1))
+            replay_buffer = imitating(positions=resume, version=version, trained=again)
+        trained += positions_of(replay_buffer.take(1))
     for each in log[position:]:
-        here.add(each, 0.0)
-        trained += positions_of(here.take(1))
-    here.expire_groups(100.0)
-    trained += positions_of(here.take(1))
+        replay_buffer.add(each, 0.0)
+        trained += positions_of(replay_buffer.take(1))
+    replay_buffer.expire_groups(100.0)
+    trained += positions_of(replay_buffer.take(1))
     names = [log[offset].trajectory_id for _, offset in trained]
     assert len(names) == len(set(names))
 
 
 def test_a_trained_failure_is_not_trained_again_for_a_late_demonstration() -> None:
-    here = fold(imitating(), log_of(group_of("g", SIZE)))
-    assert here.take(1)
-    fold(here, [late(1)])
-    assert told(here) == {("g/1", 2, "trained_on_older_revision")}
+    replay_buffer = fold(imitating(), log_of(group_of("g", SIZE)))
+    assert replay_buffer.take(1)
+    fold(replay_buffer, [late(1)])
+    assert drops_of(replay_buffer) == {("g/1", 2, "trained_on_older_revision")}

@@ -46,21 +46,21 @@ def test_an_invalid_record_reaches_its_group_and_becomes_a_dead_letter() -> None
         arrival = arrival_of(Event("labeled-trajectories", 2, 5, "g", record), LIMITS)
         assert arrival.dead_letter is not None
         assert (arrival.dead_letter["error"], arrival.dead_letter["offset"]) == ("invalid", 5)
-        told = arrival.attempt
-        assert told is not None
-        assert (told.untrainable, told.trajectory_id, told.revision, told.group_id) == (why, "g/1", 3, "g")
-        assert (told.position, told.tenant, told.sequences) == ((2, 5), "shop", ())
+        attempt = arrival.attempt
+        assert attempt is not None
+        assert (attempt.untrainable, attempt.trajectory_id, attempt.revision, attempt.group_id) == (why, "g/1", 3, "g")
+        assert (attempt.position, attempt.tenant, attempt.sequences) == ((2, 5), "shop", ())
 
 
 def test_records_are_decoded_while_the_learner_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded_by: set[str] = set()
 
-    def noted(event: Event, limits: Any) -> Any:
+    def decode_noting_thread(event: Event, limits: Any) -> Any:
         decoded_by.add(threading.current_thread().name)
         return arrival_of(event, limits)
 
     monkeypatch.setattr(reader, "EventConsumer", Scripted)
-    monkeypatch.setattr(reader, "arrival_of", noted)
+    monkeypatch.setattr(reader, "arrival_of", decode_noting_thread)
 
     def spent() -> float:
         return REGISTRY.get_sample_value("stepstream_learner_reader_cpu_seconds_total") or 0.0
@@ -90,12 +90,12 @@ def test_the_reader_is_behind_until_all_records_were_returned(monkeypatch: pytes
         def has_records_beyond(self, handled: dict[tuple[str, int], int]) -> bool:
             return handled.get(("labeled-trajectories", 0), 0) < 3
 
-    def held(event: Event, limits: Any) -> Any:
+    def decode_late(event: Event, limits: Any) -> Any:
         assert event.offset == 0 or go_on.wait(TIMEOUT_S)
         return arrival_of(event, limits)
 
     monkeypatch.setattr(reader, "EventConsumer", Short)
-    monkeypatch.setattr(reader, "arrival_of", held)
+    monkeypatch.setattr(reader, "arrival_of", decode_late)
     batches = Reader(KafkaSettings(), None, LIMITS, {})  # type: ignore[arg-type]
     try:
         assert len(batches.next(60.0)) == 1

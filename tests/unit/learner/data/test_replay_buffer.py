@@ -19,102 +19,102 @@ from stepstream.learner.data.replay_buffer import ReplayBuffer
 
 def test_a_group_is_ready_when_all_attempts_have_come() -> None:
     first, second, third = log_of(*group_of("g", SIZE))
-    here = fold(buffer(), [first, third])
-    assert here.take(1) is None
-    assert positions_of(fold(here, [second]).take(1)) == [(0, 0), (0, 1), (0, 2)]
-    assert here.take(1) is None
+    replay_buffer = fold(buffer(), [first, third])
+    assert replay_buffer.take(1) is None
+    assert positions_of(fold(replay_buffer, [second]).take(1)) == [(0, 0), (0, 1), (0, 2)]
+    assert replay_buffer.take(1) is None
 
 
 def test_the_same_group_id_of_two_tenants_is_two_groups() -> None:
     theirs = [record | {"tenant": "theirs", "trajectory_id": f"t{n}"} for n, record in enumerate(group_of("g", SIZE))]
     first, second, third, *others = log_of(*group_of("g", SIZE), *theirs)
-    here = fold(buffer(), [first, second, others[0]])
-    assert here.take(1) is None
-    fold(here, [third, *others[1:]])
-    assert [positions_of([group]) for group in here.take(2) or []] == [
+    replay_buffer = fold(buffer(), [first, second, others[0]])
+    assert replay_buffer.take(1) is None
+    fold(replay_buffer, [third, *others[1:]])
+    assert [positions_of([group]) for group in replay_buffer.take(2) or []] == [
         [(0, n) for n in range(start, start + SIZE)] for start in (0, SIZE)
     ]
 
 
 def test_the_newest_revision_counts() -> None:
     revised = labelled("g", 1, 1.0, revision=2)
-    here = fold(buffer(), log_of(*group_of("g", SIZE), revised))
-    assert positions_of(here.take(1)) == [(0, 0), (0, 2), (0, 3)]
-    assert here.dropped == {"superseded": 1}
+    replay_buffer = fold(buffer(), log_of(*group_of("g", SIZE), revised))
+    assert positions_of(replay_buffer.take(1)) == [(0, 0), (0, 2), (0, 3)]
+    assert replay_buffer.dropped == {"superseded": 1}
 
 
 def test_a_revision_may_leave_nothing_to_learn() -> None:
-    here = fold(buffer(), log_of(*group_of("g", SIZE), labelled("g", 0, 0.0, revision=2)))
-    assert here.take(1) is None
-    assert here.dropped == {"superseded": 1, "no_variance": 3}
+    replay_buffer = fold(buffer(), log_of(*group_of("g", SIZE), labelled("g", 0, 0.0, revision=2)))
+    assert replay_buffer.take(1) is None
+    assert replay_buffer.dropped == {"superseded": 1, "no_variance": 3}
 
 
 def test_groups_without_variance_are_counted_and_skipped() -> None:
-    here = fold(buffer(), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
-    assert here.take(1) is None
-    assert here.dropped == {"no_variance": SIZE}
+    replay_buffer = fold(buffer(), log_of(*(labelled("g", n, 1.0) for n in range(SIZE))))
+    assert replay_buffer.take(1) is None
+    assert replay_buffer.dropped == {"no_variance": SIZE}
 
 
 def test_an_excluded_attempt_still_completes_its_group() -> None:
     records = group_of("g", SIZE)
     records[2]["consent"] = "none"
-    here = fold(buffer(), log_of(*records))
-    assert positions_of(here.take(1)) == [(0, 0), (0, 1)]
+    replay_buffer = fold(buffer(), log_of(*records))
+    assert positions_of(replay_buffer.take(1)) == [(0, 0), (0, 1)]
 
 
 def test_a_group_waits_for_a_late_outcome() -> None:
     early = labelled("g", 2, 0.0, success=None, trainable=False)
-    here = fold(buffer(), log_of(*group_of("g", 2), early, labelled("g", 2, 1.0, revision=2)))
-    assert positions_of(here.take(1)) == [(0, 0), (0, 1), (0, 3)]
+    replay_buffer = fold(buffer(), log_of(*group_of("g", 2), early, labelled("g", 2, 1.0, revision=2)))
+    assert positions_of(replay_buffer.take(1)) == [(0, 0), (0, 1), (0, 3)]
 
 
 def test_a_group_of_one_is_dropped() -> None:
     records = group_of("g", SIZE)
     records[1]["trainable"] = records[2]["trainable"] = False
-    here = fold(buffer(), log_of(*records))
-    assert here.ready() == 0
-    assert here.dropped == {"not_trainable": 2, "group_too_small": 1}
+    replay_buffer = fold(buffer(), log_of(*records))
+    assert replay_buffer.ready() == 0
+    assert replay_buffer.dropped == {"not_trainable": 2, "group_too_small": 1}
 
 
 def test_an_incomplete_group_is_closed_and_stays_closed() -> None:
     first, second, third = log_of(*group_of("g", SIZE))
-    here = fold(buffer(), [first], now_s=5.0)
-    fold(here, [second], now_s=14.0)
-    here.expire_groups(14.9)
-    assert here.waiting() == 1
-    here.expire_groups(15.0)
-    assert here.waiting() == 0
-    assert fold(here, [third]).take(1) is None
-    assert here.dropped == {"group_incomplete": 2, "group_over": 1}
+    replay_buffer = fold(buffer(), [first], now_s=5.0)
+    fold(replay_buffer, [second], now_s=14.0)
+    replay_buffer.expire_groups(14.9)
+    assert replay_buffer.waiting() == 1
+    replay_buffer.expire_groups(15.0)
+    assert replay_buffer.waiting() == 0
+    assert fold(replay_buffer, [third]).take(1) is None
+    assert replay_buffer.dropped == {"group_incomplete": 2, "group_over": 1}
 
 
 def test_staleness_is_the_oldest_trained_token_s() -> None:
-    here = fold(
+    replay_buffer = fold(
         buffer(version=5), log_of(*group_of("ok", SIZE, versions=(5, 3)), *group_of("old", SIZE, versions=(5, 2)))
     )
-    assert {each.group_id for group in here.take(1) or () for each in group} == {"ok"}
-    assert here.dropped == {"stale": SIZE}
+    assert {each.group_id for group in replay_buffer.take(1) or () for each in group} == {"ok"}
+    assert replay_buffer.dropped == {"stale": SIZE}
 
 
 def test_a_ready_group_grows_stale_while_it_waits() -> None:
-    here = fold(buffer(), log_of(*group_of("g", SIZE)))
-    here.advance(2)
-    assert here.ready() == 1
-    here.advance(3)
-    assert here.ready() == 0
-    assert here.dropped == {"stale": SIZE}
+    replay_buffer = fold(buffer(), log_of(*group_of("g", SIZE)))
+    replay_buffer.advance(2)
+    assert replay_buffer.ready() == 1
+    replay_buffer.advance(3)
+    assert replay_buffer.ready() == 0
+    assert replay_buffer.dropped == {"stale": SIZE}
 
 
 def test_the_freshest_groups_go_first() -> None:
-    here = buffer(version=2)
-    fold(here, log_of(*group_of("old", SIZE, versions=(0,)), *group_of("new", SIZE, versions=(2,))))
-    assert [group[0].group_id for group in here.take(1) or ()] == ["new"]
+    replay_buffer = buffer(version=2)
+    fold(replay_buffer, log_of(*group_of("old", SIZE, versions=(0,)), *group_of("new", SIZE, versions=(2,))))
+    assert [group[0].group_id for group in replay_buffer.take(1) or ()] == ["new"]
 
 
 def test_attempts_of_another_lineage_are_dropped() -> None:
-    here = fold(buffer(root=4, version=4), log_of(*group_of("g", SIZE, versions=(3, 4))))
-    assert here.ready() == 0
-    assert here.dropped == {"other_lineage": SIZE}
+    replay_buffer = fold(buffer(root=4, version=4), log_of(*group_of("g", SIZE, versions=(3, 4))))
+    assert replay_buffer.ready() == 0
+    assert replay_buffer.dropped == {"other_lineage": SIZE}
 
 
 def test_reading_resumes_at_the_oldest_record_that_may_matter() -> None:
@@ -126,24 +126,24 @@ def test_reading_resumes_at_the_oldest_record_that_may_matter() -> None:
     ]
     for record in records[3:6]:
         record["reward"] = 0.0
-    here = fold(buffer(), log_of(*records))
-    here.mark_read((3, 7))
-    assert here.resume_offsets() == {0: 0, 3: 8}
-    assert here.take(1)
-    assert here.resume_offsets() == {0: 0, 3: 8}
-    here.advance(3)  # a copy of what was trained on would be stale now
-    assert here.resume_offsets() == {0: 8, 3: 8}
+    replay_buffer = fold(buffer(), log_of(*records))
+    replay_buffer.mark_read((3, 7))
+    assert replay_buffer.resume_offsets() == {0: 0, 3: 8}
+    assert replay_buffer.take(1)
+    assert replay_buffer.resume_offsets() == {0: 0, 3: 8}
+    replay_buffer.advance(3)  # a copy of what was trained on would be stale now
+    assert replay_buffer.resume_offsets() == {0: 8, 3: 8}
 
 
 def test_no_group_is_handed_out_before_the_trained_records_were_read_again() -> None:
     older = group_of("g", SIZE)
     newer = [labelled("g", n, float(n == 0), revision=2) for n in range(SIZE)]
     log = log_of(*older, *newer, *group_of("h", SIZE))
-    here = buffer(trained=[(0, 3), (0, 4), (0, 5)])
-    assert fold(here, log[:3]).take(1) is None
-    assert fold(here, log[3:5]).take(1) is None
-    assert fold(here, log[5:]).take(2) is None
-    assert positions_of(here.take(1)) == [(0, 6), (0, 7), (0, 8)]
+    replay_buffer = buffer(trained=[(0, 3), (0, 4), (0, 5)])
+    assert fold(replay_buffer, log[:3]).take(1) is None
+    assert fold(replay_buffer, log[3:5]).take(1) is None
+    assert fold(replay_buffer, log[5:]).take(2) is None
+    assert positions_of(replay_buffer.take(1)) == [(0, 6), (0, 7), (0, 8)]
 
 
 # --- attempts without a group
@@ -162,46 +162,48 @@ def alone_buffer(name: str, **changes: Any) -> ReplayBuffer:
 
 @pytest.mark.parametrize("name", sorted(UNGROUPED_RULES))
 def test_an_attempt_without_a_group_is_a_group_of_one(name: str) -> None:
-    here = fold(alone_buffer(name), [lone(0), lone(1), lone(1)])
-    assert here.ready() == 2
-    assert [positions_of([group]) for group in here.take(2) or ()] == [[(0, 0)], [(0, 1)]]
-    assert here.dropped == {"duplicate": 1}
-    fold(here, [lone(0, revision=2)])
-    assert here.take(1) is None
-    assert here.dropped["trained_on_older_revision"] == 1
+    replay_buffer = fold(alone_buffer(name), [lone(0), lone(1), lone(1)])
+    assert replay_buffer.ready() == 2
+    assert [positions_of([group]) for group in replay_buffer.take(2) or ()] == [[(0, 0)], [(0, 1)]]
+    assert replay_buffer.dropped == {"duplicate": 1}
+    fold(replay_buffer, [lone(0, revision=2)])
+    assert replay_buffer.take(1) is None
+    assert replay_buffer.dropped["trained_on_older_revision"] == 1
 
 
 def test_an_attempt_without_a_group_is_dropped_if_attempts_are_compared() -> None:
     record = labelled("alone", 0, 1.0, group_id=None)
-    here = fold(alone_buffer("dr_grpo"), log_of(record))
-    assert here.ready() == here.waiting() == 0
-    assert here.dropped == {"no_group": 1}
+    replay_buffer = fold(alone_buffer("dr_grpo"), log_of(record))
+    assert replay_buffer.ready() == replay_buffer.waiting() == 0
+    assert replay_buffer.dropped == {"no_group": 1}
 
 
 def test_an_attempt_without_a_group_depends_on_its_own_label_only() -> None:
-    here = fold(alone_buffer("reinforce_pp"), [lone(0, consent="none"), lone(1, success=None, trainable=False)])
-    assert (here.ready(), here.waiting()) == (0, 1)
-    here.expire_groups(10.0)
-    assert here.waiting() == 0
-    assert here.dropped == {"consent": 1, "no_outcome": 1}
-    fold(here, [lone(0, consent="none"), lone(0, revision=2), lone(1, revision=2)], now_s=99.0)
-    assert here.ready() == 2  # nobody else's credit hangs on them
-    here.advance(3)
-    assert here.dropped["stale"] == 2
+    replay_buffer = fold(
+        alone_buffer("reinforce_pp"), [lone(0, consent="none"), lone(1, success=None, trainable=False)]
+    )
+    assert (replay_buffer.ready(), replay_buffer.waiting()) == (0, 1)
+    replay_buffer.expire_groups(10.0)
+    assert replay_buffer.waiting() == 0
+    assert replay_buffer.dropped == {"consent": 1, "no_outcome": 1}
+    fold(replay_buffer, [lone(0, consent="none"), lone(0, revision=2), lone(1, revision=2)], now_s=99.0)
+    assert replay_buffer.ready() == 2  # nobody else's credit hangs on them
+    replay_buffer.advance(3)
+    assert replay_buffer.dropped["stale"] == 2
 
 
 def test_a_trained_attempt_without_a_group_is_recognised_after_a_crash() -> None:
-    here = fold(alone_buffer("reinforce_pp", trained=[(0, 0)]), [lone(0), lone(1), lone(0, revision=2)])
-    assert positions_of(here.take(1)) == [(0, 1)]
-    assert here.take(1) is None
+    replay_buffer = fold(alone_buffer("reinforce_pp", trained=[(0, 0)]), [lone(0), lone(1), lone(0, revision=2)])
+    assert positions_of(replay_buffer.take(1)) == [(0, 1)]
+    assert replay_buffer.take(1) is None
 
 
 # --- laws
 
 
-def outcome(here: ReplayBuffer) -> set[LogPosition]:
+def outcome(replay_buffer: ReplayBuffer) -> set[LogPosition]:
     """Return the groups that may be trained on."""
-    ready = here.take(here.ready()) if here.ready() else []
+    ready = replay_buffer.take(replay_buffer.ready()) if replay_buffer.ready() else []
     return set(positions_of(ready))
 
 
@@ -224,27 +226,27 @@ def test_nothing_is_trained_twice_after_a_crash_at_any_point(groups: list[list[f
     revision = data.draw(st.sampled_from([1, 2]))  # everything was delivered twice, or labelled again
     log += [attempt_at(each, len(log) + i, revision) for i, each in enumerate(log)]
     trained: list[LogPosition] = []
-    here, version = buffer(), 0
+    replay_buffer, version = buffer(), 0
     resume, published, published_version = {0: 0}, 0, 0
     position = 0
     for _ in range(data.draw(st.integers(1, 12))):
         action = data.draw(st.sampled_from(["read", "read", "train", "publish", "crash"]))
         if action == "read":
             upto = data.draw(st.integers(position, len(log)))
-            fold(here, log[position:upto])
+            fold(replay_buffer, log[position:upto])
             position = upto
         elif action == "train":
-            trained += positions_of(here.take(1))
+            trained += positions_of(replay_buffer.take(1))
         elif action == "publish":
-            resume, published, published_version = here.resume_offsets(), len(trained), version + 1
+            resume, published, published_version = replay_buffer.resume_offsets(), len(trained), version + 1
             version += 1
-            here.advance(version)
+            replay_buffer.advance(version)
         else:
             del trained[published:]
             version, position = published_version, resume[0]
-            here = buffer(positions=resume, version=version, trained=[p for p in trained if p[1] >= resume[0]])
-    fold(here, log[position:])
-    while (taken := here.take(1)) is not None:
+            replay_buffer = buffer(positions=resume, version=version, trained=[p for p in trained if p[1] >= resume[0]])
+    fold(replay_buffer, log[position:])
+    while (taken := replay_buffer.take(1)) is not None:
         trained += positions_of(taken)
     by_place = {each.position: each.trajectory_id for each in log}
     names = [by_place[place] for place in trained]

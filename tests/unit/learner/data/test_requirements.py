@@ -27,7 +27,7 @@ def config(objective: str, **fields: Any) -> LearnerSettings:
     return LearnerSettings.model_validate({"objective": objective, "warmup_updates": 0, "minibatches": 1, **fields})
 
 
-def spoken(conversation: Any) -> list[ResponseSpan]:
+def response_spans(conversation: Any) -> list[ResponseSpan]:
     """A byte a token, in place of a tokenizer."""
     ids: list[int] = []
     spans = []
@@ -44,7 +44,7 @@ def limits(objective: str, **changes: Any) -> Limits:
         "requirements": REQUIREMENTS[objective],
         "takes_single": objective != "policy_gradient" and not needs_group(config(objective)),
         "response_tokens": lambda text: [*text.encode("ascii"), 2] if text != "?" else [],
-        "conversation_sequences": spoken,
+        "conversation_sequences": response_spans,
     }
     return replace(LIMITS, **(values | changes))
 
@@ -105,10 +105,10 @@ def test_a_token_id_outside_the_vocabulary_is_not_trained() -> None:
 # --- demonstrations
 
 
-def corrected(said: str, **fields: Any) -> Any:
+def corrected(demonstration: str, **fields: Any) -> Any:
     """Text whose second answer somebody corrected."""
     record = text_record("t", ("what", "ab", "and", "c"), 0.0, **({"group": "g"} | fields))
-    record["steps"][1]["demonstration"] = said
+    record["steps"][1]["demonstration"] = demonstration
     return record
 
 
@@ -139,8 +139,10 @@ def test_a_demonstration_and_the_replaced_answer_are_a_pair() -> None:
 
 def test_attempts_with_different_rewards_are_compared_in_addition_to_demonstrations() -> None:
     records = [corrected("!!"), text_record("u", "qa", 1.0, group="g")]
-    whole, pair = Preference(config("dpo")).comparisons([[attempt(record, limits=limits("dpo")) for record in records]])
-    assert [answer.reward for answer in whole] == [0.0, 1.0]
+    attempts, pair = Preference(config("dpo")).comparisons(
+        [[attempt(record, limits=limits("dpo")) for record in records]]
+    )
+    assert [answer.reward for answer in attempts] == [0.0, 1.0]
     assert len(pair) == 2
 
 
@@ -153,20 +155,22 @@ def pair_log(name: str, count: int = 2) -> list[Attempt]:
 
 @pytest.mark.parametrize("name", BY_TEXT)
 def test_an_incomplete_group_is_trained_after_the_wait(name: str) -> None:
-    here = fold(
+    replay_buffer = fold(
         buffer(signal=learning_signal_of(config(name)), requirements=REQUIREMENTS[name], version=50, root=40),
         pair_log(name),
     )
-    assert here.take(1) is None
-    here.expire_groups(10.0)
-    assert positions_of(here.take(1)) == [(0, 0), (0, 1)]
-    assert here.take_drops() == []
+    assert replay_buffer.take(1) is None
+    replay_buffer.expire_groups(10.0)
+    assert positions_of(replay_buffer.take(1)) == [(0, 0), (0, 1)]
+    assert replay_buffer.take_drops() == []
 
 
 def test_an_incomplete_group_without_a_pair_is_closed() -> None:
-    here = fold(buffer(signal=learning_signal_of(config("dpo")), requirements=REQUIREMENTS["dpo"]), pair_log("dpo", 1))
-    here.expire_groups(10.0)
-    assert [fate.reason for fate in here.take_drops()] == ["group_incomplete"]
+    replay_buffer = fold(
+        buffer(signal=learning_signal_of(config("dpo")), requirements=REQUIREMENTS["dpo"]), pair_log("dpo", 1)
+    )
+    replay_buffer.expire_groups(10.0)
+    assert [drop.reason for drop in replay_buffer.take_drops()] == ["group_incomplete"]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -174,10 +178,10 @@ def test_only_ratios_need_fresh_tokens_of_the_lineage(name: str) -> None:
     records = [labelled("g", n, float(n == 0), versions=(3, 3)) for n in range(SIZE)]
     reasons = []
     for version, root in ((9, 0), (5, 4)):
-        here = buffer(
+        replay_buffer = buffer(
             signal=learning_signal_of(config(name)), requirements=REQUIREMENTS[name], version=version, root=root
         )
-        reasons.append({fate.reason for fate in fold(here, log_of(*records)).take_drops()})
+        reasons.append({drop.reason for drop in fold(replay_buffer, log_of(*records)).take_drops()})
     assert reasons == ([{"stale"}, {"other_lineage"}] if REQUIREMENTS[name].fresh else [set(), set()])
 
 
@@ -196,9 +200,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", BY_TEXT)
 def test_text_of_any_author_is_trained_on(folder: Path, name: str) -> None:
     trainer = Trainer(folder, config(name, learning_rate=3e-3), folder)
-    own, said = trainer.limits("demo"), (("so it is", 1.0), ("no", 0.0))
+    own, answers = trainer.limits("demo"), (("so it is", 1.0), ("no", 0.0))
     records = [
-        [text_record(f"{g}/{n}", (f"{g}?", said[n][0]), said[n][1], group=f"{g}") for n in (0, 1)] for g in range(3)
+        [text_record(f"{g}/{n}", (f"{g}?", answers[n][0]), answers[n][1], group=f"{g}") for n in (0, 1)]
+        for g in range(3)
     ]
     groups = [[attempt(record, limits=own) for record in group] for group in records]
     assert {each.untrainable for group in groups for each in group} == {""}

@@ -38,8 +38,8 @@ def shaped(rewards: list[float], potentials: list[float], gamma: float | None, *
         )
         for index, (reward, extra) in enumerate(zip(rewards, paid, strict=True))
     ]
-    whole = sum(rewards) + sum(paid)
-    return labelled("g", 0, whole, versions=(0,) * len(rewards), steps=steps, gamma=gamma, **fields)
+    total = sum(rewards) + sum(paid)
+    return labelled("g", 0, total, versions=(0,) * len(rewards), steps=steps, gamma=gamma, **fields)
 
 
 def group(gamma: float, *, with_potentials: bool) -> list[Trajectory]:

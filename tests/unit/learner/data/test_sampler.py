@@ -24,8 +24,8 @@ def names(choice: GroupSampler, candidates: list[Candidate], count: int, update:
 
 
 def test_the_freshest_go_first_and_the_used_last() -> None:
-    here = [candidate("g0", 2), candidate("g1", 0, uses=1), candidate("g2", 1), candidate("g3", 1)]
-    assert names(GroupSampler(), here, 4) == ["g2", "g3", "g0", "g1"]
+    replay_buffer = [candidate("g0", 2), candidate("g1", 0, uses=1), candidate("g2", 1), candidate("g3", 1)]
+    assert names(GroupSampler(), replay_buffer, 4) == ["g2", "g3", "g0", "g1"]
 
 
 def test_a_weighted_draw_follows_the_weights() -> None:
@@ -36,23 +36,23 @@ def test_a_weighted_draw_follows_the_weights() -> None:
 
 
 def test_each_update_has_its_own_reproducible_draw() -> None:
-    choice, here = GroupSampler(sampling="weighted"), [candidate(f"g{n}") for n in range(20)]
-    draws = [tuple(names(choice, here, 20, update)) for update in (1, 2, 1)]
+    choice, replay_buffer = GroupSampler(sampling="weighted"), [candidate(f"g{n}") for n in range(20)]
+    draws = [tuple(names(choice, replay_buffer, 20, update)) for update in (1, 2, 1)]
     assert draws[0] == draws[2] != draws[1]
-    assert tuple(names(GroupSampler(sampling="weighted", seed=1), here, 20, 1)) != draws[0]
+    assert tuple(names(GroupSampler(sampling="weighted", seed=1), replay_buffer, 20, 1)) != draws[0]
 
 
 def test_a_tenant_takes_no_more_than_its_share() -> None:
-    here = [candidate(f"g{n}", tenant="big") for n in range(6)] + [candidate("g6", 3, tenant="small")]
+    replay_buffer = [candidate(f"g{n}", tenant="big") for n in range(6)] + [candidate("g6", 3, tenant="small")]
     choice = GroupSampler(tenant_share=0.5)
-    chosen, passed = choice.choose(here, 4, 1)
+    chosen, passed = choice.choose(replay_buffer, 4, 1)
     assert [each.group_id for each in chosen] == ["g0", "g1", "g6"]
     assert passed == dict.fromkeys(("g2", "g3", "g4", "g5"), "tenant_share")
 
 
 def test_groups_nearly_alike_are_capped_and_those_without_a_signature_are_not() -> None:
-    here = [candidate("g0", words=1), candidate("g1", words=1), candidate("g2", words=2), candidate("g3")]
-    chosen, passed = GroupSampler(near_duplicate_cap=1).choose(here, 3, 1)
+    replay_buffer = [candidate("g0", words=1), candidate("g1", words=1), candidate("g2", words=2), candidate("g3")]
+    chosen, passed = GroupSampler(near_duplicate_cap=1).choose(replay_buffer, 3, 1)
     assert [each.group_id for each in chosen] == ["g0", "g2", "g3"]
     assert passed == {"g1": "near_duplicate_cap"}
 
@@ -84,10 +84,10 @@ CHOICES = st.builds(
 
 @given(CANDIDATES, CHOICES, st.integers(1, 8), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_order_of_arrival_changes_nothing_and_caps_hold(
-    here: list[Candidate], choice: GroupSampler, count: int, update: int, rng: Any
+    replay_buffer: list[Candidate], choice: GroupSampler, count: int, update: int, rng: Any
 ) -> None:
-    chosen, passed = choice.choose(here, count, update)
-    shuffled = here[:]
+    chosen, passed = choice.choose(replay_buffer, count, update)
+    shuffled = replay_buffer[:]
     rng.shuffle(shuffled)
     assert choice.choose(shuffled, count, update)[0] == chosen
     assert len(chosen) <= count
@@ -98,4 +98,4 @@ def test_order_of_arrival_changes_nothing_and_caps_hold(
         assert all(times <= choice.near_duplicate_cap for times in kinds.values())
     assert not passed.keys() & {each.group_id for each in chosen}
     if not choice.has_caps:
-        assert len(chosen) == min(count, len(here))
+        assert len(chosen) == min(count, len(replay_buffer))

@@ -91,8 +91,8 @@ def test_tokens_that_are_not_finite_are_as_if_they_were_not_there(objective: Obj
     holes = torch.arange(data.current.numel()) % 3 == 1
     behaviour = torch.where(holes, torch.nan, data.batch.behaviour)
     terms, gradient = outcome(objective, replace(data.batch, behaviour=behaviour))
-    left = chosen(data.batch, (~holes).nonzero().flatten())
-    expected = outcome(objective, left)
+    finite = chosen(data.batch, (~holes).nonzero().flatten())
+    expected = outcome(objective, finite)
     torch.testing.assert_close(terms[~holes], expected[0])
     torch.testing.assert_close(gradient[~holes], expected[1])
     assert not terms[holes].any()
@@ -118,8 +118,8 @@ def test_with_the_behaviour_policy_as_proximal_it_is_plain_ppo(data: Ragged) -> 
     batch = replace(data.batch, proximal=data.batch.behaviour)
     plain = outcome(Objective(**COUPLED), data.batch)
     for weight in WEIGHTS:
-        for ours, theirs in zip(outcome(Objective(weight=weight), batch), plain, strict=True):
-            torch.testing.assert_close(ours, theirs)
+        for actual, expected in zip(outcome(Objective(weight=weight), batch), plain, strict=True):
+            torch.testing.assert_close(actual, expected)
 
 
 @given(data=BATCHES)
@@ -128,12 +128,12 @@ def test_an_interpolated_proximal_policy_is_used_like_a_computed_one(data: Ragge
     batch = data.batch
     assert batch.versions is not None
     guess = interpolated_proximal(batch.current, batch.behaviour, batch.versions, batch.version)
-    for ours, given_it in zip(
+    for actual, expected in zip(
         outcome(Objective(proximal="interpolated"), batch),
         outcome(Objective(), replace(batch, proximal=guess)),
         strict=True,
     ):
-        torch.testing.assert_close(ours, given_it)
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("level", ["sequence", "step"])
@@ -142,10 +142,10 @@ def test_an_interpolated_proximal_policy_is_used_like_a_computed_one(data: Ragge
 def test_a_shared_ratio_of_one_token_is_its_own(level: Any, data: Ragged) -> None:
     each = torch.arange(data.current.numel())
     batch = replace(data.batch, sequences=each, steps=each)
-    for ours, tokens in zip(
+    for actual, expected in zip(
         outcome(Objective(ratio=level, weight_level=level), batch), outcome(Objective(), batch), strict=True
     ):
-        torch.testing.assert_close(ours, tokens)
+        torch.testing.assert_close(actual, expected)
 
 
 @given(data=BATCHES)
@@ -161,16 +161,16 @@ def test_no_weight_exceeds_w_and_rejection_raises_no_other_weight(data: Ragged) 
         assert (made >= 0).all()
     raw = outcome(Objective(weight=Truncated(1e12)), batch)[1]
     for rejecting in (Banded(), BinaryDivergence(0.1), SecondMoment()):
-        kept = outcome(Objective(weight=rejecting), batch)[1]
-        assert ((kept == 0) | torch.isclose(kept, raw)).all()
+        gradient = outcome(Objective(weight=rejecting), batch)[1]
+        assert ((gradient == 0) | torch.isclose(gradient, raw)).all()
     for mask in (OffPolicySequences(0.01), Veto(0.5)):
-        kept = outcome(Objective(masks=(mask,)), batch)[1]
-        assert ((kept == 0) | (kept == outcome(Objective(), batch)[1])).all()
+        gradient = outcome(Objective(masks=(mask,)), batch)[1]
+        assert ((gradient == 0) | (gradient == outcome(Objective(), batch)[1])).all()
 
 
 @given(data=BATCHES)
 @FEW
-def test_marks_do_not_overlap_with_what_was_rejected(data: Ragged) -> None:
+def test_rejected_tokens_are_neither_clipped_nor_capped(data: Ragged) -> None:
     for objective in OBJECTIVES:
         terms = objective.terms(data.batch)
         assert not (terms.rejected & (terms.clipped | terms.capped)).any()

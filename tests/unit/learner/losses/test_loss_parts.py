@@ -189,16 +189,16 @@ def test_gradient_of_a_sequence_s_ratio_is_that_of_its_geometric_mean() -> None:
     objective = Objective(ratio="sequence", weight=Unweighted(), clip=Ppo(0.9, 9.0))
     assert data.batch.proximal is not None
     assert data.batch.sequences is not None
-    ours = gradient(objective, data.batch)
+    actual = gradient(objective, data.batch)
     start, direct = 0, []
     for length in data.lengths:
-        here = slice(start, start + length)
-        log_r = (data.batch.current - data.batch.proximal)[here]
+        span = slice(start, start + length)
+        log_r = (data.batch.current - data.batch.proximal)[span]
         mean = log_r.mean().exp()
         # The whole sequence's objective: as many tokens times the one ratio times the one advantage.
-        direct.append(torch.autograd.grad(length * mean * data.batch.advantage[here][0], data.batch.current)[0][here])
+        direct.append(torch.autograd.grad(length * mean * data.batch.advantage[span][0], data.batch.current)[0][span])
         start += length
-    torch.testing.assert_close(ours, torch.cat(direct))
+    torch.testing.assert_close(actual, torch.cat(direct))
 
 
 def test_gradcheck_of_smooth_parts() -> None:

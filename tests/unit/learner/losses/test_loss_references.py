@@ -126,10 +126,10 @@ def test_areal_s_m2po_keeps_the_same_tokens(expected: dict[str, Any]) -> None:
     batch = data_of(expected).batch
     assert batch.proximal is not None
     budget = 0.04 if expected["case"] == "m2po" else 0.5
-    kept = second_moment_mask(
+    mask = second_moment_mask(
         batch.proximal - batch.behaviour, torch.ones_like(batch.behaviour, dtype=torch.bool), budget
     )
-    assert kept.tolist() == expected["kept"]
+    assert mask.tolist() == expected["kept"]
     assert budget > 0.04 or 0 < sum(expected["kept"]) < len(expected["kept"])
 
 
@@ -137,8 +137,8 @@ def test_areal_s_m2po_keeps_the_same_tokens(expected: dict[str, Any]) -> None:
 def test_areal_s_proximal_policy_without_a_forward_pass(expected: dict[str, Any]) -> None:
     batch = data_of(expected).batch
     assert batch.versions is not None
-    ours = interpolated_proximal(batch.current, batch.behaviour, batch.versions, batch.version)
-    assert ours.tolist() == pytest.approx(expected["proximal"], abs=1e-6)
+    proximal = interpolated_proximal(batch.current, batch.behaviour, batch.versions, batch.version)
+    assert proximal.tolist() == pytest.approx(expected["proximal"], abs=1e-6)
 
 
 @pytest.mark.parametrize("expected", cases("areal", "dpo"))
@@ -169,8 +169,8 @@ def test_trl_s_kto(expected: dict[str, Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # the references warn about their own code
 @pytest.mark.parametrize(("name", "package"), [("areal", "areal"), ("trl", "trl"), ("m2po", "verl")])
-def test_installed_references_still_say_so(name: str, package: str) -> None:
-    """Where one of them is installed, it is called, and what was stored is what it gives."""
+def test_installed_references_give_the_recorded_results(name: str, package: str) -> None:
+    """Call each installed reference and compare it with the stored results."""
     pytest.importorskip(package, reason=f"needs {package}: install it (without it: tests/data/losses)")
     for found, stored in zip(reference_losses.computed(name), every_case(name), strict=True):
         assert found.keys() == stored.keys()
@@ -191,7 +191,7 @@ def test_every_case_is_stored_by_sequence_and_where_it_can_be_by_step(name: str)
 
 
 @pytest.mark.parametrize("credit", reference_losses.CREDITS)
-def test_the_batches_exercise_what_is_compared(credit: Credit) -> None:
+def test_the_batches_exercise_every_compared_part(credit: Credit) -> None:
     for seed in (1, 2, 3):
         batch = ragged(seed, spread=0.8, credit=credit).batch
         assert AREAL["ppo"].terms(batch).clipped.any()

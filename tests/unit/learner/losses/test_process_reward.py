@@ -59,15 +59,15 @@ def test_with_a_full_trace_the_target_is_the_discounted_return(values: list[floa
 
 @given(VALUES)
 def test_targets_carry_no_gradient_and_losses_do(values: list[float]) -> None:
-    held = tensor(values).requires_grad_()
-    rewards = torch.zeros_like(held)
-    targets, advantages = bootstrapped_targets(held, rewards, 0.9, 0.8)
+    predictions = tensor(values).requires_grad_()
+    rewards = torch.zeros_like(predictions)
+    targets, advantages = bootstrapped_targets(predictions, rewards, 0.9, 0.8)
     assert not targets.requires_grad
     assert not advantages.requires_grad
-    loss = promise_and_progress(held, rewards, 0.9, 0.8, 0.5)
+    loss = promise_and_progress(predictions, rewards, 0.9, 0.8, 0.5)
     loss.backward()
-    assert held.grad is not None
-    assert torch.isfinite(held.grad).all()
+    assert predictions.grad is not None
+    assert torch.isfinite(predictions.grad).all()
     assert float(loss.detach()) >= 0
 
 

@@ -102,12 +102,12 @@ def test_the_gradient_is_the_losss(clip: float, tmp_path: Path) -> None:
     before = 0.3 * torch.randn(40, generator=draw)
     critic._weight.copy_(torch.randn(6, generator=draw))
     w = critic._weight.clone().requires_grad_()
-    asked = ~targets.isnan()
-    value = ((states / states.norm(dim=1, keepdim=True)) @ w / 6**0.5)[asked]
-    loss = (value - targets[asked]) ** 2
+    has_target = ~targets.isnan()
+    value = ((states / states.norm(dim=1, keepdim=True)) @ w / 6**0.5)[has_target]
+    loss = (value - targets[has_target]) ** 2
     if clip:
-        old = before[asked]
-        loss = torch.maximum(loss, (torch.clamp(value, old - clip, old + clip) - targets[asked]) ** 2)
+        old = before[has_target]
+        loss = torch.maximum(loss, (torch.clamp(value, old - clip, old + clip) - targets[has_target]) ** 2)
     (loss.sum() / 2).backward()
     found = critic.gradient_of(states, targets, before)
     assert found.targets == 32

@@ -63,14 +63,16 @@ def test_a_model_is_loaded_trained_and_saved(family: str, dtype: torch.dtype, ra
     }
     assert any(not torch.equal(published[name], given[name]) for name in given)
     served = AutoModelForCausalLM.from_pretrained(tmp_path / "2", dtype=torch.float32)
-    ours: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
+    expected: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
     if rank:
-        ours = PeftModel.from_pretrained(ours, tmp_path / "2/adapter")
+        expected = PeftModel.from_pretrained(expected, tmp_path / "2/adapter")
         base = Trainer(tmp_path / "0", LearnerSettings()).policy
         torch.testing.assert_close(resumed.policy.reference_logprobs(ROWS), base.logprobs(ROWS).detach())
         assert not torch.allclose(resumed.policy.logprobs(ROWS), base.logprobs(ROWS))
         assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "0/model.safetensors").read_bytes()
-        torch.testing.assert_close(logits(served), logits(ours), atol=1e-4 if dtype == torch.float32 else 0.05, rtol=0)
+        torch.testing.assert_close(
+            logits(served), logits(expected), atol=1e-4 if dtype == torch.float32 else 0.05, rtol=0
+        )
     else:
         assert not (tmp_path / "2/base").exists()
 
@@ -82,9 +84,9 @@ def test_adapters_of_another_shape_start_from_the_published_weights(tmp_path: Pa
     trainer = trained(tmp_path / "1", tmp_path / "2", other, 2)
     assert all("q_proj.lora_" in name for name in trainer.policy.weights)
     assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "1/model.safetensors").read_bytes()
-    whole = trained(tmp_path / "2", tmp_path / "3", LearnerSettings(warmup_updates=0), 3)
+    trainer = trained(tmp_path / "2", tmp_path / "3", LearnerSettings(warmup_updates=0), 3)
     with pytest.raises(ValueError, match=r"learner\.lora_rank"):
-        whole.policy.reference_logprobs(ROWS)
+        trainer.policy.reference_logprobs(ROWS)
     assert {path.name for path in (tmp_path / "3").iterdir()} == {path.name for path in (tmp_path / "0").iterdir()} | {
         "optimizer.safetensors"
     }

@@ -89,10 +89,10 @@ def test_the_policy_s_scores_are_those_of_its_own_forward_pass(tmp_path: Path) -
         ending = final_observation(one)
         ids = torch.from_numpy(np.concatenate([ending, tokens.ids]))
         with torch.no_grad():
-            said = model(ids[None]).logits[0].log_softmax(-1)
+            logprobs = model(ids[None]).logits[0].log_softmax(-1)
         for number, step in enumerate(credit.steps):
             at = torch.from_numpy(tokens.trained[tokens.steps == number] + ending.size)
-            expected = math.exp(float(said[at - 1, ids[at]].mean()) / 5)
+            expected = math.exp(float(logprobs[at - 1, ids[at]].mean()) / 5)
             assert step.hindsight == pytest.approx(expected, rel=1e-4)
 
 

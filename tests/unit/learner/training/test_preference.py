@@ -83,35 +83,40 @@ def answers(current: list[float], rewards: list[float], of_group: list[int]) -> 
 
 
 def test_pairs_are_of_one_group_and_differ_enough() -> None:
-    here = answers([0.0] * 5, [1.0, 0.0, 0.5, 1.0, 0.0], [0, 0, 0, 1, 1])
-    assert sorted(zip(*(each.tolist() for each in pairs(here, 0.0)), strict=True)) == [(0, 1), (0, 2), (2, 1), (3, 4)]
-    assert sorted(zip(*(each.tolist() for each in pairs(here, 0.5)), strict=True)) == [(0, 1), (3, 4)]
+    answer_batch = answers([0.0] * 5, [1.0, 0.0, 0.5, 1.0, 0.0], [0, 0, 0, 1, 1])
+    assert sorted(zip(*(each.tolist() for each in pairs(answer_batch, 0.0)), strict=True)) == [
+        (0, 1),
+        (0, 2),
+        (2, 1),
+        (3, 4),
+    ]
+    assert sorted(zip(*(each.tolist() for each in pairs(answer_batch, 0.5)), strict=True)) == [(0, 1), (3, 4)]
 
 
 def test_weights_equal_the_gradient_of_the_loss() -> None:
     """One pair: β·σ(-β·margin), up for the better and down for the worse."""
-    here = answers([-10.0, -15.0], [1.0, 0.0], [0, 0])
-    loss = loss_of(config(objective="dpo"))(here)
-    (gradient,) = torch.autograd.grad(loss, here.current)
+    answer_batch = answers([-10.0, -15.0], [1.0, 0.0], [0, 0])
+    loss = loss_of(config(objective="dpo"))(answer_batch)
+    (gradient,) = torch.autograd.grad(loss, answer_batch.current)
     expected = 0.1 * torch.sigmoid(torch.tensor(-0.1 * 5.0, dtype=torch.float64)).item()
     assert gradient.tolist() == pytest.approx([-expected, expected])
     chosen, rejected, zero = torch.tensor([-10.0]), torch.tensor([-15.0]), torch.zeros(1)
     assert loss.item() == pytest.approx(dpo(chosen, rejected, zero, zero).item())
 
 
-def test_imitation_counts_the_tokens_of_what_succeeded_only() -> None:
-    here = answers([-8.0, -100.0], [1.0, 0.0], [0, 0])
-    assert loss_of(config(objective="sft"))(here).item() == pytest.approx(8.0 / 4)
+def test_imitation_counts_only_tokens_of_successes() -> None:
+    answer_batch = answers([-8.0, -100.0], [1.0, 0.0], [0, 0])
+    assert loss_of(config(objective="sft"))(answer_batch).item() == pytest.approx(8.0 / 4)
 
 
 def test_only_the_policy_s_own_answers_estimate_the_distance_from_the_root() -> None:
-    here = answers([2.0, -1.0], [1.0, 0.0], [0, 1])
+    answer_batch = answers([2.0, -1.0], [1.0, 0.0], [0, 1])
     loss, judged = loss_of(config(objective="kto")), torch.tensor([True, False])
     zero = torch.zeros(2, dtype=torch.float64)
     for own, expected in ((judged, 2.0), (torch.tensor([False, False]), 0.0), (~judged, -1.0)):
-        found = loss(replace(here, sampled=own))
+        found = loss(replace(answer_batch, sampled=own))
         kl = torch.tensor(expected, dtype=torch.float64)
-        assert found.item() == pytest.approx(kto(here.current, zero, judged, kl).mean().item())
+        assert found.item() == pytest.approx(kto(answer_batch.current, zero, judged, kl).mean().item())
 
 
 def test_minibatches_keep_groups_whole() -> None:

@@ -135,10 +135,10 @@ def test_recomputed_activations_are_the_same_bits(folder: Path) -> None:
     gradients = []
     for recompute in (False, True):
         trainer = Trainer(folder, config(minibatches=1, activation_checkpointing=recompute))
-        kept = Kept()
-        with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+        saved = Kept()
+        with torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor):
             trainer.update(1, groups(2), version=0)
-        gradients.append((kept.elements, torch.cat([w.detach().flatten() for w in trainer.model.parameters()])))
+        gradients.append((saved.elements, torch.cat([w.detach().flatten() for w in trainer.model.parameters()])))
     assert gradients[1][0] < gradients[0][0] / 2
     assert torch.equal(gradients[0][1], gradients[1][1])
 

@@ -41,16 +41,16 @@ def groups() -> list[list[Attempt]]:
     return [[attempt(record) for record in group_of(f"g{n}", 4, versions=(0, 1, 1))] for n in range(2)]
 
 
-def cut(whole: Attempt, every: int) -> Attempt:
+def cut(original: Attempt, every: int) -> Attempt:
     """The same tokens, each predicted from the same ones before it, in one training sequence for so many steps."""
-    (tokens,) = whole.sequences
+    (tokens,) = original.sequences
     parts = []
     for first in range(0, 3, every):
-        here = (tokens.steps >= first) & (tokens.steps < first + every)
-        trained = tokens.trained[here]
+        span = (tokens.steps >= first) & (tokens.steps < first + every)
+        trained = tokens.trained[span]
         ids = tokens.ids[: trained[-1] + 1]
-        parts.append(TokenSequence(ids, trained, tokens.logprobs[here], tokens.versions[here], tokens.steps[here]))
-    return replace(whole, sequences=tuple(parts))
+        parts.append(TokenSequence(ids, trained, tokens.logprobs[span], tokens.versions[span], tokens.steps[span]))
+    return replace(original, sequences=tuple(parts))
 
 
 def edited() -> list[list[Attempt]]:
@@ -79,9 +79,9 @@ def test_the_split_of_an_attempt_into_sequences_does_not_matter(folder: Path, na
 
 @pytest.mark.parametrize("name", BY_MINIBATCH)
 def test_m2po_has_one_budget_for_a_minibatch(folder: Path, name: str) -> None:
-    whole = update(folder, groups(), 100_000, **BY_MINIBATCH[name])
-    assert whole["clip_share"] + whole["rejected_share"] > 0
-    assert update(folder, groups(), 1, **BY_MINIBATCH[name]) == pytest.approx(whole, rel=1e-3, abs=1e-5)
+    expected = update(folder, groups(), 100_000, **BY_MINIBATCH[name])
+    assert expected["clip_share"] + expected["rejected_share"] > 0
+    assert update(folder, groups(), 1, **BY_MINIBATCH[name]) == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
 def test_only_objectives_beyond_one_forward_pass_need_a_first_pass(

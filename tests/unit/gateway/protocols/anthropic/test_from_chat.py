@@ -40,9 +40,9 @@ def completion(message: dict[str, Any], reason: str = "stop", **choice: Any) -> 
     return {"id": "c", "object": "chat.completion", "model": "m", "choices": [first], "usage": USAGE}
 
 
-def chunks(whole: dict[str, Any], size: int, *, mixed: bool = False) -> list[dict[str, Any]]:
+def chunks(answer: dict[str, Any], size: int, *, mixed: bool = False) -> list[dict[str, Any]]:
     """The stream of a completion in pieces of `size` characters; `mixed`: its calls take turns."""
-    choice = whole["choices"][0]
+    choice = answer["choices"][0]
     message = choice["message"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     for name in ("reasoning_content", "content"):
@@ -58,7 +58,7 @@ def chunks(whole: dict[str, Any], size: int, *, mixed: bool = False) -> list[dic
     out = [head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     last = choice | {"delta": {}}
     del last["message"]
-    return [*out, head | {"choices": [last]}, head | {"choices": [], "usage": whole["usage"]}]
+    return [*out, head | {"choices": [last]}, head | {"choices": [], "usage": answer["usage"]}]
 
 
 def parse_events(raw: bytes) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def test_an_answer_is_translated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole", "reason"),
+    ("answer", "reason"),
     [
         (completion({"content": "a"}), "end_turn"),
         (completion({"content": "a"}, "length"), "max_tokens"),
@@ -144,8 +144,8 @@ def test_an_answer_is_translated() -> None:
         (completion({"content": "a"}, stop_reason=151645), "end_turn"),
     ],
 )
-def test_finish_reasons_become_stop_reasons(whole: dict[str, Any], reason: str) -> None:
-    reply = translation().reply(whole)
+def test_finish_reasons_become_stop_reasons(answer: dict[str, Any], reason: str) -> None:
+    reply = translation().reply(answer)
     assert (reply["stop_reason"], reply["stop_sequence"]) == (reason, "END" if reason == "stop_sequence" else None)
 
 
@@ -159,11 +159,11 @@ def test_reasoning_is_returned_only_if_thinking_is_enabled() -> None:
 
 
 def test_arguments_that_are_no_object_return_unchanged() -> None:
-    whole = completion({"content": None, "tool_calls": [call(0, "get", "{key: a}")]}, "tool_calls")
-    reply = translation().reply(whole)
+    answer = completion({"content": None, "tool_calls": [call(0, "get", "{key: a}")]}, "tool_calls")
+    reply = translation().reply(answer)
     assert reply["content"][0]["input"] == {"INVALID_JSON": "{key: a}"}
     (back,) = ANTHROPIC.read({"messages": [{"role": "assistant", "content": reply["content"]}]}).messages
-    assert back == CHAT.answer(whole).message
+    assert back == CHAT.answer(answer).message
 
 
 @given(TEXTS, TEXTS, CALLS, st.integers(1, 6), st.booleans())
@@ -171,9 +171,9 @@ def test_a_stream_gives_the_whole_reply(
     reasoning: str, content: str, calls: list[tuple[str, str]], size: int, mixed: bool
 ) -> None:
     tool_calls = [call(index, name, arguments) for index, (name, arguments) in enumerate(calls)]
-    whole = completion({"content": content, "reasoning_content": reasoning, "tool_calls": tool_calls})
-    sequence = stream(translation(), chunks(whole, size, mixed=mixed))
-    reply = translation().reply(whole)
+    answer = completion({"content": content, "reasoning_content": reasoning, "tool_calls": tool_calls})
+    sequence = stream(translation(), chunks(answer, size, mixed=mixed))
+    reply = translation().reply(answer)
     assert gather(sequence) == reply
     along = ANTHROPIC.stream()
     for event in sequence:
@@ -186,11 +186,11 @@ def test_a_translated_answer_is_recognised_in_the_next_request(
     reasoning: str, content: str, calls: list[tuple[str, str]]
 ) -> None:
     tool_calls = [call(index, name, arguments) for index, (name, arguments) in enumerate(calls)]
-    whole = completion({"content": content, "reasoning_content": reasoning, "tool_calls": tool_calls})
-    reply = json.loads(json.dumps(translation().reply(whole)))
+    answer = completion({"content": content, "reasoning_content": reasoning, "tool_calls": tool_calls})
+    reply = json.loads(json.dumps(translation().reply(answer)))
     turns = [*REQUEST["messages"], {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": ""}]
     back = CHAT.read(translation(messages=turns).request).messages[1]
-    assert prefix_hash(b"", back) == prefix_hash(b"", CHAT.answer(whole).message)
+    assert prefix_hash(b"", back) == prefix_hash(b"", CHAT.answer(answer).message)
     native = ANTHROPIC.read({"messages": turns}).messages[1]
     assert native == ANTHROPIC.answer(reply).message
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from anthropic_blocks import CONTENTS, events, message, sent_back
+from anthropic_blocks import CONTENTS, as_resent, events, message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,16 +123,16 @@ def test_malformed_turns_are_read(turn: Any) -> None:
 @given(CONTENTS)
 def test_a_reply_equals_its_repetition_in_the_next_request(content: list[dict[str, Any]]) -> None:
     recorded = ANTHROPIC.answer(message(content)).message
-    assert read({"role": "assistant", "content": [sent_back(block) for block in content]}) == [recorded]
+    assert read({"role": "assistant", "content": [as_resent(block) for block in content]}) == [recorded]
 
 
 @given(CONTENTS, st.integers(1, 5))
 def test_a_stream_gives_the_answer_of_the_whole_reply(content: list[dict[str, Any]], size: int) -> None:
-    whole = message(content, stop_reason="tool_use")
+    reply = message(content, stop_reason="tool_use")
     stream = ANTHROPIC.stream()
-    for event in events(whole, size):
+    for event in events(reply, size):
         stream.add(event)
-    assert stream.answer() == ANTHROPIC.answer(whole)
+    assert stream.answer() == ANTHROPIC.answer(reply)
 
 
 @given(CONTENTS, st.data())
@@ -143,8 +143,8 @@ def test_a_cut_stream_gives_the_answer_so_far(content: list[dict[str, Any]], dat
         stream.add(event)
     answer = stream.answer()
     assert (answer.finish_reason, answer.error) == ("", None)
-    whole = ANTHROPIC.answer(message(content)).message
-    assert len(answer.message["tool_calls"]) <= len(whole["tool_calls"])
+    complete = ANTHROPIC.answer(message(content)).message
+    assert len(answer.message["tool_calls"]) <= len(complete["tool_calls"])
 
 
 KEYS = ["type", "role", "content", "text", "id", "name", "input", "tool_use_id", "thinking", "is_error", "source"]

@@ -39,7 +39,7 @@ def completion(content: str, ids: list[int], calls: list[dict[str, Any]]) -> dic
 
 @given(st.text(max_size=8), st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 2), st.data())
 def test_a_stream_gives_the_whole_answer(content: str, ids: list[int], calls: int, data: st.DataObject) -> None:
-    whole = completion(content, ids, CALLS[:calls])
+    reply = completion(content, ids, CALLS[:calls])
     chunks: list[dict[str, Any]] = [
         {"id": "c", "model": "m", "prompt_token_ids": [7], "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
     ]
@@ -56,7 +56,7 @@ def test_a_stream_gives_the_whole_answer(content: str, ids: list[int], calls: in
         at = data.draw(st.integers(0, len(chunks)))
         chunks.insert(at, {"choices": [{"index": 0, "delta": {}, "token_ids": [], "logprobs": None}]})
         chunks.append({"choices": [{"index": 0, "delta": {}, "token_ids": [token], "logprobs": logprobs(1)}]})
-    first = whole["choices"][0]
+    first = reply["choices"][0]
     last = {
         "index": 0,
         "delta": {},
@@ -65,7 +65,7 @@ def test_a_stream_gives_the_whole_answer(content: str, ids: list[int], calls: in
     }
     chunks += [{"choices": [last]}, {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": len(ids)}}]
     if data.draw(st.booleans()):  # a second choice with the same content, its chunks between the first's
-        whole["choices"].append(first | {"index": 1})
+        reply["choices"].append(first | {"index": 1})
         at = 0
         for chunk in [chunk for chunk in chunks if chunk["choices"]]:
             at = data.draw(st.integers(at, len(chunks)))
@@ -74,7 +74,7 @@ def test_a_stream_gives_the_whole_answer(content: str, ids: list[int], calls: in
     gathered = CHAT.stream()
     for chunk in chunks:
         gathered.add(chunk)
-    assert gathered.answer() == CHAT.answer(whole)
+    assert gathered.answer() == CHAT.answer(reply)
 
 
 def test_logprobs_of_a_worker_are_plain_numbers() -> None:
@@ -127,8 +127,8 @@ def test_custom_calls_and_function_call_become_tool_calls(
 def test_thinking_parts_of_the_content_are_reasoning() -> None:
     thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": word}]} for word in ("h", "m")]
     answer = [{"type": "text", "text": "so"}]
-    whole = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, *answer]
-    message = record_message({"role": "assistant", "content": whole})
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, *answer]
+    message = record_message({"role": "assistant", "content": parts})
     assert (message["content"], message["reasoning"]) == ("so", "hm")
     gathered = CHAT.stream()
     for content in (*([part] for part in thinking), "", answer):

@@ -146,9 +146,9 @@ def test_a_cut_stream_gives_the_answer_so_far(cut: int) -> None:
     stream = RESPONSES.stream()
     for event in events()[:cut]:
         stream.add(event)
-    answer, whole = stream.answer(), RESPONSES.answer(WHOLE)
-    assert whole.message["content"].startswith(answer.message["content"])
-    assert (whole.message["reasoning"] or "").startswith(answer.message["reasoning"] or "")
+    answer, complete = stream.answer(), RESPONSES.answer(WHOLE)
+    assert complete.message["content"].startswith(answer.message["content"])
+    assert (complete.message["reasoning"] or "").startswith(answer.message["reasoning"] or "")
     assert (answer.finish_reason, answer.error) == ("", None)
     assert answer.response_id == ("resp_1" if cut else "")
 

@@ -18,7 +18,7 @@ ANNOTATION = {"type": "url_citation", "url": "https://example.org", "title": "t"
 
 
 def response(output: list[Raw], **fields: Any) -> Raw:
-    whole = {
+    fixed = {
         "id": "resp_1",
         "object": "response",
         "created_at": 1,
@@ -29,7 +29,7 @@ def response(output: list[Raw], **fields: Any) -> Raw:
         "tool_choice": "auto",
         "tools": [],
     }
-    return whole | fields
+    return fixed | fields
 
 
 @st.composite

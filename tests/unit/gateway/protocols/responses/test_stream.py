@@ -52,8 +52,8 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
 
 
 def take(draw: st.DrawFn, lines: list[list[Raw]]) -> list[Raw]:
-    left = [line for line in lines if line]
-    return [draw(st.sampled_from(left)).pop(0)] if left else []
+    unfinished = [line for line in lines if line]
+    return [draw(st.sampled_from(unfinished)).pop(0)] if unfinished else []
 
 
 @st.composite
@@ -114,10 +114,10 @@ def test_any_chunking_gives_the_same_response(stream: tuple[Raw, list[Raw]]) -> 
     for event in events[:-1]:
         if event["type"] != "response.output_item.done":
             read_along.add(event)
-    whole = translation().reply({"created": 17, "model": "m@3", "choices": [choice], "usage": USAGE})
-    assert final["response"]["usage"] == whole["usage"]
+    reply = translation().reply({"created": 17, "model": "m@3", "choices": [choice], "usage": USAGE})
+    assert final["response"]["usage"] == reply["usage"]
     answer = RESPONSES.answer(final["response"])
-    assert read_along.answer().message == answer.message == RESPONSES.answer(whole).message
+    assert read_along.answer().message == answer.message == RESPONSES.answer(reply).message
     contents = {item["type"]: item for item in output}
     text = "".join(part["text"] for part in contents.get("message", {}).get("content", []))
     assert text == choice["message"]["content"]
