@@ -59,13 +59,13 @@ def test_a_killed_learner_trains_on_nothing_twice_and_every_version_rebuilds(lab
         ("learner@1", "unknown_schema", None, digest)
     ]
 
-    decisions = lab.folded("training-decisions")
+    decisions = lab.own_records("training-decisions")
     outcomes = {(decision["trajectory_id"], decision["outcome"]) for decision in decisions}
     assert outcomes == {(name, "trained") for name in identities}
     assert len(decisions) == len(identities)
     assert {(decision["partition"], decision["offset"]) for decision in decisions} == set(trained)
     assert {decision["checkpoint_version"] for decision in decisions} == set(range(1, 9))
-    updates = {update["update"]: update for update in lab.folded("learner-updates")}
+    updates = {update["update"]: update for update in lab.own_records("learner-updates")}
     assert sorted(updates) == list(range(1, 8 * UPDATES + 1))
     for update in updates.values():
         assert update["trajectories"] == GROUPS * SIZE
@@ -115,15 +115,15 @@ def test_a_dropped_group_stays_dropped_after_a_restart(lab: LearnerLab) -> None:
     publish_root(lab.settings, lab.base, lab.model)
     lab.produce("half", size=1)
     lab.learner.start()
-    wait_until(lambda: len(lab.folded("training-decisions")) == 1)
+    wait_until(lambda: len(lab.own_records("training-decisions")) == 1)
     lab.learner.kill()
     # With a longer wait configured, only the decision in the log keeps the group dropped.
     lab.settings = lab.learner.settings = with_settings(lab.settings, learner={"group_wait_s": 600.0})
     lab.produce("half", "g0", "g1", "g2", "g3")
     lab.learner.start()
     lab.wait_for(1)
-    wait_until(lambda: len(lab.folded("training-decisions")) == SIZE * (1 + PER_VERSION))
-    decisions = {(decision["trajectory_id"], decision["reason"]) for decision in lab.folded("training-decisions")}
+    wait_until(lambda: len(lab.own_records("training-decisions")) == SIZE * (1 + PER_VERSION))
+    decisions = {(decision["trajectory_id"], decision["reason"]) for decision in lab.own_records("training-decisions")}
     assert {decision for decision in decisions if decision[1]} == {
         ("half/0", "group_incomplete"),
         ("half/1", "group_over"),
