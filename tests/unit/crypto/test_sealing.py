@@ -174,11 +174,11 @@ def test_a_record_of_several_persons_opens_with_all_keys_only(record: Any, names
     assert sealed["seal_key"] == "+".join(sorted(names))
     assert key_ids(sealed["seal_key"]) == sorted(names)
     assert open_sealed(layout, layout, topic, dict(sealed), keys) == through_avro(topic, record)
-    gone = data.draw(st.sampled_from(sorted(names)))
+    missing_key = data.draw(st.sampled_from(sorted(names)))
     with pytest.raises(KeyError):
-        open_sealed(layout, layout, topic, dict(sealed), {name: keys[name] for name in names - {gone}})
+        open_sealed(layout, layout, topic, dict(sealed), {name: keys[name] for name in names - {missing_key}})
     with pytest.raises(SealBroken):
-        open_sealed(layout, layout, topic, dict(sealed), keys | {gone: KEY})
+        open_sealed(layout, layout, topic, dict(sealed), keys | {missing_key: KEY})
 
 
 @given(records)

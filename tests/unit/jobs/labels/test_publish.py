@@ -107,10 +107,10 @@ def test_a_consent_review_proceeds_in_slices_and_resumes_after_a_restart(monkeyp
     assert len(first) == 5
     run.restart()
     assert len(run.tick_labels()) == 7
-    asked = run.rules.lookups
+    lookups = run.rules.lookups
     run.restart()
     assert run.tick_labels() == []
-    assert run.rules.lookups == asked
+    assert run.rules.lookups == lookups
 
 
 def test_a_rebuilt_state_publishes_missed_consent_changes() -> None:

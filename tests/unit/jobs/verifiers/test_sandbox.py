@@ -287,18 +287,18 @@ def test_the_filter_decides_each_call(machine: str) -> None:
 def decided(code: list[tuple[int, int, int, int]], architecture: int, number: int, *arguments: int) -> int:
     """Run the filter on a call as the kernel would, and return its decision."""
     data = {0: number, 4: architecture} | {16 + 8 * place: value for place, value in enumerate(arguments or (0,))}
-    place = held = 0
+    place = accumulator = 0
     while True:
         kind, yes, no, operand = code[place]
         place += 1
         match kind:
             case 0x20:
-                held = data[operand]
+                accumulator = data[operand]
             case 0x06:
                 return operand
             case 0x15:
-                place += yes if held == operand else no
+                place += yes if accumulator == operand else no
             case 0x35:
-                place += yes if held >= operand else no
+                place += yes if accumulator >= operand else no
             case 0x45:
-                place += yes if held & operand else no
+                place += yes if accumulator & operand else no

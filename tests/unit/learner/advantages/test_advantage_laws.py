@@ -157,8 +157,8 @@ def test_a_better_outcome_never_gets_less(outcomes: list[float], rule: Rule) -> 
 
 @given(groups)
 def test_gigpo_steps_with_the_same_anchor_sum_to_zero(group: Group) -> None:
-    whole, both = advantages(Grpo(), group), advantages(GiGpo(), group)
-    local = [[b - a for a, b in zip(x, y, strict=True)] for x, y in zip(whole, both, strict=True)]
+    grpo, gigpo = advantages(Grpo(), group), advantages(GiGpo(), group)
+    local = [[b - a for a, b in zip(x, y, strict=True)] for x, y in zip(grpo, gigpo, strict=True)]
     for state in ("s0", "s1", "s2"):
         pairs = [pair for i, t in enumerate(group) for pair in zip(local[i], t.steps, strict=True)]
         assert sum(a for a, step in pairs if step.observation == state) == pytest.approx(0.0, abs=1e-6)
@@ -348,9 +348,9 @@ def test_bands_of_tokens_double() -> None:
 def test_a_success_has_no_negative_hindsight_terms() -> None:
     group = four_attempts(succeeded=(True, False, False, False))
     group = [replace(t, steps=tuple(replace(s, hindsight=0.5) for s in t.steps)) for t in group]
-    whole, result = advantages(Grpo(), group), advantages(Hcapo(), group)
-    assert all(a >= whole[0][0] for a in result[0])
-    assert any(a < whole[1][0] for a in result[1])
+    grpo, result = advantages(Grpo(), group), advantages(Hcapo(), group)
+    assert all(a >= grpo[0][0] for a in result[0])
+    assert any(a < grpo[1][0] for a in result[1])
     assert result == advantages(Hcapo(critic=lambda t: [0.5] * len(t.steps)), four_attempts(succeeded=(1, 0, 0, 0)))
 
 

@@ -51,12 +51,16 @@ def test_a_demonstration_follows_the_exact_prompt_and_only_it_is_trained(step: i
 
 def test_the_replaced_response_is_not_imitated() -> None:
     record = labelled("g", 0, 1.0)
-    [whole] = seen(record).sequences
+    [sampled] = seen(record).sequences
     [own] = seen(with_demonstration(record, 1, "!")).sequences
     first = record["sequences"][0]["spans"][0]
-    assert own.trained.tolist() == list(range(first["start"], first["end"])) == whole.trained[whole.steps == 0].tolist()
-    assert own.ids.tolist() == whole.ids[: first["end"]].tolist()
-    assert own.logprobs.tolist() == whole.logprobs[whole.steps == 0].tolist()
+    assert (
+        own.trained.tolist()
+        == list(range(first["start"], first["end"]))
+        == sampled.trained[sampled.steps == 0].tolist()
+    )
+    assert own.ids.tolist() == sampled.ids[: first["end"]].tolist()
+    assert own.logprobs.tolist() == sampled.logprobs[sampled.steps == 0].tolist()
     assert seen(with_demonstration(record, 0, "!")).sequences == ()
 
 

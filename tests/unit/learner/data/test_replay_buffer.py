@@ -26,8 +26,8 @@ def test_a_group_is_ready_when_all_attempts_have_come() -> None:
 
 
 def test_the_same_group_id_of_two_tenants_is_two_groups() -> None:
-    theirs = [record | {"tenant": "theirs", "trajectory_id": f"t{n}"} for n, record in enumerate(group_of("g", SIZE))]
-    first, second, third, *others = log_of(*group_of("g", SIZE), *theirs)
+    foreign = [record | {"tenant": "other", "trajectory_id": f"t{n}"} for n, record in enumerate(group_of("g", SIZE))]
+    first, second, third, *others = log_of(*group_of("g", SIZE), *foreign)
     replay_buffer = fold(buffer(), [first, second, others[0]])
     assert replay_buffer.take(1) is None
     fold(replay_buffer, [third, *others[1:]])

@@ -96,16 +96,16 @@ def test_kpop_by_hand(p: float, mu: float, divergence: float) -> None:
     assert binary_divergence(proximal, behaviour).item() == pytest.approx(divergence, rel=1e-9)
     advantage, place = doubles(-2.0), torch.zeros(1, dtype=torch.int64)
     batch = Batch(proximal, behaviour, advantage, proximal, place, place)
-    for bound, kept in ((divergence * 1.0001, 1.0), (divergence * 0.9999, 0.0)):
+    for bound, accepted in ((divergence * 1.0001, 1.0), (divergence * 0.9999, 0.0)):
         kpop = Objective(weight=BinaryDivergence(bound), clip=Cispo())
         # J = w·A·log θ: its gradient by log θ is w·A where the token is kept, as θ = p here.
-        assert gradient(kpop, batch).item() == pytest.approx(-2.0 * p / mu * kept)
+        assert gradient(kpop, batch).item() == pytest.approx(-2.0 * p / mu * accepted)
 
 
 def test_m2po_of_areal() -> None:
     log_w = PROXIMAL - BEHAVIOUR
-    kept = SecondMoment(0.5)(log_w, PROXIMAL, BEHAVIOUR, ALL) > 0
-    assert kept.tolist() == [True, False, True, False]
+    accepted = SecondMoment(0.5)(log_w, PROXIMAL, BEHAVIOUR, ALL) > 0
+    assert accepted.tolist() == [True, False, True, False]
     assert int((SecondMoment(1e-9)(log_w, PROXIMAL, BEHAVIOUR, ALL) > 0).sum()) == 1
     assert not SecondMoment(0.5)(log_w, PROXIMAL, BEHAVIOUR, ~ALL).any()
 
@@ -137,8 +137,8 @@ def test_off_policy_sequences() -> None:
 
 def test_veto() -> None:
     batch = replace(one_sequence(1.0), sequences=torch.tensor([0, 0, 1, 1]))
-    kept = Objective(masks=(Veto(0.5),)).terms(batch).rejected.logical_not()
-    assert kept.tolist() == [True, True, False, False]
+    accepted = Objective(masks=(Veto(0.5),)).terms(batch).rejected.logical_not()
+    assert accepted.tolist() == [True, True, False, False]
     assert Objective(masks=(Veto(0.4),)).terms(batch).rejected.sum() == 0
 
 

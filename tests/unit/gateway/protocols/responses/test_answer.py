@@ -199,10 +199,10 @@ FIELDS = ["response", "output_index", "item", "delta", "content_index", "summary
         max_size=5,
     )
 )
-def test_any_events_give_an_answer_or_a_parse_error(came: list[tuple[str, Raw, Raw]]) -> None:
+def test_any_events_give_an_answer_or_a_parse_error(events_drawn: list[tuple[str, Raw, Raw]]) -> None:
     stream = RESPONSES.stream()
     with contextlib.suppress(*PARSE_ERRORS):
-        for kind, fields, usual in came:
+        for kind, fields, usual in events_drawn:
             stream.add({"type": kind} | fields | usual)
     stream.answer()
 
