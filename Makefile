@@ -64,7 +64,7 @@ PROXY_TESTS := \
 test-proxy: $(VENV)/.dev $(AGENTS)/.done ## Run the tests of the gateway, OpenTelemetry and the examples only
 	@$(BIN)/pytest $(PROXY_TESTS)
 
-lint: $(VENV)/.dev ## Check style, layering and generated files
+lint: $(VENV)/.dev prose ## Check style, words and layering
 	@echo "== style"
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet

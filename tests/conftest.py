@@ -15,6 +15,7 @@ pytest_plugins = [
     "stack_fixtures",
     "loop_fixtures",
     "store_fixtures",
+    "clickhouse_http",
     "gateway_fixtures",
     "agents_fixtures",
 ]

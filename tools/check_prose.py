@@ -30,7 +30,7 @@ WORDS: dict[str, str] = {
     r"in vain": "without success, or the failure itself",
     r"whatever|whoever|wherever|whichever": "name the cases, or say any",
     r"fates?": "outcome, drop reason",
-    r"patience|patient(?:ly)?": "timeout, deadline, retry",
+    r"patience|patiently": "timeout, deadline, retry",
     r"lessons?": "learning signal",
     r"for the while|for a while|by and by|at once(?= it)": "state the condition or the time",
     r"the way of": "name the flow: path, sequence, life cycle",

@@ -7,7 +7,6 @@ The tests run against the embedded store, or against the real server of STEPSTRE
 import asyncio
 import datetime
 import gzip
-import os
 import subprocess
 import sys
 import threading
@@ -15,10 +14,9 @@ import urllib.error
 import urllib.request
 import uuid
 import zlib
-from collections.abc import Callable, Generator, Iterator
-from decimal import Decimal
+from collections.abc import Callable, Generator
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import clickhouse_connect
 import lz4.frame
@@ -30,94 +28,8 @@ import zstandard
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError, StreamFailureError
 from clickhouse_connect.driver.external import ExternalData
+from clickhouse_http import NAMES, client_of, post, row
 from waiting import TIMEOUT_S
-
-COLUMNS = (
-    "i UInt64, s String, a Array(String), t DateTime64(6, 'UTC'), m Map(String, Float64), l LowCardinality(String), "
-    "n Nullable(Float64), d Decimal(18, 4), u UUID, b Bool"
-)
-NAMES = ["i", "s", "a", "t", "m", "l", "n", "d", "u", "b"]
-T0 = datetime.datetime(2026, 1, 1, 12, 30, 0, 123456)  # the client reads UTC as naive
-
-
-def row(n: int) -> list[Any]:
-    return [
-        n,
-        f"é{n}\t\\'\n",
-        ["a", "b'"],
-        T0,
-        {"k": n / 2},
-        "low",
-        None if n % 2 else 1.5,
-        Decimal(n),
-        uuid.UUID(int=n),
-        n % 2 == 0,
-    ]
-
-
-@pytest.fixture(scope="module")
-def url(request: pytest.FixtureRequest) -> str:
-    external = os.environ.get("STEPSTREAM_TEST_CLICKHOUSE_URL")
-    return external or str(request.getfixturevalue("store_settings").clickhouse.url)
-
-
-def client_of(url: str, **options: Any) -> Client:
-    address = urlsplit(url)
-    return clickhouse_connect.get_client(
-        host=address.hostname,
-        port=address.port,
-        username=unquote(address.username or "default"),
-        password=unquote(address.password or ""),
-        **options,
-    )
-
-
-@pytest.fixture(scope="module")
-def database(url: str) -> Iterator[str]:
-    name = f"contract_{uuid.uuid4().hex[:8]}"
-    with client_of(url) as client:
-        client.command(f"CREATE DATABASE {name} ENGINE = Atomic")
-        yield name
-        client.command(f"DROP DATABASE {name}")
-
-
-@pytest.fixture
-def client(url: str, database: str) -> Iterator[Client]:
-    with client_of(url, database=database) as client:
-        yield client
-
-
-@pytest.fixture
-def table(client: Client) -> Iterator[str]:
-    name = f"t_{uuid.uuid4().hex[:8]}"
-    client.command(
-        f"CREATE TABLE {name} ({COLUMNS}) ENGINE = MergeTree ORDER BY i "
-        "SETTINGS non_replicated_deduplication_window = 100"
-    )
-    yield name
-    client.command(f"DROP TABLE {name}")
-
-
-def post(
-    url: str, sql: bytes | None = b"", *, headers: dict[str, str] | None = None, **params: str
-) -> tuple[int, bytes, Any]:
-    """Send a plain HTTP request; return status, body and headers."""
-    address = urlsplit(url)
-    query = "&".join(f"{name}={quote(value)}" for name, value in params.items())
-    request = urllib.request.Request(
-        f"http://{address.hostname}:{address.port}/?{query}", data=sql, headers=headers or {}
-    )
-    request.add_header("X-ClickHouse-User", unquote(address.username or "default"))
-    request.add_header("X-ClickHouse-Key", unquote(address.password or ""))
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-            return reply.status, reply.read(), reply.headers
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read(), error.headers
-
-
-# --- liveness
 
 
 @pytest.mark.parametrize("path", ["/ping", "/replicas_status", "/"])
@@ -125,9 +37,6 @@ def test_answers_ok(url: str, path: str) -> None:
     address = urlsplit(url)
     with urllib.request.urlopen(f"http://{address.hostname}:{address.port}{path}", timeout=TIMEOUT_S) as reply:
         assert reply.read() == b"Ok.\n"
-
-
-# --- rows in and out
 
 
 def test_rows_round_trip(client: Client, table: str) -> None:
@@ -236,9 +145,6 @@ def test_a_large_insert_is_read_in_parts(client: Client, table: str) -> None:
     )
 
 
-# --- parameters, settings, sessions
-
-
 def test_parameters_keep_their_values(client: Client) -> None:
     values = {"n": 41, "s": "q'u\\o\t\n\"`é", "a": ["1", "it's"], "d": datetime.date(2026, 1, 2), "x": None}
     query = "SELECT {n:Int32} + 1, {s:String}, {a:Array(String)}, {d:Date}, {x:Nullable(String)}"
@@ -312,9 +218,6 @@ def test_session_check_requires_an_existing_session(url: str) -> None:
     assert headers["X-ClickHouse-Exception-Code"] == "372"
 
 
-# --- statements
-
-
 def test_ddl_and_its_results(client: Client, table: str) -> None:
     client.command(f"ALTER TABLE {table} ADD COLUMN extra Int32 DEFAULT 5")
     assert ("extra", "Int32") in [found[:2] for found in client.query(f"DESCRIBE TABLE {table}").result_rows]
@@ -351,9 +254,6 @@ def test_external_data_is_a_table_of_one_query(client: Client) -> None:
     assert client.query("SELECT sum(n) FROM ext", external_data=data).first_row == (3,)
     with pytest.raises(DatabaseError):
         client.query("SELECT sum(n) FROM ext")
-
-
-# --- errors
 
 
 @pytest.mark.parametrize(
@@ -399,9 +299,6 @@ def test_a_large_insert_that_is_rejected_at_once_is_an_error(client: Client) -> 
     assert failed.value.code == 60
 
 
-# --- compression
-
-
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
@@ -441,16 +338,10 @@ def test_the_client_packs_both_ways(url: str, database: str, table: str, compres
         assert client.query(f"SELECT i FROM {table} ORDER BY i").result_rows == [(n,) for n in range(20_000)]
 
 
-# --- retries
-
-
 def test_a_repeated_token_inserts_once(client: Client, table: str) -> None:
     for token in ("one", "one", "two"):
         client.insert(table, [row(1)], column_names=NAMES, settings={"insert_deduplication_token": token})
     assert client.command(f"SELECT count() FROM {table}") == 2
-
-
-# --- many at once
 
 
 _WORKER = """

@@ -39,3 +39,14 @@ def test_the_core_imports_without_heavy_packages(module: str) -> None:
 def test_lock_files_hold_no_addresses() -> None:
     for lock in (ROOT / "requirements").glob("*.txt"):
         assert "://" not in lock.read_text(), lock
+
+
+GENERATED = "topics/stepstream/topics/events.py"
+
+
+def test_no_module_is_longer_than_400_lines() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in listed.split() if name != GENERATED]
+    lines = {path: len(path.read_text("utf-8").splitlines()) for path in paths if path.exists()}
+    assert len(lines) > 500
+    assert {str(path): count for path, count in lines.items() if count > 400} == {}
