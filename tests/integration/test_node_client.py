@@ -193,6 +193,8 @@ def test_node_reads_what_python_wrote(node_project: Path, settings: Settings, co
 
     def listen() -> None:
         for line in reader.stdout or ():
+            if not line.endswith("\n"):
+                return  # the reader was terminated while it printed a record of another test
             event = json.loads(line)
             if event["key"] == key:
                 found[event["topic"]] = event["record"]

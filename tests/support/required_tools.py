@@ -5,8 +5,10 @@ Every skip has the form `needs TOOL: REMEDY`. conftest.py prints the skips of a 
 
 import os
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -65,6 +67,14 @@ def require_package(module: str) -> None:
     """Skip the test if an optional Python package is not installed; fail it in CI."""
     if find_spec(module) is None:
         _missing(module, _PACKAGES[module])
+
+
+def import_package(module: str) -> None:
+    """Import an optional Python package without its warnings; without it, as `require_package`."""
+    require_package(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first import compiles third-party code
+        import_module(module)
 
 
 def require_path(path: Path, remedy: str) -> Path:

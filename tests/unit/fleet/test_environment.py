@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from required_tools import require_package
+from required_tools import import_package
 
 from stepstream.services.fleet.environment import (
     Environment,
@@ -42,7 +42,7 @@ FIRST_TASKS = {
 )
 def environment(request: pytest.FixtureRequest) -> type[Environment]:
     if "reasoning_gym" in request.param:
-        require_package("reasoning_gym")
+        import_package("reasoning_gym")
     return load_environment(request.param)
 
 
@@ -127,7 +127,7 @@ def test_arbitrary_text_from_a_model_is_a_lookup_error_or_a_score(tool: str, arg
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_chain_sum_accepts_only_the_right_number() -> None:
-    require_package("reasoning_gym")
+    import_package("reasoning_gym")
     attempt = ChainSum(next(ChainSum.tasks(0, "train")))
     right = int(attempt.call("calc", attempt.first_message[2:]).text)
     verdicts = [attempt.answer(f"ans({number})") for number in range(right - 3, right + 4)]
