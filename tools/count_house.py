@@ -3,8 +3,9 @@
     python tools/count_house.py [--rev REV] [--way FILE] [--json]
 
 Product code, tests and benches are counted apart; so is the module that is generated from the schemas. The path of one
-step is the list of functions that docs/concepts.md links in order, [`Name`](../root/stepstream/file.py#L40), or with
-`--way` a file of lines `root/stepstream/file.py:Qualified.name`. Lines that begin with `#` are skipped there.
+step is the list of functions that docs/concepts.md links in order,
+[`Name`](../services/stepstream/services/gateway/app.py#L40), or with `--way` a file of lines
+`root/stepstream/file.py:Qualified.name`. Lines that begin with `#` are skipped there.
 """
 
 import argparse

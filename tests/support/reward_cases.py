@@ -1,17 +1,52 @@
 """Build feedback signals, and reward terms of trajectories with given component values."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 from stream_records import make_steps
 
 from stepstream.jobs.rewards.counted_feedback import count_feedback
-from stepstream.jobs.rewards.spec import RewardSpec
+from stepstream.jobs.rewards.spec import RewardSpec, load_spec
 from stepstream.jobs.rewards.terms import Terms, components, returns_to_go, reward_of
 from stepstream.topics.events import Step, new_message, new_tool_call
 
 NUMBERS = st.floats(-5, 5)
+
+
+SPEC = """
+name = "support"
+gamma = 0.5
+[[component]]
+name = "outcome"
+feedback = "outcome"
+bounds = [0.0, 2.0]
+outcome = true
+[[component]]
+name = "thumbs"
+feedback = "thumbs"
+level = "step"
+weight = 0.5
+bounds = [-1.0, 1.0]
+[[component]]
+name = "tool_errors"
+builtin = "tool_errors"
+level = "step"
+weight = -1.0
+[[component]]
+name = "slow"
+builtin = "seconds"
+weight = -0.1
+bounds = [0.0, 60.0]
+"""
+
+
+def spec(tmp_path: Path, text: str) -> RewardSpec:
+    """Return the specification of a TOML text."""
+    file = tmp_path / "reward.toml"
+    file.write_text(text)
+    return load_spec(file)
 
 
 def signal(name: str, value: float | None, number: str = "f", **fields: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from reward_cases import SPEC, spec
 
 from stepstream.config import SettingsError
 from stepstream.jobs.rewards.spec import (
@@ -67,39 +68,6 @@ def test_the_specifications_in_the_docs_are_valid() -> None:
     assert [parse_spec(block).name for block in blocks] == ["support"]
     for name in {*Component.model_fields, *RewardSpec.model_fields, *BUILTIN_SOURCES} - {"component"}:
         assert re.search(rf"`{name}`|^{name} = ", PAGE.read_text("utf-8"), re.MULTILINE), name
-
-
-SPEC = """
-name = "support"
-gamma = 0.5
-[[component]]
-name = "outcome"
-feedback = "outcome"
-bounds = [0.0, 2.0]
-outcome = true
-[[component]]
-name = "thumbs"
-feedback = "thumbs"
-level = "step"
-weight = 0.5
-bounds = [-1.0, 1.0]
-[[component]]
-name = "tool_errors"
-builtin = "tool_errors"
-level = "step"
-weight = -1.0
-[[component]]
-name = "slow"
-builtin = "seconds"
-weight = -0.1
-bounds = [0.0, 60.0]
-"""
-
-
-def spec(tmp_path: Path, text: str) -> RewardSpec:
-    file = tmp_path / "reward.toml"
-    file.write_text(text)
-    return load_spec(file)
 
 
 def test_the_default_is_the_outcome_alone() -> None:

@@ -6,45 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reward_cases import NUMBERS, discounted, rewards_of, signal, terms_of, terms_with
+from reward_cases import NUMBERS, SPEC, discounted, rewards_of, signal, spec, terms_of, terms_with
 from stream_records import make_steps
 
 from stepstream.jobs.rewards.counted_feedback import newest
-from stepstream.jobs.rewards.spec import RewardSpec, load_spec
+from stepstream.jobs.rewards.spec import RewardSpec
 from stepstream.jobs.rewards.terms import returns_to_go, reward_of, shaping_rewards, success
 from stepstream.topics.events import new_message, new_tool_call
-
-SPEC = """
-name = "support"
-gamma = 0.5
-[[component]]
-name = "outcome"
-feedback = "outcome"
-bounds = [0.0, 2.0]
-outcome = true
-[[component]]
-name = "thumbs"
-feedback = "thumbs"
-level = "step"
-weight = 0.5
-bounds = [-1.0, 1.0]
-[[component]]
-name = "tool_errors"
-builtin = "tool_errors"
-level = "step"
-weight = -1.0
-[[component]]
-name = "slow"
-builtin = "seconds"
-weight = -0.1
-bounds = [0.0, 60.0]
-"""
-
-
-def spec(tmp_path: Path, text: str) -> RewardSpec:
-    file = tmp_path / "reward.toml"
-    file.write_text(text)
-    return load_spec(file)
 
 
 def test_components_are_laid_over_the_steps(tmp_path: Path) -> None:
