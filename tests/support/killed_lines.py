@@ -39,6 +39,8 @@ def executed_lines(files: tuple[str, ...], run: Callable[[], Any]) -> list[Line]
     seen: dict[Line, None] = {}
     with trace_lines(files, lambda line: seen.setdefault(line)):
         run()
+    for file in files:
+        assert any(path.endswith(file) for path, _ in seen), f"no line of {file} ran: was it moved?"
     return list(seen)
 
 

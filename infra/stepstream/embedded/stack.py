@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -87,10 +86,6 @@ class Stack:
         defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         identity = {_ID_VARIABLE: self._id, OWNER_VARIABLE: str(os.getpid())}
         return defaults | inherited | environment_of(self.settings) | identity
-
-    def log_file(self, name: str) -> Path:
-        """Return the path of a process's output."""
-        return self.settings.paths.data / "logs" / f"{name}.log"
 
     def start(self) -> None:
         """Start each part as soon as its prerequisites are ready; if one fails, stop all.
