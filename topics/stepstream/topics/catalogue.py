@@ -20,6 +20,7 @@ CHECKPOINTS = "checkpoints"
 TRAINING_DECISIONS = "training-decisions"
 LEARNER_UPDATES = "learner-updates"
 WORKER_STATUS = "worker-status"
+ROLLOUTS = "rollouts"
 CURATION = "curation"
 GOVERNANCE_AUDIT = "governance-audit"
 POLICIES = "policies"
@@ -226,7 +227,17 @@ _ALL = (
         "WorkerStatus",
         "State and served version of each inference worker.",
         ("inference",),
-        ("store", "console"),
+        ("store", "console", "gateway"),
+        partitions=1,
+        cleanup="compact",
+    ),
+    Topic(
+        ROLLOUTS,
+        "model",
+        "Rollout",
+        "Decisions which versions of a model serve its tracks.",
+        ("people",),
+        ("inference", "gateway", "learner", "SDK"),
         partitions=1,
         cleanup="compact",
     ),

@@ -227,6 +227,8 @@ class CheckpointFile(TypedDict):
     """SHA-256 (hex) of its content."""
     size_bytes: int
     """Size in bytes."""
+    role: str
+    """Use of the file: `weights`, `tokenizer` (with the chat template), `config`, `adapter`, `delta` or `training`; empty: an event from before roles, see the path."""
 
 
 def new_checkpoint_file(
@@ -234,12 +236,14 @@ def new_checkpoint_file(
     path: str,
     sha256: str,
     size_bytes: int,
+    role: str = "",
 ) -> CheckpointFile:
     """Return a CheckpointFile with the schema's defaults."""
     return {
         "path": path,
         "sha256": sha256,
         "size_bytes": size_bytes,
+        "role": role,
     }
 
 
@@ -289,6 +293,27 @@ def new_partition_offset(
     }
 
 
+class CheckpointSignature(TypedDict):
+    """Ed25519 signature of a version: of its model, number, parent, format, base and files with their digests."""
+
+    key_id: str
+    """First 16 hex digits of the SHA-256 of the public key."""
+    signature: str
+    """Signature, base64."""
+
+
+def new_checkpoint_signature(
+    *,
+    key_id: str,
+    signature: str,
+) -> CheckpointSignature:
+    """Return a CheckpointSignature with the schema's defaults."""
+    return {
+        "key_id": key_id,
+        "signature": signature,
+    }
+
+
 class Checkpoint(TypedDict):
     """Published version of a model, with the data to rebuild it from the log."""
 
@@ -324,6 +349,16 @@ class Checkpoint(TypedDict):
     """Version of the learner's code."""
     metrics: dict[str, float]
     """Figures of its updates: loss, staleness, clip share, effective sample size."""
+    format: str
+    """Content of the weights: `full`, `lora` (adapters of `base_version`) or `delta` (changed bytes relative to `base_version`)."""
+    base_version: int | None
+    """Version that the adapters or the delta apply to; null for `full`."""
+    signatures: list[CheckpointSignature]
+    """Signatures of the version's identity and files."""
+    removed_at_us: int | None
+    """Time at which retention removed its files, in microseconds since the Unix epoch (UTC); null: they exist."""
+    removal_reason: str
+    """Reason for the removal; empty: not removed."""
 
 
 def new_checkpoint(
@@ -344,6 +379,11 @@ def new_checkpoint(
     updates: int = 0,
     configuration: str = "{}",
     metrics: dict[str, float] | None = None,
+    format: str = "full",
+    base_version: int | None = None,
+    signatures: list[CheckpointSignature] | None = None,
+    removed_at_us: int | None = None,
+    removal_reason: str = "",
 ) -> Checkpoint:
     """Return a Checkpoint with the schema's defaults."""
     return {
@@ -363,6 +403,11 @@ def new_checkpoint(
         "configuration": configuration,
         "code_version": code_version,
         "metrics": metrics if metrics is not None else {},
+        "format": format,
+        "base_version": base_version,
+        "signatures": signatures if signatures is not None else [],
+        "removed_at_us": removed_at_us,
+        "removal_reason": removal_reason,
     }
 
 
@@ -1174,6 +1219,10 @@ class SequenceSpan(TypedDict):
     """Model of the behaviour policy."""
     version: int
     """Version of the behaviour policy."""
+    temperature: float
+    """Softmax temperature at which the tokens were sampled; the learner divides its logits by it. 0: greedy."""
+    restriction: str
+    """Reason why ratios of probabilities are undefined for these tokens: `greedy`, `truncated` (top-p, top-k, min-p), `penalised`, `biased` or `grammar`; empty: none, they were sampled from the whole softmax."""
 
 
 def new_sequence_span(
@@ -1183,6 +1232,8 @@ def new_sequence_span(
     step_index: int,
     model: str,
     version: int,
+    temperature: float = 1.0,
+    restriction: str = "",
 ) -> SequenceSpan:
     """Return a SequenceSpan with the schema's defaults."""
     return {
@@ -1191,6 +1242,8 @@ def new_sequence_span(
         "step_index": step_index,
         "model": model,
         "version": version,
+        "temperature": temperature,
+        "restriction": restriction,
     }
 
 
@@ -1662,6 +1715,63 @@ def new_reward_specification(
     }
 
 
+class Rollout(TypedDict):
+    """Decision which versions of a model serve its tracks. The newest of a model is in force."""
+
+    event_id: str
+    """Identity of this event: a UUIDv7 from its producer; for a derived event a UUIDv5 of its sources and of the job's name and version. Records with the same id are the same event."""
+    occurred_at_us: int
+    """Time of the event, in microseconds since the Unix epoch (UTC)."""
+    model: str
+    """Name of the model; the key of the record."""
+    stable_version: int | None
+    """Version of the track `stable`; null: the newest published version."""
+    canary_version: int | None
+    """Version of the track `canary`; null: no canary."""
+    canary_share: float
+    """Share of trajectories on the track `canary`, 0 to 1."""
+    previous_stable_version: int | None
+    """Version of the track `stable` before the newest promotion, to which a rollback returns; null: none."""
+    pinned_versions: list[int]
+    """Versions whose files retention keeps."""
+    action: str
+    """Action that was decided: `promote`, `rollback`, `pin`, `unpin`, `canary` or `follow`."""
+    reason: str
+    """Reason for the decision."""
+    author: str
+    """Person or program that decided."""
+
+
+def new_rollout(
+    *,
+    event_id: str,
+    occurred_at_us: int,
+    model: str,
+    stable_version: int | None = None,
+    canary_version: int | None = None,
+    canary_share: float = 0.0,
+    previous_stable_version: int | None = None,
+    pinned_versions: list[int] | None = None,
+    action: str = "",
+    reason: str = "",
+    author: str = "",
+) -> Rollout:
+    """Return a Rollout with the schema's defaults."""
+    return {
+        "event_id": event_id,
+        "occurred_at_us": occurred_at_us,
+        "model": model,
+        "stable_version": stable_version,
+        "canary_version": canary_version,
+        "canary_share": canary_share,
+        "previous_stable_version": previous_stable_version,
+        "pinned_versions": pinned_versions if pinned_versions is not None else [],
+        "action": action,
+        "reason": reason,
+        "author": author,
+    }
+
+
 class Sampling(TypedDict):
     """Sampling parameters of a response."""
 
@@ -1673,6 +1783,20 @@ class Sampling(TypedDict):
     """Token limit of the response; null: none."""
     seed: int | None
     """Seed; null: not set."""
+    top_k: int
+    """Number of most likely tokens that were kept; 0: all."""
+    min_p: float
+    """Share of the most likely token's probability below which tokens were removed, in [0, 1]; 0: none."""
+    presence_penalty: float
+    """Amount subtracted once from the logit of each token that the response contains."""
+    frequency_penalty: float
+    """Amount subtracted from the logit of a token for each time that the response contains it."""
+    repetition_penalty: float
+    """Divisor of positive logits, and factor of negative ones, of tokens in prompt or response; 1: none."""
+    logit_bias: bool
+    """True: the request added amounts to the logits of some tokens or excluded tokens."""
+    constraint: str
+    """Grammar that the response had to follow, as `json_schema`, `json_object`, `regex`, `choice`, `grammar` or `tool_choice`; empty: none."""
 
 
 def new_sampling(
@@ -1681,6 +1805,13 @@ def new_sampling(
     top_p: float = 1.0,
     max_tokens: int | None = None,
     seed: int | None = None,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
+    logit_bias: bool = False,
+    constraint: str = "",
 ) -> Sampling:
     """Return a Sampling with the schema's defaults."""
     return {
@@ -1688,6 +1819,38 @@ def new_sampling(
         "top_p": top_p,
         "max_tokens": max_tokens,
         "seed": seed,
+        "top_k": top_k,
+        "min_p": min_p,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "repetition_penalty": repetition_penalty,
+        "logit_bias": logit_bias,
+        "constraint": constraint,
+    }
+
+
+class ServedVersion(TypedDict):
+    """Version of a model that a worker serves on one track."""
+
+    track: Track
+    """Track."""
+    version: int
+    """Version of the model."""
+    served_name: str
+    """Name in the field `model` of a request that selects this version at the worker."""
+
+
+def new_served_version(
+    *,
+    version: int,
+    track: Track = "stable",
+    served_name: str = "",
+) -> ServedVersion:
+    """Return a ServedVersion with the schema's defaults."""
+    return {
+        "track": track,
+        "version": version,
+        "served_name": served_name,
     }
 
 
@@ -2226,6 +2389,10 @@ class WorkerStatus(TypedDict):
     """Reason for rejecting a version; null: none."""
     requests_in_flight: int
     """Number of requests in flight."""
+    tracks: list[ServedVersion]
+    """Served versions by track; empty: `version` serves every track."""
+    capacity: int
+    """Number of requests that it computes at once; 0: unknown."""
 
 
 def new_worker_status(
@@ -2241,6 +2408,8 @@ def new_worker_status(
     state: WorkerState = "unknown",
     reason: str | None = None,
     requests_in_flight: int = 0,
+    tracks: list[ServedVersion] | None = None,
+    capacity: int = 0,
 ) -> WorkerStatus:
     """Return a WorkerStatus with the schema's defaults."""
     return {
@@ -2255,4 +2424,6 @@ def new_worker_status(
         "state": state,
         "reason": reason,
         "requests_in_flight": requests_in_flight,
+        "tracks": tracks if tracks is not None else [],
+        "capacity": capacity,
     }

@@ -1,0 +1,1 @@
+"""Describe, sign, store and fetch the files of published versions; decide which version serves a trajectory."""
