@@ -18,7 +18,7 @@ from stepstream.services.gateway.protocols.base import Answer, failed_answer
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.step_builder import Call, Timing, branch_call, build_step
-from stepstream.topics.events import Step, new_message, new_tool_call
+from stepstream.topics.events import Step, new_message, new_sampling, new_tool_call
 from stepstream.topics.ids import token_digest
 
 
@@ -263,7 +263,8 @@ def test_a_repeated_call_stays_in_the_trajectory_of_the_failed_one() -> None:
 )
 def test_sampling_parameters_are_read(request_: dict[str, Any], sampling: tuple[Any, ...]) -> None:
     step = record(new_cache(), [], answer_with([1], [2]), identity_of(), **request_)
-    assert tuple(step["sampling"].values()) == sampling
+    temperature, top_p, max_tokens, seed = sampling
+    assert step["sampling"] == new_sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
 
 
 def test_usage_and_user_come_from_the_request_without_headers() -> None:

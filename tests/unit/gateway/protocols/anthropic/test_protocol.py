@@ -13,7 +13,7 @@ from stepstream.services.gateway.errors import BadRequest
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.base import ModelProtocol, RequestedAdditions
 from stepstream.services.gateway.streams import PARSE_ERRORS
-from stepstream.topics.events import Message, new_message, new_tool_call
+from stepstream.topics.events import Message, new_message, new_sampling, new_tool_call
 
 USER = {"role": "user", "content": "hi"}
 
@@ -48,12 +48,12 @@ def test_a_request_becomes_a_conversation() -> None:
         new_message(role="user", content="hi"),
     ]
     assert (conversation.model, conversation.stream, conversation.user) == ("m", True, "someone")
-    assert conversation.sampling == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 64, "seed": None}
+    assert conversation.sampling == new_sampling(temperature=0.5, top_p=0.9, max_tokens=64)
 
 
 def test_missing_fields_have_defaults() -> None:
     conversation = ANTHROPIC.read({"messages": [USER], "system": ""})
-    assert conversation.sampling == {"temperature": 1.0, "top_p": 1.0, "max_tokens": None, "seed": None}
+    assert conversation.sampling == new_sampling()
     assert (len(conversation.messages), conversation.stream, conversation.user) == (1, False, None)
 
 

@@ -10,6 +10,7 @@ from openai.types.responses import Response
 from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.protocols.responses.items import referable_items
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES, ResponsesProtocol
+from stepstream.topics.events import new_sampling
 
 Raw = dict[str, Any]
 
@@ -173,7 +174,7 @@ def test_a_request_becomes_a_conversation() -> None:
     assert answer["reasoning"] == "hm"
     assert [(call["call_id"], call["arguments"]) for call in answer["tool_calls"]] == [("c0", "{}"), ("c1", "[]")]
     assert (read.instructions, read.previous_response_id, read.user, read.stream) == (1, "resp_0", "p1", True)
-    assert read.sampling == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 64, "seed": None}
+    assert read.sampling == new_sampling(temperature=0.5, top_p=0.9, max_tokens=64)
 
 
 ANYTHING = st.recursive(
