@@ -42,7 +42,13 @@ class Table(AbstractContextManager["Table"]):
     """One followed topic. Any thread may read it; close it, or use it as a context manager."""
 
     def __init__(
-        self, settings: Settings, topic: str, *, snapshot: Path | None = None, rejection_of: RejectionOf | None = None
+        self,
+        settings: Settings,
+        topic: str,
+        *,
+        snapshot: Path | None = None,
+        rejection_of: RejectionOf | None = None,
+        on_change: OnChange | None = None,
     ) -> None:
         """Start to follow the topic; return at once.
 
@@ -51,6 +57,7 @@ class Table(AbstractContextManager["Table"]):
             topic: a compacted topic of the catalogue with one partition.
             snapshot: file of the known records; it is read now and replaced at each change.
             rejection_of: returns the reason to reject a record, so that its key keeps the record before; None: accept.
+            on_change: as the method `on_change`, from the first record on.
         """
         self._settings = settings
         self._topic = topic
@@ -59,7 +66,7 @@ class Table(AbstractContextManager["Table"]):
         self._rows: dict[str, Any] = self._snapshot.read() if self._snapshot is not None else {}
         self._seen: set[str] = set()
         self._current = False
-        self._callbacks: list[OnChange] = []
+        self._callbacks: list[OnChange] = [] if on_change is None else [on_change]
         self._waiters: list[_Waiter] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
