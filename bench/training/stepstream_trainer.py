@@ -45,6 +45,7 @@ def main(folder: Path, device: str, threads: str, microbatch: str, more: str) ->
         packing._MIN_SHARED = 2**30
     config = LearnerSettings.model_validate(
         {
+            "preset": "tiny",
             "device": device,
             "threads": int(threads),
             "microbatch_tokens": int(microbatch),

@@ -165,6 +165,6 @@ def test_a_checkpoint_of_the_previous_version_is_verified_and_trained_on(written
     files = json.loads((written / "checkpoints.json").read_text())
     for version in ("0", "1"):
         verify(written / "checkpoints" / version, files[version])
-    trainer = Trainer(written / "checkpoints/1", LearnerSettings(warmup_updates=0))
+    trainer = Trainer(written / "checkpoints/1", LearnerSettings(preset="tiny", warmup_updates=0))
     stats = trainer.update(2, [[attempt(record) for record in group_of("g2", 4, seed=2)]], version=0)
     assert stats["grad_norm"] > 0

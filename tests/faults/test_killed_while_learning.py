@@ -113,6 +113,7 @@ class LearnerRun:
         self.data, self.log = data, Log(data / "log")
         self.settings = Settings(
             learner=LearnerSettings(
+                preset="tiny",
                 model=LIMITS.model,
                 checkpoints=str(data),
                 group_size=2,

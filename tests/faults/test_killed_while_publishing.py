@@ -50,7 +50,7 @@ class Publication:
     def __init__(self, data: Path) -> None:
         code_version()  # cached: a forked child does not run its lines again
         self.data = data
-        self.settings = Settings(learner=LearnerSettings(model="m", checkpoints=str(data), lora_rank=2))
+        self.settings = Settings(learner=LearnerSettings(preset="tiny", model="m", checkpoints=str(data), lora_rank=2))
         self.root = data / "m/0"
         write_root(tiny_of("llama", data / "given"), self.root)
         self.trainer = Trainer(self.root, self.settings.learner)

@@ -108,7 +108,9 @@ def test_pairs_and_conversations_from_files_are_labelled_learned_and_rebuilt(
     labels = {label["trajectory_id"]: label for label in found}.values()
     for objective, share in (("sft", (PAIRS + 2) / (2 * PAIRS + 2)), ("kto", None)):
         trainer = Trainer(
-            base, LearnerSettings.model_validate({"objective": objective, "learning_rate": 3e-3, **config}), base
+            base,
+            LearnerSettings.model_validate({"preset": "tiny", "objective": objective, "learning_rate": 3e-3, **config}),
+            base,
         )
         limits = trainer.limits(model)
         attempts = [[attempt_of(label, (0, place), limits)] for place, label in enumerate(labels)]

@@ -20,7 +20,7 @@ def learn(kind: str, folder: Path, target: Path, root: Path, updates: tuple[int,
     """Train from `folder` into `target`, in the lineage of `root`; return the figures of each update."""
     # A pass holds so few tokens that the last round of each step leaves some ranks without one.
     config = LearnerSettings.model_validate(
-        {"warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]}
+        {"preset": "tiny", "warmup_updates": 0, "microbatch_tokens": 60, "max_grad_norm": 0.1, **KINDS[kind]}
     )
     trainer = Trainer(folder, config, root)
     figures = [

@@ -44,9 +44,9 @@ def with_long_deadlines(settings: Settings) -> Settings:
 
 @pytest.fixture(scope="session")
 def base_settings() -> Settings:
-    """The defaults with long deadlines; of the environment only the location of Kafka's jars counts."""
+    """The defaults for a tiny model, with long deadlines; of the environment only Kafka's jars' folder counts."""
     home = {name: value for name, value in os.environ.items() if name == "STEPSTREAM_BROKER_HOME"}
-    return with_long_deadlines(load(home))
+    return with_long_deadlines(load({**home, "STEPSTREAM_LEARNER_PRESET": "tiny"}))
 
 
 @pytest.fixture(scope="session")

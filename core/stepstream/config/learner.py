@@ -1,10 +1,11 @@
 """Settings of the learner, with a check for objective settings that contradict each other."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from stepstream.config.base import Section, setting
+from stepstream.config.presets import Preset, with_preset
 
 UNGROUPED_RULES = frozenset({"reinforce_pp", "ppo_gae", "step_ppo", "vtrace"})
 """Advantage rules that need no group: the baseline is the batch or a critic."""
@@ -17,11 +18,16 @@ class LearnerSettings(Section):
     """The off-policy learner. Symbols and rules as in docs/learner.md, docs/credit.md and docs/losses.md."""
 
     model: str = setting("demo", "Model to train, by its name on the topic `checkpoints`.")
+    preset: Preset = setting(
+        "auto",
+        "Values for settings that are not given: `tiny` for toy models on a CPU, `lora` for adapters, `full` for all "
+        "weights of a real model; `auto`: `lora` if `lora_rank` is above 0, else `full`. See docs/learner.md.",
+    )
     checkpoints: str = setting("", "Folder for checkpoints; default: `DATA/checkpoints`.")
     groups_per_update: int = setting(16, "Groups in one update.", unit="groups", ge=1)
     group_size: int = setting(8, "Attempts in one group; 1 only if the rule needs no group.", unit="attempts", ge=1)
-    group_wait_s: float = setting(30.0, "Time after which an incomplete group is dropped.", unit="s", gt=0)
-    updates_per_checkpoint: int = setting(2, "Updates between two published versions.", unit="updates", ge=1)
+    group_wait_s: float = setting(1800.0, "Time after which an incomplete group is dropped.", unit="s", gt=0)
+    updates_per_checkpoint: int = setting(1, "Updates between two published versions.", unit="updates", ge=1)
     staleness_bound: int = setting(4, "Largest staleness of a trajectory in an update.", unit="versions", ge=0)
     reuse: int = setting(1, "Largest number of updates of one lineage that train on a group.", unit="updates", ge=1)
     sampling: Literal["freshest", "weighted"] = setting(
@@ -94,20 +100,34 @@ class LearnerSettings(Section):
     critic_clip: float = setting(
         0.0, "Largest useful change of a value in an update, as in PPO's value clip; 0: unlimited.", unit="reward", ge=0
     )
-    learning_rate: float = setting(3e-4, "AdamW's step size.", gt=0)
-    warmup_updates: int = setting(5, "Updates over which the learning rate rises from 0.", unit="updates", ge=0)
+    learning_rate: float = setting(1e-6, "AdamW's step size.", gt=0)
+    warmup_updates: int = setting(10, "Updates over which the learning rate rises from 0.", unit="updates", ge=0)
     decay_updates: int = setting(
-        0, "Updates over which the learning rate falls to a tenth; 0: constant.", unit="updates", ge=0
+        0, "Updates over which the learning rate falls after the warm-up; 0: constant.", unit="updates", ge=0
     )
+    decay_shape: Literal["linear", "cosine"] = setting("linear", "Shape of the fall over `decay_updates`.")
+    final_rate: float = setting(
+        0.1, "Learning rate after the decay, as a share of `learning_rate`.", unit="share", ge=0, le=1
+    )
+    weight_decay: float = setting(
+        0.01, "AdamW's weight decay of matrices; biases, norms and the critic have none.", unit="per step size", ge=0
+    )
+    adam_beta1: float = setting(0.9, "Decay β₁ of AdamW's mean of gradients.", ge=0, lt=1)
+    adam_beta2: float = setting(0.999, "Decay β₂ of AdamW's mean of squared gradients.", ge=0, lt=1)
+    adam_epsilon: float = setting(1e-8, "Term ε that AdamW adds to the root of the mean of squared gradients.", gt=0)
+    optimizer: Literal["adamw", "adamw_8bit"] = setting(
+        "adamw", "Optimizer; `adamw_8bit` keeps its moments in 8 bits and needs a GPU and the package torchao."
+    )
+    optimizer_offload: bool = setting(False, "Keep the optimizer's moments in host memory and step there: for GPUs.")
     minibatches: int = setting(2, "Optimizer steps in one update.", unit="steps", ge=1)
     microbatch_tokens: int = setting(
-        4096,
+        8192,
         "Token limit of one forward pass, which bounds memory. A shared prefix counts once.",
         unit="tokens",
         ge=1,
     )
     loss_length: int = setting(
-        64, "Fixed length by which dr_grpo divides the loss of each sequence.", unit="tokens", ge=1
+        4096, "Fixed length by which dr_grpo divides the loss of each sequence.", unit="tokens", ge=1
     )
     clip_low: float = setting(0.2, "Lower clip: the ratio of the current policy is clipped at 1 - this.", gt=0)
     clip_high: float = setting(0.28, "Upper clip: the ratio of the current policy is clipped at 1 + this.", gt=0)
@@ -185,13 +205,18 @@ class LearnerSettings(Section):
         "float32", "Precision of the forward pass. Weights, optimizer and log-softmax stay in float32."
     )
     activation_checkpointing: bool = setting(
-        False, "Keep each layer's input only and recompute the rest: less memory, a third more computation."
+        True, "Keep each layer's input only and recompute the rest: less memory, a third more computation."
     )
     compile: bool = setting(
         False, "Compile the model's layers at first use. It takes minutes on a CPU and needs a C++ compiler."
     )
     threads: int = setting(1, "CPU threads of the learner.", unit="threads", ge=1)
     seed: int = setting(0, "Seed of all random choices of the learner.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        return with_preset(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _reject_contradictions(self) -> Self:
@@ -245,6 +270,10 @@ def loss_contradictions(config: LearnerSettings) -> list[str]:
         contradictions.append(
             f"group_size=1 leaves {rule} nothing to compare an attempt with: set group_size=2 or more"
         )
+    if config.optimizer == "adamw_8bit" and config.device != "cuda":
+        contradictions.append("optimizer=adamw_8bit needs a GPU: set device=cuda, or optimizer=adamw")
+    if config.optimizer == "adamw_8bit" and config.optimizer_offload:
+        contradictions.append("optimizer_offload=true steps in host memory, in float32: set optimizer=adamw")
     if config.weight_low > 1:
         contradictions.append(f"weight_low={config.weight_low:g} rejects fresh data, whose weight is 1: set 1 or less")
     return contradictions

@@ -190,9 +190,13 @@ def configuration_of(config: LearnerSettings) -> str:
 
 
 def parse_configuration(configuration: str) -> tuple[LearnerSettings, dict[str, str]]:
-    """Return the settings and the arithmetic that `configuration_of` wrote, without settings that no longer exist."""
+    """Return the settings and the arithmetic that `configuration_of` wrote, without settings that no longer exist.
+
+    Versions from before presets had the values of `tiny` for the settings that they lack.
+    """
     values: dict[str, Any] = orjson.loads(configuration)
     known = {name: value for name, value in values["learner"].items() if name in LearnerSettings.model_fields}
+    known.setdefault("preset", "tiny")
     return LearnerSettings.model_validate(known), values["arithmetic"]
 
 

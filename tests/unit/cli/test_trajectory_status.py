@@ -40,13 +40,13 @@ def test_every_drop_reason_has_a_sentence_and_its_remedy(reason: str) -> None:
 )
 def test_the_reason_from_a_label_agrees_with_the_learner(fields: dict[str, Any], reason: str) -> None:
     record = label(**fields)
-    assert exclusion_reason(record, LearnerSettings()) == reason
+    assert exclusion_reason(record, LearnerSettings(preset="tiny")) == reason
     assert attempt_of(record, (0, 0), LIMITS).untrainable == reason
 
 
 @pytest.mark.parametrize(("objective", "reasons"), [("dpo", ["", "no_group", ""]), ("sft", ["", "", ""])])
 def test_the_exclusion_reason_depends_on_the_objective(objective: Any, reasons: list[str]) -> None:
-    config = LearnerSettings(objective=objective)
+    config = LearnerSettings(preset="tiny", objective=objective)
     records = [label(fidelity="text"), label(fidelity="text", group_id=None)]
     assert [exclusion_reason(record, config) for record in records] == reasons[:2]
     assert exclusion_reason(records[1], config, is_demonstrated=True) == reasons[2]

@@ -19,7 +19,7 @@ from stepstream.learner.rebuild import CannotRebuild, rebuild_from
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events
 
-HOW = LearnerSettings(warmup_updates=2, checkpoints="/somewhere/else")
+HOW = LearnerSettings(preset="tiny", warmup_updates=2, checkpoints="/somewhere/else")
 PAID = {"kl_weight": 0.1, "kl_place": "reward", "advantage": "reinforce_pp"}
 
 

@@ -27,9 +27,9 @@ from stepstream.learner.model.distributed import (
     local_shard,
     set_present_ranks,
     shard,
-    sharded_like,
 )
 from stepstream.learner.model.forward import Scores, forward_pass_for
+from stepstream.learner.model.optimizer import Optimizer
 from stepstream.learner.model.pretrained import load_model, stored_dtype
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -50,7 +50,6 @@ def keep_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _NEVER)
 
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _MASTER = "master"
 
 
@@ -95,10 +94,8 @@ class Policy:
         self._all = dict(self.model.named_parameters())
         self.weights = {name: weight for name, weight in self._all.items() if weight.requires_grad}
         """Trained weights by name."""
-        self._optimizer = torch.optim.AdamW(
-            self.weights.values(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
-        )
-        self._load_moments(state)
+        self._optimizer = Optimizer(self.weights, config)
+        self._optimizer.load(state)
         # One sum of gradients takes less memory than a tree of them.
         self._sum = TreeSum() if self._device.type == "cpu" else None
 
@@ -179,9 +176,7 @@ class Policy:
                 torch._foreach_mul_(
                     [local_shard(_gradient(weight)) for weight in weights], self._most_norm / (norm + 1e-6)
                 )
-            for group in self._optimizer.param_groups:
-                group["lr"] = rate
-            self._optimizer.step()
+            self._optimizer.step(rate)
         self._optimizer.zero_grad()
         return norm
 
@@ -190,7 +185,7 @@ class Policy:
         """Return the complete state; every rank must call this, and only rank 0 gets the values."""
         optimizer: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
-            for key, value in self._optimizer.state[weight].items():
+            for key, value in self._optimizer.state_of(name).items():
                 self._collect(optimizer, f"{name}.{key}", value)
             if self._dtype != torch.float32 and self._adapter is None:
                 self._collect(optimizer, f"{name}.{_MASTER}", weight)
@@ -212,14 +207,6 @@ class Policy:
         for name, weight in self.model.named_parameters():
             if f"{name}.{_MASTER}" in state:
                 weight.copy_(state[f"{name}.{_MASTER}"])
-
-    def _load_moments(self, state: dict[str, Tensor]) -> None:
-        for name, weight in self.weights.items():
-            if f"{name}.step" in state:
-                moments = {
-                    key: sharded_like(state[f"{name}.{key}"].to(weight.device).clone(), weight) for key in _MOMENTS
-                }
-                self._optimizer.state[weight] = {"step": state[f"{name}.step"].to(weight.device).clone(), **moments}
 
 
 class _Scored(nn.Module):

@@ -50,9 +50,6 @@ Rows = Sequence[TokenSequence] | Mapping[int, TokenSequence]
 Score = Callable[[Sequence[TokenSequence]], Tensor]
 """Computes one or more numbers for every trained token, row after row. Shape [trained tokens, …]."""
 
-_FINAL_RATE = 0.1
-"""Share of the learning rate left after the decay."""
-
 
 class Trainer:
     """The policy in training with its objective, advantage rule and critic."""
@@ -299,10 +296,11 @@ class Trainer:
 
 
 def learning_rate(config: LearnerSettings, number: int) -> float:
-    """Return the rate of update `number` (from 1): a linear rise over the warm-up, then a linear fall to a tenth."""
+    """Return the rate of update `number` (from 1): a linear rise over the warm-up, then a linear or cosine fall."""
     if number < config.warmup_updates:
         return config.learning_rate * number / config.warmup_updates
     if not config.decay_updates:
         return config.learning_rate
     done = min(1.0, (number - config.warmup_updates) / config.decay_updates)
-    return config.learning_rate * (1 - (1 - _FINAL_RATE) * done)
+    fallen = done if config.decay_shape == "linear" else (1 - math.cos(math.pi * done)) / 2
+    return config.learning_rate * (1 - (1 - config.final_rate) * fallen)

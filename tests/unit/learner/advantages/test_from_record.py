@@ -120,7 +120,7 @@ def test_steps_without_trained_tokens_and_gaps_keep_their_place() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_configured_rule_credits_recorded_attempts(name: str) -> None:
-    rule = rule_of(LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})}))
+    rule = rule_of(LearnerSettings.model_validate({"preset": "tiny", "advantage": name, **LOSS_OF.get(name, {})}))
     group = [attempt(record(*THREE)), attempt(record(*THREE[:2], ([5], [7], 0.0))), attempt(record(*THREE[:2]))]
     result = rule([[with_critic_values(each.credit) for each in group]]).groups[0]
     best, *others = (expand(c, each.sequences[0].steps) for c, each in zip(result, group, strict=True))
@@ -137,7 +137,9 @@ def test_settings_reach_their_rule() -> None:
         "credit_stratum": "steps",
     }
     config = {
-        name: LearnerSettings.model_validate({"advantage": name, "credit_blend": 0.1, **given, **LOSS_OF.get(name, {})})
+        name: LearnerSettings.model_validate(
+            {"preset": "tiny", "advantage": name, "credit_blend": 0.1, **given, **LOSS_OF.get(name, {})}
+        )
         for name in NAMES
     }
     assert rule_of(config["gigpo"]) == GiGpo(step_weight=0.7, discount=0.5)

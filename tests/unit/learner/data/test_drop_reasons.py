@@ -117,7 +117,7 @@ def test_an_attempt_that_became_stale_behind_a_cap_names_the_cap() -> None:
     ("advantage", "ready"), [("dr_grpo", 0), ("reinforce_pp", 1), ("reinforce_pp_baseline", 0), ("gigpo", 0)]
 )
 def test_the_rule_decides_whether_equal_rewards_yield_a_gradient(advantage: str, ready: int) -> None:
-    config = LearnerSettings.model_validate({"advantage": advantage})
+    config = LearnerSettings.model_validate({"preset": "tiny", "advantage": advantage})
     replay_buffer = fold(
         buffer(signal=learning_signal_of(config)), log_of(*(labelled("g", n, 1.0) for n in range(SIZE)))
     )

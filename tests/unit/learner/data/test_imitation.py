@@ -27,7 +27,9 @@ SPEECH = replace(
     response_tokens=lambda text: [*text.encode("ascii")[:90], 2] if text != "?" else [],
 )
 """A vocabulary of ASCII, in which a question mark cannot be rendered."""
-HOW = LearnerSettings.model_validate({"objective": "sft", "warmup_updates": 0, "learning_rate": 3e-3, "minibatches": 1})
+HOW = LearnerSettings.model_validate(
+    {"preset": "tiny", "objective": "sft", "warmup_updates": 0, "learning_rate": 3e-3, "minibatches": 1}
+)
 
 
 def seen(record: Any, offset: int = 0) -> Attempt:

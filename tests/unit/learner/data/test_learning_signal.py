@@ -16,7 +16,7 @@ NAMES = get_args(LearnerSettings.model_fields["advantage"].annotation)
 
 
 def how_of(name: str) -> LearnerSettings:
-    return LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
+    return LearnerSettings.model_validate({"preset": "tiny", "advantage": name, **LOSS_OF.get(name, {})})
 
 
 def paid_alike() -> list[Trajectory]:
@@ -42,6 +42,6 @@ def test_only_rules_that_sum_token_rewards_accept_a_reward_penalty(name: str) ->
 
 @pytest.mark.parametrize(("objective", "compares"), [("dpo", True), ("kto", False), ("sft", False)])
 def test_preferences_compare_and_judgements_do_not(objective: str, compares: bool) -> None:
-    config = LearnerSettings.model_validate({"objective": objective})
+    config = LearnerSettings.model_validate({"preset": "tiny", "objective": objective})
     assert needs_group(config) is compares
     assert learns_from_equal_rewards(config) is not compares

@@ -156,7 +156,7 @@ def lone(number: int, reward: float = 1.0, **fields: Any) -> Attempt:
 
 
 def alone_buffer(name: str, **changes: Any) -> ReplayBuffer:
-    config = LearnerSettings.model_validate({"advantage": name, **LOSS_OF.get(name, {})})
+    config = LearnerSettings.model_validate({"preset": "tiny", "advantage": name, **LOSS_OF.get(name, {})})
     return buffer(signal=learning_signal_of(config), **changes)
 
 

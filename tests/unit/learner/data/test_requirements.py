@@ -24,7 +24,9 @@ BY_TEXT = ("dpo", "kto", "sft")
 
 
 def config(objective: str, **fields: Any) -> LearnerSettings:
-    return LearnerSettings.model_validate({"objective": objective, "warmup_updates": 0, "minibatches": 1, **fields})
+    return LearnerSettings.model_validate(
+        {"preset": "tiny", "objective": objective, "warmup_updates": 0, "minibatches": 1, **fields}
+    )
 
 
 def response_spans(conversation: Any) -> list[ResponseSpan]:

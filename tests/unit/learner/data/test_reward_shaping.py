@@ -63,16 +63,19 @@ def advantages(rule: Rule, attempts: list[Trajectory]) -> list[float]:
 @pytest.mark.parametrize("advantage", ADVANTAGES)
 def test_every_rule_has_its_discounts(advantage: str) -> None:
     config: dict[str, Any] = {"advantage": advantage, "credit_discount": 0.9, "loss_weight": "none"}
-    discounting = discounting_of(LearnerSettings(**config))
+    discounting = discounting_of(LearnerSettings(preset="tiny", **config))
     expected = {1.0} if advantage in WHOLE | {"ppo_gae"} else {0.9, 1.0} if advantage in {"gigpo", "hcapo"} else {0.9}
     assert discounting.discounts == expected
     assert discounting.bootstraps == (advantage in CRITICS | {"step_gae", "shadow"})
 
 
 def test_an_objective_without_advantages_sums_whole_rewards_or_nothing() -> None:
-    dpo = LearnerSettings(objective="dpo", advantage="step_ppo", kl_weight=0.0)
+    dpo = LearnerSettings(preset="tiny", objective="dpo", advantage="step_ppo", kl_weight=0.0)
     assert discounting_of(dpo) == Discounting(frozenset({1.0}))
-    assert [discounting_of(LearnerSettings(objective=one)) for one in ("kto", "sft")] == [Discounting(), Discounting()]
+    assert [discounting_of(LearnerSettings(preset="tiny", objective=one)) for one in ("kto", "sft")] == [
+        Discounting(),
+        Discounting(),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_an_objective_without_advantages_sums_whole_rewards_or_nothing() -> None
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 def test_only_shaping_of_another_discount_changes_advantages(advantage: str, discount: float) -> None:
     """If V̂ and baselines come from the group, -Φ(s) is in both and cancels out."""
-    config = LearnerSettings(advantage=advantage, credit_discount=discount)
+    config = LearnerSettings(preset="tiny", advantage=advantage, credit_discount=discount)
     rule, discounting = rule_of(config), discounting_of(config)
     for gamma in (1.0, 0.9, 0.5):
         fits = apply_shaping(shaped([0.0, 1.0], [0.5, 0.5], gamma), discounting) is not None

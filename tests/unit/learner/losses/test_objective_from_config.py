@@ -36,15 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def figures(folder: Path, **choice: Any) -> dict[str, float]:
     groups = [[attempt(record) for record in group_of(f"g{n}", 4, versions=(0, 2))] for n in range(2)]
-    return Trainer(folder, LearnerSettings(warmup_updates=0, **choice)).update(1, groups, version=3)
+    return Trainer(folder, LearnerSettings(preset="tiny", warmup_updates=0, **choice)).update(1, groups, version=3)
 
 
 def test_the_default_is_the_decoupled_truncated_objective() -> None:
-    assert objective_of(LearnerSettings()) == Objective(weight=Truncated(2.0), clip=Ppo(0.2, 0.28, 3.0))
+    assert objective_of(LearnerSettings(preset="tiny")) == Objective(weight=Truncated(2.0), clip=Ppo(0.2, 0.28, 3.0))
 
 
 def test_settings_reach_the_objective() -> None:
     config = LearnerSettings(
+        preset="tiny",
         loss_ratio="step",
         loss_weight="icepop",
         weight_low=0.7,
@@ -61,7 +62,9 @@ def test_settings_reach_the_objective() -> None:
         masks=(Veto(0.01), OffPolicySequences(0.1)),
         entropy=0.5,
     )
-    soft = objective_of(LearnerSettings.model_validate({"loss_clip": "sapo", "sapo_negative": 1.2, **COUPLED}))
+    soft = objective_of(
+        LearnerSettings.model_validate({"preset": "tiny", "loss_clip": "sapo", "sapo_negative": 1.2, **COUPLED})
+    )
     assert soft == Objective(proximal="behaviour", weight=Unweighted(), clip=Sapo(1.0, 1.2))
 
 

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(**fields: Any) -> LearnerSettings:
-    return LearnerSettings.model_validate({"warmup_updates": 0, **fields})
+    return LearnerSettings.model_validate({"preset": "tiny", "warmup_updates": 0, **fields})
 
 
 def groups(seed: int = 0, **fields: Any) -> list[list[Attempt]]:

@@ -50,7 +50,7 @@ def same(left: Path, right: Path) -> bool:
 def test_a_model_is_loaded_trained_and_saved(family: str, dtype: torch.dtype, rank: int, tmp_path: Path) -> None:
     with model_folder(str(tiny_of(family, tmp_path / "given", dtype))) as folder:
         write_root(folder, tmp_path / "0")
-    config = LearnerSettings(warmup_updates=0, learning_rate=1e-3, lora_rank=rank)
+    config = LearnerSettings(preset="tiny", warmup_updates=0, learning_rate=1e-3, lora_rank=rank)
     trained(tmp_path / "0", tmp_path / "1", config, 1)
     resumed = trained(tmp_path / "1", tmp_path / "2", config, 2)
     trained(tmp_path / "0", tmp_path / "straight", config, 1, 2)
@@ -66,7 +66,7 @@ def test_a_model_is_loaded_trained_and_saved(family: str, dtype: torch.dtype, ra
     expected: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
     if rank:
         expected = PeftModel.from_pretrained(expected, tmp_path / "2/adapter")
-        base = Trainer(tmp_path / "0", LearnerSettings()).policy
+        base = Trainer(tmp_path / "0", LearnerSettings(preset="tiny")).policy
         torch.testing.assert_close(resumed.policy.reference_logprobs(ROWS), base.logprobs(ROWS).detach())
         assert not torch.allclose(resumed.policy.logprobs(ROWS), base.logprobs(ROWS))
         assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "0/model.safetensors").read_bytes()
@@ -79,12 +79,12 @@ def test_a_model_is_loaded_trained_and_saved(family: str, dtype: torch.dtype, ra
 
 def test_adapters_of_another_shape_start_from_the_published_weights(tmp_path: Path) -> None:
     tiny_of("llama", tmp_path / "0")
-    trained(tmp_path / "0", tmp_path / "1", LearnerSettings(warmup_updates=0, lora_rank=2), 1)
-    other = LearnerSettings(warmup_updates=0, lora_rank=2, lora_targets=["q_proj"])
+    trained(tmp_path / "0", tmp_path / "1", LearnerSettings(preset="tiny", warmup_updates=0, lora_rank=2), 1)
+    other = LearnerSettings(preset="tiny", warmup_updates=0, lora_rank=2, lora_targets=["q_proj"])
     trainer = trained(tmp_path / "1", tmp_path / "2", other, 2)
     assert all("q_proj.lora_" in name for name in trainer.policy.weights)
     assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "1/model.safetensors").read_bytes()
-    trainer = trained(tmp_path / "2", tmp_path / "3", LearnerSettings(warmup_updates=0), 3)
+    trainer = trained(tmp_path / "2", tmp_path / "3", LearnerSettings(preset="tiny", warmup_updates=0), 3)
     with pytest.raises(ValueError, match=r"learner\.lora_rank"):
         trainer.policy.reference_logprobs(ROWS)
     assert {path.name for path in (tmp_path / "3").iterdir()} == {path.name for path in (tmp_path / "0").iterdir()} | {
@@ -95,7 +95,7 @@ def test_adapters_of_another_shape_start_from_the_published_weights(tmp_path: Pa
         path.name for path in (tmp_path / "0").iterdir()
     }
     with pytest.raises(CannotTrain, match=r"learner\.lora_targets"):
-        Trainer(tmp_path / "0", LearnerSettings(lora_rank=2, lora_targets=["no_such_layer"]))
+        Trainer(tmp_path / "0", LearnerSettings(preset="tiny", lora_rank=2, lora_targets=["no_such_layer"]))
 
 
 def test_weights_in_several_files_become_one(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_step_that_was_not_scored_is_neutral() -> None:
 
 
 def test_the_policy_s_scores_are_those_of_its_own_forward_pass(tmp_path: Path) -> None:
-    trainer = Trainer(tiny_model(tmp_path), LearnerSettings(advantage="hcapo", warmup_updates=0))
+    trainer = Trainer(tiny_model(tmp_path), LearnerSettings(preset="tiny", advantage="hcapo", warmup_updates=0))
     model = load_model(tmp_path)
     group = [attempt(record) for record in group_of("g", 3, versions=(0, 0, 0))]
     (credits,) = trainer._rule_inputs([group]).groups
@@ -115,7 +115,9 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearnerSettings:
     entry = f"[{GROUP}]\nprm = hindsight_plug:Critic\n"
     (info / "entry_points.txt").write_text(entry)
     monkeypatch.syspath_prepend(tmp_path)
-    return LearnerSettings(advantage="hcapo", credit_hindsight="prm", credit_discount=1.0, warmup_updates=0)
+    return LearnerSettings(
+        preset="tiny", advantage="hcapo", credit_hindsight="prm", credit_discount=1.0, warmup_updates=0
+    )
 
 
 def scored(number: int, *useful: float) -> Attempt:
@@ -130,7 +132,7 @@ def test_a_critic_is_chosen_by_name_and_replaces_the_policy_s_scores(plugged: Le
     group = [scored(0, 0.2, 1.0, 0.6), scored(1, 0.4, 0.4, 0.4)]
     rule = rule_of(plugged)
     assert rule.needs == frozenset()
-    assert rule_of(LearnerSettings(advantage="hcapo")).needs == {"hindsight"}
+    assert rule_of(LearnerSettings(preset="tiny", advantage="hcapo")).needs == {"hindsight"}
     assert isinstance(rule, Hcapo)
     assert rule.ratios(group[0].credit) == pytest.approx([0.8, 1.2, 1.0])  # (1.2, 2, 1.6) over 1.6, clipped
     dull, useful, plain = rule([[each.credit for each in group]]).groups[0][0].steps

@@ -36,7 +36,9 @@ def test_no_tensor_of_an_update_is_larger(
     folder: Path, choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(lm_head._MAX_LOGITS, "cpu", 1)
-    trainer = Trainer(folder, LearnerSettings(microbatch_tokens=100_000, minibatches=1, **choice), root=folder)
+    trainer = Trainer(
+        folder, LearnerSettings(preset="tiny", microbatch_tokens=100_000, minibatches=1, **choice), root=folder
+    )
     group = [attempt(labelled("g", number, float(number), versions=(0,) * 55)) for number in range(2)]
     with LargestTensor() as largest:
         figures = trainer.update(1, [group], version=0)

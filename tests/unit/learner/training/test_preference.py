@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(**fields: Any) -> LearnerSettings:
-    return LearnerSettings.model_validate({"warmup_updates": 0, "learning_rate": 1e-3, **fields})
+    return LearnerSettings.model_validate({"preset": "tiny", "warmup_updates": 0, "learning_rate": 1e-3, **fields})
 
 
 def groups(count: int = 3) -> list[list[Attempt]]:

@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(**fields: Any) -> LearnerSettings:
-    return LearnerSettings.model_validate({"warmup_updates": 0, **fields})
+    return LearnerSettings.model_validate({"preset": "tiny", "warmup_updates": 0, **fields})
 
 
 def groups(count: int, seed: int = 0) -> list[list[Attempt]]:
@@ -183,11 +183,19 @@ def test_staleness_is_counted_by_token(folder: Path) -> None:
 
 
 def test_learning_rate_rises_then_falls() -> None:
-    plan = LearnerSettings(learning_rate=1.0, warmup_updates=4, decay_updates=10)
+    plan = LearnerSettings(preset="tiny", learning_rate=1.0, warmup_updates=4, decay_updates=10)
     assert [learning_rate(plan, n) for n in (1, 2, 4)] == [0.25, 0.5, 1.0]
     assert learning_rate(plan, 9) == pytest.approx(0.55)
     assert learning_rate(plan, 14) == learning_rate(plan, 1000) == pytest.approx(0.1)
-    assert learning_rate(LearnerSettings(learning_rate=1.0, warmup_updates=0), 1) == 1.0
+    assert learning_rate(LearnerSettings(preset="tiny", learning_rate=1.0, warmup_updates=0), 1) == 1.0
+
+
+def test_learning_rate_falls_along_a_cosine_to_its_final_share() -> None:
+    plan = LearnerSettings(learning_rate=1.0, warmup_updates=2, decay_updates=8, decay_shape="cosine", final_rate=0.2)
+    assert [learning_rate(plan, n) for n in (1, 2)] == [0.5, 1.0]
+    assert learning_rate(plan, 4) == pytest.approx(0.2 + 0.8 * (1 + 2**-0.5) / 2)
+    assert learning_rate(plan, 6) == pytest.approx(0.6)
+    assert learning_rate(plan, 10) == learning_rate(plan, 99) == pytest.approx(0.2)
 
 
 def test_models_with_unknown_logit_transformations_are_rejected(tmp_path: Path) -> None:

@@ -60,7 +60,12 @@ def edited() -> list[list[Attempt]]:
 
 def update(folder: Path, given: list[list[Attempt]], microbatch_tokens: int, **choice: Any) -> dict[str, float]:
     config = LearnerSettings(
-        warmup_updates=0, learning_rate=0.01, minibatches=2, microbatch_tokens=microbatch_tokens, **choice
+        preset="tiny",
+        warmup_updates=0,
+        learning_rate=0.01,
+        minibatches=2,
+        microbatch_tokens=microbatch_tokens,
+        **choice,
     )
     found = Trainer(folder, config, root=folder).update(1, given, version=1)
     return {name: found[name] for name in FIGURES}
@@ -108,7 +113,7 @@ def test_only_objectives_beyond_one_forward_pass_need_a_first_pass(
 
 
 def test_the_rows_of_an_attempt_are_in_one_gradient_step(folder: Path) -> None:
-    trainer = Trainer(folder, LearnerSettings(minibatches=3))
+    trainer = Trainer(folder, LearnerSettings(preset="tiny", minibatches=3))
     given = edited()
     owners = [n for n, each in enumerate(each for group in given for each in group) for _ in each.sequences]
     for number in range(8):

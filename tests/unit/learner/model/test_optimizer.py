@@ -1,0 +1,86 @@
+"""Test the policy's optimizer: decay of matrices alone, steps in host memory, state by weight, missing packages."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from stepstream.config import LearnerSettings
+from stepstream.learner.model.optimizer import MOMENTS, Optimizer
+from stepstream.learner.model.pretrained import CannotTrain
+
+
+def config(**fields: Any) -> LearnerSettings:
+    return LearnerSettings.model_validate({"preset": "tiny", **fields})
+
+
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {"matrix": torch.randn(3, 5, generator=generator), "norm": torch.randn(5, generator=generator)}
+
+
+def give_gradients(own: dict[str, torch.Tensor], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for weight in own.values():
+        weight.grad = torch.randn(weight.shape, generator=generator)
+
+
+def after(steps: int, **fields: Any) -> tuple[dict[str, torch.Tensor], Optimizer]:
+    own = weights()
+    optimizer = Optimizer(own, config(**fields))
+    for seed in range(steps):
+        give_gradients(own, seed)
+        optimizer.step(1e-2)
+        optimizer.zero_grad()
+    return own, optimizer
+
+
+def test_only_matrices_decay() -> None:
+    own = weights()
+    optimizer = Optimizer(own, config(weight_decay=0.5))
+    for weight in own.values():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step(0.1)
+    torch.testing.assert_close(own["matrix"], weights()["matrix"] * 0.95)
+    assert torch.equal(own["norm"], weights()["norm"])
+
+
+def test_betas_and_epsilon_are_adamw_s() -> None:
+    own, expected = weights(), weights()
+    settings = {"adam_beta1": 0.7, "adam_beta2": 0.8, "adam_epsilon": 0.1, "weight_decay": 0.0}
+    optimizer = Optimizer(own, config(**settings))
+    theirs = torch.optim.AdamW(expected.values(), lr=1e-2, betas=(0.7, 0.8), eps=0.1, weight_decay=0.0)
+    for seed in range(3):
+        give_gradients(own, seed)
+        give_gradients(expected, seed)
+        optimizer.step(1e-2)
+        theirs.step()
+    torch.testing.assert_close(own, expected)
+
+
+def test_steps_in_host_memory_give_the_same_bits() -> None:
+    own, optimizer = after(3)
+    offloaded, other = after(3, optimizer_offload=True)
+    assert all(torch.equal(own[name], offloaded[name]) for name in own)
+    for name in own:
+        states = optimizer.state_of(name), other.state_of(name)
+        assert set(states[0]) == set(states[1]) == {"step", *MOMENTS}
+        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize("fields", [{}, {"optimizer_offload": True}])
+def test_an_optimizer_continues_from_the_state_of_another(fields: dict[str, Any]) -> None:
+    expected, _ = after(4)
+    own, before = after(3, **fields)
+    optimizer = Optimizer(own, config(**fields))
+    optimizer.load({f"{name}.{key}": value for name in own for key, value in before.state_of(name).items()})
+    give_gradients(own, 3)
+    optimizer.step(1e-2)
+    assert all(torch.equal(own[name], expected[name]) for name in own)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(CannotTrain, match=r"adamw_8bit needs torchao .*install it, or set learner.optimizer=adamw"):
+        Optimizer(weights(), config(optimizer="adamw_8bit", device="cuda"))
