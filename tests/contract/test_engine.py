@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engine_models import TransformersModel
+import torch
+from engine_models import TransformersModel, trained_version
 from labelled_records import tiny_model
 from required_tools import require_package
+from safetensors.torch import load_file, save_file
 from waiting import TIMEOUT_S
 
 from stepstream.config import InferenceSettings
@@ -67,8 +70,10 @@ def vllm_engine() -> Engine:
     ],
 )
 async def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """Start the engine on a version that the learner trained, as a restarted worker does; two models to swap."""
     base = tmp_path_factory.mktemp("models")
-    folders = [tiny_model(base / f"model-{seed}", seed) for seed in range(2)]
+    roots = [tiny_model(base / f"root-{seed}", seed) for seed in range(2)]
+    folders = [trained_version(roots[0], base / "trained-0"), trained_version(roots[1], base / "trained-1")]
     engine = request.param()
     served = Served(engine, folders, [TransformersModel(folder) for folder in folders])
     await served.load(0)
@@ -242,14 +247,49 @@ async def test_hot_swap_under_load(served: Served) -> None:
         assert tokens == served.references[1].greedy(prompt, 16)
 
 
-async def test_a_bad_checkpoint_is_rejected_and_the_old_one_stays(served: Served, tmp_path: Path) -> None:
+def cut(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def emptied(folder: Path) -> None:
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+
+
+def with_tensor(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        name = "model.layers.0.mlp.up_proj.weight"
+        save_file(tensors | {name: change(tensors[name]).contiguous()}, folder / "model.safetensors")
+
+    return apply
+
+
+def without_a_tensor(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        pytest.param(cut, "header describes", id="cut"),
+        pytest.param(emptied, "cannot be read", id="empty"),
+        pytest.param(with_tensor(lambda tensor: tensor[:-1]), "has shape", id="misshapen"),
+        pytest.param(with_tensor(lambda tensor: tensor * float("nan")), "has a NaN", id="nan"),
+        pytest.param(without_a_tensor, r"differ in 1 tensors", id="incomplete"),
+    ],
+)
+async def test_a_bad_version_is_refused_and_the_served_one_stays(
+    served: Served, damage: Callable[[Path], None], reason: str, tmp_path: Path
+) -> None:
     version = await served.load(0)
-    broken = tiny_model(tmp_path / "broken", 3)
-    weights = broken / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    for folder in (broken, tmp_path / "missing"):
-        with pytest.raises(CheckpointRefusedError, match=folder.name):
-            await served.engine.load(folder, 99)
+    broken = shutil.copytree(served.folders[1], tmp_path / "broken")
+    damage(broken)
+    with pytest.raises(CheckpointRefusedError, match=rf"broken.*{reason}"):
+        await served.engine.load(broken, 99)
     assert served.engine.version == version
     tokens, _, last = await complete(served.engine, PROMPT, max_tokens=8, temperature=0.0)
     assert tokens == served.references[0].greedy(PROMPT, 8)

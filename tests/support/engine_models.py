@@ -1,10 +1,31 @@
-"""Compute reference log-probabilities and greedy tokens with transformers."""
+"""Make versions for engines; compute reference log-probabilities and greedy tokens with transformers."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from labelled_records import attempt, group_of
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM
+
+from stepstream.config import LearnerSettings
+from stepstream.learner.model.checkpoint import write_version
+from stepstream.learner.training.trainer import Trainer
+
+
+def trained_version(root: Path, target: Path, updates: int = 1) -> Path:
+    """Train the model in `root`, write the version as the learner does, and return the folder of its weights."""
+    trainer = Trainer(root, LearnerSettings(warmup_updates=0, learning_rate=1e-2))
+    for number in range(updates):
+        trainer.update(number, [[attempt(label) for label in group_of(f"g{number}", 4)]], version=0)
+    write_version(trainer.snapshot(), root, target)
+    if (target / "weights").is_dir():
+        return target / "weights"
+    with safe_open(target / "model.safetensors", "pt") as file:
+        weight_map = dict.fromkeys(file.keys(), "model.safetensors")
+    (target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return target
 
 
 class TransformersModel:

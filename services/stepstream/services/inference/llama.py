@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from stepstream.services.inference.engine import CheckpointRefusedError
+from stepstream.services.inference.weight_files import check_finite, read_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,13 @@ class LlamaWeights:
             CheckpointRefusedError: a file is missing or malformed.
         """
         self.shape = LlamaShape.read(folder)
+        entries = read_weights(folder)
+        check_finite(folder, entries)
+        self.entries = {name: entry for name, entry in entries.items() if name != "score.weight"}
+        """Tensors that every version of the model has: all but the value head."""
         try:
             tensors: dict[str, Tensor] = {}
-            for file in sorted(folder.glob("model*.safetensors")):
+            for file in sorted({entry.file for entry in entries.values()}):
                 tensors |= load_file(file)
             tensors = {name: tensor.float() for name, tensor in tensors.items()}
             # Clone, because a loaded tensor may be a view of the mapped file.

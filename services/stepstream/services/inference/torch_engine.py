@@ -21,6 +21,7 @@ from stepstream.services.inference.engine import (
     TokenChunk,
 )
 from stepstream.services.inference.llama import LlamaWeights
+from stepstream.services.inference.weight_files import check_same_shapes
 
 _log = logging.getLogger(__name__)
 _Item = TokenChunk | EngineError
@@ -68,10 +69,12 @@ class TorchEngine(Engine):
     async def load(self, folder: Path, version: int) -> None:
         """Read the checkpoint beside the running batch, then swap it in between two tokens."""
         weights = await asyncio.to_thread(LlamaWeights, folder)
-        if self._weights is not None and weights.shape != self._weights.shape:
-            raise CheckpointRefusedError(
-                f"{folder}: its tensor shapes differ from the served model's; start a new worker for it"
-            )
+        if self._weights is not None:
+            check_same_shapes(folder, weights.entries, self._weights.entries)
+            if weights.shape != self._weights.shape:
+                raise CheckpointRefusedError(
+                    f"{folder}: its config.json differs from the served version's; start a new worker for it"
+                )
         swapped: asyncio.Future[None] = self._loop.create_future()
         with self._wake:
             self._check_alive()

@@ -17,18 +17,17 @@ from typing import Any
 
 import aiohttp
 import orjson
-from safetensors import SafetensorError, safe_open
 
 from stepstream.config import InferenceSettings
 from stepstream.services.inference.engine import (
     BadPromptError,
-    CheckpointRefusedError,
     Engine,
     EngineError,
     SamplingParams,
     TokenChunk,
     VersionSpan,
 )
+from stepstream.services.inference.weight_files import TensorEntry, check_finite, check_same_shapes, read_weights
 
 _log = logging.getLogger(__name__)
 _START_S = 600.0  # a large model takes minutes to load
@@ -46,7 +45,7 @@ class VllmEngine(Engine):
         super().__init__()
         self._inference = inference
         self._version: int | None = None
-        self._tensors: dict[str, list[int]] = {}
+        self._tensors: dict[str, TensorEntry] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._closing = False
@@ -63,14 +62,10 @@ class VllmEngine(Engine):
 
     async def load(self, folder: Path, version: int) -> None:
         """Start vLLM with the checkpoint, or swap it in."""
-        tensors = _tensors(folder)
+        tensors = await asyncio.to_thread(self._checked, folder)
         if self._process is None:
             await self._start(folder)
             await self._call("/update_weight_version", json={"new_version": str(version)})
-        elif tensors != self._tensors:
-            raise CheckpointRefusedError(
-                f"{folder}: its tensor shapes differ from the served model's; start a new worker for it"
-            )
         else:
             await self._swap(folder, version)
         self._version, self._tensors = version, tensors
@@ -107,6 +102,14 @@ class VllmEngine(Engine):
         assert self._process.stdin is not None
         self._process.stdin.close()  # the guard then kills vLLM's whole process group
         await asyncio.wait_for(self._process.wait(), _STOP_S)
+
+    def _checked(self, folder: Path) -> dict[str, TensorEntry]:
+        """Return the tensors of a version that vLLM can serve; raises CheckpointRefusedError."""
+        tensors = read_weights(folder)
+        if self._tensors:
+            check_same_shapes(folder, tensors, self._tensors)
+        check_finite(folder, tensors)
+        return tensors
 
     async def _start(self, folder: Path) -> None:
         port = self._inference.vllm_port or _free_port()
@@ -213,20 +216,6 @@ def _chunk(reply: dict[str, Any]) -> TokenChunk:
         reason,
         [VersionSpan(int(span["version"]), span["start"], span["end"]) for span in spans],
     )
-
-
-def _tensors(folder: Path) -> dict[str, list[int]]:
-    """Return the names and shapes of a checkpoint's tensors."""
-    shapes: dict[str, list[int]] = {}
-    try:
-        for file in sorted(folder.glob("*.safetensors")):
-            with safe_open(file, "pt") as tensors:
-                shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise CheckpointRefusedError(f"{folder}: weights cannot be read: {error}") from error
-    if not shapes:
-        raise CheckpointRefusedError(f"{folder}: has no *.safetensors file")
-    return shapes
 
 
 def _message(body: bytes) -> str:

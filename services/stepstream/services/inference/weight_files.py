@@ -1,0 +1,132 @@
+"""Read names, shapes and finiteness of a version's weights from its safetensors files, without torch.
+
+`model.safetensors.index.json` lists the files that are served. A folder without an index has one file,
+`model.safetensors`. Other files, such as an optimizer's state, are not weights.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepstream.services.inference.engine import CheckpointRefusedError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+_CHUNK = 4 * 1024 * 1024  # values checked at once
+_EXPONENTS: dict[str, tuple[str, int]] = {
+    "F64": ("<u8", 0x7FF0_0000_0000_0000),
+    "F32": ("<u4", 0x7F80_0000),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+    "F8_E5M2": ("|u1", 0x7C),
+    "F8_E4M3": ("|u1", 0x7F),
+}
+"""Integer view and exponent mask of each float format; a NaN or infinite value has all bits of the mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor of a safetensors file."""
+
+    file: Path
+    dtype: str
+    """In the format's words: `F32`, `BF16`."""
+    shape: tuple[int, ...]
+    start: int
+    """First byte within the file."""
+    end: int
+
+
+def read_weights(folder: Path) -> dict[str, TensorEntry]:
+    """Return the tensors that a version serves, by name.
+
+    Raises:
+        CheckpointRefusedError: the folder has no weights, a file is missing or cut, or index and files differ.
+    """
+    try:
+        expected = _index(folder)
+        files = sorted(set(expected.values())) if expected else [SINGLE]
+        tensors = {name: entry for file in files for name, entry in _entries(folder / file)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointRefusedError(f"{folder}: weights cannot be read: {type(error).__name__} {error}") from error
+    if not tensors:
+        raise CheckpointRefusedError(f"{folder}: its weights have no tensor")
+    if expected:
+        located = {name: entry.file.name for name, entry in tensors.items()}
+        differing = sorted(name for name in located.keys() | expected.keys() if located.get(name) != expected.get(name))
+        if differing:
+            raise CheckpointRefusedError(
+                f"{folder}: {INDEX} and the files differ in {len(differing)} tensors, as {differing[0]}"
+            )
+    return tensors
+
+
+def check_same_shapes(folder: Path, tensors: dict[str, TensorEntry], served: dict[str, TensorEntry]) -> None:
+    """Compare names and shapes with the served version's.
+
+    Raises:
+        CheckpointRefusedError: they differ; the message names one tensor.
+    """
+    for name in sorted(tensors.keys() | served.keys()):
+        shape = tensors[name].shape if name in tensors else None
+        expected = served[name].shape if name in served else None
+        if shape != expected:
+            raise CheckpointRefusedError(
+                f"{folder}: {name} has shape {shape}, the served version's has {expected}; start a new worker for it"
+            )
+
+
+def check_finite(folder: Path, tensors: dict[str, TensorEntry]) -> None:
+    """Look at every value; reads all files once.
+
+    Raises:
+        CheckpointRefusedError: a value is NaN or infinite; the message names its tensor.
+    """
+    for name, entry in tensors.items():
+        if entry.dtype in _EXPONENTS and entry.end > entry.start:
+            view, mask = _EXPONENTS[entry.dtype]
+            values = np.memmap(entry.file, np.dtype(view), "r", entry.start, (_count(entry.shape),))
+            for first in range(0, len(values), _CHUNK):
+                if ((values[first : first + _CHUNK] & mask) == mask).any():
+                    raise CheckpointRefusedError(f"{folder}: {name} has a NaN or infinite value")
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Return the file of each tensor; empty: the folder has no index."""
+    file = folder / INDEX
+    if not file.exists():
+        return {}
+    located: dict[str, str] = dict(json.loads(file.read_bytes())["weight_map"])
+    for path in located.values():
+        if Path(path).name != path:
+            raise ValueError(f"{INDEX} names '{path}', which is not a file of the folder")
+    return located
+
+
+def _entries(file: Path) -> Iterator[tuple[str, TensorEntry]]:
+    """Yield the tensors in a file's header; raises ValueError if the file is cut."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 0 < length <= size - 8:
+            raise ValueError(f"{file.name} has {size} bytes, its header needs {length + 8}")
+        header: dict[str, Any] = json.loads(stream.read(length))
+    data = 8 + length
+    header.pop("__metadata__", None)
+    needed = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    if data + needed != size:
+        raise ValueError(f"{file.name} has {size} bytes, its header describes {data + needed}")
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        yield name, TensorEntry(file, entry["dtype"], tuple(entry["shape"]), data + start, data + end)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for length in shape:
+        count *= length
+    return count

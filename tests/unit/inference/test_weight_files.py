@@ -1,0 +1,84 @@
+"""Read weights by index, and refuse what does not fit: other files, cut files, other shapes, NaN."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stepstream.services.inference.engine import CheckpointRefusedError
+from stepstream.services.inference.weight_files import check_finite, check_same_shapes, read_weights
+
+
+def sharded(folder: Path, shards: Mapping[str, Mapping[str, torch.Tensor]]) -> Path:
+    folder.mkdir()
+    for file, tensors in shards.items():
+        save_file(dict(tensors), folder / file)
+    weight_map = {name: file for file, tensors in shards.items() for name in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+def test_only_files_of_the_index_are_weights(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "v", {"a.safetensors": {"x": torch.ones(2, 3)}, "b.safetensors": {"y": torch.ones(4)}})
+    save_file({"x.exp_avg": torch.full((2, 3), float("nan"))}, folder / "optimizer.safetensors")
+    tensors = read_weights(folder)
+    assert {name: entry.shape for name, entry in tensors.items()} == {"x": (2, 3), "y": (4,)}
+    check_finite(folder, tensors)
+
+
+def test_without_an_index_the_weights_are_one_file(tmp_path: Path) -> None:
+    save_file({"x": torch.ones(2)}, tmp_path / "model.safetensors", {"format": "pt"})
+    save_file({"y": torch.ones(2)}, tmp_path / "optimizer.safetensors")
+    assert read_weights(tmp_path).keys() == {"x"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_that_is_no_number_is_found_in_every_format(dtype: torch.dtype, value: float, tmp_path: Path) -> None:
+    largest = torch.full((3, 5), torch.finfo(dtype).max, dtype=dtype)
+    save_file({"x": largest, "y": torch.tensor([0.0, value]).to(dtype)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointRefusedError, match="y has a NaN or infinite value"):
+        check_finite(tmp_path, read_weights(tmp_path))
+    save_file({"x": largest, "z": torch.arange(3), "none": torch.ones(0)}, tmp_path / "model.safetensors")
+    check_finite(tmp_path, read_weights(tmp_path))
+
+
+def test_index_and_files_must_agree(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "v", {"a.safetensors": {"x": torch.ones(2)}})
+    for weight_map, reason in (
+        ({"x": "a.safetensors", "y": "a.safetensors"}, "differ in 1 tensors, as y"),
+        ({"x": "missing.safetensors"}, "cannot be read"),
+        ({"x": "../v/a.safetensors"}, "not a file of the folder"),
+        ([], "cannot be read"),
+    ):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        with pytest.raises(CheckpointRefusedError, match=reason):
+            read_weights(folder)
+
+
+@pytest.mark.parametrize("length", [0, 7, 50, -1])
+def test_a_cut_file_is_refused(length: int, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"x": torch.ones(8)}, file)
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(CheckpointRefusedError, match="cannot be read"):
+        read_weights(tmp_path)
+
+
+def test_other_names_and_shapes_are_refused(tmp_path: Path) -> None:
+    def weights(name: str, tensors: dict[str, torch.Tensor]) -> Path:
+        return sharded(tmp_path / name, {"a.safetensors": tensors})
+
+    served = read_weights(weights("served", {"x": torch.ones(2, 3), "y": torch.ones(1)}))
+    check_same_shapes(tmp_path, served, served)
+    for name, tensors in (
+        ("turned", {"x": torch.ones(3, 2), "y": torch.ones(1)}),
+        ("less", {"x": torch.ones(2, 3)}),
+        ("more", {"x": torch.ones(2, 3), "y": torch.ones(1), "z": torch.ones(1)}),
+    ):
+        folder = weights(name, tensors)
+        with pytest.raises(CheckpointRefusedError, match="the served version's has"):
+            check_same_shapes(folder, read_weights(folder), served)
