@@ -3,24 +3,17 @@
 Gives the result of transformers' `apply_chat_template` (a test compares both) without importing transformers.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from stepstream.services.inference.chat_template import ChatTemplate, Message, RenderOptions, TemplateError
+from stepstream.services.inference.end_tokens import read_end_tokens
 from stepstream.services.inference.engine import CheckpointRefusedError
 
-Message = dict[str, Any]
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
-
-
-class TemplateError(ValueError):
-    """The conversation cannot be rendered by the model's chat template."""
+__all__ = ["ChatTokenizer", "Message", "RenderOptions", "StreamedText", "TemplateError"]
 
 
 class ChatTokenizer:
@@ -34,36 +27,44 @@ class ChatTokenizer:
         """
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            config = json.loads((folder / "tokenizer_config.json").read_bytes())
-            file = folder / "chat_template.jinja"
-            source = file.read_text(encoding="utf-8") if file.exists() else config["chat_template"]
-            self._template = _environment().from_string(source)
+            self.template = ChatTemplate.read(folder)
+            eos = self._tokenizer.token_to_id(self.template.special.get("eos_token", ""))
+            self.end_tokens = read_end_tokens(folder) | ({eos} if eos is not None else set())
         except Exception as error:  # `tokenizers` raises bare Exceptions
             raise CheckpointRefusedError(
                 f"{folder}: tokenizer cannot be read: {type(error).__name__} {error}"
             ) from error
-        self._special = {name: _text(config[name]) for name in _SPECIAL if config.get(name)}
 
     def prompt_ids(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        options: RenderOptions | None = None,
     ) -> list[int]:
         """Return the conversation's token ids; `add_generation_prompt`: with the beginning of an assistant's message.
 
         Raises:
             TemplateError: the template cannot render the conversation.
         """
-        try:
-            text = self._template.render(
-                messages=messages, tools=tools or None, add_generation_prompt=add_generation_prompt, **self._special
-            )
-        except (jinja2.TemplateError, TypeError) as error:
-            raise TemplateError(f"the chat template cannot render these messages: {error}") from error
+        return self.encode(
+            self.template.render(messages, tools, add_generation_prompt=add_generation_prompt, options=options)
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of rendered text, which spells its special tokens out."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, with special tokens spelled out."""
+        decoded: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return decoded
+
     def first_token(self, word: str) -> int:
         """Return the id of a word's first token; raises TemplateError if it has none."""
-        ids: list[int] = self._tokenizer.encode(word, add_special_tokens=False).ids
+        ids = self.encode(word)
         if not ids:
             raise TemplateError(f"the tokenizer has no token for {word!r}")
         return ids[0]
@@ -71,10 +72,9 @@ class ChatTokenizer:
     def text(self, token_ids: Sequence[int]) -> str:
         """Return a response's text without the end-of-turn token; spells out other special tokens."""
         ids = list(token_ids)
-        if ids and self.token(ids[-1]) == self._special.get("eos_token"):
+        if ids and ids[-1] in self.end_tokens:
             ids.pop()
-        decoded: str = self._tokenizer.decode(ids, skip_special_tokens=False)
-        return decoded
+        return self.decode(ids)
 
     def token(self, token_id: int) -> str:
         """Return a token's name; empty: unknown."""
@@ -101,18 +101,3 @@ class StreamedText:
             return ""
         self._emitted, self._new = self._new, []
         return text[len(before) :]
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    environment.globals["raise_exception"] = _raise
-    return environment
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _text(token: str | dict[str, Any]) -> str:
-    return token if isinstance(token, str) else str(token["content"])

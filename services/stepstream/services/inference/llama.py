@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
+from stepstream.services.inference.end_tokens import read_end_tokens
 from stepstream.services.inference.engine import CheckpointRefusedError
 from stepstream.services.inference.weight_files import check_finite, read_weights
 
@@ -60,7 +61,6 @@ class LlamaShape:
                     f"{folder}: the torch engine does not support rope_type '{rope['rope_type']}'; "
                     "set inference.engine to vllm"
                 )
-            end = config["eos_token_id"]
             heads = config["num_attention_heads"]
             return cls(
                 vocabulary=config["vocab_size"],
@@ -73,7 +73,7 @@ class LlamaShape:
                 norm_epsilon=config["rms_norm_eps"],
                 max_length=config["max_position_embeddings"],
                 tied=config.get("tie_word_embeddings", False),
-                end_tokens=frozenset([end] if isinstance(end, int) else end),
+                end_tokens=read_end_tokens(folder),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointRefusedError(
