@@ -9,12 +9,17 @@ from typing import Any
 
 import click
 
+from stepstream.cli import model_rollouts
 from stepstream.config import Settings, load
 
 
 @click.group()
 def models() -> None:
-    """Published versions of models."""
+    """Published versions of models, and which of them serve."""
+
+
+for _command in model_rollouts.COMMANDS:
+    models.add_command(_command)
 
 
 @models.command("publish")

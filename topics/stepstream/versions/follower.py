@@ -59,6 +59,17 @@ class VersionFollower(AbstractContextManager["VersionFollower"]):
             state = self._models.get(model)
             return None if state is None else state.rollout
 
+    def snapshot(self, model: str) -> ModelVersions:
+        """Return a copy of a model's fold, on which a decision can be tried."""
+        copy = ModelVersions()
+        with self._lock:
+            state = self._models.get(model)
+            if state is not None:
+                for version, checkpoint in state.checkpoints.items():
+                    copy.apply_checkpoint(version, checkpoint)
+                copy.apply_rollout(state.rollout)
+        return copy
+
     def models(self) -> list[str]:
         """Return the names of all models with events, sorted."""
         with self._lock:

@@ -1,0 +1,59 @@
+"""Compare what inference workers serve with what the log says."""
+
+from collections.abc import Iterable
+
+from stepstream.topics.events import ServedVersion, WorkerStatus, new_served_version
+from stepstream.versions.rollouts import ServedVersions
+
+
+def live_workers(statuses: Iterable[WorkerStatus], model: str, now_us: int, silent_s: float) -> list[WorkerStatus]:
+    """Return the newest statuses of a model's workers that run, by worker.
+
+    Args:
+        statuses: the newest of each worker.
+        model: name of the model.
+        now_us: the time now, in microseconds since the Unix epoch.
+        silent_s: a worker without a status for longer is not live.
+    """
+    return sorted(
+        (
+            status
+            for status in statuses
+            if status["model"] == model
+            and status["state"] != "stopping"
+            and now_us - status["occurred_at_us"] <= silent_s * 1e6
+        ),
+        key=lambda status: status["worker_id"],
+    )
+
+
+def served_tracks(status: WorkerStatus) -> list[ServedVersion]:
+    """Return the versions that a worker serves by track; empty: it serves none."""
+    if status["tracks"] or status["version"] is None:
+        return status["tracks"]
+    return [new_served_version(track="stable", version=status["version"])]
+
+
+def disagreements(workers: Iterable[WorkerStatus], served: ServedVersions) -> dict[str, str]:
+    """Return why a worker does not serve what the log says, by worker; empty: all agree.
+
+    A canary that no worker serves counts for all of them, under the key `canary`.
+    """
+    found: dict[str, str] = {}
+    canaries: set[int] = set()
+    for status in workers:
+        tracks = served_tracks(status)
+        wrong = [
+            f"{one['track']} is {one['version']}, not {served.version_of(one['track'])}"
+            for one in tracks
+            if one["version"] != served.version_of(one["track"])
+        ]
+        if not tracks:
+            wrong = ["serves no version"]
+        if wrong:
+            reason = f" ({status['reason']})" if status["reason"] else ""
+            found[status["worker_id"]] = ", ".join(wrong) + reason
+        canaries |= {one["version"] for one in tracks if one["track"] == "canary"}
+    if served.canary is not None and served.canary not in canaries:
+        found["canary"] = f"no worker serves version {served.canary}"
+    return found
