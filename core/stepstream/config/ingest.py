@@ -47,6 +47,11 @@ class GatewaySettings(Section):
         "train", "Consent recorded with calls without the header `x-stepstream-consent`."
     )
     tenant: str = setting("default", "Tenant recorded with calls that no API key assigns to a tenant.")
+    train_sampling: Literal["force", "mark", "reject"] = setting(
+        "mark",
+        "Rule for calls to workers that may be trained on and restrict sampling. `mark` records the restriction. "
+        "`force` removes top-p, top-k, min-p and penalties from the call. `reject` answers 400.",
+    )
     context_cache: int = setting(
         20_000,
         "Trajectories in the context cache. The gateway stores only the new part of their prompts.",

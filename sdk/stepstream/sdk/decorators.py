@@ -28,6 +28,7 @@ def step(
     top_p: float | None = None,
     max_tokens: int | None = None,
     seed: int | None = None,
+    sampling: Mapping[str, Any] | None = None,
     tools: Iterable[Any] = (),
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

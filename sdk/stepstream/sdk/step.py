@@ -335,7 +335,10 @@ class Step:
         return self._block is not None
 
     def _sampling(self) -> Sampling:
-        return new_sampling(**{name: value for name, value in self._sampling_options.items() if value is not None})
+        options = {name: value for name, value in self._sampling_options.items() if value is not None}
+        if unknown := options.keys() - Sampling.__annotations__.keys():
+            log.error("not recorded: `sampling` has no field %s; see its fields in docs/protocol.md", sorted(unknown))
+        return new_sampling(**{name: value for name, value in options.items() if name not in unknown})
 
 
 open_steps: Blocks[Step] = ContextVar("stepstream_step", default=None)

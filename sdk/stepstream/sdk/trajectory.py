@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from types import TracebackType
@@ -100,6 +100,7 @@ class Trajectory:
         top_p: float | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
         tools: Iterable[Any] = (),
     ) -> Step:
         """Return the next step, a context manager.
@@ -112,11 +113,14 @@ class Trajectory:
             top_p: default 1.
             max_tokens: most tokens of the response.
             seed: seed of the sampling.
+            sampling: further fields of the record `Sampling` by name, as `{"top_k": 20, "min_p": 0.05}`. Tokens that
+                were sampled under a restriction are not trained on with importance weights, so record all of them.
             tools: definitions of the offered tools, in the API's shape. Give them with `prompt_token_ids`, which
                 contain them: redaction of a definition then removes its tokens, too.
         """
-        sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        return Step(self, messages, model or "", sampling, tools)
+        named = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+        given = {name: value for name, value in named.items() if value is not None}
+        return Step(self, messages, model or "", {**(sampling or {}), **given}, tools)
 
     def sub_agent(
         self,

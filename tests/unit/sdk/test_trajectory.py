@@ -11,6 +11,7 @@ import pytest
 from stepstream import sdk
 from stepstream.config import GatewaySettings
 from stepstream.services.gateway.identity import identify
+from stepstream.topics.events import new_sampling
 
 QUESTION = {"role": "user", "content": "what is a + c?"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": '{"name": "a"}'}}
@@ -193,3 +194,15 @@ def test_headers_are_ascii_and_the_gateway_accepts_them(sink: sdk.MemorySink, ca
     assert headers["x-stepstream-agent"] == "50%"
     assert not headers.keys() & {"x-stepstream-task", "x-stepstream-group"}
     assert caplog.text.count("no header for") == 2
+
+
+def test_further_sampling_parameters_are_recorded(sink: sdk.MemorySink, caplog: pytest.LogCaptureFixture) -> None:
+    with sdk.trajectory("task") as t:
+        with t.step("q", temperature=0.7, sampling={"top_k": 20, "constraint": "regex", "temperature": 0.1}) as s:
+            s.response("a")
+        with t.step("q", sampling={"topk": 20}) as s:
+            s.response("a")
+    first, second = [step["sampling"] for step in sink.of("steps")]
+    assert first == new_sampling(temperature=0.7, top_k=20, constraint="regex")
+    assert second == new_sampling()
+    assert "no field ['topk']" in caplog.text

@@ -24,6 +24,7 @@ from stepstream.services.gateway.protocols.base import (
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call
+from stepstream.services.gateway.train_sampling import TrainSampling, apply_train_sampling
 from stepstream.services.gateway.upstreams import Target, Upstreams
 from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id
@@ -65,12 +66,19 @@ class CallPlanner:
     """Makes plans."""
 
     def __init__(
-        self, upstreams: Upstreams, contexts: ContextCache, saved_responses: SavedResponses, metrics: Metrics
+        self,
+        upstreams: Upstreams,
+        contexts: ContextCache,
+        saved_responses: SavedResponses,
+        metrics: Metrics,
+        train_sampling: TrainSampling = "mark",
     ) -> None:
+        """`train_sampling`: rule for calls to workers whose steps may be trained on."""
         self._upstreams = upstreams
         self._contexts = contexts
         self._saved_responses = saved_responses
         self._metrics = metrics
+        self._train_sampling = train_sampling
         self._warned_at = -WARN_EVERY_S
 
     def plan(
@@ -85,8 +93,8 @@ class CallPlanner:
         """Return the plan of one call, and reserve its position in its trajectory.
 
         Raises:
-            BadRequest: the upstream's protocols cannot express the call, the response that it continues is unknown, or
-                it names a parent's step without the parent.
+            BadRequest: the upstream's protocols cannot express the call, the response that it continues is unknown,
+                it names a parent's step without the parent, or `gateway.train_sampling` rejects its sampling.
         """
         self._set_parent_step(identity)
         tenant = identity.tenant
@@ -112,6 +120,12 @@ class CallPlanner:
             user = conversation.user
             conversation = _read(CHAT, request)
             conversation.user = user or conversation.user
+        may_train = target.plain_logprobs and identity.split == "train" and identity.consent == "train"
+        if may_train and upstream_protocol is CHAT:
+            allowed = apply_train_sampling(request, self._train_sampling)
+            if allowed is not request:
+                request, body = allowed, orjson.dumps(allowed)
+                conversation.sampling = CHAT.read_sampling(request)
         trajectory_id = identity.trajectory_id
         if not trajectory_id:
             saved_id = history.trajectory_id if history is not None else ""  # set by an earlier gateway process

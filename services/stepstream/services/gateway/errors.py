@@ -2,6 +2,7 @@
 
 GatewayError                500
 ├── BadRequest              400
+│   ├── RestrictedSampling  400
 │   └── UnknownResponse     400
 ├── Unauthorized            401
 ├── Forbidden               403
@@ -36,6 +37,20 @@ class BadRequest(GatewayError):
 
     status = 400
     type = "invalid_request_error"
+
+
+class RestrictedSampling(BadRequest):
+    """A parameter restricts sampling to a part of the softmax, and `gateway.train_sampling` is `reject`."""
+
+    code = "restricted_sampling"
+
+    def __init__(self, param: str, value: Any) -> None:
+        shown = f" ({value})" if isinstance(value, int | float) else ""
+        super().__init__(
+            f"'{param}'{shown} restricts sampling, so that the response could not be trained on with importance "
+            "weights: leave it out, send `x-stepstream-split: eval`, or set gateway.train_sampling to force or mark"
+        )
+        self.param = param
 
 
 class UnknownResponse(BadRequest):

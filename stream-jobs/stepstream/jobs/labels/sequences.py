@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepstream.topics.events import SequenceSpan, Step, TrainingSequence, new_sequence_span, new_training_sequence
+from stepstream.topics.sampling_restrictions import restriction_of
 from stepstream.topics.step_contexts import is_empty_failure
 
 
@@ -144,6 +145,7 @@ def _may_train(step: Step) -> bool:
 def _spans(step: Step, offset: int) -> list[SequenceSpan]:
     """Return runs of trainable response tokens with one policy version, at their position in the sequence."""
     mask = step["loss_mask"]
+    temperature, restriction = step["sampling"]["temperature"], restriction_of(step["sampling"])
     spans = []
     for policy in step["policy_spans"]:
         start = policy["start"]
@@ -161,6 +163,8 @@ def _spans(step: Step, offset: int) -> list[SequenceSpan]:
                     step_index=step["step_index"],
                     model=policy["model"],
                     version=policy["version"],
+                    temperature=temperature,
+                    restriction=restriction,
                 )
             )
             start = end

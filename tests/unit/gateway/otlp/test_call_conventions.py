@@ -8,10 +8,12 @@ from otlp_fixtures import GENERATIONS, recorded_requests, trace_id
 
 from stepstream.services.gateway.otlp import wire
 from stepstream.services.gateway.otlp.assembly import Assembler
+from stepstream.services.gateway.otlp.calls import sampling_of
 from stepstream.services.gateway.otlp.identity import Defaults
 from stepstream.services.gateway.otlp.span_index import SpanIndex
 from stepstream.services.gateway.otlp.spans import logs_of, spans_of
 from stepstream.services.gateway.otlp.trace import Trace
+from stepstream.topics.events import new_sampling
 
 DEFAULTS = Defaults("shop", "analyse", "agent")
 
@@ -95,3 +97,13 @@ def test_spans_sent_twice_give_the_same_steps() -> None:
     assert [(r.record["event_id"], r.record["step_index"]) for r in first] == [
         (r.record["event_id"], r.record["step_index"]) for r in again
     ]
+
+
+def test_sampling_comes_from_attributes_and_invocation_parameters() -> None:
+    attributes = {"gen_ai.request.top_k": 20.0, "gen_ai.request.frequency_penalty": 0.5, "gen_ai.output.type": "json"}
+    recorded = new_sampling(top_k=20, frequency_penalty=0.5, constraint="json_object")
+    assert sampling_of(attributes, {}) == recorded
+    invocation = {"temperature": 0.7, "top_k": -1, "min_p": 0.1, "logit_bias": {"5": 1}, "tool_choice": "required"}
+    assert sampling_of({}, invocation) == new_sampling(
+        temperature=0.7, min_p=0.1, logit_bias=True, constraint="tool_choice"
+    )

@@ -102,6 +102,7 @@ ATTRIBUTES = st.fixed_dictionaries(
         "gen_ai.request.temperature": NUMBERS,
         "gen_ai.request.max_tokens": NUMBERS,
         "gen_ai.request.seed": NUMBERS,
+        "gen_ai.request.top_k": NUMBERS,
         "server.port": NUMBERS,
     },
 )
@@ -110,6 +111,8 @@ RARE = st.dictionaries(
         [
             "gen_ai.agent.name",
             "gen_ai.conversation.id",
+            "gen_ai.output.type",
+            "gen_ai.request.min_p",
             "gen_ai.usage.prompt_tokens",
             "error.type",
             "gen_ai.tool.definitions",

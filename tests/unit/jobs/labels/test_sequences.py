@@ -10,7 +10,7 @@ from stream_records import as_governed, make_steps
 
 from stepstream.jobs.labels import sequences
 from stepstream.jobs.labels.sequences import join_sequences
-from stepstream.topics.events import Step, new_policy_span
+from stepstream.topics.events import Step, new_policy_span, new_sampling
 from stepstream.topics.ids import token_digest
 from stepstream.topics.step_contexts import shared_step
 
@@ -100,6 +100,19 @@ def test_the_loss_mask_and_versions_split_spans() -> None:
         (4, 6, 2),
     ]
     assert sequence["logprobs"] == [step["response_logprobs"][i] for i in (0, 1, 3, 4, 5)]
+
+
+def test_spans_carry_temperature_and_restriction_of_their_step() -> None:
+    steps = governed(make_steps("t", 3))
+    steps[0]["sampling"] = new_sampling(temperature=0.7)
+    steps[1]["sampling"] = new_sampling(temperature=0.0, top_p=0.5)
+    steps[2]["sampling"] = new_sampling(constraint="json_schema", top_k=5)
+    [sequence] = join_sequences(steps).sequences
+    assert [(span["temperature"], span["restriction"]) for span in sequence["spans"]] == [
+        (0.7, ""),
+        (0.0, "greedy"),
+        (1.0, "truncated"),
+    ]
 
 
 def test_untrainable_steps_are_context_only() -> None:

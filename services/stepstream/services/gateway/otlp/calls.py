@@ -10,6 +10,7 @@ from stepstream.services.gateway.otlp import messages
 from stepstream.services.gateway.otlp.attributes import Attributes, integer, number, structure, text
 from stepstream.services.gateway.otlp.messages import nested
 from stepstream.services.gateway.otlp.spans import Log, Span
+from stepstream.services.gateway.protocols.sampling import constraint_of
 from stepstream.topics.events import Message, Sampling, new_message
 
 _LIST_ATTRIBUTES = ("gen_ai.tool.definitions", "gen_ai.request.tools", "llm.request.functions")
@@ -121,16 +122,26 @@ def sampling_of(a: Attributes, request: Attributes) -> Sampling:
             "gen_ai.request.max_tokens": max_tokens,
             **a,
         }
-    temperature, top_p = a.get("gen_ai.request.temperature"), a.get("gen_ai.request.top_p")
-    max_tokens, seed = a.get("gen_ai.request.max_tokens"), a.get("gen_ai.request.seed")
-    heat = None if temperature is None else number(temperature)
-    nucleus = None if top_p is None else number(top_p)
+    get = a.get
+    max_tokens, seed, top_k = get("gen_ai.request.max_tokens"), get("gen_ai.request.seed"), get("gen_ai.request.top_k")
     return {
-        "temperature": 1.0 if heat is None else heat,
-        "top_p": 1.0 if nucleus is None else nucleus,
+        "temperature": _number(get("gen_ai.request.temperature"), 1.0),
+        "top_p": _number(get("gen_ai.request.top_p"), 1.0),
         "max_tokens": None if max_tokens is None else integer(max_tokens, 31),
         "seed": None if seed is None else integer(seed),
+        "top_k": 0 if top_k is None else max(0, integer(top_k, 31) or 0),
+        "min_p": _number(get("gen_ai.request.min_p"), 0.0),
+        "presence_penalty": _number(get("gen_ai.request.presence_penalty"), 0.0),
+        "frequency_penalty": _number(get("gen_ai.request.frequency_penalty"), 0.0),
+        "repetition_penalty": _number(get("gen_ai.request.repetition_penalty"), 1.0),
+        "logit_bias": bool(request.get("logit_bias")),
+        "constraint": constraint_of(request) or ("json_object" if get("gen_ai.output.type") == "json" else ""),
     }
+
+
+def _number(value: Any, default: float) -> float:
+    found = None if value is None else number(value)
+    return default if found is None else found
 
 
 def _first(a: Attributes, *names: str) -> Any:

@@ -17,8 +17,9 @@ from stepstream.services.gateway.protocols.base import (
     ProtocolName,
     RequestedAdditions,
 )
-from stepstream.services.gateway.protocols.messages import number, optional_text, text
-from stepstream.topics.events import Sampling, new_sampling
+from stepstream.services.gateway.protocols.messages import optional_text, text
+from stepstream.services.gateway.protocols.sampling import format_constraint, read_sampling
+from stepstream.topics.events import Sampling
 
 
 class Anthropic:
@@ -79,12 +80,12 @@ class Anthropic:
 
 
 def _sampling(request: dict[str, Any]) -> Sampling:
-    temperature, top_p, limit = (number(request.get(name)) for name in ("temperature", "top_p", "max_tokens"))
-    return new_sampling(
-        temperature=1.0 if temperature is None else float(temperature),
-        top_p=1.0 if top_p is None else float(top_p),
-        max_tokens=None if limit is None or abs(limit) >= 2**31 else int(limit),
-    )
+    config, choice = request.get("output_config"), request.get("tool_choice")
+    output_format = config.get("format") if isinstance(config, dict) else None
+    constraint = format_constraint(request.get("output_format") if output_format is None else output_format)
+    if not constraint and isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+        constraint = "tool_choice"
+    return read_sampling(request, max_tokens=request.get("max_tokens"), constraint=constraint)
 
 
 ANTHROPIC = Anthropic()

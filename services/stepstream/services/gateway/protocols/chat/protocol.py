@@ -17,7 +17,8 @@ from stepstream.services.gateway.protocols.base import (
 )
 from stepstream.services.gateway.protocols.chat.stream import ChatStream, token_logprobs
 from stepstream.services.gateway.protocols.messages import count, number, record_message
-from stepstream.topics.events import Sampling, new_sampling
+from stepstream.services.gateway.protocols.sampling import constraint_of, read_sampling
+from stepstream.topics.events import Sampling
 
 _HIDDEN = {"documents", "functions", "chat_template"}
 """Request fields whose text servers put into the prompt, and which no step records."""
@@ -46,12 +47,19 @@ class ChatCompletions:
         return Conversation(
             messages=[record_message(message) for message in raw] if isinstance(raw, list) else [],
             model=model if isinstance(model, str) else "",
-            sampling=_sampling(request),
+            sampling=self.read_sampling(request),
             stream=request.get("stream") is True,
             user=user if isinstance(user, str) else None,
             tools=request.get("tools"),
             has_unrecorded_text=not _HIDDEN.isdisjoint(request),
         )
+
+    def read_sampling(self, request: dict[str, Any]) -> Sampling:
+        """Return the sampling of a request."""
+        limit = number(request.get("max_completion_tokens"))
+        if limit is None:
+            limit = number(request.get("max_tokens"))
+        return read_sampling(request, max_tokens=limit, constraint=constraint_of(request), seed=request.get("seed"))
 
     def requested_additions(self, request: dict[str, Any]) -> RequestedAdditions:
         """Return the additions that the caller requests itself."""
@@ -154,18 +162,4 @@ def _choice_answer(reply: dict[str, Any], choice: Any) -> Answer:
         token_ids=choice.get("token_ids"),
         logprobs=token_logprobs(choice.get("logprobs")),
         weight_versions=choice.get("weight_versions"),
-    )
-
-
-def _sampling(request: dict[str, Any]) -> Sampling:
-    limit = number(request.get("max_completion_tokens"))
-    if limit is None:
-        limit = number(request.get("max_tokens"))
-    temperature, top_p = number(request.get("temperature")), number(request.get("top_p"))
-    seed = number(request.get("seed"))
-    return new_sampling(
-        temperature=1.0 if temperature is None else float(temperature),
-        top_p=1.0 if top_p is None else float(top_p),
-        max_tokens=None if limit is None or abs(limit) >= 2**31 else int(limit),
-        seed=None if seed is None or abs(seed) >= 2**63 else int(seed),
     )

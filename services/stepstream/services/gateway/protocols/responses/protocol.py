@@ -13,7 +13,7 @@ from stepstream.services.gateway.protocols.base import (
     ProtocolName,
     RequestedAdditions,
 )
-from stepstream.services.gateway.protocols.messages import number, record_message
+from stepstream.services.gateway.protocols.messages import record_message
 from stepstream.services.gateway.protocols.responses.answer import ResponseStream, answer_of
 from stepstream.services.gateway.protocols.responses.from_chat import (
     ResponseBuilder,
@@ -33,7 +33,8 @@ from stepstream.services.gateway.protocols.responses.items import (
 )
 from stepstream.services.gateway.protocols.responses.stream import EventStream
 from stepstream.services.gateway.protocols.responses.to_chat import chat_request, custom_tools, instruction_items
-from stepstream.topics.events import Sampling, new_sampling
+from stepstream.services.gateway.protocols.sampling import constraint_of, format_constraint, read_sampling
+from stepstream.topics.events import Sampling
 from stepstream.topics.ids import new_event_id
 
 
@@ -169,12 +170,10 @@ RESPONSES = ResponsesProtocol()
 
 
 def _sampling(request: dict[str, Any]) -> Sampling:
-    temperature, top_p, limit = (number(request.get(name)) for name in ("temperature", "top_p", "max_output_tokens"))
-    return new_sampling(
-        temperature=1.0 if temperature is None else float(temperature),
-        top_p=1.0 if top_p is None else float(top_p),
-        max_tokens=None if limit is None or abs(limit) >= 2**31 else int(limit),
-    )
+    text_options = request.get("text")
+    constraint = format_constraint(text_options.get("format")) if isinstance(text_options, dict) else ""
+    constraint = constraint or constraint_of(request)
+    return read_sampling(request, max_tokens=request.get("max_output_tokens"), constraint=constraint)
 
 
 def _string(value: Any) -> str:
