@@ -10,6 +10,7 @@ import orjson
 import pytest
 from killed_lines import executed_lines, is_killed_at
 from labelled_records import LIMITS, group_of, labelled
+from safetensors.torch import save
 
 from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Stop
@@ -90,7 +91,7 @@ class Weights:
     lags = ()
 
     def __init__(self, folder: Path) -> None:
-        self._trained = (folder / "model.safetensors").read_text().split()
+        self._trained = (folder / "training/optimizer.safetensors").read_text().split()
 
     def limits(self, _model: str) -> Any:
         return LIMITS
@@ -103,7 +104,14 @@ class Weights:
         return self
 
     def write(self, folder: Path) -> None:
-        (folder / "model.safetensors").write_text(" ".join(self._trained))
+        write_weights(folder, self._trained)
+
+
+def write_weights(folder: Path, trained: Sequence[str]) -> None:
+    for part in ("weights", "training"):
+        (folder / part).mkdir(parents=True)
+    (folder / "weights/model.safetensors").write_bytes(save({}))
+    (folder / "training/optimizer.safetensors").write_text(" ".join(trained))
 
 
 class LearnerRun:
@@ -123,8 +131,7 @@ class LearnerRun:
             )
         )
         root = data / LIMITS.model / "0"
-        root.mkdir(parents=True)
-        (root / "model.safetensors").write_text("")
+        write_weights(root, [])
         root_checkpoint = new_checkpoint(
             event_id="c0", occurred_at_us=0, model=LIMITS.model, version=0, uri=root.as_uri(), files=describe(root),
             weights_sha256="", code_version="",
@@ -221,7 +228,7 @@ def final_log(run: LearnerRun) -> dict[str, Any]:
     decisions = {one["event_id"]: one for one in run.log.of("training-decisions")}.values()
     return {
         "positions": Counter(offset for each in line for update in each["inputs"] for offset in update["offsets"]),
-        "weights": Path(newest["uri"].removeprefix("file://") + "/model.safetensors").read_text(),
+        "weights": Path(newest["uri"].removeprefix("file://") + "/training/optimizer.safetensors").read_text(),
         "versions": [(each["version"], each["updates"]) for each in line],
         "trained": sorted(
             (one["trajectory_id"], one["checkpoint_version"]) for one in decisions if one["outcome"] == "trained"

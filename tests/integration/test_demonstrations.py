@@ -131,7 +131,7 @@ def greedy_response(world: World) -> list[int]:
     """Return the newest version's greedy response to the prompt."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder_of(world.newest()["uri"]))
+    model = AutoModelForCausalLM.from_pretrained(folder_of(world.newest()["uri"]) / "weights")
     ids = list(world.prompt)
     for _ in world.answer:
         with torch.no_grad():

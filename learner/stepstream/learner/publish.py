@@ -20,7 +20,7 @@ from stepstream.config import LearnerSettings, Settings
 from stepstream.core.process import Fatal, Stop
 from stepstream.learner import SOURCE
 from stepstream.learner.lineage import read_versions
-from stepstream.learner.model.checkpoint import version_folder, weights_sha256, write_root, write_version
+from stepstream.learner.model.checkpoint import version_folder, write_root, write_version
 from stepstream.learner.model.distributed import current_ranks
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics.catalogue import CHECKPOINTS, LABELED_TRAJECTORIES
@@ -38,6 +38,7 @@ from stepstream.topics.events import (
 )
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
+from stepstream.versions.layout import weights_sha256
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,9 @@ def publish_root(settings: Settings, folder: Path, model: str, *, from_start: bo
         version = newest["version"] + 1 if newest else 0
         with EventConsumer(settings.kafka, codec) as consumer:
             start = {} if from_start else consumer.end_offsets(LABELED_TRAJECTORIES)
-        target = version_folder(settings, model, version)
-        checkpoint = _checkpoint(settings, model, version, target, write_root(folder, target), start)
+        event_id = new_event_id()
+        target = version_folder(settings, model, version, event_id)
+        checkpoint = _checkpoint(settings, model, version, event_id, target, write_root(folder, target), start)
         announce(EventProducer(settings.kafka, codec, SOURCE, linger_ms=0), checkpoint, Stop())
     return checkpoint
 
@@ -82,8 +84,8 @@ def publish_version(
     """Publish the trainer's state as the version after `parent`, in four steps.
 
     0. Before the call: decisions and dead letters about records before `resume_offsets` are durable.
-    1. Write the files to a scratch folder, sync them and rename the folder. A crash up to here publishes nothing: the
-       next run replaces the folder.
+    1. Write the files to a scratch folder, sync them and rename the folder. A crash up to here publishes nothing: no
+       event names the folder.
     2. Describe the version in a checkpoint event: hashes of the files, trained log positions, offsets to resume at,
        settings, code version.
     3. Send the event and wait for Kafka's acknowledgement. From then on the version exists.
@@ -94,9 +96,10 @@ def publish_version(
         Fatal: a stop was requested before the event was durable.
     """
     model, version = parent["model"], parent["version"] + 1
-    target = version_folder(settings, model, version)
+    event_id = new_event_id()
+    target = version_folder(settings, model, version, event_id)
     files = write_version(trainer.snapshot(), parent_folder, target)
-    checkpoint = _checkpoint(settings, model, version, target, files, resume_offsets)
+    checkpoint = _checkpoint(settings, model, version, event_id, target, files, resume_offsets)
     checkpoint["parent_version"] = parent["version"]
     checkpoint["inputs"] = list(inputs)
     checkpoint["updates"] = parent["updates"] + len(inputs)
@@ -150,12 +153,13 @@ def _checkpoint(
     settings: Settings,
     model: str,
     version: int,
+    event_id: str,
     folder: Path,
     files: list[CheckpointFile],
     resume_offsets: Mapping[int, int],
 ) -> Checkpoint:
     return new_checkpoint(
-        event_id=new_event_id(),
+        event_id=event_id,
         occurred_at_us=now_us(),
         model=model,
         version=version,

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from stepstream.config import KafkaSettings, LearnerSettings, Settings
 from stepstream.crypto.key_ring import sealing_codec
@@ -25,8 +24,7 @@ from stepstream.learner.data.attempt import Attempt, LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.data.sequences import Limits
 from stepstream.learner.lineage import Versions, read_versions, trained_positions
-from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, sha256_of, verify, write_files
-from stepstream.learner.model.pretrained import WEIGHTS
+from stepstream.learner.model.checkpoint import CheckpointFault, StoredWeights, describe, folder_of, verify, write_files
 from stepstream.learner.model.reference import reference_folder
 from stepstream.learner.publish import arithmetic, parse_configuration
 from stepstream.learner.training.trainer import Trainer
@@ -35,6 +33,7 @@ from stepstream.topics.client import wait_for_kafka
 from stepstream.topics.codec import Codec
 from stepstream.topics.consumer import EventConsumer
 from stepstream.topics.events import Checkpoint
+from stepstream.versions.layout import weights_sha256
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ def rebuild_from(versions: Versions, checkpoint: Checkpoint, read: Read) -> Rebu
         for each in reversed(to_rebuild):
             target = Path(scratch) / str(each["version"])
             _repeat_updates(each, folder, root, target, read)
-            sha256 = sha256_of(target / WEIGHTS)
+            sha256 = weights_sha256(describe(target))
             if each is not checkpoint and sha256 != each["weights_sha256"]:
                 raise CannotRebuild(
                     f"ancestor {each['model']}@{each['version']} came out as {sha256}, not {each['weights_sha256']}"
@@ -137,19 +136,14 @@ def _repeat_updates(checkpoint: Checkpoint, parent: Path, root: Checkpoint, targ
 
 
 def _relative_difference(checkpoint: Checkpoint, rebuilt: Path, parent: Path) -> float | None:
-    published = folder_of(checkpoint["uri"]) / WEIGHTS
-    if not published.is_file() or sha256_of(published) != checkpoint["weights_sha256"]:
+    if not _is_intact(checkpoint):
         return None
+    now, again, before = (StoredWeights(folder) for folder in (folder_of(checkpoint["uri"]), rebuilt, parent))
     apart = moved = 0.0
-    with (
-        safe_open(published, "pt") as now,
-        safe_open(rebuilt / WEIGHTS, "pt") as again,
-        safe_open(parent / WEIGHTS, "pt") as before,
-    ):
-        for name in now.keys():  # noqa: SIM118  # not a mapping
-            weight = now.get_tensor(name).double()
-            apart += float((weight - again.get_tensor(name)).square().sum())
-            moved += float((weight - before.get_tensor(name)).square().sum())
+    for name in now:
+        weight = now[name].double()
+        apart += float((weight - again[name]).square().sum())
+        moved += float((weight - before[name]).square().sum())
     return math.sqrt(apart / moved) if moved else float(apart > 0)
 
 

@@ -13,11 +13,12 @@ from stepstream.config import LearnerSettings
 from stepstream.learner.data.attempt import LogPosition, attempt_of
 from stepstream.learner.data.groups import key_of
 from stepstream.learner.lineage import Versions
-from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, weights_sha256, write_root, write_version
+from stepstream.learner.model.checkpoint import CheckpointFault, folder_of, write_root, write_version
 from stepstream.learner.publish import arithmetic, code_version, configuration_of, parse_configuration
 from stepstream.learner.rebuild import CannotRebuild, rebuild_from
 from stepstream.learner.training.trainer import Trainer
 from stepstream.topics import events
+from stepstream.versions.layout import weights_sha256
 
 HOW = LearnerSettings(preset="tiny", warmup_updates=2, checkpoints="/somewhere/else")
 PAID = {"kl_weight": 0.1, "kl_place": "reward", "advantage": "reinforce_pp"}
@@ -93,7 +94,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_an_objective_with_a_reference_is_rebuilt(tmp_path: Path, fields: dict[str, Any]) -> None:
     world = World(tmp_path, HOW.model_copy(update=fields))
     assert world.rebuild(2).equal
-    (world.folder(0) / "model.safetensors").unlink()
+    (world.folder(0) / "weights/model.safetensors").unlink()
     if fields.get("lora_rank"):
         assert world.rebuild(2).equal
     else:
@@ -108,7 +109,7 @@ def test_a_rule_with_a_critic_is_rebuilt_with_the_ancestors_critic(tmp_path: Pat
     shutil.rmtree(world.folder(1))
     assert world.rebuild(2).equal
     published = {file["path"] for file in world.versions.get("demo", 2)["files"]}
-    assert "critic.safetensors" in published
+    assert "training/critic.safetensors" in published
 
 
 def test_imitation_is_rebuilt_bit_for_bit(tmp_path: Path) -> None:
@@ -151,14 +152,14 @@ def test_attempts_without_a_group_are_rebuilt_bit_for_bit(tmp_path: Path) -> Non
 def test_an_ancestor_that_is_gone_or_damaged_is_rebuilt_too(world: World) -> None:
     shutil.rmtree(world.folder(1))
     assert world.rebuild(2).equal
-    world.folder(1).mkdir()
-    (world.folder(1) / "model.safetensors").write_text("damaged")
+    (world.folder(1) / "weights").mkdir(parents=True)
+    (world.folder(1) / "weights/model.safetensors").write_text("damaged")
     assert world.rebuild(2).equal
 
 
 def test_a_root_is_verified(world: World) -> None:
     assert world.rebuild(0).equal
-    (world.folder(0) / "config.json").write_text("{}")
+    (world.folder(0) / "weights/config.json").write_text("{}")
     with pytest.raises(CheckpointFault, match=r"config\.json"):
         world.rebuild(0)
     with pytest.raises(CheckpointFault, match=r"config\.json"):

@@ -332,7 +332,7 @@ class Checkpoint(TypedDict):
     uri: str
     """Address of its folder: file:///… or any fsspec address."""
     weights_sha256: str
-    """SHA-256 of model.safetensors, hex."""
+    """SHA-256 of model.safetensors, hex; of several files, the SHA-256 of the lines `SHA256  PATH`, by path below `weights/`."""
     files: list[CheckpointFile]
     """Every file of the folder."""
     input_topic: str

@@ -1,4 +1,4 @@
-"""Write, describe and verify the folder of a version: weights, optimizer state and the files of the base model.
+"""Write, describe and verify the folder of a version: what is served in `weights/`, the learner's state in `training/`.
 
 A folder appears under its name complete and durable, or not at all: it is written next to the target, synced and
 renamed. A `Snapshot` is the trainer's state, complete and on the CPU, from which the files are written.
@@ -17,18 +17,21 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stepstream.config import Settings
 from stepstream.learner.model import lora
 from stepstream.learner.model.critic import CRITIC
-from stepstream.learner.model.pretrained import WEIGHTS, save_model
+from stepstream.learner.model.pretrained import save_model
 from stepstream.topics.events import CheckpointFile, new_checkpoint_file
+from stepstream.versions import layout
+from stepstream.versions.layout import indexed_files, role_of_path, training_folder, weights_folder
 
 OPTIMIZER = "optimizer.safetensors"
-TRAINING_FILES = (OPTIMIZER, CRITIC, lora.ADAPTER, lora.BASE)
-"""Files of a version's folder that only training needs; each version has its own."""
+_OTHER_FORMS = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".tflite")
+"""Suffixes of files with the same weights in another form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +53,30 @@ class Snapshot:
     """Value head and its optimizer state; empty: no critic."""
 
     def write(self, folder: Path) -> None:
-        """Write the files into an existing folder; the same values give the same bytes."""
+        """Write `weights/` and `training/` into an existing folder; the same values give the same bytes."""
+        served, training = folder / layout.WEIGHTS, folder / layout.TRAINING
+        served.mkdir()
+        training.mkdir()
         weights = self.weights if self.adapter is None else lora.merged(self.weights, self.adapter)
-        save_model(self.model, weights, self.dtype, folder)
-        save_file(dict(self.optimizer), folder / OPTIMIZER)
+        save_model(self.model, weights, self.dtype, served)
+        save_file(dict(self.optimizer), training / OPTIMIZER)
         if self.critic:
-            save_file(dict(self.critic), folder / CRITIC)
+            save_file(dict(self.critic), training / CRITIC)
         if self.adapter is not None and self.base is not None:
-            (folder / lora.ADAPTER).mkdir()
-            (folder / lora.ADAPTER / lora.CONFIG).write_text(json.dumps(self.adapter, indent=2, sort_keys=True) + "\n")
-            save_file(lora.adapters_in(self.weights), folder / lora.ADAPTER / lora.WEIGHTS)
-            (folder / lora.BASE).mkdir()
-            for file in ("config.json", WEIGHTS):
-                _link(self.base / file, folder / lora.BASE / file)
+            (training / lora.ADAPTER).mkdir()
+            (training / lora.ADAPTER / lora.CONFIG).write_text(
+                json.dumps(self.adapter, indent=2, sort_keys=True) + "\n"
+            )
+            save_file(lora.adapters_in(self.weights), training / lora.ADAPTER / lora.WEIGHTS)
+            (training / lora.BASE).mkdir()
+            for file in ("config.json", *indexed_files(self.base)):
+                _link(self.base / file, training / lora.BASE / file)
+            write_index(training / lora.BASE)
 
 
 def load_optimizer(folder: Path) -> dict[str, Tensor]:
     """Return the optimizer's state; empty for a root, which has none."""
-    file = folder / OPTIMIZER
+    file = training_folder(folder) / OPTIMIZER
     return load_file(file) if file.exists() else {}
 
 
@@ -89,9 +98,9 @@ def checkpoints_folder(settings: Settings) -> Path:
     return Path(chosen or settings.paths.data / "checkpoints").absolute()
 
 
-def version_folder(settings: Settings, model: str, version: int) -> Path:
-    """Return the folder of one version."""
-    return checkpoints_folder(settings) / model / str(version)
+def version_folder(settings: Settings, model: str, version: int, event_id: str) -> Path:
+    """Return the folder of one version; the event's id keeps two learners from writing to the same one."""
+    return checkpoints_folder(settings) / model / layout.folder_name(version, event_id)
 
 
 def folder_of(uri: str) -> Path:
@@ -107,16 +116,25 @@ def folder_of(uri: str) -> Path:
 
 
 def write_root(source: Path, target: Path) -> list[CheckpointFile]:
-    """Copy a model's folder, without files of an earlier training, and describe the copy.
+    """Copy what is served of a model's folder, without files of an earlier training, and describe the copy.
 
     Raises:
-        CheckpointFault: it has no `model.safetensors` or `config.json`.
+        CheckpointFault: it has no weights in safetensors form or no `config.json`.
     """
-    for needed in (WEIGHTS, "config.json"):
+    source = weights_folder(source)
+    weights = indexed_files(source)
+    if not weights:
+        raise CheckpointFault(f"{source} has no model.safetensors: give a folder in Hugging Face form")
+    for needed in ("config.json", *weights):
         if not (source / needed).is_file():
             raise CheckpointFault(f"{source} has no {needed}: give a folder in Hugging Face form")
     with _atomic_folder(target) as scratch:
-        _copy(source, scratch, skip=TRAINING_FILES)
+        served = scratch / layout.WEIGHTS
+        served.mkdir()
+        for name in weights:
+            shutil.copyfile(source / name, served / name)
+        _copy_beside_weights(source, served)
+        write_index(served)
     return describe(target)
 
 
@@ -130,22 +148,55 @@ def write_version(snapshot: Snapshot, parent: Path, target: Path) -> list[Checkp
 def write_files(snapshot: Snapshot, parent: Path, folder: Path) -> None:
     """Write a trainer's state and the parent's other files into an existing folder."""
     snapshot.write(folder)
-    _copy(parent, folder, skip=[*TRAINING_FILES, *(path.name for path in folder.iterdir())])
+    _copy_beside_weights(weights_folder(parent), folder / layout.WEIGHTS)
+    write_index(folder / layout.WEIGHTS)
+
+
+def write_index(folder: Path) -> None:
+    """Write the index of a Hugging Face folder whose only safetensors files are its weights.
+
+    Raises:
+        CheckpointFault: a file is not in safetensors form.
+    """
+    try:
+        index = layout.index_of(folder.glob("*.safetensors"))
+    except ValueError as error:
+        raise CheckpointFault(str(error)) from None
+    (folder / layout.INDEX).write_bytes(index)
 
 
 def describe(folder: Path) -> list[CheckpointFile]:
-    """Return every file below the folder with its SHA-256 and size, by name."""
-    return [
-        new_checkpoint_file(
-            path=path.relative_to(folder).as_posix(), sha256=sha256_of(path), size_bytes=path.stat().st_size
+    """Return every file below the folder with its role, SHA-256 and size, by name."""
+    found = []
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        found.append(
+            new_checkpoint_file(
+                path=name, sha256=sha256_of(path), size_bytes=path.stat().st_size, role=role_of_path(name)
+            )
         )
-        for path in _files(folder)
-    ]
+    return found
 
 
-def weights_sha256(files: Iterable[CheckpointFile]) -> str:
-    """Return the SHA-256 of `model.safetensors` among the described files."""
-    return next(file["sha256"] for file in files if file["path"] == WEIGHTS)
+class StoredWeights:
+    """The weights of a folder in Hugging Face form, read one tensor at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the files that the index names.
+
+        Raises:
+            OSError: a file is missing.
+        """
+        folder = weights_folder(folder)
+        files: list[Any] = [safe_open(folder / name, "pt") for name in indexed_files(folder)]
+        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118  # not a mapping
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
 
 
 def verify(folder: Path, files: Iterable[CheckpointFile]) -> None:
@@ -175,14 +226,14 @@ def _atomic_folder(target: Path) -> Iterator[Path]:
     An existing `target` was left by a crash before its event was sent. No event names it, so it is replaced.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in target.parent.glob(f".{target.name}-*"):
-        shutil.rmtree(leftover)
     scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
         yield scratch
-        scratch.chmod(0o755)
-        for path in _files(scratch):
+        # Workers run as other users: the umask must not hide the files from them.
+        for path in scratch.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
             _sync(path)
+        scratch.chmod(0o755)
         _sync(scratch)
         if target.exists():
             shutil.rmtree(target)
@@ -193,8 +244,15 @@ def _atomic_folder(target: Path) -> Iterator[Path]:
         raise
 
 
-def _copy(source: Path, target: Path, skip: Iterable[str]) -> None:
-    shutil.copytree(source, target, ignore=lambda _folder, names: set(names) & set(skip), dirs_exist_ok=True)
+def _copy_beside_weights(source: Path, target: Path) -> None:
+    """Copy the tokenizer, the templates and other small files of a Hugging Face folder that `target` does not have."""
+    for path in _files(source):
+        name = path.relative_to(source).as_posix()
+        if path.suffix in _OTHER_FORMS or any(part.startswith(".") for part in Path(name).parts):
+            continue
+        if role_of_path(name) in ("tokenizer", "config") and not (target / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / name)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from stepstream.config import LearnerSettings
+from stepstream.versions.layout import training_folder
 
 CRITIC = "critic.safetensors"
 """File in a version's folder with the weights and the optimizer state."""
@@ -51,7 +52,7 @@ class Critic:
         self._clip = config.critic_clip
         self._weight = torch.zeros(size)
         self._optimizer = torch.optim.AdamW([self._weight], lr=config.critic_rate, betas=(0.9, 0.95), weight_decay=0.0)
-        file = folder / CRITIC
+        file = training_folder(folder) / CRITIC
         state = load_file(file) if file.exists() else {}
         if state and state["weight"].numel() == size:
             self._weight.copy_(state["weight"])

@@ -1,8 +1,8 @@
 """Train low-rank adapters (Hu et al. 2021, arXiv:2106.09685, eq. 3): W + (α / r) B A, with only A and B trained.
 
-Such a version is published merged, as ordinary weights that any worker loads. Its folder also has `adapter/`, in peft's
-form, and `base/`, the model below the adapters. Training continues from these two, since W cannot be recovered from the
-sum bit for bit.
+Such a version is published merged, as ordinary weights that any worker loads. Its `training/` also has `adapter/`, in
+peft's form, and `base/`, the model below the adapters. Training continues from these two, since W cannot be recovered
+from the sum bit for bit.
 """
 
 import json
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stepstream.config import LearnerSettings
 from stepstream.learner.model.pretrained import CannotTrain
+from stepstream.versions.layout import training_folder, weights_folder
 
 ADAPTER, BASE = "adapter", "base"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -29,12 +30,12 @@ def base_folder(folder: Path, config: LearnerSettings) -> Path:
 
     If the folder's adapters have another shape than the settings, it is the merged model, with new adapters.
     """
-    return folder / BASE if continues(folder, config) else folder
+    return training_folder(folder) / BASE if continues(folder, config) else weights_folder(folder)
 
 
 def continues(folder: Path, config: LearnerSettings) -> bool:
     """Return True if the folder has adapters of the configured shape."""
-    file = folder / ADAPTER / CONFIG
+    file = training_folder(folder) / ADAPTER / CONFIG
     return (
         config.lora_rank > 0
         and file.is_file()
@@ -78,7 +79,7 @@ def load_adapters(model: Any, folder: Path) -> None:
     """Load the adapters' values from a version's folder into the model."""
     weights = dict(model.named_parameters())
     with torch.no_grad():
-        for name, value in load_file(folder / ADAPTER / WEIGHTS).items():
+        for name, value in load_file(training_folder(folder) / ADAPTER / WEIGHTS).items():
             stem, _, last = name.removeprefix(_PREFIX).rpartition(".")
             weights[f"{stem}.{_NAME}.{last}"].copy_(value)
 

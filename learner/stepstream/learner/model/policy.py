@@ -74,7 +74,7 @@ class Policy:
         self._takes_single, self._requirements = not needs_group(config), requirements_of(config)
         self._ranks = current_ranks()
         self._base = lora.base_folder(folder, config)
-        self._dtype = stored_dtype(folder)
+        self._dtype = stored_dtype(self._base)
         self.model: Any = load_model(self._base).to(self._device)
         self._adapter = lora.add_adapters(self.model, config) if config.lora_rank else None
         if lora.continues(folder, config):

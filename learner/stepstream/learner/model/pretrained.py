@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-WEIGHTS = "model.safetensors"
+from stepstream.versions.layout import indexed_files, weights_folder
+
+_SHARD = "5GB"
 
 
 class CannotTrain(Exception):
@@ -67,7 +69,9 @@ def stored_dtype(folder: Path) -> torch.dtype:
 
 
 def save_model(model: Any, weights: Mapping[str, Tensor], dtype: torch.dtype, folder: Path) -> None:
-    """Write weights as one file, with the configuration, in the form from which `model` was read.
+    """Write weights, with the configuration, in the form from which `model` was read.
+
+    Large models are written in several files.
 
     The same values give the same bytes. `model` itself may be sharded or have adapters: only its class matters.
     """
@@ -79,7 +83,7 @@ def save_model(model: Any, weights: Mapping[str, Tensor], dtype: torch.dtype, fo
         state_dict={
             name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()
         },
-        max_shard_size="1000GB",
+        max_shard_size=_SHARD,
     )
     (folder / "generation_config.json").unlink(missing_ok=True)  # the base model's own file is copied instead
 
@@ -91,7 +95,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 @contextmanager
 def model_folder(name: str) -> Iterator[Path]:
-    """Yield the folder of a trainable model with its weights in one file; a temporary copy ends with the block.
+    """Yield the folder of a trainable model with weights in safetensors form; a temporary copy ends with the block.
 
     A name that is not a folder is fetched from the hub into the hub's own cache. `HF_HOME`, `HF_TOKEN` and
     `HF_ENDPOINT` apply as for every Hugging Face tool.
@@ -99,14 +103,14 @@ def model_folder(name: str) -> Iterator[Path]:
     Raises:
         CannotTrain: the model does not exist or cannot be trained; the message gives the reason.
     """
-    folder = Path(name) if Path(name).is_dir() else _fetch(name)
+    folder = weights_folder(Path(name)) if Path(name).is_dir() else _fetch(name)
     config_of(folder)
     _check_tokenizer(folder)
-    if (folder / WEIGHTS).is_file():
+    if indexed_files(folder):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="stepstream-model-") as scratch:
-        _join(folder, Path(scratch))
+        _convert(folder, Path(scratch))
         yield Path(scratch)
 
 
@@ -133,8 +137,8 @@ def _check_tokenizer(folder: Path) -> None:
         ) from None
 
 
-def _join(folder: Path, target: Path) -> None:
-    """Copy a model whose weights are in several files or in an older form, with the weights in one file."""
+def _convert(folder: Path, target: Path) -> None:
+    """Copy a model whose weights are in an older form, with the weights in safetensors form."""
     from transformers import AutoModelForCausalLM
 
     dtype = torch.bfloat16 if config_of(folder).dtype == torch.bfloat16 else torch.float32
@@ -142,7 +146,7 @@ def _join(folder: Path, target: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     except (OSError, ValueError) as error:
         raise CannotTrain(f"{folder}: its weights cannot be read: {str(error).splitlines()[0]}") from None
-    model.save_pretrained(target, max_shard_size="1000GB")
+    model.save_pretrained(target, max_shard_size=_SHARD)
     written = {path.name for path in target.iterdir()}
     for path in folder.iterdir():
         if path.is_file() and path.name not in written and not any(path.match(each) for each in _WEIGHTS):

@@ -14,6 +14,7 @@ from stepstream.learner.model.forward import forward_pass_for
 from stepstream.learner.model.policy import Policy
 from stepstream.learner.model.pretrained import load_model
 from stepstream.topics.events import Checkpoint
+from stepstream.versions.layout import weights_folder
 
 Reference = Callable[[Sequence[TokenSequence]], Tensor]
 """Returns log ref of every trained token, row after row, without gradient. Shape [trained tokens]."""
@@ -65,7 +66,7 @@ class _FrozenModel:
     """A model with frozen weights."""
 
     def __init__(self, folder: Path, config: LearnerSettings) -> None:
-        self._model = load_model(folder).to(torch.device(config.device)).requires_grad_(False)
+        self._model = load_model(weights_folder(folder)).to(torch.device(config.device)).requires_grad_(False)
         self._use_bfloat16 = config.precision == "bfloat16"
         with self._precision():
             self._forward_pass = forward_pass_for(self._model)

@@ -44,6 +44,7 @@ from stepstream.learner.training.update_stats import (
     lag_figures,
     step_figures,
 )
+from stepstream.versions.layout import weights_folder
 
 Rows = Sequence[TokenSequence] | Mapping[int, TokenSequence]
 """Training sequences by number."""
@@ -71,7 +72,7 @@ class Trainer:
         self._aggregation = "sum" if self._preference else self._rule.aggregation
         self.policy = Policy(folder, config)
         self._requirements = requirements_of(config)
-        self._chat_template = None if self._requirements.sampled else ChatTemplate(folder)
+        self._chat_template = None if self._requirements.sampled else ChatTemplate(weights_folder(folder))
         self._reference = reference_of(self.policy, root, config)
         self._loss_reference = self._reference if config.kl_place == "loss" and not self._preference else None
         self._critic: Critic | None = None

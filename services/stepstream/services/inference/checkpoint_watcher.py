@@ -35,6 +35,7 @@ class CheckpointWatcher:
     def __init__(self, settings: Settings, url: str, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         self._settings, self._url = settings, url
         self._worker, self._loop = worker, loop
+        self._cache_folder = settings.paths.data.absolute() / "version-cache" / settings.inference.worker_id
         self._stopping = threading.Event()
         self._status = _State()
         self._published_at = 0.0
@@ -104,7 +105,7 @@ class CheckpointWatcher:
             checkpoint = self._candidates.pop(version)
             try:
                 self._publish_status("loading" if self._worker.version is None else "serving")
-                folder = verified_folder(checkpoint)
+                folder = verified_folder(checkpoint, self._cache_folder)
                 load = self._worker.load(checkpoint, folder)
                 asyncio.run_coroutine_threadsafe(load, self._loop).result()
             except CheckpointRefusedError as error:

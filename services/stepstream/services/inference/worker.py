@@ -1,15 +1,15 @@
 """Serve one model by one engine, at the newest version that passed its checks."""
 
-import hashlib
 import logging
 import time
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from stepstream.services.inference import metrics
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
 from stepstream.services.inference.engine import CheckpointRefusedError, Engine
 from stepstream.topics.events import Checkpoint
+from stepstream.versions.fetch import fetch_version
+from stepstream.versions.layout import VersionRejected, role_of
 
 _log = logging.getLogger(__name__)
 
@@ -39,9 +39,7 @@ class Worker:
         """
         started = time.perf_counter()
         files = frozenset(
-            (file["path"], file["sha256"])
-            for file in checkpoint["files"]
-            if "token" in file["path"] or "template" in file["path"]
+            (file["path"], file["sha256"]) for file in checkpoint["files"] if role_of(file) == "tokenizer"
         )
         tokenizer = self.tokenizer
         if tokenizer is None or files != self._tokenizer_files:
@@ -54,27 +52,13 @@ class Worker:
         _log.info("serving %s@%d (swapped in %.3f s)", self.model, checkpoint["version"], seconds)
 
 
-def verified_folder(checkpoint: Checkpoint) -> Path:
-    """Check every file's digest against the event, and return the checkpoint's local folder.
+def verified_folder(checkpoint: Checkpoint, cache_folder: Path) -> Path:
+    """Return a local folder in Hugging Face form with the checkpoint's verified files; see `fetch_version`.
 
     Raises:
         CheckpointRefusedError: a file is missing, differs, or is not in the event.
     """
-    name = f"{checkpoint['model']}@{checkpoint['version']}"
-    address = urlsplit(checkpoint["uri"])
-    if address.scheme != "file":
-        raise CheckpointRefusedError(f"{name}: this worker loads file:// addresses only, not {checkpoint['uri']}")
-    folder = Path(unquote(address.path))
-    listed = {file["path"]: file["sha256"] for file in checkpoint["files"]}
-    for path, sha256 in listed.items():
-        try:
-            with (folder / path).open("rb") as file:
-                actual = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise CheckpointRefusedError(f"{name}: {folder / path} cannot be read: {error.strerror}") from error
-        if actual != sha256:
-            raise CheckpointRefusedError(f"{name}: {path} has sha256 {actual}, its event has {sha256}")
-    unlisted = {file.name for file in folder.iterdir() if file.is_file()} - set(listed)
-    if unlisted:
-        raise CheckpointRefusedError(f"{name}: its event does not list {', '.join(sorted(unlisted))}")
-    return folder
+    try:
+        return fetch_version(checkpoint, cache_folder)
+    except VersionRejected as error:
+        raise CheckpointRefusedError(str(error)) from error

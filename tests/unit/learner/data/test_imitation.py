@@ -113,10 +113,10 @@ def test_the_policy_learns_the_demonstration(folder: Path, tmp_path: Path) -> No
         assert figures["demonstrated_share"] == 1.0
         assert figures["loss"] < 0.1
         write_version(trainer.snapshot(), folder, tmp_path / str(run))
-        hashes.add(sha256_of(tmp_path / f"{run}/model.safetensors"))
+        hashes.add(sha256_of(tmp_path / f"{run}/weights/model.safetensors"))
     assert len(hashes) == 1
     [tokens] = group[0].demonstrations
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "1")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "1/weights")
     greedy = model(torch.from_numpy(tokens.ids)[None]).logits[0].argmax(-1)
     assert greedy[tokens.trained - 1].tolist() == tokens.ids[tokens.trained].tolist()
 

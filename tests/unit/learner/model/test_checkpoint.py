@@ -1,29 +1,59 @@
 """Check how a version's folder is written, described and verified."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from stepstream.learner.model import checkpoint
-from stepstream.learner.model.checkpoint import CheckpointFault, describe, folder_of, verify, write_root
+from stepstream.learner.model.checkpoint import CheckpointFault, StoredWeights, describe, folder_of, verify, write_root
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "given model"
     (folder / "nested").mkdir(parents=True)
-    for name in ("model.safetensors", "config.json", "nested/tokenizer.json"):
+    for name in (
+        "config.json",
+        "nested/tokenizer.json",
+        "pytorch_model.bin",
+        "optimizer.safetensors",
+        ".gitattributes",
+    ):
         (folder / name).write_text(name)
+    save_file({"w": torch.ones(2)}, folder / "model.safetensors")
     return folder
 
 
-def test_a_root_is_copied_and_described(model: Path, tmp_path: Path) -> None:
+def test_a_root_has_what_is_served_with_roles_and_an_index(model: Path, tmp_path: Path) -> None:
     files = write_root(model, tmp_path / "m/0")
-    assert [file["path"] for file in files] == ["config.json", "model.safetensors", "nested/tokenizer.json"]
+    assert [(file["path"], file["role"]) for file in files] == [
+        ("weights/config.json", "config"),
+        ("weights/model.safetensors", "weights"),
+        ("weights/model.safetensors.index.json", "weights"),
+        ("weights/nested/tokenizer.json", "tokenizer"),
+    ]
     assert files[0]["size_bytes"] == len("config.json")
     verify(tmp_path / "m/0", files)
     assert folder_of((tmp_path / "m/0").as_uri()) == tmp_path / "m/0"
     assert folder_of(model.as_uri()) == model
+    weights = StoredWeights(tmp_path / "m/0")
+    assert {name: weights[name].tolist() for name in weights} == {"w": [1.0, 1.0]}
+
+
+def test_another_user_can_read_a_version_whatever_the_umask(model: Path, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_root(model, tmp_path / "m/0")
+    finally:
+        os.umask(before)
+    modes = {
+        path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "m/0", *(tmp_path / "m/0").rglob("*")]
+    }
+    assert modes == {True: 0o755, False: 0o644}
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])
@@ -31,6 +61,19 @@ def test_a_folder_without_a_model_is_rejected(model: Path, tmp_path: Path, missi
     (model / missing).unlink()
     with pytest.raises(CheckpointFault, match=missing):
         write_root(model, tmp_path / "m/0")
+
+
+def test_an_index_whose_file_is_missing_is_rejected(model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-00001-of-00002.safetensors"}}')
+    with pytest.raises(CheckpointFault, match="has no model-00001-of-00002"):
+        write_root(model, tmp_path / "m/0")
+
+
+def test_weights_that_are_no_safetensors_file_are_rejected(model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").write_text("no weights at all")
+    with pytest.raises(CheckpointFault, match="is not a safetensors file"):
+        write_root(model, tmp_path / "m/0")
+    assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_a_damaged_file_is_named(model: Path) -> None:
@@ -51,15 +94,6 @@ def test_a_fault_leaves_no_folder(model: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="disk full"):
         write_root(model, tmp_path / "m/0")
     assert list((tmp_path / "m").iterdir()) == []
-
-
-def test_a_folder_left_by_a_crash_is_replaced(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "m/0").mkdir(parents=True)
-    (tmp_path / "m/0/left.txt").write_text("half")
-    (tmp_path / "m/.0-scratch").mkdir()
-    write_root(model, tmp_path / "m/0")
-    assert [path.name for path in (tmp_path / "m").iterdir()] == ["0"]
-    assert not (tmp_path / "m/0/left.txt").exists()
 
 
 def test_other_addresses_are_rejected() -> None:

@@ -17,7 +17,7 @@ from stepstream.learner.model.critic import CRITIC, Critic
 from stepstream.learner.model.pretrained import load_model
 from stepstream.learner.training.trainer import Trainer
 
-FILES = ("model.safetensors", "optimizer.safetensors", CRITIC)
+FILES = ("weights/model.safetensors", "training/optimizer.safetensors", f"training/{CRITIC}")
 
 
 @pytest.fixture(scope="module")
@@ -159,12 +159,12 @@ def test_a_version_has_its_own_critic(folder: Path, tmp_path: Path) -> None:
     described = write_version(resumed.snapshot(), tmp_path / "1", tmp_path / "again")
     for file in FILES:
         assert sha256_of(tmp_path / "again" / file) == sha256_of(tmp_path / "2" / file)
-    assert CRITIC in [file["path"] for file in described]
+    assert f"training/{CRITIC}" in [file["path"] for file in described]
     # A learner without a critic leaves it behind, as a new root does; one with a critic then begins anew.
     write_version(Trainer(tmp_path / "2", config()).snapshot(), tmp_path / "2", tmp_path / "3")
     write_root(tmp_path / "2", tmp_path / "root")
-    assert not (tmp_path / "3" / CRITIC).exists()
-    assert not (tmp_path / "root" / CRITIC).exists()
+    assert not (tmp_path / "3/training" / CRITIC).exists()
+    assert not (tmp_path / "root/training" / CRITIC).exists()
     fresh = Trainer(tmp_path / "3", settings)._critic
     assert fresh is not None
     assert not fresh.state()["weight"].any()

@@ -14,9 +14,11 @@ from tiny_families import FAMILIES, tiny_of
 from transformers import AutoModelForCausalLM
 
 from stepstream.config import LearnerSettings
-from stepstream.learner.model.checkpoint import describe, write_root, write_version
+from stepstream.learner.model import pretrained
+from stepstream.learner.model.checkpoint import StoredWeights, describe, write_root, write_version
 from stepstream.learner.model.pretrained import CannotTrain, model_folder
 from stepstream.learner.training.trainer import Trainer
+from stepstream.versions.layout import INDEX
 
 ROWS = attempt(group_of("probe", 1)[0]).sequences
 CASES = [
@@ -56,25 +58,26 @@ def test_a_model_is_loaded_trained_and_saved(family: str, dtype: torch.dtype, ra
     trained(tmp_path / "0", tmp_path / "straight", config, 1, 2)
     assert same(tmp_path / "2", tmp_path / "straight")
 
-    published = load_file(tmp_path / "2/model.safetensors")
+    published = load_file(tmp_path / "2/weights/model.safetensors")
     given = load_file(tmp_path / "given/model.safetensors")
     assert {name: (each.shape, each.dtype) for name, each in published.items()} == {
         name: (each.shape, dtype) for name, each in given.items()
     }
     assert any(not torch.equal(published[name], given[name]) for name in given)
-    served = AutoModelForCausalLM.from_pretrained(tmp_path / "2", dtype=torch.float32)
+    served = AutoModelForCausalLM.from_pretrained(tmp_path / "2/weights", dtype=torch.float32)
     expected: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "given", dtype=torch.float32)
     if rank:
-        expected = PeftModel.from_pretrained(expected, tmp_path / "2/adapter")
+        expected = PeftModel.from_pretrained(expected, tmp_path / "2/training/adapter")
         base = Trainer(tmp_path / "0", LearnerSettings(preset="tiny")).policy
         torch.testing.assert_close(resumed.policy.reference_logprobs(ROWS), base.logprobs(ROWS).detach())
         assert not torch.allclose(resumed.policy.logprobs(ROWS), base.logprobs(ROWS))
-        assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "0/model.safetensors").read_bytes()
+        base_weights = tmp_path / "2/training/base/model.safetensors"
+        assert base_weights.read_bytes() == (tmp_path / "0/weights/model.safetensors").read_bytes()
         torch.testing.assert_close(
             logits(served), logits(expected), atol=1e-4 if dtype == torch.float32 else 0.05, rtol=0
         )
     else:
-        assert not (tmp_path / "2/base").exists()
+        assert not (tmp_path / "2/training/base").exists()
 
 
 def test_adapters_of_another_shape_start_from_the_published_weights(tmp_path: Path) -> None:
@@ -83,31 +86,56 @@ def test_adapters_of_another_shape_start_from_the_published_weights(tmp_path: Pa
     other = LearnerSettings(preset="tiny", warmup_updates=0, lora_rank=2, lora_targets=["q_proj"])
     trainer = trained(tmp_path / "1", tmp_path / "2", other, 2)
     assert all("q_proj.lora_" in name for name in trainer.policy.weights)
-    assert (tmp_path / "2/base/model.safetensors").read_bytes() == (tmp_path / "1/model.safetensors").read_bytes()
+    base_weights = tmp_path / "2/training/base/model.safetensors"
+    assert base_weights.read_bytes() == (tmp_path / "1/weights/model.safetensors").read_bytes()
     trainer = trained(tmp_path / "2", tmp_path / "3", LearnerSettings(preset="tiny", warmup_updates=0), 3)
     with pytest.raises(ValueError, match=r"learner\.lora_rank"):
         trainer.policy.reference_logprobs(ROWS)
-    assert {path.name for path in (tmp_path / "3").iterdir()} == {path.name for path in (tmp_path / "0").iterdir()} | {
-        "optimizer.safetensors"
-    }
+    given = {path.name for path in (tmp_path / "0").iterdir()} | {INDEX}
+    assert {path.name for path in (tmp_path / "3/weights").iterdir()} == given
+    assert [path.name for path in (tmp_path / "3/training").iterdir()] == ["optimizer.safetensors"]
     write_root(tmp_path / "2", tmp_path / "new root")
-    assert {path.name for path in (tmp_path / "new root").iterdir()} == {
-        path.name for path in (tmp_path / "0").iterdir()
-    }
+    assert {path.name for path in (tmp_path / "new root/weights").iterdir()} == given
+    assert [path.name for path in (tmp_path / "new root").iterdir()] == ["weights"]
     with pytest.raises(CannotTrain, match=r"learner\.lora_targets"):
         Trainer(tmp_path / "0", LearnerSettings(preset="tiny", lora_rank=2, lora_targets=["no_such_layer"]))
 
 
-def test_weights_in_several_files_become_one(tmp_path: Path) -> None:
+def test_weights_in_several_files_are_trained_and_published_as_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of files changes neither the weights that are trained nor those that are published."""
     given = tiny_of("qwen2", tmp_path / "given", torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(given, dtype="auto")
+    tensors = {}
     for shard in ("several", "one"):
         model.save_pretrained(tmp_path / shard, max_shard_size="20KB" if shard == "several" else "1GB")
         for name in ("tokenizer.json", "tokenizer_config.json"):
             (tmp_path / shard / name).write_bytes((given / name).read_bytes())
-    assert len(list((tmp_path / "several").glob("*.safetensors"))) > 1
-    with model_folder(str(tmp_path / "several")) as folder:
-        assert same(folder, tmp_path / "one")
+        with model_folder(str(tmp_path / shard)) as folder:
+            files = write_root(folder, tmp_path / f"root of {shard}")
+        assert len([file for file in files if file["path"].endswith(".safetensors")]) == (
+            2 if shard == "several" else 1
+        )
+        monkeypatch.setattr(pretrained, "_SHARD", "20KB" if shard == "one" else "1GB")
+        trained(tmp_path / f"root of {shard}", tmp_path / f"1 of {shard}", LearnerSettings(preset="tiny", warmup_updates=0), 1)
+        stored = StoredWeights(tmp_path / f"1 of {shard}")
+        tensors[shard] = {name: stored[name] for name in stored}
+        AutoModelForCausalLM.from_pretrained(tmp_path / f"1 of {shard}/weights")
+    assert len(list((tmp_path / "1 of one/weights").glob("*.safetensors"))) > 1
+    assert tensors["one"].keys() == tensors["several"].keys()
+    assert all(torch.equal(tensors["one"][name], value) for name, value in tensors["several"].items())
+
+
+def test_weights_in_an_older_form_are_converted(tmp_path: Path) -> None:
+    given = tiny_of("qwen2", tmp_path / "given", torch.bfloat16)
+    (tmp_path / "old").mkdir()
+    for path in given.iterdir():
+        if path.suffix != ".safetensors":
+            (tmp_path / "old" / path.name).write_bytes(path.read_bytes())
+    torch.save(load_file(given / "model.safetensors"), tmp_path / "old/pytorch_model.bin")
+    with model_folder(str(tmp_path / "old")) as folder:
+        assert same(folder, given)
     assert not folder.exists()
 
 

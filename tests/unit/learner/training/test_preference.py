@@ -47,7 +47,7 @@ def test_updates_lower_the_loss_and_are_reproducible(folder: Path, tmp_path: Pat
         assert figures[-1]["loss"] < figures[0]["loss"] - 1e-3
         assert figures[-1]["preferred_share"] >= figures[0]["preferred_share"]
         write_version(made.snapshot(), folder, tmp_path / str(run))
-        hashes.add(sha256_of(tmp_path / f"{run}/model.safetensors"))
+        hashes.add(sha256_of(tmp_path / f"{run}/weights/model.safetensors"))
     assert len(hashes) == 1
 
 

@@ -15,6 +15,8 @@ from stepstream.learner.model.checkpoint import sha256_of, write_version
 from stepstream.learner.model.pretrained import CannotTrain
 from stepstream.learner.training.trainer import Trainer, learning_rate
 
+FILES = ("weights/model.safetensors", "training/optimizer.safetensors")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -65,9 +67,7 @@ def test_the_same_update_gives_the_same_bits(folder: Path, tmp_path: Path) -> No
         for number in (1, 2):
             trainer.update(number, groups(3, seed=number), version=0)
         write_version(trainer.snapshot(), folder, tmp_path / str(run))
-        hashes.add(
-            (sha256_of(tmp_path / f"{run}/model.safetensors"), sha256_of(tmp_path / f"{run}/optimizer.safetensors"))
-        )
+        hashes.add(tuple(sha256_of(tmp_path / str(run) / file) for file in FILES))
     assert len(hashes) == 1
 
 
@@ -80,7 +80,7 @@ def test_continuing_from_files_is_continuing(folder: Path, tmp_path: Path) -> No
     resumed = Trainer(tmp_path / "1", config())
     resumed.update(2, groups(3, seed=2), version=1)
     write_version(resumed.snapshot(), tmp_path / "1", tmp_path / "again")
-    for file in ("model.safetensors", "optimizer.safetensors"):
+    for file in FILES:
         assert sha256_of(tmp_path / "again" / file) == sha256_of(tmp_path / "2" / file)
 
 
