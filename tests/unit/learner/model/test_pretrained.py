@@ -118,7 +118,12 @@ def test_weights_in_several_files_are_trained_and_published_as_one_file(
             2 if shard == "several" else 1
         )
         monkeypatch.setattr(pretrained, "_SHARD", "20KB" if shard == "one" else "1GB")
-        trained(tmp_path / f"root of {shard}", tmp_path / f"1 of {shard}", LearnerSettings(preset="tiny", warmup_updates=0), 1)
+        trained(
+            tmp_path / f"root of {shard}",
+            tmp_path / f"1 of {shard}",
+            LearnerSettings(preset="tiny", warmup_updates=0),
+            1,
+        )
         stored = StoredWeights(tmp_path / f"1 of {shard}")
         tensors[shard] = {name: stored[name] for name in stored}
         AutoModelForCausalLM.from_pretrained(tmp_path / f"1 of {shard}/weights")
