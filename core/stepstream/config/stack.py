@@ -136,11 +136,25 @@ class InferenceSettings(Section):
     engine: Literal["torch", "vllm"] = setting("torch", "Engine that generates.")
     model: str = setting("demo", "Model to serve, by its name on the topic `checkpoints`.")
     tool_parser: str = setting(
-        "call_line", "Format of the model's tool calls: `call_line`, `call_json`, or `none` for plain text."
+        "call_line",
+        "Format of the model's tool calls: `call_line`, `call_json`, `none` for plain text, or, for vLLM, "
+        "one of its parsers, as `hermes`.",
+    )
+    reasoning_parser: str = setting(
+        "", "Format of the model's reasoning: one of vLLM's parsers, as `qwen3`; empty: reasoning is text."
     )
     max_batch: int = setting(128, "Sequences that the torch engine decodes together.", unit="sequences", ge=1)
     max_model_len: int = setting(512, "Longest context.", unit="tokens", ge=16)
     threads: int = setting(1, "CPU threads of the engine.", unit="threads", ge=1)
     status_every_s: float = setting(2.0, "Interval of status events without a change.", unit="s", gt=0)
-    vllm_port: int = setting(0, "Port of the vLLM server behind this worker; 0: a free one.", ge=0, le=65535)
+    swap: Literal["continue", "drain"] = setting(
+        "continue",
+        "Running requests at a new version, in vLLM: `continue` with the new weights, or `drain`: end on the old ones "
+        "first.",
+    )
+    smoke_prompts: list[str] = setting(
+        [],
+        "Prompts whose greedy token must have a finite logprob under a new version, in vLLM; new requests wait for "
+        "them.",
+    )
     vllm_args: list[str] = setting([], "Further arguments for vLLM's server, separated by commas.")

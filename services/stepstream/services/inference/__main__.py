@@ -11,7 +11,8 @@ from stepstream.core.process import Fatal, Stop, run
 from stepstream.services.inference.app import App
 from stepstream.services.inference.checkpoint_watcher import CheckpointWatcher
 from stepstream.services.inference.engine import Engine
-from stepstream.services.inference.tool_parsers import TOOL_PARSERS
+from stepstream.services.inference.forward import ChatForwarder
+from stepstream.services.inference.tool_parsers import TOOL_PARSERS, NoTools
 from stepstream.services.inference.worker import Worker
 from stepstream.services.listen import listen
 from stepstream.topics.client import wait_for_kafka
@@ -21,10 +22,11 @@ _KEEP_ALIVE_S = 120  # longer than clients keep idle connections, so that no req
 
 def main(settings: Settings, _stop: Stop) -> None:
     """Serve until SIGTERM, then finish the requests in flight."""
-    if settings.inference.tool_parser not in TOOL_PARSERS:
+    if settings.inference.engine == "torch" and settings.inference.tool_parser not in TOOL_PARSERS:
         raise Fatal(
             f"no tool parser '{settings.inference.tool_parser}': set STEPSTREAM_INFERENCE_TOOL_PARSER to one of "
             + ", ".join(TOOL_PARSERS)
+            + ", or STEPSTREAM_INFERENCE_ENGINE to vllm, which has more"
         )
     with listen(settings.inference.host, settings.inference.port, "inference") as listener:
         wait_for_kafka(settings.kafka)
@@ -36,7 +38,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     engine = _engine(inference)
     worker = Worker(inference.model, engine, inference.max_model_len)
     host, port = listener.getsockname()[:2]
-    app = App(worker, TOOL_PARSERS[inference.tool_parser]())
+    app = _app(worker, inference)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -65,6 +67,15 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         raise Fatal(str(engine.failed.result()))
     if watcher.ended.done() and (error := watcher.ended.exception()):
         raise Fatal(f"cannot follow the checkpoints: {error}; check Kafka and the schema registry") from error
+
+
+def _app(worker: Worker, inference: InferenceSettings) -> App:
+    if inference.engine == "vllm":
+        from stepstream.services.inference.vllm_engine import VllmEngine
+
+        assert isinstance(worker.engine, VllmEngine)
+        return App(worker, NoTools(), ChatForwarder(worker.engine))
+    return App(worker, TOOL_PARSERS[inference.tool_parser]())
 
 
 def _engine(inference: InferenceSettings) -> Engine:

@@ -16,6 +16,7 @@ from stepstream.services.inference.chat_api import ChatRequest, RequestError
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, StreamedText, TemplateError
 from stepstream.services.inference.choices import Generated
 from stepstream.services.inference.engine import BadPromptError, EngineError, NoValueError, TokenChunk
+from stepstream.services.inference.forward import ChatForwarder
 from stepstream.services.inference.stop_strings import StopTruncator
 from stepstream.services.inference.tool_parsers import ToolParser
 from stepstream.services.inference.worker import Worker
@@ -30,9 +31,11 @@ _SSE = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")
 class App:
     """The ASGI application of one worker."""
 
-    def __init__(self, worker: Worker, parser: ToolParser) -> None:
+    def __init__(self, worker: Worker, parser: ToolParser, forward: ChatForwarder | None = None) -> None:
+        """Answer chat completions by the worker's engine, or, if `forward` is given, by a server of its own."""
         self._worker = worker
         self._parser = parser
+        self._forward = forward
         self._routes: dict[tuple[str, str], Callable[[Receive, Send], Awaitable[None]]] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/score"): self._score,
@@ -66,10 +69,11 @@ class App:
         await _respond(send, 200 if worker.version is not None else 503, orjson.dumps(state))
 
     async def _metrics(self, _receive: Receive, send: Send) -> None:
-        await _respond(send, 200, generate_latest(), [(b"content-type", CONTENT_TYPE_LATEST.encode())])
+        body = generate_latest() + (await self._forward.metrics() if self._forward is not None else b"")
+        await _respond(send, 200, body, [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 
     async def _chat(self, receive: Receive, send: Send) -> None:
-        await self._serve_counted(self._generate, receive, send)
+        await self._serve_counted(self._generate if self._forward is None else self._relay, receive, send)
 
     async def _score(self, receive: Receive, send: Send) -> None:
         await self._serve_counted(self._score_prompts, receive, send)
@@ -110,6 +114,13 @@ class App:
         except EngineError as error:
             raise RequestError(503, str(error)) from error
         return 200
+
+    async def _relay(self, receive: Receive, send: Send) -> int:
+        assert self._forward is not None
+        body = await _body(receive)
+        if self._worker.version is None:
+            raise RequestError(503, f"waiting for a checkpoint of '{self._worker.model}'")
+        return await self._forward(body, receive, send)
 
     async def _score_prompts(self, receive: Receive, send: Send) -> int:
         request = score_api.read_score_request(await _body(receive))

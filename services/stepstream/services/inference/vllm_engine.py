@@ -1,17 +1,13 @@
-"""Run real models with vLLM's server, a child process that takes token ids over HTTP.
+"""Serve real models by vLLM's own server, a child process with Stepstream's plugin.
 
-CPU and GPU differ only by `_CPU_ARGS` and `_CPU_ENV`. A worker extension swaps the weights. Meanwhile running requests
-pause; afterwards the new weights recompute their contexts.
+The worker forwards chat completions to it as they are. Token ids go to its route for them. One call swaps the weights:
+running requests pause or end first, and the new weights recompute the contexts of those that go on.
 """
 
 import asyncio
-import importlib.metadata
+import hashlib
 import logging
-import os
-import socket
-import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +17,32 @@ import orjson
 from stepstream.config import InferenceSettings
 from stepstream.services.inference.engine import (
     BadPromptError,
+    CheckpointRefusedError,
     Engine,
     EngineError,
     SamplingParams,
     TokenChunk,
     VersionSpan,
 )
+from stepstream.services.inference.vllm_process import URL, VllmProcess
 from stepstream.services.inference.weight_files import TensorEntry, check_finite, check_same_shapes, read_weights
 
 _log = logging.getLogger(__name__)
-_START_S = 600.0  # a large model takes minutes to load
 _SWAP_S = 600.0
-_STOP_S = 15.0
-_IDLE_S = 15.0  # vLLM keeps idle connections much longer, so that no request meets a closing one
-_CPU_ARGS = ["--enforce-eager", "--dtype", "float32", "--kv-cache-memory-bytes", str(64 * 1024 * 1024)]
-_CPU_ENV = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
 class VllmEngine(Engine):
-    """Starts vLLM with the first checkpoint; `close` or the end of this process stops it."""
+    """Starts vLLM with the first version; `close` or the end of this process stops it."""
 
     def __init__(self, inference: InferenceSettings) -> None:
         super().__init__()
         self._inference = inference
         self._version: int | None = None
         self._tensors: dict[str, TensorEntry] = {}
-        self._process: asyncio.subprocess.Process | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._closing = False
-        self._url = ""
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
+        self._tokenizer: dict[str, str] = {}
+        self._process = VllmProcess(inference)
+        self._process.ended.add_done_callback(self._end)
 
     @property
     def version(self) -> int | None:
@@ -61,25 +50,21 @@ class VllmEngine(Engine):
         return self._version
 
     async def load(self, folder: Path, version: int) -> None:
-        """Start vLLM with the checkpoint, or swap it in."""
-        tensors = await asyncio.to_thread(self._checked, folder)
-        if self._process is None:
-            await self._start(folder)
-            await self._call("/update_weight_version", json={"new_version": str(version)})
-        else:
+        """Start vLLM with the version, or swap it in."""
+        self._check_alive()
+        tensors, tokenizer = await asyncio.to_thread(self._checked, folder)
+        if self._process.is_started:
             await self._swap(folder, version)
-        self._version, self._tensors = version, tensors
+        else:
+            await self._process.start(folder, version)
+        self._version, self._tensors, self._tokenizer = version, tensors, tokenizer
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
         """See `Engine.generate`."""
         self._check_alive()
         body = {"token_ids": prompt_ids, "stream": params.stream, "sampling_params": _sampling(params)}
         try:
-            async with self._http.post(
-                f"{self._url}/inference/v1/generate",
-                data=orjson.dumps(body),
-                headers={"content-type": "application/json"},
-            ) as answer:
+            async with self.post("/inference/v1/generate", orjson.dumps(body)) as answer:
                 if answer.status == 400:
                     raise BadPromptError(_message(await answer.read()))
                 if answer.status != 200:
@@ -93,95 +78,70 @@ class VllmEngine(Engine):
         except (aiohttp.ClientError, OSError) as error:
             raise EngineError(f"vLLM does not answer: {error or type(error).__name__}") from error
 
+    def post(self, path: str, body: bytes) -> Any:
+        """Return the context manager of a request to vLLM; raises aiohttp.ClientError within."""
+        return self._process.http.post(f"{URL}{path}", data=body, headers={"content-type": "application/json"})
+
+    async def metrics(self) -> bytes:
+        """Return vLLM's own Prometheus metrics, without those of its process; empty: it does not answer."""
+        if self._version is None:
+            return b""
+        try:
+            async with self._process.http.get(f"{URL}/metrics") as answer:
+                lines = (await answer.read()).splitlines(keepends=True)
+        except (aiohttp.ClientError, OSError):
+            return b""
+        return b"".join(
+            line for line in lines if line.removeprefix(b"# HELP ").removeprefix(b"# TYPE ")[:5] == b"vllm:"
+        )
+
     async def close(self) -> None:
         """Stop vLLM; running requests fail."""
-        self._closing = True
-        await self._http.close()
-        if self._process is None or self._process.returncode is not None:
-            return
-        assert self._process.stdin is not None
-        self._process.stdin.close()  # the guard then kills vLLM's whole process group
-        await asyncio.wait_for(self._process.wait(), _STOP_S)
+        await self._process.close()
 
-    def _checked(self, folder: Path) -> dict[str, TensorEntry]:
-        """Return the tensors of a version that vLLM can serve; raises CheckpointRefusedError."""
-        tensors = read_weights(folder)
+    def _checked(self, folder: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+        """Return the tensors and the tokenizer's digests of a version that vLLM can serve.
+
+        Raises:
+            CheckpointRefusedError: it cannot.
+        """
+        tensors, tokenizer = read_weights(folder), _digests(folder)
         if self._tensors:
             check_same_shapes(folder, tensors, self._tensors)
+            if tokenizer != self._tokenizer:
+                raise CheckpointRefusedError(
+                    f"{folder}: its tokenizer or template differs from the served version's; start a new worker for it"
+                )
         check_finite(folder, tensors)
-        return tensors
-
-    async def _start(self, folder: Path) -> None:
-        port = self._inference.vllm_port or _free_port()
-        self._url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, str(Path(__file__).with_name("guard.py")), *self._command(folder, port)]
-        _log.info("starting vLLM on port %d; this takes half a minute or more", port)
-        self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=sys.stderr, env=self._environment()
-        )
-        self._watcher = asyncio.create_task(self._watch(self._process))
-        deadline = asyncio.get_running_loop().time() + _START_S
-        while True:
-            self._check_alive()
-            with suppress(aiohttp.ClientError):
-                async with self._http.get(f"{self._url}/health") as answer:
-                    if answer.status == 200:
-                        return
-            if asyncio.get_running_loop().time() > deadline:
-                raise EngineError(f"vLLM was not ready after {_START_S:.0f} s; see its log above")
-            await asyncio.sleep(0.25)
-
-    def _command(self, folder: Path, port: int) -> list[str]:
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"]
-        command += ["--max-model-len", str(self._inference.max_model_len), "--enable-scale-out"]
-        command += ["--max-num-seqs", str(self._inference.max_batch), "--logprobs-mode", "processed_logprobs"]
-        command += ["--worker-extension-cls", "stepstream.services.inference.vllm_extension.SwapExtension"]
-        if _on_cpu():
-            command += _CPU_ARGS
-        return command + self._inference.vllm_args
-
-    def _environment(self) -> Mapping[str, str]:
-        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600"}
-        environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        environment.setdefault("VLLM_NO_USAGE_STATS", "1")
-        if _on_cpu():
-            environment |= _CPU_ENV | {"OMP_NUM_THREADS": str(self._inference.threads)}
-        return environment
-
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        status = await process.wait()
-        if not self._closing:
-            self._break_down(EngineError(f"vLLM ended with status {status}; see its log above"))
+        return tensors, tokenizer
 
     async def _swap(self, folder: Path, version: int) -> None:
-        self._check_alive()
-        await self._call("/pause", mode="keep")
+        body = {
+            "folder": str(folder),
+            "version": version,
+            "drain": self._inference.swap == "drain",
+            "smoke_prompts": self._inference.smoke_prompts,
+        }
         try:
-            await self._call("/collective_rpc", json={"method": "stepstream_swap", "args": [str(folder)]})
-            # Preempts running requests, so that the new weights recompute their contexts too.
-            reset = await self._call("/reset_prefix_cache", reset_running_requests="true")
-            if not reset.get("success"):  # vLLM reports the failure with status 200
-                raise EngineError("vLLM could not clear its prefix cache, which would mix two versions")
-            await self._call("/update_weight_version", json={"new_version": str(version)})
-        except EngineError as error:
-            # The weights may be half-loaded, so neither version may be served.
-            self._break_down(error)
-            raise
-        await self._call("/resume")
-
-    async def _call(self, path: str, json: Mapping[str, Any] | None = None, **query: str) -> dict[str, Any]:
-        try:
-            async with (
-                asyncio.timeout(_SWAP_S),
-                self._http.post(f"{self._url}{path}", json=json, params=query) as answer,
-            ):
-                body = await answer.read()
-                if answer.status != 200:
-                    raise EngineError(f"vLLM's {path} answered {answer.status}: {_message(body)}")
-                return dict(orjson.loads(body)) if body else {}
+            async with asyncio.timeout(_SWAP_S), self.post("/stepstream/swap", orjson.dumps(body)) as answer:
+                reply = await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise EngineError(f"vLLM's {path} failed: {error or type(error).__name__}") from error
+            raise self._broken(f"vLLM did not finish the swap to {folder}: {error or type(error).__name__}") from error
+        if answer.status == 409:
+            raise CheckpointRefusedError(_message(reply))
+        if answer.status != 200:
+            # The weights may be half loaded, so neither version may be served.
+            raise self._broken(f"vLLM answered the swap to {folder} with {answer.status}: {_message(reply)}")
+        _log.info("vLLM swapped: %s", reply.decode())
+
+    def _end(self, ended: "asyncio.Future[EngineError]") -> None:
+        if not ended.cancelled():
+            self._break_down(ended.result())
+
+    def _broken(self, message: str) -> EngineError:
+        error = EngineError(message)
+        self._break_down(error)
+        return error
 
     def _check_alive(self) -> None:
         if self.failed.done():
@@ -203,7 +163,7 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
     return fields
 
 
-def _chunk(reply: dict[str, Any]) -> TokenChunk:
+def _chunk(reply: Mapping[str, Any]) -> TokenChunk:
     choice = reply["choices"][0]
     reason = choice["finish_reason"]
     if reason not in (None, "stop", "length"):
@@ -218,21 +178,14 @@ def _chunk(reply: dict[str, Any]) -> TokenChunk:
     )
 
 
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each tokenizer file of a version."""
+    files = [folder / name for name in _TOKENIZER_FILES]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.exists()}
+
+
 def _message(body: bytes) -> str:
     try:
         return str(orjson.loads(body)["error"]["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return body.decode(errors="replace")[:500]
-
-
-def _on_cpu() -> bool:
-    try:
-        importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -1,0 +1,102 @@
+"""Add to vLLM's own chat completions what the gateway records: versions of the tokens and plain logprobs.
+
+vLLM renders, samples and parses; its replies have token ids already. This adds `weight_versions` to each choice, writes
+logprobs as plain numbers where `plain_logprobs` is requested, and refuses fields that vLLM would ignore.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionLogProbs, ChatCompletionResponse
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+
+ADDITIONS = frozenset({"plain_logprobs", "stepstream_prefix"})
+"""Extra request fields of Stepstream."""
+WITHOUT_EFFECT = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+)
+"""OpenAI's fields that change no token of a response."""
+
+
+class RecordedChat(OpenAIServingChat):  # type: ignore[misc]
+    """vLLM's chat handler with Stepstream's additions."""
+
+    @classmethod
+    def of(cls, serving: Any) -> "RecordedChat":
+        """Return a handler with the configuration of vLLM's."""
+        chat: RecordedChat = object.__new__(cls)
+        chat.__dict__.update(serving.__dict__)
+        return chat
+
+    async def create_chat_completion(self, request: Any, raw_request: Any = None) -> Any:
+        """Answer one request; 400 names a field that vLLM ignores."""
+        ignored = sorted((request.model_extra or {}).keys() - ADDITIONS - WITHOUT_EFFECT)
+        if ignored:
+            return self.create_error_response(f"'{ignored[0]}' is not supported", param=ignored[0])
+        return await super().create_chat_completion(request, raw_request)
+
+    async def chat_completion_full_generator(
+        self, request: Any, result_generator: AsyncIterator[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return a complete reply."""
+        versions: dict[int, list[dict[str, int]]] = {}
+        reply = await super().chat_completion_full_generator(
+            request, _recorded(request, result_generator, versions), *args, **kwargs
+        )
+        if isinstance(reply, ChatCompletionResponse):
+            for choice in reply.choices:
+                choice.weight_versions = versions.get(choice.index, [])
+        return reply
+
+    async def chat_completion_stream_generator(
+        self, request: Any, result_generator: AsyncIterator[Any], *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[str, None]:
+        """Yield the events of a stream; a choice's last chunk has its versions."""
+        versions: dict[int, list[dict[str, int]]] = {}
+        outputs = _recorded(request, result_generator, versions)
+        async for event in super().chat_completion_stream_generator(request, outputs, *args, **kwargs):
+            yield _with_versions(event, versions) if '"finish_reason":"' in event else event
+
+    def _create_chat_logprobs(
+        self, token_ids: Sequence[int], top_logprobs: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(top_logprobs, _Plain):
+            values = [position[token].logprob for token, position in zip(token_ids, top_logprobs, strict=True)]
+            return ChatCompletionLogProbs(values=values)
+        return super()._create_chat_logprobs(token_ids, top_logprobs, *args, **kwargs)
+
+
+class _Plain(list[Any]):
+    """Logprobs of a choice to be written as plain numbers."""
+
+
+async def _recorded(
+    request: Any, outputs: AsyncIterator[Any], versions: dict[int, list[dict[str, int]]]
+) -> AsyncGenerator[Any, None]:
+    """Pass on vLLM's outputs; put the version spans of each finished choice into `versions`."""
+    plain = bool(request.logprobs and (request.model_extra or {}).get("plain_logprobs"))
+    async for result in outputs:
+        for output in result.outputs:
+            if output.finish_reason is not None:
+                versions[output.index] = _spans(output, result.lora_request)
+            if plain and output.logprobs is not None:
+                output.logprobs = _Plain(output.logprobs)
+        yield result
+
+
+def _spans(output: Any, adapter: Any) -> list[dict[str, int]]:
+    """Return the versions that sampled a response; an adapter named `MODEL@VERSION` samples all of it."""
+    spans = output.weight_versions or []
+    if adapter is not None:
+        end = spans[-1].end if spans else len(output.token_ids)
+        return [{"version": int(adapter.lora_name.rpartition("@")[2]), "start": 0, "end": end}]
+    return [{"version": int(span.version), "start": span.start, "end": span.end} for span in spans]
+
+
+def _with_versions(event: str, versions: dict[int, list[dict[str, int]]]) -> str:
+    chunk = orjson.loads(event.removeprefix("data: "))
+    for choice in chunk["choices"]:
+        if choice.get("finish_reason") is not None:
+            choice["weight_versions"] = versions.get(choice["index"], [])
+    return f"data: {orjson.dumps(chunk).decode()}\n\n"

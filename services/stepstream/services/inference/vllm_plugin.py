@@ -1,0 +1,56 @@
+"""Extend vLLM's server: the entry points `vllm.general_plugins` and `vllm.endpoint_plugins`.
+
+Every process of vLLM calls `register`. The process that serves HTTP creates `ServingPlugin`, which adds
+`POST /stepstream/swap` and replaces the chat handler. `--additional-config` names the version of the first weights:
+`{"stepstream": {"version": 3}}`.
+"""
+
+from typing import Any
+
+BACKEND = "stepstream"
+_PACKAGE = "stepstream.services.inference"
+
+
+def register() -> None:
+    """Register the weight transfer backend; vLLM may call this several times in a process."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if BACKEND not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(BACKEND, f"{_PACKAGE}.vllm_transfer", "FolderTransferEngine")
+
+
+class ServingPlugin:
+    """vLLM's `EndpointPlugin` protocol."""
+
+    name = "stepstream"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: Any) -> None:
+        """Add the route."""
+        app.router.add_route("/stepstream/swap", _swap, methods=["POST"])
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
+        """Stamp the first version, guard requests and take over the chat handler."""
+        from stepstream.services.inference.vllm_chat import RecordedChat
+        from stepstream.services.inference.vllm_swap import Swapper
+
+        version = int(args.additional_config["stepstream"]["version"])
+        await engine_client.update_weight_version(str(version))
+        state.stepstream_swapper = Swapper(engine_client, args.model, version)
+        state.stepstream_swapper.guard_requests()
+        state.openai_serving_chat = RecordedChat.of(state.openai_serving_chat)
+
+
+async def _swap(request: Any) -> Any:
+    """Answer 200 with the seconds of each part, 409 if the version is refused, 500 if nothing can be served."""
+    from starlette.responses import JSONResponse
+
+    from stepstream.services.inference.vllm_swap import SwapFailedError, Swapper, SwapRefusedError, SwapRequest
+
+    swapper: Swapper = request.app.state.stepstream_swapper
+    try:
+        return JSONResponse(await swapper.swap(SwapRequest(**await request.json())))
+    except SwapRefusedError as error:
+        return JSONResponse({"error": {"message": str(error)}}, 409)
+    except SwapFailedError as error:
+        return JSONResponse({"error": {"message": str(error)}}, 500)
