@@ -33,8 +33,9 @@ def gateway_process(settings: Settings, log: Path) -> ServiceProcess:
 def gateway_settings(settings: Settings, upstream: ScriptedUpstream, **fields: Any) -> Settings:
     """Return settings of a gateway on a free port with one worker, and of a fleet that calls it."""
     port = free_block(1)
-    gateway = {"port": port, "upstreams": [upstream.url], "upstream_deadline_s": TIMEOUT_S} | fields
-    return with_settings(settings, gateway=gateway, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
+    # Workers of other tests announce themselves on the shared broker.
+    gateway = {"port": port, "upstreams": [upstream.url], "find_workers": False, "upstream_deadline_s": TIMEOUT_S}
+    return with_settings(settings, gateway=gateway | fields, fleet={"gateway_url": f"http://127.0.0.1:{port}"})
 
 
 @cache

@@ -33,8 +33,25 @@ class GatewaySettings(Section):
     port: Port = setting(8080, "Port to listen on.")
     upstreams: list[HttpAddress] = setting(
         ["http://127.0.0.1:8000"],
-        "Base addresses of inference workers; separate them by commas in the environment.",
+        "Base addresses of inference workers, in use until a worker announces itself on the topic `worker-status`; "
+        "separate them by commas in the environment.",
         min_length=1,
+    )
+    find_workers: bool = setting(
+        True, "Use the workers on the topic `worker-status`; false: only those of `gateway.upstreams`."
+    )
+    max_queue_per_worker: int = setting(
+        512,
+        "Requests that may wait at a worker beyond its capacity. If all workers of a model have as many, the gateway "
+        "answers status 429. A worker of unknown capacity has a capacity of 0.",
+        unit="requests",
+        ge=1,
+    )
+    sticky_overload: float = setting(
+        1.5,
+        "Load of a worker, relative to the mean of the workers of its model, above which running trajectories move to "
+        "others.",
+        ge=1,
     )
     providers: list[ProviderSettings] = setting(
         [],

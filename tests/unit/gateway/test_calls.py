@@ -27,7 +27,7 @@ from stepstream.services.gateway.protocols.base import ModelProtocol
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event
-from stepstream.services.gateway.routing import Upstream
+from stepstream.services.gateway.worker_pool import Upstream
 
 ODD = [None, 0, -1, True, 1.5, "", "x", [], {}, ["x"], [None], {"a": 1}, [{"type": "text", "text": "a"}]]
 CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -103,7 +103,10 @@ class Stub:
     def headers(self, *_: Any) -> Any:
         return []
 
-    async def send(self, method: str, path: str, body: bytes, headers: Any) -> Reply:
+    def admit(self, model: str) -> None:
+        pass
+
+    async def send(self, method: str, path: str, body: bytes, headers: Any, route: Any) -> Reply:
         protocol = self.speaks[0]
         upstream = Upstream("u", in_flight=1)
         if orjson.loads(body).get("stream") is True:

@@ -20,8 +20,8 @@ from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.anthropic.protocol import ANTHROPIC
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.publisher import Event
-from stepstream.services.gateway.routing import Upstream
 from stepstream.services.gateway.train_sampling import apply_train_sampling
+from stepstream.services.gateway.worker_pool import Upstream
 
 TRUNCATED = {"model": "m", "temperature": 0.7, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "presence_penalty": 1}
 
@@ -48,13 +48,16 @@ class Worker:
     def for_model(self, model: str) -> Any:
         return self
 
+    def admit(self, model: str) -> None:
+        pass
+
     def authorize(self, credentials: Any, scope: str) -> None:
         return None
 
     def headers(self, *_: Any) -> Any:
         return []
 
-    async def send(self, method: str, path: str, body: bytes, headers: Any) -> Reply:
+    async def send(self, method: str, path: str, body: bytes, headers: Any, route: Any) -> Reply:
         self.received.append(orjson.loads(body))
         return Reply(200, [], orjson.dumps(REPLY), Upstream("u", in_flight=1))
 

@@ -230,6 +230,8 @@ _ALL = (
         ("store", "console", "gateway"),
         partitions=1,
         cleanup="compact",
+        # A gateway reads the topic from its beginning.
+        config=_PROMPT_COMPACTION,
     ),
     Topic(
         ROLLOUTS,

@@ -37,6 +37,7 @@ from stepstream.services.gateway.protocols.responses.protocol import RESPONSES
 from stepstream.services.gateway.publisher import Event, Publisher
 from stepstream.services.gateway.routing import split_session, with_version
 from stepstream.services.gateway.upstreams import Upstreams
+from stepstream.services.gateway.worker_status import WorkerFollower
 from stepstream.topics.catalogue import API_KEYS, ERASURES, FEEDBACK
 from stepstream.topics.ids import now_us
 from stepstream.topics.table import Table
@@ -94,6 +95,7 @@ class GatewayApp:
         await receive()
         gateway = self._settings.gateway
         self._upstreams = Upstreams(gateway, self.metrics)
+        workers = WorkerFollower(self._settings, self._upstreams.workers.pool) if gateway.find_workers else None
         # API keys are known while Kafka is away, from the snapshot of the last change.
         api_keys = Table(self._settings, API_KEYS, snapshot=self._settings.paths.data / "gateway" / "api-keys.json")
         self._keys = ApiKeys(api_keys, required=gateway.require_key)
@@ -118,6 +120,8 @@ class GatewayApp:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await otlp.close()
+        if workers is not None:
+            workers.close()
         await self._upstreams.close()
         api_keys.close()
         erasures.close()
@@ -170,6 +174,8 @@ class GatewayApp:
         await respond(send, 200, orjson.dumps(body), [JSON])
 
     async def _metrics_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._upstreams.workers.count_states()
+        self.metrics.in_flight.clear()
         for upstream in self._upstreams.all():
             self.metrics.in_flight.labels(upstream.url).set(upstream.in_flight)
         page = generate_latest(self.metrics.registry)

@@ -26,6 +26,7 @@ from stepstream.services.gateway.routing import speaks_natively
 from stepstream.services.gateway.step_builder import Call
 from stepstream.services.gateway.train_sampling import TrainSampling, apply_train_sampling
 from stepstream.services.gateway.upstreams import Target, Upstreams
+from stepstream.services.gateway.worker_pool import Route
 from stepstream.topics.events import new_sampling
 from stepstream.topics.ids import new_event_id
 
@@ -50,6 +51,7 @@ class CallPlan:
     """The upstream's request without additions."""
     body: bytes
     requested: RequestedAdditions
+    route: Route
     translation: ChatTranslation | None = None
     """None: the upstream speaks the caller's protocol."""
     saves_response: bool = False
@@ -95,6 +97,8 @@ class CallPlanner:
         Raises:
             BadRequest: the upstream's protocols cannot express the call, the response that it continues is unknown,
                 it names a parent's step without the parent, or `gateway.train_sampling` rejects its sampling.
+            UnknownModel: nothing serves the model.
+            Overloaded: the target cannot take another call now.
         """
         self._set_parent_step(identity)
         tenant = identity.tenant
@@ -103,6 +107,7 @@ class CallPlanner:
         conversation = _read(protocol, request)
         instructions = conversation.instructions
         target = self._upstreams.for_model(conversation.model)
+        target.admit(conversation.model)
         previous_id = conversation.previous_response_id
         previous = self._contexts.step_of_response(tenant, previous_id) if previous_id else None
         history = None
@@ -145,6 +150,7 @@ class CallPlanner:
             request=request,
             body=body,
             requested=upstream_protocol.requested_additions(request),
+            route=Route(conversation.model, position.trajectory.id, position.trajectory.worker),
             translation=translation,
             saves_response=translation is not None and protocol.name == "responses",
             saves_items=saves_items,

@@ -17,7 +17,7 @@ from stepstream.services.gateway.call_plan import CallPlan, CallPlanner, parse_r
 from stepstream.services.gateway.context.cache import ContextCache
 from stepstream.services.gateway.context.saved_responses import SavedResponses
 from stepstream.services.gateway.context.tree import StepIndices
-from stepstream.services.gateway.errors import GatewayError, UpstreamDied, UpstreamSilent
+from stepstream.services.gateway.errors import GatewayError, Overloaded, UpstreamDied, UpstreamSilent
 from stepstream.services.gateway.http.asgi import (
     JSON,
     CancelOnDisconnect,
@@ -89,7 +89,7 @@ class CallHandler:
             self._metrics.calls_disconnected.inc()
             return
         except GatewayError as error:
-            self._metrics.calls_refused.inc()
+            (self._metrics.calls_overloaded if isinstance(error, Overloaded) else self._metrics.calls_refused).inc()
             await respond_error(send, error, protocol.error_body(str(error), error.type, error.code, error.param))
             return
         except Exception:
@@ -118,7 +118,8 @@ class CallHandler:
             (b"x-stepstream-step", b"%d" % position.step_index),
         ]
         try:
-            reply = await plan.target.send("POST", plan.path, plan.body, headers)
+            reply = await plan.target.send("POST", plan.path, plan.body, headers, plan.route)
+            position.trajectory.worker = plan.route.preferred
         except GatewayError as error:
             canceller.stop()
             try:

@@ -7,8 +7,10 @@ GatewayError                500
 ├── Unauthorized            401
 ├── Forbidden               403
 ├── NotFound                404
+│   └── UnknownModel        404
 ├── MethodNotAllowed        405
 ├── TooLarge                413
+├── Overloaded              429
 ├── UpstreamDied            502
 ├── KeysUnknown             503
 ├── NoUpstream              503
@@ -30,6 +32,8 @@ class GatewayError(Exception):
     """More specific than the type, if that is not enough."""
     param: str | None = None
     """Request field at fault."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Further headers of the answer."""
 
 
 class BadRequest(GatewayError):
@@ -95,11 +99,27 @@ class NotFound(GatewayError):
     type = "invalid_request_error"
 
 
+class UnknownModel(NotFound):
+    """No inference worker serves the model; the message names the served ones."""
+
+    code = "model_not_found"
+    param = "model"
+
+
 class MethodNotAllowed(GatewayError):
     """The path exists for another method."""
 
     status = 405
     type = "invalid_request_error"
+
+
+class Overloaded(GatewayError):
+    """Every worker of the model is at its limit; the message has load and limit."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    headers = ((b"retry-after", b"1"),)
 
 
 class UpstreamDied(GatewayError):

@@ -14,6 +14,7 @@ class Metrics:
         calls = Counter("stepstream_gateway_calls", "Model calls by result.", ["result"], registry=self.registry)
         self.calls_refused = calls.labels("refused")
         self.calls_disconnected = calls.labels("disconnected")
+        self.calls_overloaded = calls.labels("overloaded")
         self._calls_with_error = calls.labels("error")
         self._calls_by_error = {
             None: calls.labels("ok"),
@@ -34,6 +35,21 @@ class Metrics:
         self.parents_unknown = Counter(
             "stepstream_gateway_parents_unknown",
             "Calls that name an unknown parent trajectory: recorded without the parent's step.",
+            registry=self.registry,
+        )
+        choices = Counter(
+            "stepstream_gateway_worker_choices",
+            "Chosen workers: `first` of a trajectory, `kept` (the one of the step before), or `moved` from it.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.worker_first = choices.labels("first")
+        self.worker_kept = choices.labels("kept")
+        self.worker_moved = choices.labels("moved")
+        self.workers = Gauge(
+            "stepstream_gateway_workers",
+            "Inference workers by model and state: that of their status, `paused` after a failed call, or `static`.",
+            ["model", "state"],
             registry=self.registry,
         )
         events = Counter("stepstream_gateway_events", "Events by result.", ["result"], registry=self.registry)

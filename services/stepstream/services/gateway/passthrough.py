@@ -21,6 +21,7 @@ from stepstream.services.gateway.protocols.base import ProtocolName
 from stepstream.services.gateway.protocols.chat.protocol import CHAT
 from stepstream.services.gateway.streams import parse_object
 from stepstream.services.gateway.upstreams import Target, Upstreams
+from stepstream.services.gateway.worker_pool import Route
 
 MODELS = "/v1/models"
 _WORKER_PATHS = (MODELS, "/v1/embeddings", "/v1/completions")
@@ -40,7 +41,9 @@ class PassThrough:
             credentials = credentials_of(headers)
             self._keys.authorize(credentials, "calls")
             body = await read_body(receive)
-            target = self._target(path, parse_object(body), headers)
+            model = _model_of(path, parse_object(body))
+            target = self._target(path, model, headers)
+            target.admit(model)
             protocol: ProtocolName | None = "anthropic" if _is_anthropic(headers) else None
             outgoing = [
                 header for header in target.headers(headers, credentials, protocol) if header[0] != b"content-type"
@@ -55,7 +58,7 @@ class PassThrough:
             return
         canceller = CancelOnDisconnect(scope)
         try:
-            reply = await target.send(scope["method"], url, body or None, outgoing)
+            reply = await target.send(scope["method"], url, body or None, outgoing, Route(model))
             await self._respond(reply, send, canceller)
         except GatewayError as error:
             canceller.stop()
@@ -66,12 +69,9 @@ class PassThrough:
         finally:
             canceller.stop()
 
-    def _target(self, path: str, body: dict[str, Any] | None, headers: list[tuple[bytes, bytes]]) -> Target:
-        model = body.get("model") if body is not None else None
-        if path.startswith(MODELS + "/"):
-            model = path[len(MODELS) + 1 :]
+    def _target(self, path: str, model: str, headers: list[tuple[bytes, bytes]]) -> Target:
         target: Target = self._upstreams.workers
-        if isinstance(model, str):
+        if model:
             target = self._upstreams.for_model(model)
         elif _is_anthropic(headers):
             target = self._upstreams.for_protocol("anthropic")
@@ -106,6 +106,14 @@ class PassThrough:
     async def _respond_error(send: Send, path: str, error: GatewayError) -> None:
         protocol = ANTHROPIC if path.startswith(ANTHROPIC.path) else CHAT
         await respond_error(send, error, protocol.error_body(str(error), error.type))
+
+
+def _model_of(path: str, body: dict[str, Any] | None) -> str:
+    """Return the model that a request names in its path or body; empty: none."""
+    model = body.get("model") if body is not None else None
+    if path.startswith(MODELS + "/"):
+        model = path[len(MODELS) + 1 :]
+    return model if isinstance(model, str) else ""
 
 
 def _is_anthropic(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -1,13 +1,13 @@
-"""Choose a call's session, path, upstream and protocol. Pure: time is passed in.
+"""Choose a call's session, path, provider and protocol. Pure.
 
 1. `split_session` takes a session off the path, and `with_version` completes the path.
 2. `ProviderRoutes` maps the model's name to a declared provider; all other models are the inference workers'.
 3. `speaks_natively` decides whether the call needs translation.
-4. `WorkerPool` chooses the healthy worker with the fewest calls in flight.
+
+`worker_pool.py` chooses among the workers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from stepstream.config import ProviderSettings
@@ -27,8 +27,6 @@ _UNVERSIONED = (
     "/images/",
 )
 """Paths without a version that are passed on: those of known model APIs."""
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
 _CACHED_MODELS = 10_000
 
 
@@ -89,57 +87,3 @@ def speaks_natively(protocol: ProtocolName, speaks: Sequence[ProtocolName], upst
         f"{upstream} serves this model in the protocol {known}, neither in {protocol} nor in chat, into which {path} "
         "could be translated: call it by its own path, or put chat into its gateway.providers entry if it speaks that"
     )
-
-
-@dataclass(slots=True)
-class Upstream:
-    """Load and health of one worker or provider, from the gateway's own calls. Times: seconds, monotonic clock."""
-
-    url: str
-    in_flight: int = 0
-    chosen: int = 0
-    failures: int = 0
-    """Consecutive failures. Those during a pause count once: their calls began before it."""
-    paused_until: float = 0.0
-    fault: str = ""
-    """The last failure; empty: the last call succeeded."""
-
-    def succeeded(self) -> None:
-        """Record an answer."""
-        self.failures = 0
-        self.paused_until = 0.0
-        self.fault = ""
-
-    def failed(self, fault: str, now: float) -> None:
-        """Record a failure and pause: `FIRST_PAUSE_S`, doubled per further failure up to `LONGEST_PAUSE_S`."""
-        self.fault = fault
-        if now >= self.paused_until:
-            self.paused_until = now + min(FIRST_PAUSE_S * 2**self.failures, LONGEST_PAUSE_S)
-            self.failures += 1
-
-
-class WorkerPool:
-    """The inference workers."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.upstreams = [Upstream(url.rstrip("/")) for url in urls]
-
-    def choose(self, now: float) -> Upstream | None:
-        """Return the worker for the next call; None: all are paused."""
-        best: Upstream | None = None
-        for upstream in self.upstreams:
-            if upstream.paused_until <= now and (
-                best is None or (upstream.in_flight, upstream.chosen) < (best.in_flight, best.chosen)
-            ):
-                best = upstream
-        if best is not None:
-            best.chosen += 1
-        return best
-
-    def next_try(self) -> float:
-        """Return the time at which the first pause ends."""
-        return min(upstream.paused_until for upstream in self.upstreams)
-
-    def faults(self) -> str:
-        """Return each worker's fault, for an error message."""
-        return "; ".join(f"{u.url}: {u.fault or 'no answer'}" for u in self.upstreams)

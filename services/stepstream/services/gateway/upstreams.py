@@ -18,7 +18,15 @@ from stepstream.services.gateway.http.client import FAULTS, HOP_BY_HOP, HttpClie
 from stepstream.services.gateway.http.connection import ReplyTimeout
 from stepstream.services.gateway.metrics import Metrics
 from stepstream.services.gateway.protocols.base import ProtocolName
-from stepstream.services.gateway.routing import FIRST_PAUSE_S, LONGEST_PAUSE_S, ProviderRoutes, Upstream, WorkerPool
+from stepstream.services.gateway.routing import ProviderRoutes
+from stepstream.services.gateway.worker_pool import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Route,
+    Upstream,
+    Worker,
+    WorkerPool,
+)
 
 UNAVAILABLE = frozenset({502, 503, 504})
 """Statuses of a starting worker, or of a proxy whose worker is down: handled like a refused connection."""
@@ -46,8 +54,19 @@ class Target(Protocol):
         """Return the headers to send, with the target's credentials; `protocol`: that of the call, if known."""
         ...
 
-    async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
-        """Send one call. `path` begins with `/v1` and is percent-encoded.
+    def admit(self, model: str) -> None:
+        """Check that a call may begin.
+
+        Raises:
+            UnknownModel: nothing serves the model.
+            Overloaded: it cannot take another call now.
+        """
+        ...
+
+    async def send(
+        self, method: str, path: str, body: bytes | None, headers: Outgoing, route: Route | None = None
+    ) -> Reply:
+        """Send one call. `path` begins with `/v1` and is percent-encoded; `route` chooses among inference workers.
 
         Raises:
             NoUpstream: nothing answered, and nothing was done.
@@ -65,40 +84,55 @@ class Workers:
     plain_logprobs = True
 
     def __init__(self, settings: GatewaySettings, client: HttpClient, metrics: Metrics) -> None:
-        self.pool = WorkerPool(settings.upstreams)
+        self.pool = WorkerPool(settings.upstreams, settings.max_queue_per_worker, settings.sticky_overload)
         self._client = client
         self._deadline_s = settings.upstream_deadline_s
         self._metrics = metrics
-        self._origins = {upstream.url: Origin.of(upstream.url) for upstream in self.pool.upstreams}
+        self._origins: dict[str, Origin] = {}
 
     def headers(self, incoming: Incoming, credentials: Credentials, protocol: ProtocolName | None = None) -> Outgoing:
         """Return trace and request ids, and the caller's upstream credentials."""
         return [*[header for header in incoming if header[0] in _TO_WORKERS], *credentials.upstream, _JSON]
 
-    async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
-        """Send one call; retry for `gateway.upstream_deadline_s` seconds after the first failure.
-
-        If all retries fail and a worker answered with a status of `UNAVAILABLE`, return its last such answer.
+    def admit(self, model: str) -> None:
+        """Check that a call may begin.
 
         Raises:
-            NoUpstream: no worker answered in that time.
+            UnknownModel: no worker serves the model or has served it.
+            Overloaded: all workers of the model are at their limit.
         """
+        self.pool.admit(model, time.monotonic())
+
+    async def send(
+        self, method: str, path: str, body: bytes | None, headers: Outgoing, route: Route | None = None
+    ) -> Reply:
+        """Send one call; retry for `gateway.upstream_deadline_s` seconds after the first failure.
+
+        The worker that answered becomes the preferred one of `route`. If all retries fail and a worker answered with a
+        status of `UNAVAILABLE`, return its last such answer.
+
+        Raises:
+            NoUpstream: no worker of the model answered in that time.
+        """
+        route = route or Route()
         deadline: float | None = None
         unavailable: Reply | None = None
         while True:
             now = time.monotonic()
-            upstream = self.pool.choose(now)
+            upstream = self.pool.choose(now, route)
             if upstream is None:
-                await asyncio.sleep(max(self.pool.next_try() - now, 0.001))
+                await asyncio.sleep(max(self.pool.next_try(now, route) - now, 0.001))
             else:
+                self._count_choice(route, upstream)
                 try:
-                    origin = self._origins[upstream.url]
+                    origin = self._origin(upstream.url)
                     reply = await self._client.call(upstream, origin, method, path, body, headers)
                 except FAULTS as error:
                     upstream.failed(str(error) or type(error).__name__, time.monotonic())
                 else:
                     if reply.status not in UNAVAILABLE:
                         upstream.succeeded()
+                        route.preferred = upstream.url
                         return reply
                     unavailable = reply
                     upstream.failed(f"HTTP {reply.status}", time.monotonic())
@@ -108,7 +142,31 @@ class Workers:
             if now >= deadline:
                 if unavailable is not None:
                     return unavailable
-                raise NoUpstream(f"no inference worker answered: {self.pool.faults()}")
+                of_model = f" of the model '{route.model}'" if route.model else ""
+                raise NoUpstream(f"no inference worker{of_model} answered: {self.pool.faults(route.model)}")
+
+    def count_states(self) -> None:
+        """Set the gauge of workers by model and state."""
+        self._metrics.workers.clear()
+        now = time.monotonic()
+        for worker in self.pool.upstreams:
+            announced = worker.announced
+            state = "paused" if worker.paused_until > now else "static" if announced is None else announced.state
+            self._metrics.workers.labels("" if announced is None else announced.model, state).inc()
+
+    def _origin(self, url: str) -> Origin:
+        origin = self._origins.get(url)
+        if origin is None:
+            origin = self._origins[url] = Origin.of(url)
+        return origin
+
+    def _count_choice(self, route: Route, worker: Worker) -> None:
+        if route.preferred == worker.url:
+            self._metrics.worker_kept.inc()
+        elif route.preferred:
+            self._metrics.worker_moved.inc()
+        elif route.key:
+            self._metrics.worker_first.inc()
 
 
 class Provider:
@@ -146,7 +204,12 @@ class Provider:
             return [*headers, _bearer(own[b"x-api-key"])]
         return [*headers, *credentials.upstream]
 
-    async def send(self, method: str, path: str, body: bytes | None, headers: Outgoing) -> Reply:
+    def admit(self, model: str) -> None:
+        """Accept every call: the provider has limits of its own."""
+
+    async def send(
+        self, method: str, path: str, body: bytes | None, headers: Outgoing, route: Route | None = None
+    ) -> Reply:
         """Send one call; retry only a refused connection, for `gateway.upstream_deadline_s` seconds.
 
         Raises:

@@ -10,7 +10,7 @@ from waiting import TIMEOUT_S
 
 from stepstream.services.gateway.http.client import HttpClient, Origin, Reply, StreamInterrupted, Unreachable
 from stepstream.services.gateway.http.connection import BUFFER_BYTES, ConnectionLost, ReplyTimeout
-from stepstream.services.gateway.routing import Upstream
+from stepstream.services.gateway.worker_pool import Upstream
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -109,6 +109,8 @@ class Trajectory:
     steps_with_tokens: deque[CachedStep] = field(default_factory=deque)
     """The newest steps whose tokens are still in memory."""
     response_ids: list[str] = field(default_factory=list)
+    worker: str = ""
+    """Address of the inference worker that answered last, which has the prefix in its cache; empty: none."""
     size: int = TRAJECTORY_BYTES
     """Approximate bytes."""
 

@@ -51,7 +51,8 @@ async def respond(send: Send, status: int, body: bytes, headers: Headers) -> Non
 
 async def respond_error(send: Send, error: GatewayError, body: bytes = b"", headers: Headers | None = None) -> None:
     """Send an error; `body` overrides OpenAI's form for clients of another protocol."""
-    await respond(send, error.status, body or error_body(str(error), error.type), [JSON, *(headers or [])])
+    all_headers = [JSON, *error.headers, *(headers or [])]
+    await respond(send, error.status, body or error_body(str(error), error.type), all_headers)
 
 
 class CancelOnDisconnect:
