@@ -135,6 +135,12 @@ class InferenceSettings(Section):
     worker_id: str = setting("worker-0", "Name on the topic `worker-status`.")
     engine: Literal["torch", "vllm"] = setting("torch", "Engine that generates.")
     model: str = setting("demo", "Model to serve, by its name on the topic `checkpoints`.")
+    tracks: list[Literal["stable", "canary"]] = setting(
+        ["stable", "canary"],
+        "Tracks to serve, separated by commas. A worker that holds one set of weights, as vLLM with full weights does, "
+        "serves the first.",
+        min_length=1,
+    )
     tool_parser: str = setting(
         "call_line",
         "Format of the model's tool calls: `call_line`, `call_json`, `none` for plain text, or, for vLLM, "

@@ -78,7 +78,9 @@ class Served:
         self.engine.response = [*ids, EOS] if ended else ids
         return self.engine.response
 
-    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    async def call(
+        self, method: str, path: str, body: Any = None, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> tuple[int, bytes]:
         """One HTTP request."""
         raw = body if isinstance(body, bytes) else orjson.dumps(body)
 
@@ -90,7 +92,7 @@ class Served:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await self.app({"type": "http", "method": method, "path": path}, receive, send)
+        await self.app({"type": "http", "method": method, "path": path, "headers": headers}, receive, send)
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
     async def chat(self, **fields: Any) -> tuple[int, dict[str, Any]]:
@@ -324,7 +326,10 @@ async def test_a_worker_without_a_checkpoint_answers_503(served: Served) -> None
 
 async def test_health_models_and_metrics(served: Served) -> None:
     status, body = await served.call("GET", "/health")
-    assert (status, orjson.loads(body)) == (200, {"model": "demo", "version": 4, "in_flight": 0})
+    assert (status, orjson.loads(body)) == (
+        200,
+        {"model": "demo", "version": 4, "in_flight": 0, "tracks": {"stable": 4}},
+    )
     models = orjson.loads((await served.call("GET", "/v1/models"))[1])
     assert [(model["id"], model["version"]) for model in models["data"]] == [("demo", 4)]
     status, body = await served.call("GET", "/metrics")
@@ -348,3 +353,10 @@ async def test_requests_in_flight_are_counted(served: Served) -> None:
     gate.set()
     await request
     assert served.worker.in_flight == 0
+
+
+async def test_an_unknown_track_is_rejected(served: Served) -> None:
+    header = (b"x-stepstream-track", b"beta")
+    status, body = await served.call("POST", "/v1/chat/completions", REQUEST, [header])
+    assert status == 400
+    assert "x-stepstream-track is beta, not stable or canary" in orjson.loads(body)["error"]["message"]

@@ -35,10 +35,8 @@ def main(settings: Settings, _stop: Stop) -> None:
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     inference = settings.inference
-    engine = _engine(inference)
-    worker = Worker(inference.model, engine, inference.max_model_len)
+    worker, app = _served(inference)
     host, port = listener.getsockname()[:2]
-    app = _app(worker, inference)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -56,36 +54,35 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         server.should_exit = True  # without its watcher a worker would serve old weights forever
 
     watcher.ended.add_done_callback(end)
-    engine.failed.add_done_callback(end)
+    worker.failed.add_done_callback(end)
     watcher.start()
     try:
         await server.serve(sockets=[listener])
     finally:
         await asyncio.to_thread(watcher.stop)
-        await engine.close()
-    if engine.failed.done():
-        raise Fatal(str(engine.failed.result()))
+        await worker.close()
+    if worker.failed.done():
+        raise Fatal(str(worker.failed.result()))
     if watcher.ended.done() and (error := watcher.ended.exception()):
         raise Fatal(f"cannot follow the checkpoints: {error}; check Kafka and the schema registry") from error
 
 
-def _app(worker: Worker, inference: InferenceSettings) -> App:
+def _served(inference: InferenceSettings) -> tuple[Worker, App]:
+    """Make the worker and its application; only the torch engine, whose models are tiny, holds two sets of weights."""
     if inference.engine == "vllm":
         from stepstream.services.inference.vllm_engine import VllmEngine
 
-        assert isinstance(worker.engine, VllmEngine)
-        return App(worker, NoTools(), ChatForwarder(worker.engine))
-    return App(worker, TOOL_PARSERS[inference.tool_parser]())
-
-
-def _engine(inference: InferenceSettings) -> Engine:
-    if inference.engine == "vllm":
-        from stepstream.services.inference.vllm_engine import VllmEngine
-
-        return VllmEngine(inference)
+        engine = VllmEngine(inference)
+        worker = Worker(inference.model, engine, inference.max_model_len, tracks=inference.tracks)
+        return worker, App(worker, NoTools(), ChatForwarder(engine))
     from stepstream.services.inference.torch_engine import TorchEngine
 
-    return TorchEngine(inference.max_batch, inference.max_model_len, inference.threads)
+    def new_engine() -> Engine:
+        return TorchEngine(inference.max_batch, inference.max_model_len, inference.threads)
+
+    length = inference.max_model_len
+    worker = Worker(inference.model, new_engine(), length, tracks=inference.tracks, new_engine=new_engine)
+    return worker, App(worker, TOOL_PARSERS[inference.tool_parser]())
 
 
 if __name__ == "__main__":

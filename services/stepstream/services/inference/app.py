@@ -19,11 +19,14 @@ from stepstream.services.inference.engine import BadPromptError, EngineError, No
 from stepstream.services.inference.forward import ChatForwarder
 from stepstream.services.inference.stop_strings import StopTruncator
 from stepstream.services.inference.tool_parsers import ToolParser
-from stepstream.services.inference.worker import Worker
+from stepstream.services.inference.worker import Slot, Worker
+from stepstream.topics.events import Track
+from stepstream.versions.rollouts import TRACKS
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_TRACK_HEADER = b"x-stepstream-track"
 _JSON = [(b"content-type", b"application/json")]
 _SSE = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
@@ -36,7 +39,7 @@ class App:
         self._worker = worker
         self._parser = parser
         self._forward = forward
-        self._routes: dict[tuple[str, str], Callable[[Receive, Send], Awaitable[None]]] = {
+        self._routes: dict[tuple[str, str], Callable[[Scope, Receive, Send], Awaitable[None]]] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/score"): self._score,
             ("GET", "/v1/models"): self._models,
@@ -53,39 +56,44 @@ class App:
             error = RequestError(404, f"this worker has no {scope['method']} {scope['path']}")
             await _respond(send, error.status, error.body)
         else:
-            await handler(receive, send)
+            await handler(scope, receive, send)
 
-    async def _models(self, _receive: Receive, send: Send) -> None:
+    async def _models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         worker = self._worker
-        models = [{"id": worker.model, "object": "model", "owned_by": "stepstream", "version": worker.version}]
+        facts = {"version": worker.version, "tracks": worker.tracks}
+        models = [{"id": worker.model, "object": "model", "owned_by": "stepstream"} | facts]
         served = models if worker.version is not None else []
         await _respond(send, 200, orjson.dumps({"object": "list", "data": served}))
 
-    async def _health(self, _receive: Receive, send: Send) -> None:
+    async def _health(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         worker = self._worker
-        state = {"model": worker.model, "version": worker.version, "in_flight": worker.in_flight}
+        state: dict[str, Any] = {"model": worker.model, "version": worker.version, "in_flight": worker.in_flight}
+        state["tracks"] = worker.tracks
         if worker.version is None:
             state["message"] = f"waiting for a checkpoint of '{worker.model}'"
         await _respond(send, 200 if worker.version is not None else 503, orjson.dumps(state))
 
-    async def _metrics(self, _receive: Receive, send: Send) -> None:
+    async def _metrics(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         body = generate_latest() + (await self._forward.metrics() if self._forward is not None else b"")
         await _respond(send, 200, body, [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 
-    async def _chat(self, receive: Receive, send: Send) -> None:
-        await self._serve_counted(self._generate if self._forward is None else self._relay, receive, send)
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._generate if self._forward is None else self._relay
+        await self._serve_counted(answer, scope, receive, send)
 
-    async def _score(self, receive: Receive, send: Send) -> None:
-        await self._serve_counted(self._score_prompts, receive, send)
+    async def _score(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve_counted(self._score_prompts, scope, receive, send)
 
     async def _serve_counted(
-        self, answer: Callable[[Receive, Send], Awaitable[int]], receive: Receive, send: Send
+        self, answer: Callable[[Slot, Receive, Send], Awaitable[int]], scope: Scope, receive: Receive, send: Send
     ) -> None:
         started = time.perf_counter()
         self._worker.in_flight += 1
         status = 500
         try:
-            status = await answer(receive, send)
+            slot = self._worker.slot(_track(scope))
+            with slot.in_use():
+                status = await answer(slot, receive, send)
         except RequestError as error:
             status = error.status
             await _respond(send, status, error.body)
@@ -95,16 +103,16 @@ class App:
             metrics.REQUESTS.labels(str(status)).inc()
             metrics.REQUEST_SECONDS.observe(time.perf_counter() - started)
 
-    async def _generate(self, receive: Receive, send: Send) -> int:
+    async def _generate(self, slot: Slot, receive: Receive, send: Send) -> int:
         request = chat_api.read_request(await _body(receive))
-        worker, tokenizer = self._worker, self._tokenizer_of(request.model)
+        worker, tokenizer = self._worker, self._tokenizer_of(slot, request.model)
         try:
             prompt_ids = tokenizer.prompt_ids(request.messages, request.tools)
             room = worker.max_length - len(prompt_ids)
             if room < 1:
                 raise BadPromptError(f"the prompt has {len(prompt_ids)} tokens of at most {worker.max_length - 1}")
             generated = [
-                worker.engine.generate(prompt_ids, request.sampling(room, tokenizer, number))
+                slot.engine.generate(prompt_ids, request.sampling(room, tokenizer, number))
                 for number in range(request.n)
             ]
             reply = self._respond_streamed if request.stream else self._respond_complete
@@ -115,19 +123,19 @@ class App:
             raise RequestError(503, str(error)) from error
         return 200
 
-    async def _relay(self, receive: Receive, send: Send) -> int:
+    async def _relay(self, _slot: Slot, receive: Receive, send: Send) -> int:
         assert self._forward is not None
         body = await _body(receive)
         if self._worker.version is None:
             raise RequestError(503, f"waiting for a checkpoint of '{self._worker.model}'")
         return await self._forward(body, receive, send)
 
-    async def _score_prompts(self, receive: Receive, send: Send) -> int:
+    async def _score_prompts(self, slot: Slot, receive: Receive, send: Send) -> int:
         request = score_api.read_score_request(await _body(receive))
-        worker, tokenizer = self._worker, self._tokenizer_of(request.model)
+        worker, tokenizer = self._worker, self._tokenizer_of(slot, request.model)
         try:
             prompts, tokens = request.prompt_ids(tokenizer), request.tokens(tokenizer)
-            values, version = await worker.engine.score(prompts, tokens)
+            values, version = await slot.engine.score(prompts, tokens)
         except (TemplateError, BadPromptError) as error:
             raise RequestError(400, str(error), param="prompts") from error
         except NoValueError as error:
@@ -138,8 +146,8 @@ class App:
         await _respond(send, 200, score_api.score_reply(worker.model, version, values))
         return 200
 
-    def _tokenizer_of(self, model: str) -> ChatTokenizer:
-        """Return the model's tokenizer.
+    def _tokenizer_of(self, slot: Slot, model: str) -> ChatTokenizer:
+        """Return the tokenizer of a slot.
 
         Raises:
             RequestError: 404, this worker serves another model; 503, it has no checkpoint yet.
@@ -152,9 +160,9 @@ class App:
                 param="model",
                 code="model_not_found",
             )
-        if worker.tokenizer is None:
+        if slot.tokenizer is None:
             raise RequestError(503, f"waiting for a checkpoint of '{worker.model}'")
-        return worker.tokenizer
+        return slot.tokenizer
 
     async def _respond_complete(
         self,
@@ -254,6 +262,22 @@ class StreamedReply:
         if not self._holding or chunk.finish_reason is not None:
             delta["content"], self._held_back = self._held_back, ""
         return None
+
+
+def _track(scope: Scope) -> Track:
+    """Return the track that a request names, by default `stable`.
+
+    Raises:
+        RequestError: 400, there is no such track.
+    """
+    for name, value in scope.get("headers", ()):
+        if name == _TRACK_HEADER:
+            for track in TRACKS:
+                if value == track.encode():
+                    return track
+            known = " or ".join(TRACKS)
+            raise RequestError(400, f"{_TRACK_HEADER.decode()} is {value.decode(errors='replace')}, not {known}")
+    return "stable"
 
 
 def _count(prompt: int, response: int) -> None:

@@ -1,45 +1,44 @@
-"""Load each new checkpoint from the `checkpoints` topic, and publish the worker's state to `worker-status`."""
+"""Load the versions that `checkpoints` and `rollouts` decide, and publish the worker's state to `worker-status`."""
 
 import asyncio
 import logging
 import threading
 import time
+from collections.abc import Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
+from typing import Any
 
 from stepstream.config import Settings
 from stepstream.services.inference import metrics
 from stepstream.services.inference.engine import CheckpointRefusedError
-from stepstream.services.inference.worker import Worker, verified_folder
+from stepstream.services.inference.serving_plan import Refusals, versions_to_try
+from stepstream.services.inference.worker import Worker, served_versions, verified_folder
 from stepstream.topics.catalogue import CHECKPOINTS, WORKER_STATUS
 from stepstream.topics.codec import Codec
-from stepstream.topics.consumer import Event, EventConsumer
-from stepstream.topics.events import Checkpoint, WorkerState, new_worker_status
+from stepstream.topics.events import Track, WorkerState, new_worker_status
 from stepstream.topics.ids import new_event_id, now_us
 from stepstream.topics.producer import EventProducer
+from stepstream.versions.follower import VersionFollower
+from stepstream.versions.rollouts import ServedVersions
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.2
 
 
-@dataclass
-class _State:
-    state: WorkerState = "starting"
-    reason: str | None = None
-    newest: int | None = None
-
-
 class CheckpointWatcher:
-    """Reads Kafka on a separate thread, so that an unreachable broker never delays a request."""
+    """Reads Kafka on separate threads, so that an unreachable broker never delays a request."""
 
     def __init__(self, settings: Settings, url: str, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         self._settings, self._url = settings, url
         self._worker, self._loop = worker, loop
         self._cache_folder = settings.paths.data.absolute() / "version-cache" / settings.inference.worker_id
         self._stopping = threading.Event()
-        self._status = _State()
+        self._changed = threading.Event()
+        self._state: WorkerState = "starting"
+        self._newest: int | None = None
+        self._problems: dict[Track, str] = {}
+        self._refusals = Refusals()
         self._published_at = 0.0
-        self._candidates: dict[int, Checkpoint] = {}
         self.ended: Future[None] = Future()
         """Done when the thread ends; has its exception if it failed."""
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
@@ -51,6 +50,7 @@ class CheckpointWatcher:
     def stop(self) -> None:
         """Publish the last status and end the thread; blocks for up to 5 s."""
         self._stopping.set()
+        self._changed.set()
         self._thread.join(5.0)
 
     def _run(self) -> None:
@@ -59,8 +59,9 @@ class CheckpointWatcher:
             self._producer = EventProducer(
                 self._settings.kafka, codec, f"inference/{self._settings.inference.worker_id}"
             )
-            with EventConsumer(self._settings.kafka, codec) as consumer:
-                self._follow(consumer)
+            with VersionFollower(self._settings) as versions:
+                versions.on_change(lambda _model: self._changed.set())
+                self._follow(versions)
             self._publish_status("stopping")
             self._producer.flush(3.0)
             codec.close()
@@ -68,58 +69,85 @@ class CheckpointWatcher:
         except Exception as error:
             self.ended.set_exception(error)
 
-    def _follow(self, consumer: EventConsumer) -> None:
-        consumer.follow([CHECKPOINTS])
+    def _follow(self, versions: VersionFollower) -> None:
         self._publish_status("starting")
         has_logged_waiting = False
         while not self._stopping.is_set():
-            for event in consumer.poll(100, _POLL_S):
-                self._add_candidate(event)
-            if self._candidates and consumer.is_caught_up():
-                self._load_newest()
-            elif not has_logged_waiting and self._worker.version is None and consumer.is_caught_up():
-                _log.info("waiting for a checkpoint of '%s' on the topic '%s'", self._worker.model, CHECKPOINTS)
-                has_logged_waiting = True
+            self._changed.clear()
+            if versions.is_current:
+                self._reconcile(versions)
+                if not has_logged_waiting and self._newest is None:
+                    _log.info("waiting for a checkpoint of '%s' on the topic '%s'", self._worker.model, CHECKPOINTS)
+                    has_logged_waiting = True
             self._producer.poll(0)
             if time.monotonic() - self._published_at >= self._settings.inference.status_every_s:
-                self._publish_status(self._status.state)
+                self._publish_status(self._state)
+            self._changed.wait(_POLL_S)
 
-    def _add_candidate(self, event: Event) -> None:
-        if event.error is not None:
-            _log.warning("skipped unreadable checkpoint event at offset %d: %s", event.offset, event.error)
-            return
-        checkpoint: Checkpoint = event.record
-        if checkpoint is None or checkpoint["model"] != self._worker.model:
-            return
-        version = checkpoint["version"]
-        if self._status.newest is None or version > self._status.newest:
-            self._status.newest = version
-            metrics.NEWEST_VERSION.set(version)
-        if self._worker.version is None or version > self._worker.version:
-            self._candidates[version] = checkpoint
+    def _reconcile(self, versions: VersionFollower) -> None:
+        """Make the worker serve what the log says, as far as the versions pass their checks.
 
-    def _load_newest(self) -> None:
-        """Load the newest candidate that passes its checks, and drop the older ones."""
-        while self._candidates:
-            version = max(self._candidates)
-            checkpoint = self._candidates.pop(version)
-            try:
-                self._publish_status("loading" if self._worker.version is None else "serving")
-                folder = verified_folder(checkpoint, self._cache_folder)
-                load = self._worker.load(checkpoint, folder)
-                asyncio.run_coroutine_threadsafe(load, self._loop).result()
-            except CheckpointRefusedError as error:
-                metrics.REFUSED.inc()
-                _log.error("refused %s@%d: %s", self._worker.model, version, error)
-                self._status.reason = str(error)
-                self._publish_status("refused")
+        The first track comes before the canary's end, so that a promoted canary keeps its trajectories.
+        """
+        served = versions.served(self._worker.model)
+        if served.newest is not None and served.newest != self._newest:
+            self._newest = served.newest
+            metrics.NEWEST_VERSION.set(served.newest)
+        before = self._facts()
+        self._load_track(self._worker.track, served, versions)
+        if self._worker.holds_both_tracks:
+            if served.canary is not None:
+                self._load_track("canary", served, versions)
+            elif self._worker.version_on("canary") is not None and self._worker.version == served.stable:
+                self._problems.pop("canary", None)
+                self._await(self._worker.end_canary())
             else:
-                self._candidates.clear()
-                self._status.reason = None
-                self._publish_status("serving")
+                self._problems.pop("canary", None)
+        if self._worker.version is not None or self._problems:
+            self._state = "refused" if self._problems else "serving"
+        if self._facts() != before:
+            self._publish_status(self._state)
+
+    def _load_track(self, track: Track, served: ServedVersions, versions: VersionFollower) -> None:
+        """Load the best version of a track that passes its checks; note why better ones did not."""
+        model, held = self._worker.model, self._worker.version_on(track)
+        checkpoints = versions.checkpoints(model)
+        published = [version for version, one in checkpoints.items() if one["removed_at_us"] is None]
+        rollout = versions.rollout(model)
+        decided_by = "" if rollout is None else rollout["event_id"]
+        problem: str | None = None
+        for version in versions_to_try(served, track, held, published):
+            checkpoint = checkpoints.get(version)
+            if checkpoint is None or checkpoint["removed_at_us"] is not None:
+                fate = "is not published" if checkpoint is None else "was removed"
+                problem = problem or f"{model}@{version} {fate}; {model}@{held} is still served"
+                continue
+            events = (checkpoint["event_id"], decided_by)
+            if self._refusals.may_try(track, version, events, time.monotonic()):
+                try:
+                    self._publish_status("loading" if self._worker.version is None else self._state)
+                    folder = verified_folder(checkpoint, self._cache_folder)
+                    self._await(self._worker.load(checkpoint, folder, track))
+                    break
+                except CheckpointRefusedError as error:
+                    metrics.REFUSED.inc()
+                    _log.error("refused %s@%d for the track %s: %s", model, version, track, error)
+                    self._refusals.add(track, version, events, str(error), time.monotonic())
+            problem = problem or self._refusals.reason(track, version, events)
+        if problem is None:
+            self._problems.pop(track, None)
+        else:
+            self._problems[track] = problem
+
+    def _await(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _facts(self) -> tuple[Any, ...]:
+        """Return what makes a status worth publishing at once."""
+        return self._state, self._newest, dict(self._problems), self._worker.tracks
 
     def _publish_status(self, state: WorkerState) -> None:
-        self._status.state = state
+        self._state = state
         self._published_at = time.monotonic()
         if len(self._producer) > 100:  # the broker is unreachable: one newer status later is enough
             return
@@ -132,9 +160,11 @@ class CheckpointWatcher:
             url=self._url,
             model=self._worker.model,
             version=self._worker.version,
-            newest_version=self._status.newest,
+            newest_version=self._newest,
             state=state,
-            reason=self._status.reason,
+            reason="; ".join(self._problems.values()) or None,
             requests_in_flight=self._worker.in_flight,
+            tracks=served_versions(self._worker),
+            capacity=inference.max_batch,
         )
         self._producer.send(WORKER_STATUS, inference.worker_id, record)

@@ -20,10 +20,11 @@ from stepstream.services.inference.engine import (
     SamplingParams,
     TokenChunk,
 )
-from stepstream.services.inference.llama import LlamaWeights
+from stepstream.services.inference.llama import Llama, LlamaWeights
 from stepstream.services.inference.weight_files import check_same_shapes
 
 _log = logging.getLogger(__name__)
+_SMOKE_TOKENS = 16
 _Item = TokenChunk | EngineError
 _QueuedItem = tuple[asyncio.Queue[_Item], _Item]
 
@@ -68,7 +69,7 @@ class TorchEngine(Engine):
 
     async def load(self, folder: Path, version: int) -> None:
         """Read the checkpoint beside the running batch, then swap it in between two tokens."""
-        weights = await asyncio.to_thread(LlamaWeights, folder)
+        weights = await asyncio.to_thread(_checked_weights, folder)
         if self._weights is not None:
             check_same_shapes(folder, weights.entries, self._weights.entries)
             if weights.shape != self._weights.shape:
@@ -216,6 +217,22 @@ class TorchEngine(Engine):
         if self._queued_items:
             items, self._queued_items = self._queued_items, []
             self._loop.call_soon_threadsafe(_put_all, items)
+
+
+def _checked_weights(folder: Path) -> LlamaWeights:
+    """Read a checkpoint's weights and compute one test prompt with them, beside the running batch.
+
+    Raises:
+        CheckpointRefusedError: as `LlamaWeights`, or a logit of the test prompt is NaN or infinite.
+    """
+    weights = LlamaWeights(folder)
+    count = min(_SMOKE_TOKENS, weights.shape.max_length)
+    tokens = torch.linspace(0, weights.shape.vocabulary - 1, count).long()[None]
+    with torch.inference_mode():
+        logits = Llama(weights, 1, count).prefill(0, tokens, torch.tensor([count - 1]))
+    if not bool(logits.isfinite().all()):
+        raise CheckpointRefusedError(f"{folder}: its logits for a test prompt are NaN or infinite")
+    return weights
 
 
 def _put_all(items: list[_QueuedItem]) -> None:

@@ -1,30 +1,34 @@
-"""Serve one model by one engine, at the newest version that passed its checks."""
+"""Serve one model on its tracks: an engine for each, at the versions that passed their checks."""
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from stepstream.services.inference import metrics
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer
-from stepstream.services.inference.engine import CheckpointRefusedError, Engine
-from stepstream.topics.events import Checkpoint
+from stepstream.services.inference.engine import CheckpointRefusedError, Engine, EngineError
+from stepstream.topics.events import Checkpoint, ServedVersion, Track, new_served_version
 from stepstream.versions.fetch import fetch_version
 from stepstream.versions.layout import VersionRejected, role_of
 
 _log = logging.getLogger(__name__)
 
 
-class Worker:
-    """The engine and the tokenizer of its weights."""
+class Slot:
+    """One engine and the tokenizer of its weights."""
 
-    def __init__(self, model: str, engine: Engine, max_length: int) -> None:
+    def __init__(self, model: str, engine: Engine) -> None:
         self.model = model
         self.engine = engine
-        self.max_length = max_length
-        """Limit of prompt and response tokens together."""
         self.tokenizer: ChatTokenizer | None = None
         self.in_flight = 0
+        """Requests that use the engine now."""
         self._tokenizer_files: frozenset[tuple[str, str]] = frozenset()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def version(self) -> int | None:
@@ -48,8 +52,154 @@ class Worker:
         self.tokenizer, self._tokenizer_files = tokenizer, files
         seconds = time.perf_counter() - started
         metrics.SWAP_SECONDS.observe(seconds)
-        metrics.VERSION.set(checkpoint["version"])
         _log.info("serving %s@%d (swapped in %.3f s)", self.model, checkpoint["version"], seconds)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the engine open for one request."""
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+
+    async def retire(self) -> None:
+        """Close the engine after its last request."""
+        try:
+            await self._idle.wait()
+        finally:
+            await self.engine.close()
+
+
+class Worker:
+    """The slots of one model; use it on one event loop.
+
+    The first slot always exists. With the tracks `stable` and `canary` and a way to make a second engine, a second
+    slot exists while there is a canary, so that each track has its own weights. Else the first slot serves each
+    request on any track.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        engine: Engine,
+        max_length: int,
+        *,
+        tracks: Sequence[Track] = ("stable",),
+        new_engine: Callable[[], Engine] | None = None,
+    ) -> None:
+        """Serve `model` with `engine`; see the class.
+
+        Args:
+            model: name of the model.
+            engine: engine of the first slot.
+            max_length: limit of prompt and response tokens together.
+            tracks: tracks to serve; the first slot serves the first one.
+            new_engine: makes the engine of a canary; None: this worker holds one set of weights.
+        """
+        self.model = model
+        self.max_length = max_length
+        self.track: Track = tracks[0]
+        """Track of the first slot."""
+        self.in_flight = 0
+        self.failed: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
+        """Set to the error of the first engine that fails for good."""
+        self._first = Slot(model, engine)
+        self._canary: Slot | None = None
+        self._new_engine = new_engine if self.track == "stable" and "canary" in tracks else None
+        self._retiring: set[asyncio.Task[None]] = set()
+        engine.failed.add_done_callback(self._break_down)
+
+    @property
+    def holds_both_tracks(self) -> bool:
+        """True if a canary gets a slot of its own."""
+        return self._new_engine is not None
+
+    @property
+    def version(self) -> int | None:
+        """Version that answers the next request on the first track; None before the first checkpoint."""
+        return self._first.version
+
+    @property
+    def tokenizer(self) -> ChatTokenizer | None:
+        """Tokenizer of the first slot; None before the first checkpoint."""
+        return self._first.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: ChatTokenizer | None) -> None:
+        self._first.tokenizer = tokenizer
+
+    @property
+    def tracks(self) -> dict[Track, int]:
+        """Served versions by track."""
+        slots: dict[Track, Slot | None] = {self.track: self._first}
+        if self._canary is not None:
+            slots["canary"] = self._canary
+        return {track: slot.version for track, slot in slots.items() if slot is not None and slot.version is not None}
+
+    def version_on(self, track: Track) -> int | None:
+        """Return the version of the track's own slot; None: it has none, or no version."""
+        if track == self.track:
+            return self._first.version
+        return None if self._canary is None else self._canary.version
+
+    def slot(self, track: Track) -> Slot:
+        """Return the slot that answers a request on a track."""
+        canary = self._canary if track == "canary" else None
+        return self._first if canary is None or canary.version is None else canary
+
+    async def load(self, checkpoint: Checkpoint, folder: Path, track: Track | None = None) -> None:
+        """Serve a verified checkpoint on a track, by default the first one, from the next token on.
+
+        Raises:
+            CheckpointRefusedError: the engine or the tokenizer cannot load it; what was served goes on.
+        """
+        if track is None or track == self.track:
+            await self._first.load(checkpoint, folder)
+            metrics.VERSION.set(checkpoint["version"])
+        elif self._canary is not None:
+            await self._canary.load(checkpoint, folder)
+        elif self._new_engine is not None:
+            slot = Slot(self.model, self._new_engine())
+            try:
+                await slot.load(checkpoint, folder)
+            except BaseException:
+                await slot.retire()
+                raise
+            slot.engine.failed.add_done_callback(self._break_down)
+            self._canary = slot
+
+    async def end_canary(self) -> None:
+        """Answer later requests of the canary from the first slot; those in flight finish where they are."""
+        if self._canary is not None:
+            task = asyncio.create_task(self._canary.retire())
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+            self._canary = None
+
+    async def close(self) -> None:
+        """Close all engines; running requests fail."""
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await self._first.engine.close()
+        if self._canary is not None:
+            await self._canary.engine.close()
+
+    def _break_down(self, failed: asyncio.Future[EngineError]) -> None:
+        if not self.failed.done():
+            self.failed.set_result(failed.result())
+
+
+def served_versions(worker: Worker) -> list[ServedVersion]:
+    """Return a worker's tracks as its status has them."""
+    return [
+        new_served_version(track=track, version=version, served_name=worker.model)
+        for track, version in worker.tracks.items()
+    ]
 
 
 def verified_folder(checkpoint: Checkpoint, cache_folder: Path) -> Path:
