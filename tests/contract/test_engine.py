@@ -13,6 +13,7 @@ import pytest_asyncio
 import torch
 from engine_models import TransformersModel, trained_version
 from labelled_records import tiny_model
+from reference_sampling import response_logprobs
 from required_tools import require_package
 from safetensors.torch import load_file, save_file
 from waiting import TIMEOUT_S
@@ -165,6 +166,37 @@ async def test_top_p_keeps_the_nucleus_and_renormalises(served: Served) -> None:
     ):
         assert tokens[0] in nucleus
         assert 2.718281828 ** logprobs[0] == pytest.approx(nucleus[tokens[0]] / share, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_p": 0.6},
+        {"top_k": 5},
+        {"min_p": 0.1},
+        {"presence_penalty": 1.0},
+        {"frequency_penalty": 0.7},
+        {"repetition_penalty": 1.3},
+        {"logit_bias": ((30, 4.0), (81, -100.0))},
+        {"top_p": 0.8, "top_k": 20, "min_p": 0.02, "presence_penalty": 0.5, "repetition_penalty": 1.1},
+    ],
+    ids=lambda fields: "+".join(fields),
+)
+async def test_logprobs_at_temperature_0_7_with_each_kind_of_truncation(served: Served, fields: dict[str, Any]) -> None:
+    await served.load(0)
+    params = SamplingParams(max_tokens=16, temperature=0.7, **fields)
+    tested = prompts(6)
+    replies = await asyncio.gather(
+        *(complete(served.engine, prompt, max_tokens=16, temperature=0.7, **fields) for prompt in tested)
+    )
+    for prompt, (tokens, logprobs, _) in zip(tested, replies, strict=True):
+        expected = response_logprobs(served.references[0].logits(prompt, tokens), prompt, tokens, params)
+        assert expected == pytest.approx(logprobs, abs=TOLERANCE)
+
+
+async def test_a_bias_of_an_unknown_token_is_refused(served: Served) -> None:
+    with pytest.raises(BadPromptError):
+        await complete(served.engine, PROMPT, max_tokens=2, logit_bias=((100, 1.0),))
 
 
 async def test_a_seed_decides_the_response(served: Served) -> None:

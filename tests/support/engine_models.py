@@ -35,9 +35,15 @@ class TransformersModel:
         self._model = AutoModelForCausalLM.from_pretrained(folder)
 
     @torch.no_grad()
+    def logits(self, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:
+        """Return the logits before each of the response's tokens, [tokens, V]."""
+        logits: torch.Tensor = self._model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        return logits
+
+    @torch.no_grad()
     def logprobs(self, prompt: Sequence[int], response: Sequence[int], temperature: float = 1.0) -> list[float]:
         """Return the log-probabilities of the response's tokens."""
-        logits = self._model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        logits = self.logits(prompt, response)
         logprobs = (logits / temperature).log_softmax(-1)
         picked: list[float] = logprobs.gather(1, torch.tensor(response)[:, None])[:, 0].tolist()
         return picked

@@ -12,11 +12,13 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stepstream.services.inference import chat_api, choices, metrics, score_api
-from stepstream.services.inference.chat_api import ChatRequest, RequestError
+from stepstream.services.inference.chat_request import ChatRequest, read_request
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, StreamedText, TemplateError
 from stepstream.services.inference.choices import Generated
 from stepstream.services.inference.engine import BadPromptError, EngineError, NoValueError, TokenChunk
 from stepstream.services.inference.forward import ChatForwarder
+from stepstream.services.inference.prompt import Prompt, build_prompt
+from stepstream.services.inference.request_fields import RequestError
 from stepstream.services.inference.stop_strings import StopTruncator
 from stepstream.services.inference.tool_parsers import ToolParser
 from stepstream.services.inference.worker import Slot, Worker
@@ -104,10 +106,13 @@ class App:
             metrics.REQUEST_SECONDS.observe(time.perf_counter() - started)
 
     async def _generate(self, slot: Slot, receive: Receive, send: Send) -> int:
-        request = chat_api.read_request(await _body(receive))
+        request = read_request(await _body(receive))
         worker, tokenizer = self._worker, self._tokenizer_of(slot, request.model)
         try:
-            prompt_ids = tokenizer.prompt_ids(request.messages, request.tools)
+            prompt = build_prompt(request, tokenizer)
+            if prompt.way is not None:
+                metrics.PREFIXES.labels(request.model, prompt.way, prompt.reason or "").inc()
+            prompt_ids = prompt.token_ids
             room = worker.max_length - len(prompt_ids)
             if room < 1:
                 raise BadPromptError(f"the prompt has {len(prompt_ids)} tokens of at most {worker.max_length - 1}")
@@ -116,7 +121,7 @@ class App:
                 for number in range(request.n)
             ]
             reply = self._respond_streamed if request.stream else self._respond_complete
-            await reply(request, tokenizer, prompt_ids, generated, send)
+            await reply(request, tokenizer, prompt, generated, send)
         except (TemplateError, BadPromptError) as error:
             raise RequestError(400, str(error), param="messages") from error
         except EngineError as error:
@@ -168,7 +173,7 @@ class App:
         self,
         request: ChatRequest,
         tokenizer: ChatTokenizer,
-        prompt_ids: list[int],
+        prompt: Prompt,
         generated: Sequence[Generated],
         send: Send,
     ) -> None:
@@ -180,14 +185,14 @@ class App:
             text = StopTruncator(request.stop).add(tokenizer.text(token_ids), last=True)
             call = self._parser.parse(text, request.tool_names) if chunks[-1].finish_reason == "stop" else None
             answers.append(chat_api.complete_choice(request, tokenizer, number, chunks, text, call))
-        _count(len(prompt_ids), count)
-        await _respond(send, 200, chat_api.complete_reply(request, prompt_ids, answers, count))
+        _count(len(prompt.token_ids), count)
+        await _respond(send, 200, chat_api.complete_reply(request, prompt, answers, count))
 
     async def _respond_streamed(
         self,
         request: ChatRequest,
         tokenizer: ChatTokenizer,
-        prompt_ids: list[int],
+        prompt: Prompt,
         generated: Sequence[Generated],
         send: Send,
     ) -> None:
@@ -196,19 +201,20 @@ class App:
         started = False
         async with aclosing(choices.stream(generated)) as chunks:
             async for number, chunk in chunks:
-                extra = {}
+                extra: dict[str, Any] = {}
                 if not started:  # the first chunk proves that the engine accepted the prompt
                     await send({"type": "http.response.start", "status": 200, "headers": _SSE})
-                    started = True
+                    started, extra = True, dict(prompt.fields)
                     if request.return_token_ids:
-                        extra["prompt_token_ids"] = prompt_ids
+                        extra["prompt_token_ids"] = prompt.token_ids
                 event = chat_api.event(head | extra | {"choices": [replies[number].choice(chunk)]})
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         count = sum(reply.tokens for reply in replies)
-        _count(len(prompt_ids), count)
+        size = len(prompt.token_ids)
+        _count(size, count)
         last = b""
         if request.include_usage:
-            last = chat_api.event(head | {"choices": [], "usage": chat_api.usage(len(prompt_ids), count)})
+            last = chat_api.event(head | {"choices": [], "usage": chat_api.usage(size, count)})
         await send({"type": "http.response.body", "body": last + chat_api.DONE})
 
 

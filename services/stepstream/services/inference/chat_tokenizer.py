@@ -25,6 +25,7 @@ class ChatTokenizer:
         Raises:
             CheckpointRefusedError: tokenizer.json, its configuration or the template is missing or malformed.
         """
+        self.folder = folder
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self.template = ChatTemplate.read(folder)

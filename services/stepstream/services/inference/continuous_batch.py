@@ -13,7 +13,7 @@ import torch
 
 from stepstream.services.inference.engine import FinishReason, NoValueError, SamplingParams, TokenChunk, VersionSpan
 from stepstream.services.inference.llama import Llama, LlamaWeights
-from stepstream.services.inference.sampling import sample
+from stepstream.services.inference.sampling import Context, sample
 
 _PREFILL_TOKENS = 4096  # limit of prompt tokens, with padding, computed at once: bounds the delay of running rows
 
@@ -142,7 +142,10 @@ class Batch:
         return self._llama.prefill(first_row, padded, last)
 
     def _sample(self, rows: list[Generation], logits: torch.Tensor) -> None:
-        tokens, logprobs = sample(logits, [row.params for row in rows], [row.draw() for row in rows])
+        params, uniforms = [row.params for row in rows], [row.draw() for row in rows]
+        changed = any(each.changes_logits for each in params)
+        contexts = [Context(row.prompt, row.tokens[len(row.prompt) :]) for row in rows] if changed else ()
+        tokens, logprobs = sample(logits, params, uniforms, contexts)
         end_tokens = self._llama.shape.end_tokens
         for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
             row.tokens.append(token)

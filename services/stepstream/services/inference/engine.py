@@ -3,7 +3,8 @@
 One test suite checks both implementations, `torch_engine` and `vllm_engine`:
 
 - every token has its behaviour logprob and the version of the weights that sampled it. The logprob is under the
-  distribution that was sampled from: after temperature and top_p, at temperature 1 for a greedy token;
+  distribution that was sampled from: after biases, penalties, temperature and truncation; at temperature 1 and
+  without truncation for a greedy token;
 - `load` swaps the weights between two tokens. No request fails: a running one continues with the new weights and a
   context that they computed, as if it had just been sent;
 - after `load` the engine answers like a newly started one.
@@ -56,13 +57,37 @@ class SamplingParams:
     temperature: float = 1.0
     """0: greedy."""
     top_p: float = 1.0
-    """The smallest set of tokens with this share of the probability, renormalised."""
+    """The smallest set of tokens with this share of the probability, renormalised; after `top_k` and `min_p`."""
+    top_k: int = 0
+    """Number of the likeliest tokens that may be sampled; 0: all."""
+    min_p: float = 0.0
+    """Smallest probability of a token, as a share of the likeliest token's; 0: none."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token that the response has."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit, for each time that the response has it."""
+    repetition_penalty: float = 1.0
+    """Divides the positive logits, and multiplies the negative ones, of tokens that prompt or response have."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token ids, each with the number that is added to its logit."""
     seed: int | None = None
     """The same seed, prompt and weights give the same response."""
     stream: bool = False
     """True: yield chunks as they are sampled; False: yield the whole response as one chunk."""
     stops: StopCondition | None = None
     """Stateful, for this response only; None: no stop strings."""
+
+    @property
+    def changes_logits(self) -> bool:
+        """True: biases or penalties change the logits."""
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0 or self.logit_bias
+        )
+
+    @property
+    def truncates(self) -> bool:
+        """True: some tokens cannot be sampled."""
+        return bool(self.temperature and (self.top_p < 1.0 or self.top_k or self.min_p))
 
 
 class VersionSpan(NamedTuple):

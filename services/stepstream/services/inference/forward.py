@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from stepstream.services.inference.chat_api import RequestError
+from stepstream.services.inference.request_fields import RequestError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

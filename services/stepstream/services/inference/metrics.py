@@ -10,6 +10,11 @@ REQUEST_SECONDS = Histogram(
 )
 IN_FLIGHT = Gauge("stepstream_inference_in_flight", "Chat requests being served.")
 PROMPT_TOKENS = Counter("stepstream_inference_prompt_tokens", "Prompt tokens of answered requests.")
+PREFIXES = Counter(
+    "stepstream_inference_prefixes",
+    "Prompts with recorded ids, by how they continue them; way none: a new sequence, for the reason.",
+    ["model", "way", "reason"],
+)
 RESPONSE_TOKENS = Counter("stepstream_inference_response_tokens", "Response tokens sampled.")
 VERSION = Gauge("stepstream_inference_version", "Version of the served weights.")
 NEWEST_VERSION = Gauge("stepstream_inference_newest_version", "Newest version on the topic of checkpoints.")

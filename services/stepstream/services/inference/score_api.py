@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stepstream.services.inference.chat_api import RequestError, read_messages, read_model, read_object
+from stepstream.services.inference.chat_messages import read_messages
 from stepstream.services.inference.chat_tokenizer import ChatTokenizer, Message
+from stepstream.services.inference.request_fields import RequestError, read_model, read_object
 
 _MAX_PROMPTS = 256
 

@@ -87,6 +87,7 @@ class TorchEngine(Engine):
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenChunk, None]:
         """See `Engine.generate`."""
         self._check_prompt(prompt_ids)
+        self._check_biases(params)
         queue: asyncio.Queue[_Item] = asyncio.Queue()
         generation = Generation(prompt_ids, params, lambda chunk: self._queued_items.append((queue, chunk)))
         with self._wake:
@@ -137,6 +138,12 @@ class TorchEngine(Engine):
             raise BadPromptError(f"the prompt has {len(prompt_ids)} tokens; this model takes 1 to {length - 1}")
         if min(prompt_ids) < 0 or max(prompt_ids) >= shape.vocabulary:
             raise BadPromptError(f"the prompt has a token id outside 0..{shape.vocabulary - 1}")
+
+    def _check_biases(self, params: SamplingParams) -> None:
+        assert self._weights is not None
+        vocabulary = self._weights.shape.vocabulary
+        if any(token >= vocabulary for token, _ in params.logit_bias):
+            raise BadPromptError(f"logit_bias has a token id outside 0..{vocabulary - 1}")
 
     def _check_alive(self) -> None:
         if self._failure is not None:

@@ -154,12 +154,19 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,
         "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "repetition_penalty": params.repetition_penalty,
         "seed": params.seed,
         "logprobs": 0,
         "detokenize": params.stops is not None,
     }
     if params.stops is not None:
         fields |= {"stop": list(params.stops.strings), "skip_special_tokens": False}
+    if params.logit_bias:
+        fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
     return fields
 
 
